@@ -18,8 +18,23 @@ T = TypeVar("T")
 _MAX_SECONDS = 1e9
 """[seconds] Length above which a header is not believed: 30 years"""
 
-Count = Annotated[int, msgspec.Meta(ge=0, lt=1 << 31)]
+Limit = msgspec.Meta
+"""The bounds of a number, as an annotation of its type"""
+
+MAX_SIDE = 16384
+"""[pixels] Largest side of a picture"""
+
+Count = Annotated[int, Limit(ge=0, lt=1 << 31)]
 """A number that a file states, small enough for the arrays and the files that it counts"""
+
+Side = Annotated[int, Limit(ge=1, le=MAX_SIDE)]
+"""[pixels] Side of a cached picture"""
+
+Moment = Annotated[float, Limit(ge=-1e12, le=1e12)]
+"""[seconds] Time that a file states"""
+
+Length = Annotated[float, Limit(ge=0, le=1e12)]
+"""[seconds] Duration that a file states"""
 
 
 class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):

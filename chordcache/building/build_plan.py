@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Collection, Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -118,11 +118,19 @@ def make_plan(
 
 
 def plan_as_before(
-    cache: Path, index: Index, *, roots: Mapping[str, str] | None = None, options: BuildOptions
+    cache: Path,
+    index: Index,
+    *,
+    roots: Mapping[str, str] | None = None,
+    options: BuildOptions,
+    trusted: Collection[str] = (),
 ) -> BuildPlan:
-    """Make the plan of a build of everything that earlier builds requested, as far as it can be made here."""
+    """Make the plan of a build of everything that earlier builds requested, as far as it can be made here.
+
+    ``trusted`` are classes of plug-ins that the user has named, see ``config_from_json``.
+    """
     earlier = read_header(cache)
-    config, features = config_from_json(earlier.config), earlier.features
+    config, features = config_from_json(earlier.config, trusted=trusted), earlier.features
     specs = resolve_features(features, config)
     plan = BuildPlan(cache, index, earlier, config, features, features, specs, on_damage=earlier.on_damage)
     return _plan(plan, roots, options)

@@ -146,7 +146,7 @@ def _register(cache: Path, index: Index, header: Header) -> set[str]:
     """Write the header of the parts, and the whole index: its order is that of the videos. Return its keys."""
     index = with_cached_names(cache, index, header.roots)
     plan = BuildPlan(
-        cache, index, None, config_from_json(header.config), header.features, header.features, {},
+        cache, index, None, config_from_json(header.config, trusted=()), header.features, header.features, {},
         roots=header.roots, moved=frozenset(header.roots), follow_symlinks=header.follow_symlinks,
         source_hash=header.source_hash, on_damage=header.on_damage,
     )  # fmt: skip

@@ -55,7 +55,7 @@ def request_of(
         As in ``load_config``, or if a tier would hold no feature.
     """
     _check_tiers(tiers or ())
-    before = config_from_json(earlier.config) if earlier else None
+    before = config_from_json(earlier.config, trusted=()) if earlier else None
     data = {} if config is None or isinstance(config, Config) else read_config(config)
     whole = config if isinstance(config, Config) else load_config(config, before)
     _check_tiers(whole.tiers)

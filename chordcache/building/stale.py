@@ -66,7 +66,7 @@ def stale_features(plan: BuildPlan, keys: Container[str]) -> list[StaleFeature]:
 def _may_differ(plan: BuildPlan) -> bool:
     """Return whether a setting of a feature or a tool is another one than in the last build."""
     assert plan.earlier is not None
-    before = resolve_features(plan.earlier.features, config_from_json(plan.earlier.config))
+    before = resolve_features(plan.earlier.features, config_from_json(plan.earlier.config, trusted=()))
     old, new = fingerprints_of(before), plan.fingerprints
     return dict(plan.earlier.versions) != tool_versions() or any(new.get(name) != old[name] for name in old)
 

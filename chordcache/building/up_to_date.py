@@ -100,7 +100,7 @@ def has_same_frames(cache: Path, previous: Sidecar, kept: Iterable[FeatureInfo],
     for info in (*kept, *previous.features):
         if info.file is not None:
             try:
-                with open_artefact(cache / info.file, info.num_bytes) as artefact:
+                with open_artefact(cache / info.file, info.num_bytes, previous.claims) as artefact:
                     return np.array_equal(artefact.array("source_frames"), source_frames)
             except DamageError:  # the next artefact may be readable
                 continue

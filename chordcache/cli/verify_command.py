@@ -108,6 +108,8 @@ def _echo(report: VerifyReport, as_json: bool, quiet: bool) -> None:
         data = dataclasses.asdict(report)
         echo_json(data if report.part else data["damage"])
         return
+    for note in report.notes:
+        click.echo(f"chordcache verify: note: {note}", err=True)
     for finding in report.damage:
         echo(f"{finding.kind}: {finding}")
     if not quiet:

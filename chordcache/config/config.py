@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -87,11 +87,19 @@ class Config:
 
     def section(self, name: str) -> FramesConfig | FeatureConfig:
         """Return the settings of a feature."""
+        if name != "frames" and name not in self.features:
+            raise ConfigError(f"features.{name}: got no section, expected one. Add it to the config.")
         return (self.frames or FramesConfig()) if name == "frames" else self.features[name]
 
     def names(self) -> tuple[str, ...]:
         """Return the names of all features that are not removed."""
         return (*(("frames",) if self.frames else ()), *self.features)
+
+
+def extractors_of(config: Config) -> frozenset[str]:
+    """Return "module:Class" of the plug-ins that a config of the user names."""
+    sections = (section for section in config.features.values() if isinstance(section, PluginConfig))
+    return frozenset(section.extractor for section in sections if section.is_trusted)
 
 
 def _section(cls: type, name: str, data: Any) -> Any:
@@ -141,7 +149,7 @@ def _feature(name: Any, section: Any) -> FeatureConfig:
     return PluginConfig(name, section["extractor"], params)
 
 
-def config_from_json(data: Any, onto: Config | None = None) -> Config:
+def config_from_json(data: Any, onto: Config | None = None, *, trusted: Collection[str] | None = None) -> Config:
     """Merge plain data deeply onto the packaged defaults, or onto another config.
 
     Parameters
@@ -150,6 +158,9 @@ def config_from_json(data: Any, onto: Config | None = None) -> Config:
         Data in the shape of ``configs/default.yaml``. Missing keys keep their defaults. null removes a feature.
     onto : Config, optional
         Config whose values missing keys keep instead, such as that of an existing cache. null keeps a feature of it.
+    trusted : collection of str, optional
+        For the config of a cache: the classes of plug-ins that the user has named. A cache may come from anyone, and
+        must not choose the code that runs. By default, ``data`` is of the user, who may name any class.
 
     Raises
     ------
@@ -159,16 +170,28 @@ def config_from_json(data: Any, onto: Config | None = None) -> Config:
     data = {} if data is None else data
     if not isinstance(data, Mapping):
         raise ConfigError(f"got a {type(data).__name__}, expected a mapping of sections")
+    own = data.get("features") or {}
     if onto is not None:
         data = _merged(config_to_json(onto), data)
     _check_keys("", data, [f.name for f in dataclasses.fields(Config)])
+    features = _features(data.get("features"))
+    for name, section in features.items():
+        if isinstance(section, PluginConfig):
+            is_trusted = _is_trusted(name, own, onto) if trusted is None else section.extractor in trusted
+            features[name] = dataclasses.replace(section, is_trusted=is_trusted)
     return Config(
         frames=_section(FramesConfig, "frames", data.get("frames", {})),
-        features=_features(data.get("features")),
+        features=features,
         hdf5=_section(Hdf5Config, "hdf5", data.get("hdf5") or {}),
         tiers=data.get("tiers") or ("lmdb",),
         train=data.get("train") or {},
     )
+
+
+def _is_trusted(name: str, own: Mapping[str, Any], onto: Config | None) -> bool:
+    """Return whether the section of a plug-in names the class itself, or takes it from a config that is trusted."""
+    before = None if onto is None or "extractor" in (own.get(name) or {}) else onto.features.get(name)
+    return not isinstance(before, PluginConfig) or before.is_trusted
 
 
 def _merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:

@@ -143,7 +143,7 @@ class Extractor:
     def num_rows(self, num_frames: int) -> int | None:
         """Return how many rows each array must have for ``num_frames`` kept frames.
 
-        Return None if the feature has its own clock. ``facts`` then describe it, see ``features.row_clock``:
+        Return None if the feature has its own clock. ``facts`` then describe it, see ``row_clock``:
 
         - ``start_seconds``, ``row_seconds`` and ``silence``: row j is centered on ``start_seconds + j * row_seconds``.
           ``silence`` is the value of rows where data is missing.

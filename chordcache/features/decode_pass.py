@@ -18,13 +18,13 @@ from chordcache.features.base import Extractor, Rows, VideoInfo
 from chordcache.features.feed import decode_segment, decode_whole
 from chordcache.features.frames import FpsFilter
 from chordcache.features.registry import FeatureSpec
-from chordcache.features.row_clock import CLOCK_FACTS, clock_problem
 from chordcache.media.activity import ContentMeter
 from chordcache.media.audio_track import Sound
 from chordcache.media.decoding import DecodedFrame
 from chordcache.media.demux import Media
 from chordcache.media.scaling import Frame, FrameMaker
 from chordcache.records import ContentFacts, DamageFacts, Segment
+from chordcache.row_clock import CLOCK_FACTS, clock_problem
 from chordcache.storage.artefacts.writer import Block
 
 

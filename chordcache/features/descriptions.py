@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.metadata
 import inspect
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -11,11 +10,8 @@ from typing import Any
 
 from chordcache.config.config import Config, config_from_json, config_sections
 from chordcache.errors import ConfigError
-from chordcache.features.registry import extractor_class
+from chordcache.features.registry import entry_points, extractor_class
 from chordcache.storage.artefacts.tiers import TIERS
-
-ENTRY_POINTS = "chordcache.extractors"
-"""Group of entry points in which a package names its extractors: ``name = "package.module:Class"``"""
 
 
 @dataclass(frozen=True)
@@ -63,7 +59,7 @@ def _built_in() -> Iterator[ExtractorFacts]:
 
 
 def _plug_ins() -> Iterator[ExtractorFacts]:
-    for entry in sorted(importlib.metadata.entry_points(group=ENTRY_POINTS), key=lambda entry: entry.name):
+    for entry in entry_points():
         package = entry.dist.name if entry.dist is not None else "?"
         missing, description, parameters = None, "", {}
         try:

@@ -9,7 +9,7 @@ import numpy as np
 
 from chordcache.features.base import NO_ROWS, Extractor, Rows, VideoInfo
 from chordcache.features.mel_tables import Filters, window_and_filters
-from chordcache.features.read_side import Arrays, Clip, ReadSide, in_memory, num_rows_in
+from chordcache.features.read_side import Arrays, Clip, ReadSide, check_silence, in_memory, num_rows_in
 from chordcache.records import FeatureInfo
 from chordcache.storage.artefacts.artefact import Artefact
 
@@ -170,6 +170,7 @@ class MelReadSide(ReadSide):
             return None
         row_seconds = info.params["hop_length"] / info.params["sample_rate"]
         num_rows = num_rows_in(clip.video.seconds_of(*clip.span), row_seconds)
+        check_silence(self.name, num_rows * info.params["n_mels"] * 4)
         return {"audio": np.full((info.params["n_mels"], num_rows), SILENCE_DECIBELS, np.float32)}
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import inspect
 import json
+import site
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 from chordcache import digests, progress
@@ -23,6 +25,9 @@ from chordcache.features.read_sides import BUILT_IN, imported
 if TYPE_CHECKING:  # reading a cache does not load the parser of YAML
     from chordcache.config.config import Config
 
+
+ENTRY_POINTS = "chordcache.extractors"
+"""Group of entry points in which a package names its extractors: ``name = "package.module:Class"``"""
 
 _FIELDS = ", ".join(ITEM_FIELDS)
 
@@ -118,11 +123,12 @@ def resolve(name: str, config: Config) -> FeatureSpec:
     Raises
     ------
     ConfigError
-        If its extractor cannot be imported, or does not accept its parameters.
+        If its extractor cannot be imported, or does not accept its parameters. Also as in ``check_trusted``.
     """
     section: Any = config.section(name)
     picture = config.picture.normalized()
     extractor = BUILT_IN[name].extractor if name in BUILT_IN else section.extractor
+    check_trusted(name, section)
     cls = _class_of(name, extractor)
     arguments = cls.arguments(section, picture) if name in BUILT_IN else dict(section.params)
     device, batch_size = _network_settings(name, cls, arguments)
@@ -141,6 +147,33 @@ def resolve(name: str, config: Config) -> FeatureSpec:
         name, extractor, arguments, params, fingerprint, cls.is_local, cls.needs_sound and not cls.is_local,
         cls.needs_motion_vectors, cls.units, tuple(cls.uses), device, batch_size,
     )  # fmt: skip
+
+
+def check_trusted(name: str, section: Any) -> None:
+    """Raise ``ConfigError`` if only a cache names the class of a plug-in, and no installed package does.
+
+    A cache may come from anyone. Python would import the module from the working folder, or from the cache itself.
+    """
+    if getattr(section, "is_trusted", True) or section.extractor in _installed():
+        return
+    raise ConfigError(
+        f"features.{name}.extractor: got '{section.extractor}' from the cache, expected an extractor that an installed "
+        f"package names in its entry points '{ENTRY_POINTS}'. If you trust it, name it in a config of your own."
+    )
+
+
+def entry_points() -> list[importlib.metadata.EntryPoint]:
+    """Return the extractors of installed packages, by name. Metadata in the working folder does not count."""
+    paths = [*site.getsitepackages(), site.getusersitepackages()]
+    packages = importlib.metadata.distributions(path=paths)
+    points = [point for package in packages for point in package.entry_points.select(group=ENTRY_POINTS)]
+    return sorted(points, key=lambda point: point.name)
+
+
+@cache
+def _installed() -> frozenset[str]:
+    """Return "module:Class" of each extractor of an installed package."""
+    return frozenset(point.value for point in entry_points())
 
 
 def _network_settings(name: str, cls: type[Extractor], arguments: dict[str, Any]) -> tuple[str, int]:

@@ -49,6 +49,17 @@ class Rectangle(NamedTuple):
         return self._replace(top=self.top - outer.top, left=self.left - outer.left)
 
 
+def check_pixels(out: np.ndarray, size: tuple[int, ...]) -> None:
+    """Raise ``UsageError`` unless memory takes a picture of a size (height, width) from a decoder, row after row."""
+    is_right = out.shape == (*size, 3) and out.dtype == np.uint8 and out.flags.c_contiguous and out.flags.writeable
+    if not is_right or not out.size:
+        expected = "x".join(map(str, size))
+        raise UsageError(
+            f"out: got {out.dtype} of shape {out.shape} and strides {out.strides}, expected contiguous uint8 of "
+            f"{expected} pixels of 3 channels"
+        )
+
+
 @dataclass(frozen=True)
 class CropBox:
     """A rectangle of the cached picture. It is cut out, then scaled, then mirrored.

@@ -10,7 +10,7 @@ import simplejpeg
 
 from chordcache.errors import DamageError
 from chordcache.media import turbojpeg
-from chordcache.media.cropping import Rectangle
+from chordcache.media.cropping import Rectangle, check_pixels
 
 _BLOCK_PX = 16
 """Width of the blocks of chroma of 4:2:0, [pixels]. A part of a JPEG starts with one"""
@@ -54,13 +54,17 @@ def decode_into(data: Any, out: np.ndarray) -> None:
     ------
     DamageError
         If the data is not a JPEG, or has another size.
+    UsageError
+        If ``out`` is another kind of array.
     """
+    check_pixels(out, out.shape[:2])
     try:
-        image = simplejpeg.decode_jpeg(data, "RGB", buffer=out)
+        height, width, *_ = simplejpeg.decode_jpeg_header(data)
+        if (height, width) != out.shape[:2]:  # before the decoder, which does not compare 2 GiB with ``out``
+            raise DamageError(f"the JPEG is {width}x{height}, expected {out.shape[1]}x{out.shape[0]}")
+        simplejpeg.decode_jpeg(data, "RGB", buffer=out)
     except ValueError as error:
         raise DamageError(f"not the expected JPEG: {error}") from None
-    if image.shape != out.shape:
-        raise DamageError(f"the JPEG is {image.shape[1]}x{image.shape[0]}, expected {out.shape[1]}x{out.shape[0]}")
 
 
 def region_around(part: Rectangle, picture: tuple[int, int]) -> Rectangle | None:
@@ -95,9 +99,12 @@ def decode_region_into(data: Any, region: Rectangle, picture: tuple[int, int], o
     ------
     DamageError
         If the data is not a JPEG, or has another size.
+    UsageError
+        If ``out`` is another kind of array.
     """
     decoder = _part_decoder()
     if decoder is None or not decoder.decode(data, picture, region, out):
+        check_pixels(out, region[2:])
         whole = np.empty((1, *picture, 3), np.uint8)  # another kind of JPEG, or damage: this decoder names it
         decode_into(data, whole[0])
         out[...] = region.of(whole)[0]

@@ -10,7 +10,8 @@ from typing import Any, TypeAlias
 import av
 import numpy as np
 
-from chordcache.errors import DamageError
+from chordcache.errors import DamageError, UsageError
+from chordcache.media.cropping import check_pixels
 from chordcache.media.ffmpeg_log import reason_of
 from chordcache.media.opencv import cv2
 from chordcache.media.picture_data import plane_array
@@ -141,7 +142,16 @@ def to_rgb(picture: Picture, top: int, left: int, out: np.ndarray) -> None:
         First row and column of the part, [pixels].
     out : np.ndarray [shape=(H, W, 3), dtype=uint8, 0 to 255, RGB]
         C-contiguous array that is filled. Its size is that of the part.
+
+    Raises
+    ------
+    UsageError
+        If ``out`` is another kind of array, or larger than the picture below and right of the place.
     """
+    check_pixels(out, out.shape[:2])
+    if top < 0 or left < 0 or top + out.shape[0] > picture.height or left + out.shape[1] > picture.width:
+        size = f"{picture.width}x{picture.height}"
+        raise UsageError(f"out: got {out.shape} at ({top}, {left}) of a picture of {size}, expected a part of it")
     planes = [plane_array(plane) for plane in picture.planes]
     height, width = out.shape[:2]
     left_even, right_even = left // 2 * 2, (left + width + 1) // 2 * 2

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from chordcache.media.cropping import Rectangle
+from chordcache.media.cropping import Rectangle, check_pixels
 
 _TJINIT_DECOMPRESS, _TJPARAM_JPEGWIDTH, _TJPARAM_JPEGHEIGHT, _TJPF_RGB = 1, 5, 6, 0
 """Constants of turbojpeg.h"""
@@ -92,7 +92,13 @@ class PartDecoder:
             without the neighbor outside.
         out : np.ndarray [shape=(region.height, region.width, 3), dtype=uint8, 0 to 255, RGB]
             C-contiguous array that is filled. Undefined if the result is False.
+
+        Raises
+        ------
+        UsageError
+            If ``out`` is another kind of array.
         """
+        check_pixels(out, region[2:])
         handle = getattr(self._of_thread, "handle", None)
         if handle is None:
             handle = self._of_thread.handle = _Handle(self._library)

@@ -14,12 +14,12 @@ from chordcache.arguments import did_you_mean
 from chordcache.errors import FeatureAbsentError, NotFoundError, UsageError, printable
 from chordcache.features.frames import FramesReadSide
 from chordcache.features.read_sides import read_side
-from chordcache.features.row_clock import FrameGroups, has_times, is_of_video
 from chordcache.media.cropping import Rectangle
 from chordcache.media.frame_numbers import frame_numbers
 from chordcache.read.near_keys import hint_for
 from chordcache.read.video import Video, open_feature
 from chordcache.records import FeatureInfo
+from chordcache.row_clock import FrameGroups, has_times, is_of_video
 from chordcache.storage.annotation_names import AnnotationNames
 from chordcache.storage.catalog import Catalog
 from chordcache.storage.sidecar import Sidecar
@@ -250,7 +250,7 @@ class Cache:
                 f"{did_you_mean(feature, info.num_rows)}"
             )
         side = read_side(info.feature)
-        with open_feature(self.path, info) as artefact:
+        with open_feature(video, info) as artefact:
             if has_times(info.facts):
                 if indices is not None:
                     raise UsageError(
@@ -288,7 +288,7 @@ class Cache:
         if not isinstance(video, Video):
             video = self[video]
         info = video.feature("frames")
-        with open_feature(self.path, info) as artefact:
+        with open_feature(video, info) as artefact:
             numbers = _checked_numbers(video, "frames", info, indices)
             yield from FramesReadSide("frames").iter_rows(artefact, info, numbers, part)
 
@@ -318,7 +318,7 @@ class Cache:
         if info.params["codec"] != "jpeg":
             codec = info.params["codec"]
             raise UsageError(f"video '{video.key}': got codec {codec}, expected jpeg. Decode the frames on the CPU.")
-        with open_feature(self.path, info) as artefact:
+        with open_feature(video, info) as artefact:
             for record in artefact.records("frames", _checked_numbers(video, "frames", info, indices)):
                 yield bytes(record)
 

@@ -77,7 +77,7 @@ class VideoSet(Protocol):
 
 def stereo_of(cache: Cache) -> str:
     """Return the eye of stereo pictures that a cache has, as ``frames.stereo`` of its config."""
-    return config_from_json(read_header(cache.path).config).picture.stereo
+    return config_from_json(read_header(cache.path).config, trusted=()).picture.stereo
 
 
 class CachedVideos:

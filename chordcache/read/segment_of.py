@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from chordcache.errors import FeatureAbsentError, MediaError
-from chordcache.features.row_clock import is_of_video
 from chordcache.media.segments import end_of, span_of
 from chordcache.read.video import Video
 from chordcache.records import FeatureInfo, VideoRecord
+from chordcache.row_clock import is_of_video
+from chordcache.storage.artefacts.artefact import Claims
 from chordcache.storage.layout import key_of
 
 
@@ -57,6 +58,11 @@ class _SegmentOfFile(Video):
         super().__init__(whole.cache_path, ranged.described(record))
         self._whole = whole
         self.first_row = span.start
+
+    @property
+    def claims(self) -> Claims:
+        """Statements about the artefacts, which are of the whole file."""
+        return self._whole.claims
 
     def feature(self, name: str, tier: str | None = None) -> FeatureInfo:
         """Return the record of a feature. See ``Video``. Rows of the whole file are not those of the segment."""

@@ -13,7 +13,7 @@ from chordcache.errors import DamageError, FeatureAbsentError, printable
 from chordcache.features.item_fields import fits
 from chordcache.features.read_sides import read_sides
 from chordcache.records import ContentFacts, DamageFacts, FeatureInfo
-from chordcache.storage.artefacts.artefact import Artefact
+from chordcache.storage.artefacts.artefact import Artefact, Claims
 from chordcache.storage.artefacts.open_files import open_artefact
 from chordcache.storage.sidecar import Sidecar
 
@@ -51,6 +51,11 @@ class Video:
     def cache_path(self) -> Path:
         """Folder of the cache."""
         return self._cache
+
+    @property
+    def claims(self) -> Claims:
+        """Statements of the sidecar about the artefacts."""
+        return self.sidecar.claims
 
     @property
     def bucket(self) -> tuple[int, int, int] | None:
@@ -128,13 +133,13 @@ class Video:
             If the feature ``motion``, which contains the types, was not cached.
         """
         info = self.feature("motion")
-        with open_feature(self._cache, info) as artefact:
+        with open_feature(self, info) as artefact:
             return artefact.rows("motion.types", range(self.first_row, self.first_row + self.num_frames))
 
     def _array(self, name: str) -> np.ndarray:
         for info in sorted(self.sidecar.features, key=lambda info: info.feature not in self.read_features):
             if info.file is not None:
-                with open_feature(self._cache, info) as artefact:
+                with open_feature(self, info) as artefact:
                     return artefact.array(name)
         raise FeatureAbsentError(f"video '{self.key}' has no cached features, so its frame times are unknown")
 
@@ -158,10 +163,10 @@ class Video:
 
 
 @contextmanager
-def open_feature(cache: Path, info: FeatureInfo) -> Iterator[Artefact]:
+def open_feature(video: Video, info: FeatureInfo) -> Iterator[Artefact]:
     """Open the file of a feature. If the file is damaged, the error says how to repair it."""
     try:
-        with open_artefact(cache / str(info.file), info.num_bytes) as artefact:
+        with open_artefact(video.cache_path / str(info.file), info.num_bytes, video.claims) as artefact:
             yield artefact
     except DamageError as error:
-        raise DamageError(f"{error}; run 'chordcache verify --repair {printable(cache)}'") from None
+        raise DamageError(f"{error}; run 'chordcache verify --repair {printable(video.cache_path)}'") from None

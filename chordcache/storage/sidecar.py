@@ -5,11 +5,25 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Annotated
 
 from chordcache.errors import DamageError, NotFoundError, printable
-from chordcache.records import ContentFacts, Count, DamageFacts, Description, FeatureInfo, Identity
+from chordcache.records import (
+    ContentFacts,
+    Count,
+    DamageFacts,
+    Description,
+    FeatureInfo,
+    Identity,
+    Length,
+    Limit,
+    Moment,
+    Side,
+)
+from chordcache.storage.artefacts.artefact import Claims
 from chordcache.storage.artefacts.tiers import TIERS
-from chordcache.storage.layout import is_artefact_file, path_problem, sidecar_file
+from chordcache.storage.feature_checks import feature_problem
+from chordcache.storage.layout import is_artefact_file, is_key, path_problem, sidecar_file
 from chordcache.storage.opener import read_file
 from chordcache.storage.sealed_json import seal_versioned, unseal_as
 
@@ -24,14 +38,14 @@ class Sidecar(Description, frozen=True):
     root: str
     path: str
     source: Identity
-    num_frames: Count
-    width: Count
+    num_frames: Annotated[int, Limit(ge=1, lt=1 << 31)]
+    width: Side
     """[pixels] of the cached frames"""
-    height: Count
+    height: Side
     """[pixels] of the cached frames"""
-    start_seconds: float
+    start_seconds: Moment
     """[seconds] presentation time of the first cached frame"""
-    duration_seconds: float
+    duration_seconds: Length
     """[seconds] to the end of the last cached frame"""
     timestamp_source: str
     features: tuple[FeatureInfo, ...]
@@ -67,6 +81,11 @@ class Sidecar(Description, frozen=True):
         """Its files, relative to the cache."""
         return frozenset(info.file for info in self.features if info.file is not None)
 
+    @property
+    def claims(self) -> Claims:
+        """Statements about its files, by which these are read."""
+        return Claims(self.num_frames, self.features)
+
     def with_features(self, features: Iterable[FeatureInfo]) -> Sidecar:
         """Return a copy with other features of the same frames. Those that it had before are superseded."""
         features = in_order(features)
@@ -91,7 +110,11 @@ class Sidecar(Description, frozen=True):
         return sidecar
 
     def _problem(self) -> str | None:
-        """Return the reason why it names a file outside its cache, or a source outside its root, or None."""
+        """Return the reason why no build can have written it, or why it names a file outside its cache, or None."""
+        if not is_key(self.key):
+            return "a key that no video has"
+        if self._frames is not None and self._frames.shape[1:3] != (self.height, self.width):
+            return f"frames of {self._frames.shape} with the size {self.width}x{self.height}"
         if problem := path_problem(self.path):
             return f"a path that cannot be used: {problem}"
         for info in (*self.features, *self.superseded):
@@ -99,7 +122,13 @@ class Sidecar(Description, frozen=True):
                 is_artefact_file(info.tier, info.file) and os.path.basename(info.file).startswith(f"{self.key}.")
             ):
                 return "a file that is not one of its video's"
+            if problem := feature_problem(info, self):
+                return problem
         return None
+
+    @property
+    def _frames(self) -> FeatureInfo | None:
+        return next((info for info in self.features if info.feature == "frames" and info.shape), None)
 
 
 def in_order(features: Iterable[FeatureInfo]) -> tuple[FeatureInfo, ...]:

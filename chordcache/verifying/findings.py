@@ -45,6 +45,8 @@ class VerifyReport:
     """Number of videos that were checked"""
     part: str | None = None
     """The part I/N that was checked, or None for the whole cache"""
+    notes: tuple[str, ...] = ()
+    """Remarks for people about what could not be checked. They are not damage"""
 
     def counts(self) -> dict[str, int]:
         """Return the counts of the findings of each kind, such as ``num_damaged``."""

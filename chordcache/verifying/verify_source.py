@@ -15,9 +15,9 @@ from chordcache.features.decode_pass import DecodePass, DecodeResult
 from chordcache.features.packet_frames import PACKET_CODECS, PLANES, read_planes
 from chordcache.features.read_sides import read_side
 from chordcache.features.registry import FeatureSpec, resolve
-from chordcache.features.row_clock import CLOCK_FACTS, has_times
 from chordcache.media import jpeg
 from chordcache.records import FeatureInfo
+from chordcache.row_clock import CLOCK_FACTS, has_times
 from chordcache.storage.artefacts.artefact import Artefact
 from chordcache.storage.artefacts.open_files import open_artefact
 from chordcache.storage.artefacts.writer import Block
@@ -66,7 +66,9 @@ def compare_with_source(cache: Path, sidecar: Sidecar, config: Config, path: str
     num_frames = sidecar.num_frames
     shown = _random_frames(num_frames)
     specs = _comparable(sidecar, config)
-    comparers = [_Comparer(cache, info, shown) for info in sidecar.features if info.file and info.feature in specs]
+    comparers = [
+        _Comparer(cache, sidecar, info, shown) for info in sidecar.features if info.file and info.feature in specs
+    ]
     sinks = {name: [comparer for comparer in comparers if comparer.feature == name] for name in specs}
     damage = damage_of(path) if sidecar.damage else None
     if damage != sidecar.damage:
@@ -76,7 +78,7 @@ def compare_with_source(cache: Path, sidecar: Sidecar, config: Config, path: str
     if len(facts.pts_seconds) != num_frames:
         raise _differs(f"got {len(facts.pts_seconds)} frames, expected {num_frames} as in the cache")
     for info in {info.file: info for info in sidecar.features if info.file}.values():
-        with open_artefact(cache / str(info.file), info.num_bytes) as artefact:
+        with open_artefact(cache / str(info.file), info.num_bytes, sidecar.claims) as artefact:
             _compare_frames(artefact, facts)
     for comparer in comparers:
         absent = decode_pass.made[comparer.feature].absent
@@ -135,7 +137,8 @@ def _is_packets(info: FeatureInfo) -> bool:
 class _Comparer:
     """A sink that compares the rows of an extractor with the cached rows."""
 
-    def __init__(self, cache: Path, info: FeatureInfo, shown: Sequence[int]) -> None:
+    def __init__(self, cache: Path, sidecar: Sidecar, info: FeatureInfo, shown: Sequence[int]) -> None:
+        self._claims = sidecar.claims
         self._path = cache / str(info.file)
         self._info = info
         self.feature = info.feature
@@ -147,7 +150,7 @@ class _Comparer:
         first = self._num_taken.get(name, 0)
         self._num_taken[name] = first + len(rows)
         info = self._info
-        with open_artefact(self._path, info.num_bytes) as artefact:
+        with open_artefact(self._path, info.num_bytes, self._claims) as artefact:
             if "row_seconds" in info.facts:
                 numbers = range(first, min(first + len(rows), info.num_rows[name]))
                 self._compare(name, first, np.asarray(rows)[: len(numbers)], artefact.rows(name, numbers))

@@ -520,3 +520,19 @@ def test_settings_of_another_codec_are_refused() -> None:
         with pytest.raises(cc.ConfigError, match=message):
             config_from_json({"frames": frames})
     assert dataclasses.asdict(config_from_json({"frames": {"codec": "h264"}}).frames)["crf"] == 17
+
+
+@pytest.mark.parametrize(
+    ("place", "shape", "dtype"),
+    [
+        ((0, 0), (32, 48, 2), np.uint8),
+        ((0, 0), (32, 48), np.uint8),
+        ((0, 0), (32, 48, 3), np.int8),
+        ((0, 0), (33, 48, 3), np.uint8),
+        ((2, 0), (32, 48, 3), np.uint8),
+        ((0, -2), (32, 48, 3), np.uint8),
+    ],
+)
+def test_memory_that_does_not_fit_is_refused(place: tuple[int, int], shape: tuple[int, ...], dtype: Any) -> None:
+    with pytest.raises(UsageError, match="out: got"):
+        to_rgb(av.VideoFrame(48, 32, "yuv420p"), *place, np.empty(shape, dtype))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import struct
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 import simplejpeg
 from helpers.scaled import frames as frames_of
 
-from chordcache.errors import DamageError
+from chordcache.errors import DamageError, UsageError
 from chordcache.media import jpeg, turbojpeg
 from chordcache.media.cropping import Rectangle
 
@@ -171,3 +172,49 @@ def test_a_library_of_other_pixels_is_not_used(monkeypatch: pytest.MonkeyPatch) 
     jpeg._part_decoder.cache_clear()
     monkeypatch.undo()
     assert jpeg._part_decoder() is not None
+
+
+# Forged JPEGs, and memory that does not fit
+
+
+def forged(picture: np.ndarray, height: int, width: int) -> bytes:
+    """A JPEG whose header states another size."""
+    data = bytearray(encoded(picture))
+    start = data.index(b"\xff\xc0") + 5
+    data[start : start + 4] = struct.pack(">HH", height, width)
+    return bytes(data)
+
+
+@pytest.mark.parametrize("size", [(30000, 30000), (65500, 65500), (271, 457), (270, 456)])
+def test_a_jpeg_that_claims_another_size(picture: np.ndarray, size: tuple[int, int], with_library: bool) -> None:
+    """Its size is compared before anything is decoded: the decoder does not bound one of 2 GiB by the memory."""
+    data = forged(picture, *size)
+    height, width = picture.shape[:2]
+    with pytest.raises(DamageError, match=f"the JPEG is {size[1]}x{size[0]}, expected {width}x{height}"):
+        jpeg.decode_into(data, np.empty((height, width, 3), np.uint8))
+    with pytest.raises(DamageError, match=f"the JPEG is {size[1]}x{size[0]}, expected {width}x{height}"):
+        decoded_part(data, Rectangle(8, 16, 64, 64), (height, width))
+
+
+@pytest.mark.parametrize("channels", [0, 1, 2, 4])
+def test_memory_of_other_channels_is_refused(picture: np.ndarray, channels: int, with_library: bool) -> None:
+    """A decoder writes three of them, behind the end of an array of fewer."""
+    size, region = picture.shape[:2], Rectangle(0, 0, 64, 64)
+    with pytest.raises(UsageError, match="out: got uint8 of shape"):
+        jpeg.decode_into(encoded(picture), np.empty((*size, channels), np.uint8))
+    with pytest.raises(UsageError, match="out: got uint8 of shape"):
+        jpeg.decode_region_into(encoded(picture), region, size, np.empty((64, 64, channels), np.uint8))
+
+
+def test_memory_of_another_kind_is_refused(picture: np.ndarray, with_library: bool) -> None:
+    size = picture.shape[:2]
+    read_only = np.empty((*size, 3), np.uint8)
+    read_only.flags.writeable = False
+    outs = [read_only, np.empty((*size, 3), np.int8), np.empty((size[0], 2 * size[1], 3), np.uint8)[:, ::2]]
+    for out in outs:
+        with pytest.raises(UsageError, match="out: got"):
+            jpeg.decode_into(encoded(picture), out)
+        with pytest.raises(UsageError, match="out: got"):
+            jpeg.decode_region_into(encoded(picture), Rectangle(0, 0, *size), size, out)
+    with pytest.raises(UsageError, match="out: got"):
+        jpeg.decode_region_into(encoded(picture), Rectangle(0, 0, 64, 64), size, np.empty((64, 32, 3), np.uint8))

@@ -278,6 +278,17 @@ def dataset(*args: Any, **options: Any) -> Callable[[h5py.File], None]:
     return lambda file: file.create_dataset("x", *args, **options)
 
 
+def packed_twice(file: h5py.File) -> None:
+    """64 MiB of zeros in 4 kB: each filter may make its input a thousand times larger."""
+    plan = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+    plan.set_chunk((1 << 26,))
+    plan.set_deflate(9)
+    plan.set_deflate(9)
+    space = h5py.h5s.create_simple((1 << 26,))
+    dataset = h5py.h5d.create(file.id, b"x", h5py.h5t.NATIVE_UINT8, space, plan)
+    dataset.write(h5py.h5s.ALL, h5py.h5s.ALL, np.zeros(1 << 26, np.uint8))
+
+
 HOSTILE_HDF5: dict[str, tuple[Callable[[h5py.File], Any], str]] = {
     "external storage": (external_storage, "the values of 'x' are in another file"),
     "virtual": (virtual, "the values of 'x' are in another file"),
@@ -297,7 +308,9 @@ HOSTILE_HDF5: dict[str, tuple[Callable[[h5py.File], Any], str]] = {
     "huge and contiguous": (dataset((2**50,), "f4"), "'x' claims a shape of"),
     "scalar": (dataset((), "f4"), r"'x' claims a shape of \(\)"),
     "null": (lambda file: file.__setitem__("x", h5py.Empty("f4")), "'x' claims a shape of None"),
-    "other filter": (dataset((99,), "f4", chunks=(9,), shuffle=True), "'x' is packed by a filter"),
+    "other filter": (dataset((99,), "f4", chunks=(9,), shuffle=True), "'x' is packed by filters"),
+    "two filters": (packed_twice, "'x' is packed by filters"),
+    "a chunk of 2 GiB": (dataset((1, 2**31), "u1", chunks=(1, 2**31), compression="gzip"), "'x' has chunks of"),
 }
 
 

@@ -54,16 +54,16 @@ INFO = FeatureInfo(
     layout.artefact_file("lmdb", KEY, {"frames": "0" * 16}, IDENTITY, 3, "d"),
     (9, 4, 4, 3),
     "uint8",
-    77,
+    777,
     "f" * 32,
     {"frames": 9},
     {"silence": -1.5},
-    "never",
 )
+ABSENT = FeatureInfo("flow", "npz", "0" * 16, {"short_side": None}, absent="never")
 DAMAGE = DamageFacts(3, 5, 0.1, "decode", "cut")
 SIDECAR = Sidecar(
     KEY, "v", "a.mp4", IDENTITY, 9, 4, 4, 0.5, 1.5, "pts", (INFO,),
-    1, ("turned",), CONTENT, "a" * 32, 3, DAMAGE, 8, 8, (0.0, 0.5, 8.0, 7.0), (INFO,), **DESCRIPTION,
+    1, ("turned",), CONTENT, "a" * 32, 3, DAMAGE, 8, 8, (0.0, 0.5, 8.0, 7.0), (ABSENT,), **DESCRIPTION,
 )  # fmt: skip
 HEADER = Header(
     {"frames": {}},
@@ -107,7 +107,8 @@ def wrong_values(field_type: Any) -> Iterator[Any]:
         yield None
     (kind,) = (kind for kind in kinds if kind is not NoneType)
     if get_origin(kind) is Annotated:
-        yield from (-1, 1 << 31)
+        (limit,) = kind.__metadata__
+        yield from (limit.ge - 1, limit.lt if limit.le is None else 2 * limit.le)
         kind = kind.__origin__
     if get_origin(kind) is tuple:
         yield from ([value] for value in wrong_values(get_args(kind)[0]))

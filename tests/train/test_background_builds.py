@@ -41,7 +41,8 @@ from chordcache.train.misses import background
 folder, first, num_processors = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
 background.default_jobs = lambda: num_processors
 settings = {"features": ("frames",), "size": None}
-dataset = ChordVideoDataset(indexed(folder / "index.jsonl", folder / "cache", on_miss="build"), **settings)
+videos = indexed(folder / "index.jsonl", folder / "cache", on_miss="build", config=folder / "mine.yaml")
+dataset = ChordVideoDataset(videos, **settings)
 for epoch in range(10_000):
     for i in range(len(dataset)):
         dataset[(first + i) % len(dataset)]

@@ -64,7 +64,7 @@ def test_a_change_during_the_decode_is_reported_and_nothing_is_published(
     assert processes.sidecars(tmp_path / "cache") == {}
     assert not (tmp_path / "cache/npz").exists()
     # at rest it is tried again without being asked, even if its size and mtime are the same
-    again = cc.build(tmp_path / "index.json", tmp_path / "cache", jobs=HERE)
+    again = cc.build(tmp_path / "index.json", tmp_path / "cache", config=tmp_path / "c.yaml", jobs=HERE)
     line = processes.quarantine(tmp_path / "cache").get("sub/a.mp4", {})
     assert (again.num_done, line.get("cause")) in {(1, None), *((0, cause) for cause in DAMAGE)}
 

@@ -9,9 +9,9 @@ import numpy as np
 
 from chordcache.errors import UsageError
 from chordcache.features.read_side import Arrays, Clip, ReadSide
-from chordcache.features.row_clock import FrameGroups
 from chordcache.media.cropping import CropBox
 from chordcache.records import FeatureInfo
+from chordcache.row_clock import FrameGroups
 
 Shape: TypeAlias = tuple[int, int, int, int]
 

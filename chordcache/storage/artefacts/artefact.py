@@ -15,12 +15,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from chordcache.digests import digest64
 from chordcache.errors import DamageError, UnreadableError, UsageError, printable
+from chordcache.records import FeatureInfo
 from chordcache.storage import opener
 
 DIGESTS = ".xxh3_64"
@@ -31,6 +32,9 @@ OFFSETS = ".offsets"
 
 KINDS = "biufcS"
 """Kinds of dtype that are stored: booleans, numbers, and bytes of a fixed length."""
+
+_MAX_SECONDS = 1e12
+"""[seconds] Largest time of a frame"""
 
 RECORDS_AT_ONCE = 16
 """Records that are found and checked together, before the caller decodes them. Finding or checking a single record
@@ -52,6 +56,72 @@ class Layout:
     """Dtype of the rows, or None if the rows are records"""
 
 
+class Claims(NamedTuple):
+    """The statements of a sidecar about the files of its video. They bound what a file can make a reader allocate."""
+
+    num_frames: int
+    features: tuple[FeatureInfo, ...]
+
+    def of_file(self, path: Path) -> Claims:
+        """Return the claims about one file."""
+        return Claims(self.num_frames, tuple(f for f in self.features if f.file and f.file.endswith(f"/{path.name}")))
+
+    @property
+    def max_rows(self) -> int:
+        """Largest number of rows or of values of an array."""
+        return max(self.num_frames, *(count for info in self.features for count in info.num_rows.values()), 0)
+
+    @property
+    def max_record_bytes(self) -> int | None:
+        """Largest size of a record of frames [bytes]: that of the picture, and a margin. None for other records."""
+        frames = next((info for info in self.features if info.feature == "frames"), None)
+        if frames is None:
+            return None
+        height, width = frames.shape[1:3]
+        return 3 * (height + _MARGIN_PX) * (width + _MARGIN_PX) + _MARGIN_BYTES
+
+    @property
+    def max_chain_bytes(self) -> int | None:
+        """The same of the records of a chain together."""
+        gop = next((info.params.get("gop", 1) for info in self.features if info.feature == "frames"), 1)
+        return None if self.max_record_bytes is None else self.max_record_bytes * gop
+
+    def layout_problem(self, name: str, layout: Layout) -> str | None:
+        """Return the reason why the rows of a file are not those that the sidecar states, or None."""
+        for info in self.features:
+            if name not in info.num_rows:
+                continue
+            if layout.num_rows != info.num_rows[name]:
+                return f"got {layout.num_rows} rows of '{name}', expected {info.num_rows[name]}"
+            if layout.dtype is not None and info.shape and (expected := _row_of(info, name)) is not None:
+                got = layout.row_shape, str(layout.dtype.newbyteorder("="))
+                if got != expected:
+                    return f"got rows of '{name}' of {got}, expected {expected}"
+        return None
+
+
+def _row_of(info: FeatureInfo, name: str) -> tuple[tuple[int, ...], str] | None:
+    """Return shape and dtype of a row of an array of a feature, or None for an array of a plug-in."""
+    shape = info.shape[1:]
+    known = {"flow.scale": ((), "float32"), "motion.covered": (shape[:-1], "bool"), "motion.types": ((), "|S1")}
+    return (shape, info.dtype) if name == info.feature else known.get(name)
+
+
+_MARGIN_PX = 64
+_MARGIN_BYTES = 64 << 10
+"""Margins of a coded picture: codecs fill the last blocks up, and have headers"""
+
+_HEADER_BYTES = 4096
+"""Size of the header of a whole array, at most [bytes]"""
+
+_FRAME_DTYPES = {
+    "pts_seconds": np.dtype(np.float64),
+    "source_frames": np.dtype(np.int64),
+    "keyframes": np.dtype(np.int64),
+}
+"""Whole arrays about frames. Each has an axis, and the first two a value for each frame"""
+
+
 class Artefact(ABC):
     """An artefact opened for reading. ``storage.artefacts.open_files.open_artefact`` makes it.
 
@@ -61,6 +131,8 @@ class Artefact(ABC):
         A published artefact.
     num_bytes : int
         Its size according to the sidecar [bytes].
+    claims : Claims, optional
+        The other statements of the sidecar. None for a file that this process has just written.
 
     Raises
     ------
@@ -68,8 +140,10 @@ class Artefact(ABC):
         If the file is missing, has another size or is not such an artefact.
     """
 
-    def __init__(self, path: Path, num_bytes: int) -> None:
+    def __init__(self, path: Path, num_bytes: int, claims: Claims | None = None) -> None:
         self.path = path
+        self._claims = claims and claims.of_file(path)
+        self._layouts: dict[str, Layout] = {}
         self._arrays: dict[str, np.ndarray] = {}
         self._checked: dict[str, np.ndarray] = {}
         self._streamed: frozenset[str] | None = None
@@ -103,9 +177,14 @@ class Artefact(ABC):
 
     def layout(self, name: str) -> Layout:
         """Return the shape and dtype of a streamed array. Raises ``DamageError``."""
-        if name not in self.streamed:
-            raise self._damage(f"array '{name}' of rows is missing")
-        return self._layout(name)
+        if name not in self._layouts:
+            if name not in self.streamed:
+                raise self._damage(f"array '{name}' of rows is missing")
+            layout = self._layout(name)
+            if self._claims and (problem := self._claims.layout_problem(name, layout)):
+                raise self._damage(problem)
+            self._layouts[name] = layout
+        return self._layouts[name]
 
     def num_rows(self, name: str) -> int:
         """Return the number of rows of a streamed array."""
@@ -116,8 +195,27 @@ class Artefact(ABC):
         if name not in self._arrays:
             if name not in self._names() - self.streamed:
                 raise self._damage(f"whole array '{name}' is missing")
-            self._arrays[name] = self._read_array(name)
+            values = self._read_array(name)
+            if self._claims and name in _FRAME_DTYPES:
+                self._check_of_frames(name, values, self._claims.num_frames)
+            self._arrays[name] = values
         return self._arrays[name]
+
+    def _check_of_frames(self, name: str, values: np.ndarray, num_frames: int) -> None:
+        """Raise ``DamageError`` for a whole array that cannot be the one about the frames of a video."""
+        is_one = values.ndim == 1 and values.dtype == _FRAME_DTYPES[name]
+        if name == "keyframes":
+            if not is_one or np.any(np.diff(values, prepend=-1, append=num_frames) <= 0):
+                raise self._damage(f"its keyframes are not ascending frame numbers below {num_frames}")
+        elif not is_one or len(values) != num_frames:
+            raise self._damage(f"its '{name}' is {values.dtype} {values.shape}, expected those of {num_frames} frames")
+        elif values.dtype == np.float64 and not (np.abs(values) <= _MAX_SECONDS).all():
+            raise self._damage("its times are not finite")
+
+    def _check_size(self, name: str, num_bytes: int) -> None:
+        """Raise ``DamageError`` if a whole array has more bytes than the rows of the sidecar need."""
+        if self._claims and num_bytes > 8 * (self._claims.max_rows + 1) + _HEADER_BYTES:
+            raise self._damage(f"its array '{name}' has {num_bytes} bytes, for {self._claims.max_rows} rows")
 
     def rows(self, name: str, numbers: Sequence[int], out: np.ndarray | None = None) -> np.ndarray:
         """Return a copy of rows of a streamed array, in the order of ``numbers``. The array must not hold records.
@@ -181,7 +279,7 @@ class Artefact(ABC):
     def _digests(self, name: str) -> np.ndarray:
         digests = self.array(name + DIGESTS)
         if name not in self._checked:
-            num_rows = self._layout(name).num_rows
+            num_rows = self.layout(name).num_rows
             if digests.dtype != np.uint64 or digests.shape != (num_rows,):
                 raise self._damage(f"got {digests.size} digests of '{name}', expected {num_rows} as rows")
             self._checked[name] = np.zeros(num_rows, bool)

@@ -40,6 +40,7 @@ from chordcache.storage.artefacts.artefact import (
     OFFSETS,
     RECORDS_AT_ONCE,
     Artefact,
+    Claims,
     Layout,
     row_bytes,
     runs,
@@ -59,6 +60,9 @@ TIMES = "pts_seconds"
 
 _LIBVER = ("v110", "v110")
 """The first version of the format whose objects and chunk indices carry checksums."""
+
+MAX_CHUNK_BYTES = 1 << 30
+"""Largest size of a chunk [bytes]. HDF5 reads a packed one whole"""
 
 _SMALL_ROW_BYTES = 4 << 10
 _SMALL_CHUNK_BYTES = 64 << 10
@@ -146,6 +150,7 @@ class Hdf5ArtefactWriter(ArtefactWriter):
         size = row_bytes(stream.row_shape, stream.dtype)
         if size < _SMALL_ROW_BYTES:
             num_rows = max(num_rows, _SMALL_CHUNK_BYTES // size)
+        num_rows = max(1, min(num_rows, MAX_CHUNK_BYTES // max(1, size)))
         with self._errors():
             dataset = self._file.create_dataset(
                 name,
@@ -254,8 +259,8 @@ class _Array:
 class Hdf5Artefact(Artefact):
     """An open ``.h5``."""
 
-    def __init__(self, path: Path, num_bytes: int) -> None:
-        super().__init__(path, num_bytes)
+    def __init__(self, path: Path, num_bytes: int, claims: Claims | None = None) -> None:
+        super().__init__(path, num_bytes, claims)
         self._offsets: dict[str, np.ndarray] = {}
         """Places of the records of each array that was read, in the file instead of in the array"""
         try:
@@ -300,11 +305,14 @@ class Hdf5Artefact(Artefact):
         if dtype.kind not in KINDS or dtype != dtype.newbyteorder("<"):
             raise self._damage(f"'{name}' is of {dtype}, which is not written here")
         filters = [plan.get_filter(i)[0] for i in range(plan.get_nfilters())]
-        if not set(filters) <= set(_FILTERS):
-            raise self._damage(f"'{name}' is packed by a filter that is not used here")
+        if not set(filters) <= set(_FILTERS) or len(filters) > 1:  # two of them claim a million times their bytes
+            raise self._damage(f"'{name}' is packed by filters that are not used here")
         shape = padded = dataset.shape
         if plan.get_layout() == h5py.h5d.CHUNKED:
-            padded = tuple(-(-n // size) * size for n, size in zip(shape, plan.get_chunk(), strict=True))
+            chunk = plan.get_chunk()
+            padded = tuple(-(-n // size) * size for n, size in zip(shape, chunk, strict=True))
+            if math.prod(chunk) * dtype.itemsize > MAX_CHUNK_BYTES:
+                raise self._damage(f"'{name}' has chunks of {chunk}, which are too large")
         stored, ratio = dataset.get_storage_size(), math.prod(_FILTERS[name] for name in filters)
         if not shape or stored > num_bytes or math.prod(padded) * dtype.itemsize > stored * ratio:
             raise self._damage(f"'{name}' claims a shape of {shape}, which the file cannot hold")
@@ -338,6 +346,7 @@ class Hdf5Artefact(Artefact):
 
     def _read_array(self, name: str) -> np.ndarray:
         stored = self._stored[name]
+        self._check_size(name, math.prod(stored.shape) * stored.dtype.itemsize)
         values = np.empty(stored.shape, stored.dtype)
         digest = np.empty((), np.uint64)
         with self._errors():
@@ -362,6 +371,9 @@ class Hdf5Artefact(Artefact):
                 raise self._damage(f"the offsets of '{name}' are of {values.dtype} {values.shape}")
             if values[0] != 0 or values[-1] != size or (values[1:] < values[:-1]).any():
                 raise self._damage(f"the offsets of '{name}' do not ascend from 0 to {size}")
+            most = self._claims and self._claims.max_record_bytes
+            if name == "frames" and most and (np.diff(values) > most).any():
+                raise self._damage(f"got a record above {most} bytes, which is more than its picture")
             self._offsets[name] = values + self._starts[name]
         return self._offsets[name]
 

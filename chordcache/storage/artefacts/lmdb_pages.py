@@ -51,6 +51,9 @@ _FIRST_LETTER = ord("A")
 
 _CHANGED = "the pages of its tree are not what was written"
 
+_MAX_PAGES_OF_ROW, _MAX_OTHER_PAGES = 4, 1024
+"""Most pages of a tree: a record may have a leaf of its own, and each commit leaves some pages unused"""
+
 _NODE_BYTES = 8
 _PLACE_BYTES = 8
 _BRANCH, _LEAF = 1, 2
@@ -78,7 +81,7 @@ class Values:
     """Offset and size of each other value [bytes]"""
 
 
-def find_values(read: Read, num_bytes: int) -> Values:
+def find_values(read: Read, num_bytes: int, max_rows: int | None = None) -> Values:
     """Walk the tree of an environment.
 
     Parameters
@@ -87,6 +90,8 @@ def find_values(read: Read, num_bytes: int) -> Values:
         Returns bytes of the file.
     num_bytes : int
         Size of the file with its footer.
+    max_rows : int, optional
+        Largest number of records, which bounds the pages that are read.
 
     Raises
     ------
@@ -96,6 +101,8 @@ def find_values(read: Read, num_bytes: int) -> Values:
     digest, page_bytes, num_pages = FOOTER.unpack(read(num_bytes - FOOTER.size, FOOTER.size))
     if page_bytes not in _PAGE_SIZES or not 2 <= num_pages <= num_bytes // page_bytes:
         raise ValueError(_CHANGED)
+    if max_rows is not None and num_pages > _MAX_OTHER_PAGES + _MAX_PAGES_OF_ROW * max_rows:
+        raise ValueError(f"its tree has {num_pages} pages, for {max_rows} records")
     end = num_bytes - FOOTER.size - 8 * num_pages
     listed = read(end, 8 * num_pages)
     page_numbers = np.frombuffer(listed, "<u8")

@@ -17,7 +17,7 @@ import numpy as np
 
 from chordcache.digests import digest64
 from chordcache.storage.artefacts import npy
-from chordcache.storage.artefacts.artefact import DIGESTS, Artefact, Layout
+from chordcache.storage.artefacts.artefact import DIGESTS, Artefact, Claims, Layout
 from chordcache.storage.artefacts.chains import ChainIndex
 from chordcache.storage.artefacts.lmdb_pages import Values, find_values
 
@@ -41,8 +41,8 @@ _MAX_CHAINS = 16
 class LmdbArtefact(Artefact):
     """An environment that was published."""
 
-    def __init__(self, path: Path, num_bytes: int) -> None:
-        super().__init__(path, num_bytes)
+    def __init__(self, path: Path, num_bytes: int, claims: Claims | None = None) -> None:
+        super().__init__(path, num_bytes, claims)
         self._num_bytes = num_bytes
         self._chains: ChainIndex | None = None
         self._stream = Layout(0)
@@ -55,9 +55,13 @@ class LmdbArtefact(Artefact):
 
     def _find_values(self) -> Values:
         try:
-            return find_values(self._read, self._num_bytes)
+            values = find_values(self._read, self._num_bytes, self._claims and self._claims.max_rows)
         except (ValueError, struct.error) as error:
             raise self._damage(error) from None
+        most = self._claims and self._claims.max_chain_bytes
+        if most and (values.sizes > most).any():
+            raise self._damage(f"got a record of {values.sizes.max()} bytes, expected at most {most} for its picture")
+        return values
 
     def _describe_stream(self) -> None:
         """Set the layout of the records. There are as many as digests."""
@@ -133,6 +137,7 @@ class LmdbArtefact(Artefact):
         """Return a whole array, or None if it does not exist."""
         if name not in self._values.named:
             return None
+        self._check_size(name, self._values.named[name][1])
         value = self._read(*self._values.named[name])
         data = value[DIGEST_BYTES:]
         if digest64(data).to_bytes(DIGEST_BYTES, "little") != value[:DIGEST_BYTES]:

@@ -13,6 +13,7 @@ Start of a member::
 
 from __future__ import annotations
 
+import io
 import os
 import struct
 import zipfile
@@ -27,12 +28,14 @@ import numpy as np
 
 from chordcache.errors import CacheWriteError, UsageError
 from chordcache.storage.artefacts import npy, open_files
-from chordcache.storage.artefacts.artefact import Artefact, Layout, row_bytes
+from chordcache.storage.artefacts.artefact import Artefact, Claims, Layout, row_bytes
 from chordcache.storage.artefacts.writer import ArtefactWriter, Spool, StreamedArray, write_error
 
 _SUFFIX = ".npy"
 _LOCAL_HEADER = struct.Struct("<4s22xHH")
 """Signature, length of the name, length of the extra field."""
+
+_MAX_DIRECTORY_BYTES = 1 << 20
 
 _ENCRYPTED = 1
 """Flag of an encrypted member."""
@@ -108,17 +111,28 @@ class _Member:
     dtype: np.dtype[Any]
 
 
+class _Directory(io.FileIO):
+    """The file as zipfile reads it: the list of members, which is short. A forged one may claim a whole sparse file."""
+
+    def read(self, size: int | None = -1) -> bytes:
+        most = _MAX_DIRECTORY_BYTES + 1
+        data = super().read(most if size is None or size < 0 else min(size, most)) or b""
+        if len(data) == most:
+            raise zipfile.BadZipFile(f"its list of members has more than {_MAX_DIRECTORY_BYTES} bytes")
+        return data
+
+
 class NpzArtefact(Artefact):
     """An open ``.npz``."""
 
-    def __init__(self, path: Path, num_bytes: int) -> None:
-        super().__init__(path, num_bytes)
+    def __init__(self, path: Path, num_bytes: int, claims: Claims | None = None) -> None:
+        super().__init__(path, num_bytes, claims)
         self._num_bytes = num_bytes
         self._members: dict[str, _Member] = {}
         try:
             with (
                 self._errors(),
-                open(self._fd, "rb", buffering=0, closefd=False) as file,
+                _Directory(self._fd, closefd=False) as file,
                 zipfile.ZipFile(file) as archive,
             ):
                 self._infos = self._read_directory(archive)
@@ -179,6 +193,7 @@ class NpzArtefact(Artefact):
         return data
 
     def _read_array(self, name: str) -> np.ndarray:
+        self._check_size(name, self._infos[name].file_size)
         with self._errors():
             values = npy.loads(self._content(self._infos[name]))
         if not values.ndim:

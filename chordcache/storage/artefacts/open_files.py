@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from chordcache.errors import DamageError, printable
-from chordcache.storage.artefacts.artefact import Artefact, row_bytes
+from chordcache.storage.artefacts.artefact import Artefact, Claims, row_bytes
 from chordcache.storage.artefacts.tiers import load, tier_of
 from chordcache.storage.artefacts.writer import ArtefactWriter
 
@@ -58,8 +58,8 @@ def create_artefact(path: Path, **options: Any) -> ArtefactWriter:
     return writer
 
 
-def _open(path: Path, num_bytes: int) -> Artefact:
-    artefact: Artefact = load(tier_of(path).artefact)(path, num_bytes)
+def _open(path: Path, num_bytes: int, claims: Claims | None) -> Artefact:
+    artefact: Artefact = load(tier_of(path).artefact)(path, num_bytes, claims)
     return artefact
 
 
@@ -91,7 +91,7 @@ class _Registry:
         self._changed = threading.Condition()
         self._is_forking = False
 
-    def acquire(self, path: Path, num_bytes: int) -> _Entry:
+    def acquire(self, path: Path, num_bytes: int, claims: Claims | None) -> _Entry:
         with self._changed:
             self._changed.wait_for(lambda: not self._is_forking)
             entry = self._open.get(path)
@@ -100,7 +100,7 @@ class _Registry:
                 entry = None
             if entry is None:
                 inode = _inode(path)  # before the open: if the file is replaced meanwhile, the next user sees it
-                entry = self._open[path] = _Entry(_open(path, num_bytes), inode)
+                entry = self._open[path] = _Entry(_open(path, num_bytes, claims), inode)
             self._open.move_to_end(path)
             entry.num_users += 1
             self._close_idle(len(self._open) - _MAX_OPEN)
@@ -173,7 +173,7 @@ guard_forks()
 
 
 @contextmanager
-def open_artefact(path: Path, num_bytes: int) -> Iterator[Artefact]:
+def open_artefact(path: Path, num_bytes: int, claims: Claims | None = None) -> Iterator[Artefact]:
     """Open an artefact, or return it if this process has it open.
 
     Do not fork while an artefact is in use. The child of a fork opens its own.
@@ -184,6 +184,8 @@ def open_artefact(path: Path, num_bytes: int) -> Iterator[Artefact]:
         A published artefact. Its suffix names the store.
     num_bytes : int
         Its size according to the sidecar [bytes].
+    claims : Claims, optional
+        The other statements of the sidecar, see ``Artefact``.
 
     Raises
     ------
@@ -192,7 +194,7 @@ def open_artefact(path: Path, num_bytes: int) -> Iterator[Artefact]:
     DamageError
         If the file is missing, has another size or is not such an artefact.
     """
-    entry = _registry.acquire(path, num_bytes)
+    entry = _registry.acquire(path, num_bytes, claims)
     try:
         yield entry.artefact
     finally:
@@ -209,6 +211,7 @@ def check_artefact(
     num_bytes: int,
     num_rows: Mapping[str, int],
     *,
+    claims: Claims | None = None,
     whole: Collection[str] = FRAME_ARRAYS,
     look: Callable[[str, int, Any], None] | None = None,
 ) -> None:
@@ -218,7 +221,7 @@ def check_artefact(
 
     Parameters
     ----------
-    path, num_bytes
+    path, num_bytes, claims
         As in ``open_artefact``.
     num_rows : mapping of str to int
         Name of every streamed array to its number of rows.
@@ -233,7 +236,7 @@ def check_artefact(
     DamageError
         At the first row, record or array that changed. Also if an array is missing, unexpected, or of another length.
     """
-    with open_artefact(path, num_bytes) as artefact:
+    with open_artefact(path, num_bytes, claims) as artefact:
         _check_names(artefact, num_rows, whole)
         for name in num_rows:
             done = 0

@@ -87,6 +87,8 @@ class Background:
 
     def __init__(self, cache: Path) -> None:
         self._cache = cache
+        self.trusted: frozenset[str] = frozenset()
+        """Classes of plug-ins that configs of the user have named, see ``config_from_json``"""
         self._requests: queue.SimpleQueue[BuildRequest | None] = queue.SimpleQueue()
         self._ended: dict[str, threading.Event] = {}
         """Keys of the videos that wait or have failed. The event is set when the build has ended."""
@@ -150,7 +152,7 @@ class Background:
     def _run(self, worker: Worker, request: BuildRequest | None, crash: Crash | None = None) -> str:
         attempts = 0
         while True:
-            (result,) = worker.run(0, [(self._cache, request, crash)])
+            (result,) = worker.run(0, [(self._cache, request, crash, self.trusted)])
             if isinstance(result, Raised):
                 raise result.error
             if not isinstance(result, Crash):
@@ -235,17 +237,17 @@ def _try_lock(fd: int) -> bool:
 # In the child
 
 
-def _work(task: tuple[Path, BuildRequest | None, Crash | None]) -> str:
+def _work(task: tuple[Path, BuildRequest | None, Crash | None, frozenset[str]]) -> str:
     """Build a video, or note the crash that its build ends with. Without a video, write index and catalog."""
-    cache, request, crash = task
+    cache, request, crash, trusted = task
     os.nice(19)  # the sum is at most 19
     try:
-        return _write_lists(cache) if request is None else _build(cache, request, crash)
+        return _write_lists(cache) if request is None else _build(cache, request, crash, trusted)
     except LockedError:
         return _BUSY
 
 
-def _build(cache: Path, request: BuildRequest, crash: Crash | None) -> str:
+def _build(cache: Path, request: BuildRequest, crash: Crash | None, trusted: frozenset[str]) -> str:
     file = f"{FOLDER}/{request.key}"
     options = BuildOptions(rebuild=frozenset(_broken_files(cache, request.key)))
     with (
@@ -259,7 +261,7 @@ def _build(cache: Path, request: BuildRequest, crash: Crash | None) -> str:
         own.truncate(0)
         own.write(f"{seal(request)}\n".encode("ascii"))
         own.flush()
-        plan = plan_as_before(cache, index, options=options)
+        plan = plan_as_before(cache, index, options=options, trusted=trusted)
         quarantine = Quarantine(cache, tool_versions(), plan.on_damage)
         with IndexRows(index) as rows:
             ((task,),) = planned_files(plan, rows, quarantine, options)

@@ -57,7 +57,7 @@ class SourceVideo:
 
 @contextmanager
 def read_source(
-    origin: SourceVideo, header: Header, features: Collection[str]
+    origin: SourceVideo, header: Header, features: Collection[str], *, trusted: Collection[str] = ()
 ) -> Iterator[tuple[FeatureReader, Video]]:
     """Yield a video and a reader of its features. They are bit for bit as they will be cached.
 
@@ -72,6 +72,8 @@ def read_source(
         Header of the cache that the video is missing from. It defines how features are made.
     features : collection of str
         The features that will be read.
+    trusted : collection of str
+        Classes of plug-ins that the user has named, see ``config_from_json``.
 
     Raises
     ------
@@ -84,7 +86,7 @@ def read_source(
         with ExitStack() as stack:
             with naming(origin.path):
                 identity = identify(origin.path, origin.inside)
-            build = _TemporaryBuild(origin, identity, header, stack)
+            build = _TemporaryBuild(origin, identity, header, stack, trusted)
             source = _source_of_frames(origin, build.config, stack) if set(features) == {"frames"} else None
             if source is None:
                 cache, video = build.cache({*features, "motion"})
@@ -121,12 +123,14 @@ def first_tiers(held: Features, features: Collection[str]) -> dict[str, tuple[st
 class _TemporaryBuild:
     """Builder of private caches of one video. The stack removes them."""
 
-    def __init__(self, origin: SourceVideo, identity: Identity, header: Header, stack: ExitStack) -> None:
+    def __init__(
+        self, origin: SourceVideo, identity: Identity, header: Header, stack: ExitStack, trusted: Collection[str]
+    ) -> None:
         self._origin = origin
         self._identity = identity
         self._header = header
         self._stack = stack
-        self.config: Config = config_from_json(header.config)
+        self.config: Config = config_from_json(header.config, trusted=trusted)
 
     def cache(self, features: Collection[str]) -> tuple[Cache, Video]:
         """Build a cache of this video alone, with those of the features that the cache's builds include."""

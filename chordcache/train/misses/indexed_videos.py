@@ -18,7 +18,7 @@ import numpy as np
 
 from chordcache.building.build import build
 from chordcache.building.build_options import BuildOptions
-from chordcache.config.config import Config, config_from_json
+from chordcache.config.config import Config, config_from_json, extractors_of
 from chordcache.config.yaml_files import load_config
 from chordcache.errors import DamageError, FeatureAbsentError, NotFoundError, UsageError, printable
 from chordcache.index.index_files import Index, read_index, temporary_index
@@ -88,6 +88,9 @@ class IndexedVideos:
         self._index = index if isinstance(index, Index) else read_index(index)
         self._features = tuple(features)
         self._on_miss = on_miss
+        given = config if isinstance(config, Config) else load_config(config)
+        self._trusted = extractors_of(given)
+        """Classes of plug-ins that the user has named, see ``config_from_json``"""
         self.cache = self._cache_for(cache, config)
         self._check(read_header(self.cache.path))
         misses = _Misses(self.cache, self._features, on_miss)
@@ -160,7 +163,7 @@ class IndexedVideos:
             if self._on_miss != "build" or isinstance(cache, Cache):
                 raise
             return self._made(cache, config)
-        own = config_from_json(read_header(opened.path).config)
+        own = config_from_json(read_header(opened.path).config, trusted=())
         if own != (config if isinstance(config, Config) else load_config(config, own)):
             raise UsageError(
                 f"config: got one that is not that of cache '{printable(opened.path)}', expected None for a cache that "
@@ -232,7 +235,7 @@ class IndexedVideos:
         header = read_header(self.cache.path)
         if not (self._index.follow_symlinks or header.follow_symlinks):
             origin = replace(origin, inside=real_folder(self._index.roots[record.root]))
-        with read_source(origin, header, self._features) as (reader, source):
+        with read_source(origin, header, self._features, trusted=self._trusted) as (reader, source):
             return sample(reader, source)
 
     def _cached(self, origin: SourceVideo) -> Video | None:
@@ -268,7 +271,9 @@ class IndexedVideos:
         """Let the video be built in the background. Wait for it, and return it, if its source takes a whole decode."""
         request = BuildRequest(origin.record, self._index.roots[origin.record.root], self._index.follow_symlinks)
         is_decoded_once = set(self._features) != {"frames"}
-        problem = background_of(self.cache.path).ask(request, waits=is_decoded_once)
+        background = background_of(self.cache.path)
+        background.trusted |= self._trusted
+        problem = background.ask(request, waits=is_decoded_once)
         if problem:
             cache = printable(self.cache.path)
             warnings.warn(f"background builds of cache '{cache}' have stopped for now: {problem}", stacklevel=3)
@@ -285,7 +290,7 @@ class _Misses:
         self._cached = {key[-16:]: position for position, key in enumerate(cache.keys())}
         """Hash at the end of each key to its position in the catalog"""
         self._lacks = np.any([cache.feature_states(name) == FeatureState.NOT_BUILT for name in features], axis=0)
-        self._has_whole_files = config_from_json(read_header(cache.path).config).picture.buckets is None
+        self._has_whole_files = config_from_json(read_header(cache.path).config, trusted=()).picture.buckets is None
         """True if the item of a file has all of its frames, so that it serves the segments of the file"""
         self._num_uncached = 0
         self._first_uncached = ""

@@ -27,6 +27,10 @@ _GROUPS = ("frames_per_row", "frames_in_first_row")
 
 _CLIP = "frames_per_clip"
 
+_MAX_SECONDS = 1e12
+_MIN_ROW_SECONDS = 1e-7
+"""[seconds] Bounds of the clock of rows"""
+
 CLOCK_FACTS = frozenset(("row_seconds", "frames_per_row", "is_of_video"))
 """Facts of which a feature with a clock of its own has exactly one"""
 
@@ -133,8 +137,9 @@ def clock_problem(facts: Mapping[str, Any], num_rows: Mapping[str, int], num_fra
     if "is_of_video" in facts:
         return None if is_of_video(facts) else "expected is_of_video: true"
     if has_times(facts):
-        numbers = [facts.get(key) for key in _SECONDS]
-        is_clock = all(type(number) in (int, float) for number in numbers) and facts["row_seconds"] > 0
+        numbers: list[Any] = [facts.get(key) for key in _SECONDS]
+        are_numbers = all(type(n) in (int, float) and -_MAX_SECONDS <= n <= _MAX_SECONDS for n in numbers)
+        is_clock = are_numbers and facts["row_seconds"] >= _MIN_ROW_SECONDS
         return None if is_clock else f"expected the numbers {', '.join(_SECONDS)}, and row_seconds above 0"
     sizes = [facts.get(key) for key in _GROUPS]
     if not all(type(size) is int and 0 < size < 1 << 31 for size in sizes):

@@ -1,0 +1,259 @@
+"""The check of a sidecar: shapes, dtypes, rows, parameters and facts of each feature, before any of them is used.
+
+A sidecar may come from anyone, and its seal proves nothing. Readers pass its numbers to NumPy and to decoders, so they
+are compared here with what the feature's extractor writes. The features of plug-ins are only bounded.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from typing import Annotated, Any, Literal, NamedTuple
+
+import numpy as np
+
+from chordcache.records import MAX_SIDE, Description, FeatureInfo, Limit, Record, Side, from_json
+from chordcache.row_clock import CLOCK_FACTS, clock_problem, has_times
+from chordcache.storage.artefacts.artefact import KINDS
+from chordcache.storage.artefacts.tiers import TIERS
+
+_MAX_ROW_BYTES = 1 << 30
+"""Largest size of a row [bytes]. The largest picture has 768 MiB"""
+
+_DIGEST_BYTES = 8
+_FEATURE_NAME = re.compile(r"[a-z][a-z0-9_]{0,39}")
+_DTYPE = re.compile(r"[|<]?[A-Za-z]+\d{0,8}")
+_TIMES = 16
+"""Size of the time and the number of a frame, which each file has [bytes]"""
+
+_ITEM_FIELDS = frozenset(("root", "path", *Description.__struct_fields__))
+"""Fields of an item that a feature may be made of"""
+
+_FLOATS = ("float16", "float32")
+
+_Compression = Annotated[int, Limit(ge=1, le=64)]
+_Rate = Annotated[int, Limit(ge=1, le=1 << 20)]
+
+
+class _Params(Record, frozen=True, forbid_unknown_fields=False):
+    """Parameters or facts, as far as readers use them."""
+
+
+class _Codec(_Params, frozen=True, forbid_unknown_fields=False):
+    codec: Literal["jpeg", "raw", "h264", "mpeg4"]
+
+
+class _Packets(_Params, frozen=True, forbid_unknown_fields=False):
+    gop: Annotated[int, Limit(ge=1, le=64)]
+    stride: Annotated[int, Limit(ge=1, le=16)]
+    crf: Annotated[int, Limit(ge=0, le=40)] = 0
+
+
+class _Flow(_Params, frozen=True, forbid_unknown_fields=False):
+    short_side: Side | None
+
+
+class _Grid(_Params, frozen=True, forbid_unknown_fields=False):
+    width: Annotated[int, Limit(ge=1, le=1 << 16)]
+    height: Annotated[int, Limit(ge=1, le=1 << 16)]
+
+
+class _Mel(_Params, frozen=True, forbid_unknown_fields=False):
+    sample_rate: _Rate
+    hop_length: Annotated[int, Limit(ge=1, le=1 << 16)]
+    n_mels: Annotated[int, Limit(ge=1, le=1 << 16)]
+    mono: bool
+    fmin: Annotated[float, Limit(ge=0, le=1 << 20)] = 0
+    fmax: Annotated[float, Limit(ge=0, le=1 << 20)] | None = None
+
+
+class _Waveform(_Params, frozen=True, forbid_unknown_fields=False):
+    sample_rate: _Rate | None
+    dtype: Literal["float32", "int16"]
+    channels: Literal["mono", "all"]
+
+
+class _Samples(_Params, frozen=True, forbid_unknown_fields=False):
+    sample_rate: _Rate
+    num_samples: Annotated[int, Limit(ge=0)]
+
+
+class _Latents(_Params, frozen=True, forbid_unknown_fields=False):
+    compression: tuple[_Compression, _Compression]
+
+
+class _Feature(NamedTuple):
+    """The rules of a built-in feature."""
+
+    dtypes: tuple[str, ...]
+    shape: Callable[[FeatureInfo, Any], bool]
+    """Function of the record and the sidecar that returns whether the shape is one of the feature"""
+    params: type[_Params] | None = None
+    facts: type[_Params] | None = None
+    clock: str = ""
+    """The one of ``CLOCK_FACTS`` that the facts have, or "" if there is a row for each frame"""
+    arrays: tuple[str, ...] = ()
+    """Suffixes of the other arrays"""
+
+
+def feature_problem(info: FeatureInfo, sidecar: Any) -> str | None:
+    """Return the reason why the record of a feature cannot be what a build wrote, or None.
+
+    Parameters
+    ----------
+    info : FeatureInfo
+        The record.
+    sidecar : Sidecar
+        The sidecar that it is part of.
+    """
+    problem = _record_problem(info) or _params_problem(info)
+    if problem is None and info.file is not None:
+        problem = _rows_problem(info, sidecar.num_frames) or _clock_problem(info, sidecar.num_frames)
+        if problem is None and info.feature in _FEATURES:
+            problem = _built_in_problem(info, sidecar)
+    return problem and f"{info.feature[:40]}: {problem}"
+
+
+def _record_problem(info: FeatureInfo) -> str | None:
+    if (info.feature not in _FEATURES and not _FEATURE_NAME.fullmatch(info.feature)) or info.tier not in TIERS:
+        return "a feature or a tier that does not exist"
+    if (info.absent is None) != (info.file is not None):
+        return "a file of an absent feature, or none of a cached one"
+    if info.absent is not None and (info.shape or info.num_rows):
+        return "rows of an absent feature"
+    if info.uses and not _ITEM_FIELDS.issuperset(info.uses):
+        return f"made of {', '.join(info.uses)[:80]}"
+    return None
+
+
+def _params_problem(info: FeatureInfo) -> str | None:
+    rules = _FEATURES.get(info.feature)
+    if rules is None:
+        return None
+    try:
+        if rules.params is not None:
+            from_json(info.params, rules.params)
+        if info.params.get("codec") in ("h264", "mpeg4"):
+            from_json(info.params, _Packets)
+        if info.file is not None and rules.facts is not None:
+            from_json(info.facts, rules.facts)
+    except ValueError as error:
+        return f"parameters or facts that it cannot have: {error}"
+    return None
+
+
+def _rows_problem(info: FeatureInfo, num_frames: int) -> str | None:
+    """Check the rows and their size against the file."""
+    names, num_rows = info.num_rows, info.num_rows.get(info.feature)
+    if num_rows is None or any(name != info.feature and not name.startswith(f"{info.feature}.") for name in names):
+        return f"rows of {', '.join(names)[:80] or 'nothing'}"
+    if max(*names.values(), num_frames) * _DIGEST_BYTES > info.num_bytes or num_frames * _TIMES > info.num_bytes:
+        return f"{max(names.values())} rows for {num_frames} frames in {info.num_bytes} bytes"
+    if not info.dtype and not info.shape:  # records of a plug-in
+        return None
+    if not info.shape or info.shape[0] != num_rows or min(info.shape) < 0 or len(info.shape) > 32:
+        return f"the shape {info.shape} of {num_rows} rows"
+    dtype = _dtype(info.dtype)
+    if dtype is None or dtype.itemsize * math.prod(info.shape[1:]) > _MAX_ROW_BYTES:
+        return f"rows of {info.dtype[:20]} and shape {info.shape[1:]}"
+    return None
+
+
+def _clock_problem(info: FeatureInfo, num_frames: int) -> str | None:
+    if CLOCK_FACTS.isdisjoint(info.facts):
+        return None
+    problem = clock_problem(info.facts, info.num_rows, num_frames)
+    if problem is None and has_times(info.facts):
+        try:
+            with np.errstate(all="ignore"):
+                np.full((), info.facts["silence"], info.dtype)
+        except (TypeError, ValueError, OverflowError):
+            return f"silence {info.facts['silence']} of {info.dtype}"
+    return problem
+
+
+@lru_cache(maxsize=100)
+def _dtype(text: str) -> np.dtype[Any] | None:
+    try:
+        dtype = np.dtype(text) if _DTYPE.fullmatch(text) else None
+    except (TypeError, ValueError, OverflowError):
+        return None
+    return dtype if dtype is not None and dtype.kind in KINDS else None
+
+
+def _built_in_problem(info: FeatureInfo, sidecar: Any) -> str | None:
+    rules = _FEATURES[info.feature]
+    is_int8 = info.feature == "flow" and info.dtype == "int8"
+    arrays = {info.feature, *(info.feature + suffix for suffix in (".scale",) * is_int8 or rules.arrays)}
+    if info.num_rows.keys() != arrays or len(set(info.num_rows.values())) != 1:
+        return f"rows of {', '.join(info.num_rows)[:80]}"
+    clock = rules.clock
+    if info.feature == "latents":
+        clock = "frames_per_row" if info.params["compression"][0] > 1 else ""
+    if CLOCK_FACTS.intersection(info.facts) != ({clock} if clock else set()):
+        return f"facts {', '.join(info.facts)[:80]}"
+    if info.dtype not in rules.dtypes or min(info.shape[1:], default=0) < 1 or not rules.shape(info, sidecar):
+        return f"{info.dtype} of shape {info.shape}"
+    return None
+
+
+def _frames(info: FeatureInfo, sidecar: Any) -> bool:
+    return len(info.shape) == 4 and info.shape[0] == sidecar.num_frames and info.shape[3] == 3 and _is_picture(info)
+
+
+def _is_picture(info: FeatureInfo) -> bool:
+    return max(info.shape[1:3]) <= MAX_SIDE
+
+
+def _flow(info: FeatureInfo, sidecar: Any) -> bool:
+    is_field = len(info.shape) == 4 and info.shape[3] == 2 and _is_picture(info)
+    return is_field and info.shape[0] == sidecar.num_frames - 1
+
+
+def _motion(info: FeatureInfo, sidecar: Any) -> bool:
+    grid = -(-info.facts["height"] // 16), -(-info.facts["width"] // 16)
+    return info.shape == (sidecar.num_frames, *grid, 2)
+
+
+def _mel(info: FeatureInfo, sidecar: Any) -> bool:
+    is_regular = math.isclose(info.facts["row_seconds"], info.params["hop_length"] / info.params["sample_rate"])
+    return len(info.shape) == 3 - info.params["mono"] and info.shape[-1] == info.params["n_mels"] and is_regular
+
+
+def _waveform(info: FeatureInfo, sidecar: Any) -> bool:
+    facts, block = info.facts, info.shape[-1]
+    is_full = facts["num_samples"] <= info.shape[0] * block
+    is_regular = math.isclose(facts["row_seconds"], block / facts["sample_rate"])
+    return len(info.shape) == (2 if info.params["channels"] == "mono" else 3) and is_full and is_regular
+
+
+def _per_frame(info: FeatureInfo, sidecar: Any) -> bool:
+    return len(info.shape) in (2, 3) and info.shape[0] == sidecar.num_frames
+
+
+def _pose(info: FeatureInfo, sidecar: Any) -> bool:
+    return info.shape == (sidecar.num_frames, 33, 4)
+
+
+def _latents(info: FeatureInfo, sidecar: Any) -> bool:
+    is_clocked = info.params["compression"][0] > 1
+    return len(info.shape) == 4 and (is_clocked or info.shape[0] == sidecar.num_frames)
+
+
+def _text(info: FeatureInfo, sidecar: Any) -> bool:
+    return len(info.shape) == 2
+
+
+_FEATURES: Mapping[str, _Feature] = {
+    "frames": _Feature(("uint8",), _frames, _Codec),
+    "flow": _Feature((*_FLOATS, "int8"), _flow, _Flow),
+    "motion": _Feature(("float16",), _motion, facts=_Grid, arrays=(".covered", ".types")),
+    "mel": _Feature(("float32",), _mel, _Mel, clock="row_seconds"),
+    "waveform": _Feature(("float32", "int16"), _waveform, _Waveform, _Samples, clock="row_seconds"),
+    "text": _Feature(_FLOATS, _text, clock="is_of_video"),
+    "latents": _Feature(_FLOATS, _latents, _Latents),
+    "embed": _Feature(_FLOATS, _per_frame),
+    "pose": _Feature(("float32",), _pose),
+}

@@ -1,0 +1,205 @@
+"""A cache names the extractors of its features. It must not choose the code that runs where it is read."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import site
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from helpers import processes
+from helpers.faulty_extractor import ENVIRONMENT
+
+import chordcache as cc
+from chordcache.config.config import config_from_json
+from chordcache.features import registry
+from chordcache.storage import sealed_json
+
+Cli = Callable[..., subprocess.CompletedProcess[str]]
+
+CLASS = "cache.evilmod:Evil"
+"""A module beside the working folder, as Python finds it from there"""
+
+EVIL = """
+from pathlib import Path
+Path({marker!r}).touch()
+import numpy as np
+from chordcache.features.base import Extractor
+class Evil(Extractor):
+    def add_frame(self, frame):
+        return {{self.name: np.full((1, 2), 7, np.uint8)}}
+"""
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory, make_video: Callable[..., Path]) -> Path:
+    folder = tmp_path_factory.mktemp("built")
+    make_video(folder / "videos/0.mp4", num_frames=4)
+    make_video(folder / "videos/1.mp4", num_frames=4)
+    cc.scan([folder / "videos"], output=folder / "index.json", jobs=1)
+    config = config_from_json({"features": {"flow": None, "motion": None, "mel": None}})
+    cc.build(folder / "index.json", folder / "cache", tiers=["lmdb"], config=config, jobs=1)
+    return folder
+
+
+@pytest.fixture
+def received(built: Path, tmp_path: Path) -> Path:
+    """cache/, whose config names a module in it; index.json; and config.yaml, which names it too."""
+    shutil.copytree(built / "cache", tmp_path / "cache")
+    shutil.copy(built / "index.json", tmp_path)
+    _seal(tmp_path / "cache/chordcache.json")
+    (tmp_path / "cache/evilmod.py").write_text(EVIL.format(marker=str(tmp_path / "marker")))
+    (tmp_path / "config.yaml").write_text(yaml.dump({"features": {"mine": {"extractor": CLASS}}}))
+    (tmp_path / "other.yaml").write_text(yaml.dump({"frames": {"quality": 80}}))
+    return tmp_path
+
+
+def _seal(path: Path) -> None:
+    data = sealed_json.unseal(path.read_text(), str(path))
+    data["config"]["features"]["mine"] = {"extractor": CLASS}
+    data["features"]["npz"] = ["mine"]
+    path.write_text(sealed_json.seal(data) + "\n")
+
+
+USE = """
+import sys
+import chordcache as cc
+
+def run(function, *args, **options):
+    try:
+        return function(*args, **options)
+    except cc.ChordcacheError as error:
+        print(f"{function.__name__}: {error}")
+
+print(*cc.verify("cache", jobs=1).notes)
+cc.verify("cache", level="deep", source=True, jobs=1)
+with cc.open_cache("cache") as cache:
+    cache.read(0)
+dataset = cc.ChordVideoDataset("cache", clip_sampler=cc.RegularClipSampler(num_frames=2))
+dataset[0]
+for on_miss in ("skip", "source", "build"):
+    videos = run(cc.videos.indexed, "index.json", "cache", on_miss=on_miss)
+    dataset = run(cc.ChordVideoDataset, videos, features=["frames", "mine"]) if videos else None
+    if dataset is not None:
+        run(dataset.__getitem__, 0)
+for config in (None, "other.yaml"):
+    run(cc.build, "index.json", "cache", config=config, jobs=1)
+run(cc.build, "index.json", "cache", features=["frames"], config="other.yaml", jobs=1)
+run(cc.dry_run, "index.json", "cache")
+run(cc.repair, "cache", cc.verify("cache", jobs=1).damage, jobs=1)
+run(cc.merge, ["cache", "cache"], "merged")
+run(cc.summarize, "cache")
+run(cc.report, "cache", "report.html")
+cc.collect_garbage("cache")
+"""
+
+
+def test_a_cache_runs_no_code(received: Path) -> None:
+    """Nothing imports a module that only a cache names, though Python would find it."""
+    done = subprocess.run([sys.executable, "-c", USE], cwd=received, capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stderr
+    assert not (received / "marker").exists(), done.stdout
+    assert (
+        f"whether 'mine' is stale is not known, and --repair does not build it: features.mine.extractor: got '{CLASS}'"
+        in done.stdout
+    )
+    assert done.stdout.count("build: features.mine.extractor") == 2, done.stdout
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ("verify", "cache"),
+        ("info", "cache"),
+        ("ls", "cache"),
+        ("doctor", "cache"),
+        ("gc", "cache"),
+        ("finish", "cache"),
+        ("merge", "cache", "cache", "-o", "merged"),
+        ("build", "index.json", "-o", "cache"),
+        ("build", "index.json", "-o", "cache", "-c", "other.yaml"),
+        ("plan", "index.json", "-o", "cache"),
+        ("report", "cache", "-o", "report.html"),
+    ],
+    ids=" ".join,
+)
+def test_commands_run_no_code(received: Path, run_process: Cli, args: tuple[str, ...]) -> None:
+    done = run_process(*args, cwd=received)
+    assert processes.fine(done.stderr), done.stderr
+    assert not (received / "marker").exists(), done.stderr
+    if args[0] == "build":
+        assert done.returncode == 2
+        assert "from the cache, expected an extractor that an installed package names" in done.stderr
+    elif args[0] == "verify":
+        assert done.returncode == 6, done.stderr  # the feature was requested, and is not cached
+        assert "note: whether 'mine' is stale is not known" in done.stderr
+
+
+def test_the_config_of_a_user_may_name_the_module(received: Path, run_process: Cli) -> None:
+    done = run_process("build", "index.json", "-o", "cache", "-c", "config.yaml", "-j1", cwd=received)
+    assert done.returncode == 0, done.stderr
+    assert (received / "marker").exists()
+    with cc.open_cache(received / "cache") as cache:
+        assert cache.read(0, "mine").tolist() == [[7, 7]] * 4
+    (received / "marker").unlink()
+    done = run_process("build", "index.json", "-o", "cache", "--features", "frames", "-j1", cwd=received)
+    assert done.returncode == 0, done.stderr
+    assert not (received / "marker").exists()
+
+
+@pytest.mark.parametrize("on_miss", ["source", "build"])
+def test_a_dataset_with_a_config_may_name_the_module(built: Path, tmp_path: Path, on_miss: str) -> None:
+    """Its module is that of the helpers, which background builds can import."""
+    config = tmp_path / "config.yaml"
+    mine = {"extractor": "helpers.row_extractors:Groups", "facts": {"is_of_video": True}}
+    config.write_text(yaml.dump({"features": {"mine": mine}}))
+    script = f"""
+import chordcache as cc
+cache = "new" if {on_miss!r} == "build" else None
+videos = cc.videos.indexed({str(built / "index.json")!r}, cache, on_miss={on_miss!r}, config={str(config)!r})
+dataset = cc.ChordVideoDataset(videos, features=["mine"], clip_sampler=cc.RegularClipSampler(num_frames=2))
+print(dataset[0]["mine"].shape)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True, timeout=100
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_an_installed_package_may_be_named(received: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its metadata is in a folder of packages, not in the working folder."""
+    config = config_from_json({"features": {"mine": {"extractor": CLASS}}}, trusted=())
+    metadata = tmp_path / "packages/evil-1.0.dist-info"
+    metadata.mkdir(parents=True)
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: evil\nVersion: 1.0\n")
+    (metadata / "entry_points.txt").write_text(f"[chordcache.extractors]\nmine = {CLASS}\n")
+    registry._installed.cache_clear()
+    monkeypatch.syspath_prepend(metadata.parent)
+    with pytest.raises(cc.ConfigError, match="installed package"):
+        registry.resolve("mine", config)
+    monkeypatch.setattr(site, "getsitepackages", lambda: [str(metadata.parent)])
+    registry._installed.cache_clear()
+    monkeypatch.syspath_prepend(received)
+    try:
+        assert registry.resolve("mine", config).extractor == CLASS
+    finally:
+        registry._installed.cache_clear()
+        sys.modules.pop("cache.evilmod", None)
+        sys.modules.pop("cache", None)
+
+
+@pytest.mark.parametrize(
+    ("own", "is_trusted"),
+    [({}, False), ({"mine": {"size": 2}}, False), ({"mine": {"extractor": CLASS}}, True), ({"flow": {}}, False)],
+)
+def test_only_a_section_that_names_the_class_is_trusted(own: dict[str, Any], is_trusted: bool) -> None:
+    of_cache = config_from_json({"features": {"mine": {"extractor": CLASS}}}, trusted=())
+    merged = config_from_json({"features": own}, of_cache)
+    assert merged.features["mine"].is_trusted is is_trusted
+    assert json.loads(json.dumps(own)) == own

@@ -1,0 +1,165 @@
+"""The statements of a sidecar bound what its files can make a reader allocate, and what reaches a decoder."""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from chordcache.errors import DamageError
+from chordcache.records import FeatureInfo
+from chordcache.storage.artefacts.artefact import Claims
+from chordcache.storage.artefacts.open_files import create_artefact, open_artefact
+
+HEIGHT, WIDTH = 32, 48
+NUM = 4
+
+
+def _frames(path: Path, **changes: Any) -> Claims:
+    rows: Any = {"num_rows": {"frames": NUM}, "shape": (NUM, HEIGHT, WIDTH, 3), "dtype": "uint8"}
+    info = FeatureInfo("frames", path.suffix[1:], "0" * 16, {"codec": "jpeg"}, f"x/ab/{path.name}", **(rows | changes))
+    return Claims(NUM, (info,))
+
+
+def _times(num_frames: int = NUM, **others: np.ndarray) -> dict[str, np.ndarray]:
+    numbers = np.arange(num_frames)
+    return {"pts_seconds": numbers / 25, "source_frames": numbers, "keyframes": numbers[:1], **others}
+
+
+def _write(path: Path, rows: Any, arrays: dict[str, np.ndarray] | None = None, name: str = "frames") -> Path:
+    with create_artefact(path) as writer:
+        writer.append(name, rows)
+        writer.finish(arrays or _times(), {})
+    return path
+
+
+@pytest.mark.parametrize("suffix", [".lmdb", ".h5"])
+def test_a_record_is_as_large_as_its_picture_allows(tmp_path: Path, suffix: str) -> None:
+    """One read of a forged record could ask for the size of the file."""
+    most = 3 * (HEIGHT + 64) * (WIDTH + 64) + (64 << 10)
+    for number, (size, is_right) in enumerate([(most, True), (most + 1, False)]):
+        path = _write(tmp_path / f"{number}{suffix}", [b"a", bytes(size), b"b", b"c"])
+        if is_right:
+            with open_artefact(path, path.stat().st_size, _frames(path)) as artefact:
+                assert [len(record) for record in artefact.records("frames", range(NUM))] == [1, size, 1, 1]
+            continue
+        with (
+            pytest.raises(DamageError, match="a record"),
+            open_artefact(path, path.stat().st_size, _frames(path)) as artefact,
+        ):
+            list(artefact.records("frames", range(NUM)))
+
+
+def test_a_chain_is_as_large_as_its_pictures(tmp_path: Path) -> None:
+    claims = _frames(tmp_path / "a.lmdb")
+    (info,) = claims.features
+    chained = Claims(NUM, (info.replace(params={"codec": "h264", "gop": 8, "stride": 1}),))
+    assert claims.max_chain_bytes == claims.max_record_bytes
+    assert chained.max_chain_bytes == 8 * chained.max_record_bytes
+
+
+@pytest.mark.parametrize("suffix", [".lmdb", ".npz", ".h5"])
+@pytest.mark.parametrize(
+    ("arrays", "match"),
+    [
+        (_times(pts_seconds=np.zeros(9000)), "has 7.* bytes, for 4 rows"),
+        (_times(pts_seconds=np.zeros(NUM + 1)), "its 'pts_seconds' is float64"),
+        (_times(pts_seconds=np.zeros((NUM, 1))), "its 'pts_seconds' is float64"),
+        (_times(pts_seconds=np.arange(NUM)), "its 'pts_seconds' is int64"),
+        (_times(pts_seconds=np.array([0, 1, np.nan, 3])), "its times are not finite"),
+        (_times(source_frames=np.zeros(NUM)), "its 'source_frames' is float64"),
+        (_times(keyframes=np.array([0, NUM])), "its keyframes are not"),
+        (_times(keyframes=np.array([-1, 1])), "its keyframes are not"),
+    ],
+    ids=["large", "long", "two axes", "integers", "nan", "floats", "keyframe behind", "keyframe before"],
+)
+def test_whole_arrays_are_those_of_the_frames(
+    tmp_path: Path, suffix: str, arrays: dict[str, np.ndarray], match: str
+) -> None:
+    rows = np.zeros((NUM, HEIGHT, WIDTH, 3), np.uint8)
+    path = _write(tmp_path / f"a{suffix}", rows, arrays)
+    with open_artefact(path, path.stat().st_size, _frames(path)) as artefact:
+        with pytest.raises(DamageError, match=match):
+            [artefact.array(name) for name in arrays]
+        assert len(artefact.rows("frames", range(NUM))) == NUM
+
+
+@pytest.mark.parametrize("suffix", [".lmdb", ".npz", ".h5"])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"num_rows": {"frames": NUM - 1}},
+        {"num_rows": {"frames": NUM + 1}},
+        {"shape": (NUM, HEIGHT, WIDTH, 2)},
+        {"shape": (NUM, WIDTH, HEIGHT, 3)},
+        {"dtype": "int8"},
+    ],
+    ids=str,
+)
+def test_rows_are_those_that_the_sidecar_states(tmp_path: Path, suffix: str, changes: dict[str, Any]) -> None:
+    path = _write(tmp_path / f"a{suffix}", np.zeros((NUM, HEIGHT, WIDTH, 3), np.uint8))
+    with (
+        open_artefact(path, path.stat().st_size, _frames(path, **changes)) as artefact,
+        pytest.raises(DamageError, match="rows of 'frames'"),
+    ):
+        artefact.rows("frames", [0])
+
+
+@pytest.mark.parametrize(
+    ("name", "rows", "is_right"),
+    [
+        ("motion.covered", np.zeros((NUM, 2, 3), bool), True),
+        ("motion.covered", np.zeros((NUM, 2, 2), bool), False),
+        ("motion.covered", np.zeros((NUM, 2, 3), np.uint8), False),
+        ("motion.types", np.zeros(NUM, "S1"), True),
+        ("motion.types", np.zeros(NUM, "S9"), False),
+    ],
+)
+def test_other_arrays_of_a_feature_fit_its_rows(tmp_path: Path, name: str, rows: np.ndarray, is_right: bool) -> None:
+    path = _write(tmp_path / "a.npz", rows, name=name)
+    info = FeatureInfo(
+        "motion", "npz", "0" * 16, {}, f"x/ab/{path.name}", (NUM, 2, 3, 2), "float16", num_rows={name: NUM}
+    )
+    with open_artefact(path, path.stat().st_size, Claims(NUM, (info,))) as artefact:
+        if is_right:
+            assert np.array_equal(artefact.rows(name, range(NUM)), rows)
+            return
+        with pytest.raises(DamageError, match=f"got rows of '{name}'"):
+            artefact.rows(name, [0])
+
+
+def test_a_sparse_npz_that_is_one_list_of_members(tmp_path: Path) -> None:
+    """zipfile reads that list whole, and a sparse file of any size costs nothing to send."""
+    path = tmp_path / "a.npz"
+    size = 1 << 32
+    with path.open("wb") as file:
+        file.truncate(size - 22)
+        file.seek(size - 22)
+        file.write(struct.pack("<4s4H2LH", b"PK\5\6", 0, 0, 1, 1, size - 23, 0, 0))
+    with pytest.raises(DamageError, match="its list of members has more than"), open_artefact(path, size):
+        pass
+
+
+@pytest.mark.parametrize("num_pages", [1025 + 4 * NUM, 1 << 20])
+def test_a_sparse_lmdb_that_is_one_tree(tmp_path: Path, num_pages: int) -> None:
+    """Readers read the tree whole. Its pages follow from the number of records."""
+    path = tmp_path / "a.lmdb"
+    size = num_pages * (4096 + 8) + 24
+    with path.open("wb") as file:
+        file.truncate(size - 24)
+        file.seek(size - 24)
+        file.write(struct.pack("<QQQ", 0, 4096, num_pages))
+    with (
+        pytest.raises(DamageError, match=f"its tree has {num_pages} pages, for 4 records"),
+        open_artefact(path, size, _frames(path)),
+    ):
+        pass
+
+
+def test_a_file_that_was_just_written_has_no_claims(tmp_path: Path) -> None:
+    path = _write(tmp_path / "a.lmdb", [bytes(1 << 20)] * 2)
+    with open_artefact(path, path.stat().st_size) as artefact:
+        assert len(list(artefact.records("frames", [0, 1]))) == 2
