@@ -32,7 +32,7 @@ from chordcache.errors import UnreadableError, UsageError, printable
 from chordcache.records import Identity, Segment, VideoRecord, to_json
 from chordcache.storage.artefacts.tiers import TIERS
 from chordcache.storage.catalog_keys import names_videos
-from chordcache.storage.opener import check_file, exists, list_folder
+from chordcache.storage.opener import exists, list_folder
 
 _SLUG_LENGTH = 40
 _KEY = r"[A-Za-z0-9_-]+-[0-9a-f]{16}"
@@ -166,8 +166,6 @@ def _check_is_new(cache: Path) -> None:
     """Raise ``UnreadableError`` if videos were cached, so that their sidecars are lost, not copied or not mounted."""
     if not exists(cache, "chordcache.json"):
         return
-    if exists(cache, "catalog.sqlite"):
-        check_file(cache, "catalog.sqlite")
     if names_videos(cache) or any(exists(cache, tier) for tier in TIERS):
         raise UnreadableError(
             f"'{printable(cache / 'videos')}': got no such folder, expected the sidecars of the cache. Mount or copy "

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
@@ -12,7 +13,7 @@ from typing import Any, NoReturn, TypeVar
 from chordcache.errors import DamageError, FormatVersionError, NotFoundError, printable
 from chordcache.records import Record, from_json, parse_json, to_json
 from chordcache.storage import opener
-from chordcache.storage.atomic import no_space_as_error
+from chordcache.storage.atomic import no_space_as_error, publish_all
 from chordcache.storage.seal import sealed, sealed_body
 
 FORMAT_VERSION = 4
@@ -147,9 +148,24 @@ def iter_sealed(cache: Path, name: str, kind: type[T], what: str) -> Iterator[T]
         yield unseal_as(line.replace(b"\r\n", b"\n"), f"{cache}/{name}", kind, what)
 
 
+def _unshare(cache: Path, name: str) -> None:
+    """Give a file that is also in a copy of the cache by hard links, as ``cp -al`` makes, a content of its own."""
+    try:
+        with opener.open_binary(cache, name) as file:
+            if os.fstat(file.fileno()).st_nlink < 2:
+                return
+            partial = cache / f".{name}-{os.getpid()}.partial"
+            with no_space_as_error(partial), open(partial, "wb") as copy:
+                shutil.copyfileobj(file, copy)
+        publish_all(cache, {partial: name})
+    except FileNotFoundError:
+        return
+
+
 def append_line(cache: Path, name: str, line: str) -> None:
     """Append one line with one write. A line that an earlier kill cut off is removed first."""
     flags = os.O_RDWR | os.O_CREAT | os.O_APPEND
+    _unshare(cache, name)
     with no_space_as_error(cache / name), open(opener.open_file(cache, name, flags), "ab+") as file:
         if end := file.seek(0, os.SEEK_END):
             file.seek(-1, os.SEEK_END)

@@ -100,7 +100,7 @@ PLACES = {
     "quarantine": "quarantine.jsonl",
     "runs": "runs.jsonl",
     "lock": ".lock",
-    "catalog": "catalog.sqlite",
+    "catalog": "catalog.bin",
     "sidecar": "videos/*/a-*.json",
     "frames": "lmdb/*/a-*",
     "motion": "npz/*/a-*",

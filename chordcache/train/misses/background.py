@@ -253,7 +253,7 @@ def _build(cache: Path, request: BuildRequest, crash: Crash | None, trusted: fro
     with (
         locked_beside(cache),
         no_space_as_error(cache / file),
-        _appended(cache, file) as own,
+        _opened(cache, file) as own,
         _index_of([request]) as index,
     ):
         if not _try_lock(own.fileno()):
@@ -275,14 +275,14 @@ def _build(cache: Path, request: BuildRequest, crash: Crash | None, trusted: fro
                 attempts=crash.attempts, fingerprints=task.fingerprints)  # fmt: skip
         if not isinstance(outcome, Failure):
             return _DONE
-        with _appended(cache, "quarantine.jsonl") as listed:
+        with _opened(cache, "quarantine.jsonl") as listed:
             fcntl.flock(listed, fcntl.LOCK_EX)
             quarantine.add(outcome)
         return _FAILED
 
 
-def _appended(cache: Path, file: str) -> BinaryIO:
-    return os.fdopen(opener.open_file(cache, file, os.O_RDWR | os.O_CREAT | os.O_APPEND), "a+b")
+def _opened(cache: Path, file: str) -> BinaryIO:
+    return os.fdopen(opener.open_file(cache, file, os.O_RDWR | os.O_CREAT), "r+b")
 
 
 def _broken_files(cache: Path, key: str) -> Iterator[str]:
