@@ -47,6 +47,7 @@ OTHER_FILES = {
     "index.lists.lerobot": "lists that the user names",
     "index.lists.tables": "lists that the user names",
     "index.lists.write": "lists that the user names",
+    "storage.sealed_json": "the copy of a log, which it makes",
     "storage.catalog_columns": "a file in its private partial folder",
     "index.sealed_index": "indices that the user names; those of caches come from the opener",
     "index.walk": "sources",
