@@ -109,7 +109,7 @@ def _echo(report: VerifyReport, as_json: bool, quiet: bool) -> None:
         echo_json(data if report.part else data["damage"])
         return
     for note in report.notes:
-        click.echo(f"chordcache verify: note: {note}", err=True)
+        echo(f"chordcache verify: note: {note}", err=True)
     for finding in report.damage:
         echo(f"{finding.kind}: {finding}")
     if not quiet:

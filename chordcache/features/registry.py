@@ -5,7 +5,8 @@ from __future__ import annotations
 import importlib.metadata
 import inspect
 import json
-import site
+import os
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache, partial
@@ -163,8 +164,12 @@ def check_trusted(name: str, section: Any) -> None:
 
 
 def entry_points() -> list[importlib.metadata.EntryPoint]:
-    """Return the extractors of installed packages, by name. Metadata in the working folder does not count."""
-    paths = [*site.getsitepackages(), site.getusersitepackages()]
+    """Return the extractors of installed packages, by name.
+
+    Metadata in the working folder, or beside the program that runs, does not count: a cache may have come with it.
+    """
+    places = {os.path.realpath(os.getcwd()), os.path.realpath(sys.path[0])}
+    paths = [path for path in sys.path[1:] if os.path.realpath(path) not in places]
     packages = importlib.metadata.distributions(path=paths)
     points = [point for package in packages for point in package.entry_points.select(group=ENTRY_POINTS)]
     return sorted(points, key=lambda point: point.name)

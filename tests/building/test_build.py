@@ -410,7 +410,7 @@ import os, signal
 _real, _count = os.replace, 0
 def _replace(a, b, **kwargs):
     global _count
-    if "/videos/" in str(b) or "/lmdb/" in str(b):
+    if "dst_dir_fd" in kwargs and str(b).endswith((".json", ".lmdb")) and b != "chordcache.json":
         _count += 1
         flag = os.environ.get("DIE_FLAG", "")
         if flag and _count == int(os.environ["DIE_AT"]) and not os.path.exists(flag):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import site
 import subprocess
 import sys
 from collections.abc import Callable
@@ -173,7 +172,7 @@ print(dataset[0]["mine"].shape)
 
 
 def test_an_installed_package_may_be_named(received: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its metadata is in a folder of packages, not in the working folder."""
+    """Its metadata is in a folder of packages, and not beside the program that runs."""
     config = config_from_json({"features": {"mine": {"extractor": CLASS}}}, trusted=())
     metadata = tmp_path / "packages/evil-1.0.dist-info"
     metadata.mkdir(parents=True)
@@ -183,7 +182,7 @@ def test_an_installed_package_may_be_named(received: Path, tmp_path: Path, monke
     monkeypatch.syspath_prepend(metadata.parent)
     with pytest.raises(cc.ConfigError, match="installed package"):
         registry.resolve("mine", config)
-    monkeypatch.setattr(site, "getsitepackages", lambda: [str(metadata.parent)])
+    monkeypatch.setattr(sys, "path", [*sys.path[1:], str(metadata.parent)])
     registry._installed.cache_clear()
     monkeypatch.syspath_prepend(received)
     try:

@@ -35,7 +35,9 @@ def test_a_build_into_the_copy(copied: Path, make_video: Callable[..., Path]) ->
     make_video(copied / "videos/b.mp4", num_frames=16)
     (copied / "videos/worse.mp4").write_bytes(bytes(6000))
     cc.scan([copied / "videos"], output=copied / "index.json", jobs=HERE)
-    summary = cc.build(copied / "index.json", copied / "copy", jobs=HERE, options=cc.BuildOptions(retry_quarantined=True))
+    summary = cc.build(
+        copied / "index.json", copied / "copy", jobs=HERE, options=cc.BuildOptions(retry_quarantined=True)
+    )
     assert (summary.num_done, summary.num_failed) == (1, 2)
     assert contents(copied / "cache") == before
     assert len(cc.open_cache(copied / "copy")) == 2

@@ -251,7 +251,7 @@ def no_loader_of_code(trial: Trial) -> Figures:
                 case ast.Call(func=ast.Name(id=name)):
                     used = {name} & _EVALUATORS
                 case ast.Call(func=ast.Attribute(value=ast.Name(id="yaml"), attr=name)):
-                    used = {name} - {"safe_load", "safe_dump"}
+                    used = {name} - {"safe_load", "safe_dump", "dump"}
                 case ast.keyword(arg="allow_pickle", value=value):
                     used = set() if ast.unparse(value) == "False" else {"allow_pickle"}
                 case _:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -74,7 +75,7 @@ def opens(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     really = av.open
 
     def count(path: Any, *args: Any, **options: Any) -> Any:
-        opened.append(str(path))
+        opened.append(os.readlink(path))  # of a descriptor
         return really(path, *args, **options)
 
     monkeypatch.setattr(av, "open", count)

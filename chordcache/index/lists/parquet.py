@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -59,19 +60,20 @@ def open_parquet(path: Path) -> tuple[dict[str, str], Callable[[], Rows]]:
         with pq.ParquetFile(path) as file:
             schema = file.schema_arrow
             problem = _problem(file, pa.types)
-            with open(path, "rb") as raw:
-                problem, num_rows = (problem, 0) if problem else _survey(file, raw)
+            num_rows = 0
+            if problem is None:
+                with _as_damage(path, pa), open(path, "rb") as raw:
+                    problem, num_rows = _survey(file, raw)
+    except UsageError:
+        raise
     except (pa.ArrowException, OSError, ValueError, LookupError) as error:
         raise UsageError(f"'{printable(path)}': not Parquet: {printable(str(error))}") from None
     if problem:
         raise UsageError(f"'{printable(path)}': {problem}")
 
     def batches() -> Iterator[Any]:
-        try:
-            with pq.ParquetFile(path) as file:
-                yield from file.iter_batches(num_rows)
-        except (pa.ArrowException, OSError) as error:
-            raise UsageError(f"'{printable(path)}': damaged Parquet: {printable(str(error))}") from None
+        with _as_damage(path, pa), pq.ParquetFile(path) as file:
+            yield from file.iter_batches(num_rows)
 
     def rows() -> Rows:
         number, num_left = 0, _FREE_BYTES + _MAX_RATIO * os.path.getsize(path)
@@ -89,6 +91,17 @@ def open_parquet(path: Path) -> tuple[dict[str, str], Callable[[], Rows]]:
                     yield number, {name: _text_of(value) for name, value in row.items() if value is not None}
 
     return {field.name: _type_of(field.type, pa.types) for field in schema}, rows
+
+
+@contextmanager
+def _as_damage(path: Path, pyarrow: Any) -> Iterator[None]:
+    """Turn the errors of a damaged file into ``UsageError``."""
+    try:
+        yield
+    except UsageError:
+        raise
+    except (pyarrow.ArrowException, OSError, ValueError, LookupError) as error:
+        raise UsageError(f"'{printable(path)}': damaged Parquet: {printable(str(error))}") from None
 
 
 def _too_large(path: Path, row: int, got: str) -> UsageError:
