@@ -683,7 +683,7 @@ av.open = swap_and_open
 
 
 def test_a_fifo_swapped_in_just_before_the_open(tmp_path: Path, make_video: Maker, run_cli: Cli) -> None:
-    """Nobody waits for it: what is read is the file that was opened, whatever has its name now."""
+    """No process waits for it: the scan reads the file that it has opened, whatever has its name now."""
     for name in ("a", "swapped", "z"):
         make_video(tmp_path / f"videos/{name}.mp4", num_frames=5)
     (tmp_path / "site").mkdir()
