@@ -91,7 +91,7 @@ def replicate(source: Path, cache: Path, num_videos: int) -> None:
                 os.link(source / old, cache / new)
             features = tuple(info.replace(file=files.get(info.file)) for info in sidecar.features)
             copy = sidecar.replace(key=key, path=path, segment=None, features=features)
-            target = layout.sidecar_path(cache, key)
+            target = cache / layout.sidecar_file(key)
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_text(copy.to_line() + "\n", encoding="ascii")
             writer.write(records[sidecar.key].replace(path=path, segment=None))

@@ -24,7 +24,7 @@ METHODS = {
 """Methods of ``Path`` that do so. ``Path.open`` is found by its mode, since sources have methods of that name"""
 
 OTHER_FILES = {
-    "bounds": "lists and configs that the user names",
+    "config.bounds": "lists and configs that the user names",
     "building.cluster_build": "removes the folder of a plan, which is listed without links",
     "building.join_parts": "removes folders of plans, which are listed without links",
     "building.part_scratch": "removes a scratch, which the user names",

@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 
 from chordcache.arguments import did_you_mean
-from chordcache.bounds import MAX_CONFIG_BYTES, MAX_CONFIG_VALUES, MAX_DEPTH, read_bounded
+from chordcache.config.bounds import MAX_CONFIG_BYTES, MAX_CONFIG_VALUES, MAX_DEPTH, read_bounded
 from chordcache.config.config import Config, config_from_json, config_to_json
 from chordcache.config.presets import is_preset_like, preset_names, preset_path
 from chordcache.errors import ConfigError, NotFoundError, UsageError, printable

@@ -24,8 +24,8 @@ from chordcache.media.decoding import DecodedFrame
 from chordcache.media.demux import Media
 from chordcache.media.scaling import Frame, FrameMaker
 from chordcache.records import ContentFacts, DamageFacts, Segment
-from chordcache.row_clock import CLOCK_FACTS, clock_problem
 from chordcache.storage.artefacts.writer import Block
+from chordcache.storage.row_clock import CLOCK_FACTS, clock_problem
 
 
 class Sink(Protocol):

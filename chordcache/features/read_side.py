@@ -17,8 +17,8 @@ from chordcache.errors import DamageError
 from chordcache.media.cropping import CropBox
 from chordcache.media.frame_numbers import check_frame_numbers
 from chordcache.records import FeatureInfo
-from chordcache.row_clock import has_times, is_of_video
 from chordcache.storage.artefacts.artefact import Artefact, checked_out
+from chordcache.storage.row_clock import has_times, is_of_video
 
 Arrays: TypeAlias = dict[str, np.ndarray]
 """Arrays by their name in the sample."""

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, TextIO
 
-from chordcache.bounds import MAX_TEXT_CHARS, too_many_columns
+from chordcache.config.bounds import MAX_TEXT_CHARS, too_many_columns
 from chordcache.errors import UsageError, printable
 from chordcache.index.cells import is_quoted, text_of, to_cell
 from chordcache.index.class_labels import NumberCheck, label_of

@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from chordcache.bounds import read_bounded, too_long
+from chordcache.config.bounds import read_bounded, too_long
 from chordcache.errors import UsageError, printable
 
 _ENCODINGS: Mapping[str, tuple[bytes, ...]] = {

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any, BinaryIO
 
 from chordcache.amounts import shortened
-from chordcache.bounds import MAX_DEPTH, MAX_ROW_BYTES
+from chordcache.config.bounds import MAX_DEPTH, MAX_ROW_BYTES
 from chordcache.index.encoding import is_unicode
 from chordcache.storage.sealed_json import FINITE_JSON
 

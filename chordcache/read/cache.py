@@ -19,9 +19,9 @@ from chordcache.media.frame_numbers import frame_numbers
 from chordcache.read.near_keys import hint_for
 from chordcache.read.video import Video, open_feature
 from chordcache.records import FeatureInfo
-from chordcache.row_clock import FrameGroups, has_times, is_of_video
 from chordcache.storage.annotation_names import AnnotationNames
 from chordcache.storage.catalog import Catalog
+from chordcache.storage.row_clock import FrameGroups, has_times, is_of_video
 from chordcache.storage.sidecar import Sidecar
 
 _MAX_RECENT = 256

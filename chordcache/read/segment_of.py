@@ -8,9 +8,9 @@ from chordcache.errors import FeatureAbsentError, MediaError
 from chordcache.media.segments import end_of, span_of
 from chordcache.read.video import Video
 from chordcache.records import FeatureInfo, VideoRecord
-from chordcache.row_clock import is_of_video
 from chordcache.storage.artefacts.artefact import Claims
 from chordcache.storage.layout import key_of
+from chordcache.storage.row_clock import is_of_video
 
 
 def segment_of(whole: Video, record: VideoRecord) -> Video:

@@ -22,12 +22,6 @@ from chordcache.storage.sidecar import Sidecar
 
 INT32, INT64, UINT64 = np.dtype("<i4"), np.dtype("<i8"), np.dtype("<u8")
 
-SECTIONS = (
-    *("offsets", "hashes", "order", "mtimes", "num_frames", "label_ids", "states"),
-    *("features", "labels", "annotations", "keys"),
-)
-"""Names of the sections"""
-
 _RACY_NS = 2 * 10**9
 """Age below which a sidecar may be replaced without another mtime [nanoseconds]: the coarsest clock of a file system"""
 
@@ -121,6 +115,10 @@ def _json(value: object) -> bytes:
 def hash_of(key: str) -> int:
     """Return the hash at the end of a key as a number in [0, 2**64)."""
     return int(key[-16:], 16)
+
+
+SECTIONS = tuple(Columns().sections())
+"""Names of the sections"""
 
 
 def publish_catalog(cache: Path, rows: Iterable[tuple[Sidecar, bytes, int]]) -> None:

@@ -15,9 +15,9 @@ from typing import Annotated, Any, Literal, NamedTuple
 import numpy as np
 
 from chordcache.records import MAX_SIDE, Description, FeatureInfo, Limit, Record, Side, from_json
-from chordcache.row_clock import CLOCK_FACTS, clock_problem, has_times
 from chordcache.storage.artefacts.artefact import KINDS
 from chordcache.storage.artefacts.tiers import TIERS
+from chordcache.storage.row_clock import CLOCK_FACTS, clock_problem, has_times
 
 _MAX_ROW_BYTES = 1 << 30
 """Largest size of a row [bytes]. The largest picture has 768 MiB"""

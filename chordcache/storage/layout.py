@@ -104,11 +104,6 @@ def sidecar_file(key: str) -> str:
     return f"videos/{_fan(key)}/{key}.json"
 
 
-def sidecar_path(cache: Path, key: str) -> Path:
-    """Return the path of the sidecar of a video."""
-    return cache / sidecar_file(key)
-
-
 def artefact_file(
     tier: str, key: str, fingerprints: Mapping[str, str], source: Identity, ctime_ns: int, digest: str
 ) -> str:

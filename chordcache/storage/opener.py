@@ -45,12 +45,6 @@ def open_binary(cache: StrPath, name: str) -> BinaryIO:
         return os.fdopen(open_file(cache, name), "rb")
 
 
-def check_file(cache: StrPath, name: str) -> None:
-    """Raise an error unless a file can be read."""
-    with readable(f"{cache}/{name}"):
-        os.close(open_file(cache, name))
-
-
 def read_file(cache: StrPath, name: str) -> bytes:
     """Read a file of at most ``MAX_BYTES`` as a whole."""
     try:

@@ -17,10 +17,10 @@ from chordcache.features.read_sides import read_side
 from chordcache.features.registry import FeatureSpec, resolve
 from chordcache.media import jpeg
 from chordcache.records import FeatureInfo
-from chordcache.row_clock import CLOCK_FACTS, has_times
 from chordcache.storage.artefacts.artefact import Artefact
 from chordcache.storage.artefacts.open_files import open_artefact
 from chordcache.storage.artefacts.writer import Block
+from chordcache.storage.row_clock import CLOCK_FACTS, has_times
 from chordcache.storage.sidecar import Sidecar
 
 NUM_SOURCE_FRAMES = 4

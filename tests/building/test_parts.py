@@ -276,7 +276,7 @@ def test_what_a_part_publishes_during_finish_and_after_it(
         patch.setattr(finish_module.layout, "iter_keys", lambda cache: iter(set(iter_keys(cache)) - {key}))
         with pytest.raises(cc.DamageError, match=f"has no sidecars of 1 videos .* such as '{key}'"):
             finish(cache)  # says that it is not there, and moves no sidecar without its artefacts
-    assert not layout.sidecar_path(cache, key).exists()
+    assert not (cache / layout.sidecar_file(key)).exists()
     finish(cache)
     is_whole(cache, work / "whole")
     (folder / "videos/ab").mkdir(parents=True)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from chordcache.bounds import MAX_CONFIG_BYTES
+from chordcache.config.bounds import MAX_CONFIG_BYTES
 from chordcache.config.config import Config, config_from_json
 from chordcache.config.yaml_files import config_to_yaml, load_config, read_config
 from chordcache.errors import ConfigError

@@ -63,7 +63,7 @@ def _edit(path: Path, change: Callable[[dict[str, Any]], object]) -> None:
 def _forge_catalog(cache: Path) -> None:
     """Let every row say what the sidecar of its video says."""
     keys = sections_of(cache)["keys"].decode().splitlines()
-    lines = [layout.sidecar_path(cache, key).read_text().rstrip("\n") for key in keys]
+    lines = [(cache / layout.sidecar_file(key)).read_text().rstrip("\n") for key in keys]
     forge(cache, rows=dict(enumerate(lines)))
 
 

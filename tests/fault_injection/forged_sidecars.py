@@ -96,7 +96,7 @@ def _add_networks(cache: Path, sidecar: Sidecar) -> None:
         size, digest = (cache / file).stat().st_size, digest_file(cache / file)
         rows = {feature: shape[0]}
         infos.append(FeatureInfo(feature, "npz", "0" * 16, params, file, shape, dtype, size, digest, rows, facts))
-    layout.sidecar_path(cache, sidecar.key).write_text(
+    (cache / layout.sidecar_file(sidecar.key)).write_text(
         sidecar.with_features((*sidecar.features, *infos)).to_line() + "\n"
     )
 
@@ -270,7 +270,7 @@ def _tasks(trial: Trial) -> Iterator[_Task]:
             if (whole / name).exists():
                 shutil.copytree(whole / name, folder / name, copy_function=os.link)
         (folder / "chordcache.json").write_bytes((whole / "chordcache.json").read_bytes())
-        path = layout.sidecar_path(folder, seed["key"])
+        path = folder / layout.sidecar_file(seed["key"])
         path.parent.mkdir(parents=True)
         path.write_text(f"{line}\n")
         write_catalog(folder)

@@ -179,7 +179,7 @@ def _put(folder: Path, number: int, seed: Sidecar, data: bytes, *, resealed: boo
     (folder / file).write_bytes(data)
     digest = digest_file(folder / file) if resealed else old.digest
     infos = tuple(info.replace(file=file, num_bytes=len(data), digest=digest) for info in seed.features)
-    path = layout.sidecar_path(folder, key)
+    path = folder / layout.sidecar_file(key)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(seed.replace(key=key, path=f"{number}.mp4", features=infos).to_line() + "\n")
     return key

@@ -69,7 +69,7 @@ def _put_in_place_of_cached(cache: Path, root: Path, text: str) -> None:
         source = root / sidecar.path
         source.write_text(text)
         forged = sidecar.replace(source=identify(str(source)))
-        layout.sidecar_path(cache, key).write_text(forged.to_line() + "\n")
+        (cache / layout.sidecar_file(key)).write_text(forged.to_line() + "\n")
 
 
 def _extra(run: Traced, folder: Path, names: list[str]) -> set[str]:

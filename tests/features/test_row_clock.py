@@ -14,7 +14,7 @@ from helpers import processes
 
 import chordcache as cc
 from chordcache.engine.choice import Engine
-from chordcache.row_clock import FrameGroups
+from chordcache.storage.row_clock import FrameGroups
 
 CAUSAL = {"frames_per_row": 4, "frames_in_first_row": 1}
 

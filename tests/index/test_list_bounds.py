@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from helpers.lists import indexed, place, write
 
-from chordcache.bounds import MAX_COLUMNS, MAX_ROW_BYTES, MAX_TEXT_CHARS
+from chordcache.config.bounds import MAX_COLUMNS, MAX_ROW_BYTES, MAX_TEXT_CHARS
 from chordcache.errors import UsageError
 from chordcache.index.class_labels import NumberCheck
 from chordcache.index.index_files import read_index

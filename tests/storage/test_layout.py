@@ -93,7 +93,7 @@ def test_a_key_is_a_file_name_and_names_one_video(root_a: str, a: str, root_b: s
         assert len(key) <= 60
         assert "/" not in key
         assert "." not in key
-        assert layout.sidecar_path(Path("c"), key).parent.name == key[-16:-14]
+        assert (Path("c") / layout.sidecar_file(key)).parent.name == key[-16:-14]
 
 
 def test_a_generation_follows_fingerprint_source_and_content() -> None:

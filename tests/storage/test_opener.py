@@ -85,7 +85,6 @@ READS: dict[str, Callable[[Path, str], object]] = {
     "read": opener.read_file,
     "lines": lambda cache, name: list(opener.iter_lines(cache, name)),
     "size": opener.size_of,
-    "check": opener.check_file,
     "open": lambda cache, name: opener.open_binary(cache, name).close(),
     "hard link": link_or_copy,
     "npz": lambda cache, name: artefact(cache, f"{name[:-5]}.npz"),

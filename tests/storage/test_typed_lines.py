@@ -157,7 +157,7 @@ def test_a_sound_record_has_a_value_in_every_field_and_comes_back(record: Record
 
 
 def test_sidecars(tmp_path: Path) -> None:
-    path = layout.sidecar_path(tmp_path, KEY)
+    path = tmp_path / layout.sidecar_file(KEY)
     path.parent.mkdir(parents=True)
 
     def read(data: dict[str, Any]) -> None:

@@ -11,7 +11,7 @@ from chordcache.errors import UsageError
 from chordcache.features.read_side import Arrays, Clip, ReadSide
 from chordcache.media.cropping import CropBox
 from chordcache.records import FeatureInfo
-from chordcache.row_clock import FrameGroups
+from chordcache.storage.row_clock import FrameGroups
 
 Shape: TypeAlias = tuple[int, int, int, int]
 

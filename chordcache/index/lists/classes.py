@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from chordcache.bounds import MAX_DIGITS
+from chordcache.config.bounds import MAX_DIGITS
 from chordcache.errors import NotFoundError, UsageError, printable
 from chordcache.index.encoding import small_text
 from chordcache.index.json_stream import decode_json

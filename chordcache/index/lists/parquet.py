@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from chordcache.bounds import MAX_ROW_BYTES, too_many_columns
+from chordcache.config.bounds import MAX_ROW_BYTES, too_many_columns
 from chordcache.errors import UsageError, printable
 
 _MAX_ROWS_PER_BATCH = 1024

@@ -17,7 +17,7 @@ from types import MappingProxyType
 from typing import Any, BinaryIO, TextIO
 
 from chordcache.amounts import shortened
-from chordcache.bounds import MAX_ROW_BYTES, too_many_columns, whole_lines
+from chordcache.config.bounds import MAX_ROW_BYTES, too_many_columns, whole_lines
 from chordcache.errors import ChordcacheError, NotFoundError, UsageError, printable
 from chordcache.index.cells import text_of
 from chordcache.index.column_types import COLUMN_TYPES, add_kinds, extra_problem, settled

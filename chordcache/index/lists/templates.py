@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from chordcache.amounts import shortened
-from chordcache.bounds import MAX_FIELD_WIDTH, MAX_PATH_CHARS, too_long
+from chordcache.config.bounds import MAX_FIELD_WIDTH, MAX_PATH_CHARS, too_long
 from chordcache.errors import UsageError, printable
 
 _WHOLE, _REAL = frozenset("bcdoxX"), frozenset("eEfFgG%")

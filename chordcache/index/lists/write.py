@@ -11,7 +11,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from chordcache.arguments import as_items
-from chordcache.bounds import MAX_PATH_CHARS, too_long
+from chordcache.config.bounds import MAX_PATH_CHARS, too_long
 from chordcache.engine.signals import stop_signals
 from chordcache.errors import NotFoundError, UsageError, printable
 from chordcache.index.class_labels import NumberCheck

@@ -8,7 +8,7 @@ import numpy as np
 
 from chordcache.errors import UsageError
 from chordcache.read.video import Video
-from chordcache.row_clock import FrameGroups
+from chordcache.storage.row_clock import FrameGroups
 from chordcache.train.samplers.clip_request import ClipRequest
 
 
