@@ -292,6 +292,15 @@ class VideoRecord(Description, frozen=True):
         return max(0.0, min(whole, whole if end is None else end) - start)
 
 
+class Packed(Record, frozen=True):
+    """The place of a file that lies in a pack."""
+
+    pack: Annotated[str, Limit(pattern=r"^[0-9a-f]{32}\Z")]
+    """Name of the pack"""
+    offset: Annotated[int, Limit(ge=0, lt=1 << 62)]
+    """[bytes] of its first byte in the pack"""
+
+
 class FeatureInfo(Record, frozen=True):
     """One feature of a video in one tier, as its sidecar names it: the request and the result."""
 
@@ -319,6 +328,8 @@ class FeatureInfo(Record, frozen=True):
     uses: tuple[str, ...] = ()
     used: str = ""
     """Hash of the fields ``uses`` of the item that it was made of, such as "caption", see ``features.item_fields``"""
+    packed: Packed | None = None
+    """Place of the file in a pack, or None if it is a file of its own"""
 
 
 @dataclass(frozen=True)

@@ -49,6 +49,8 @@ OTHER_FILES = {
     "index.lists.write": "lists that the user names",
     "storage.sealed_json": "the copy of a log, which it makes",
     "storage.catalog_columns": "a file in its private partial folder",
+    "storage.feature_files": "writes partial files",
+    "storage.packs": "writes partial files",
     "index.sealed_index": "indices that the user names; those of caches come from the opener",
     "index.walk": "sources",
     "look.report.page": "files of the package, and a page that the user names",

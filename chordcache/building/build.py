@@ -44,7 +44,6 @@ from chordcache.index.scan import scanned
 from chordcache.records import RunSummary
 from chordcache.storage import atomic, layout
 from chordcache.storage.artefacts.tiers import TIERS
-from chordcache.storage.known_sidecars import update_catalog
 from chordcache.storage.lock import locked
 from chordcache.storage.opener import exists
 from chordcache.storage.part import Part
@@ -52,6 +51,7 @@ from chordcache.storage.part_folders import PLAN_FILE
 from chordcache.storage.quarantine import Failure, Quarantine
 from chordcache.storage.run_log import RunNotes, adopt_last_scan, recorded
 from chordcache.storage.sidecar import Sidecar
+from chordcache.storage.sidecars import Sidecars, update_catalog
 
 
 def build(
@@ -225,9 +225,10 @@ class _Build:
         self._max_failures = options.limit(self._num_inputs)
         self._limits = options.limits
         self._keys = keys
-        self._pruned = keys_to_prune(plan.cache, keys, options)
-        if videos_with(plan.cache, options):
-            drop_features(plan.cache, options.drop)
+        self._sidecars = Sidecars(plan.cache)
+        self._pruned = keys_to_prune(self._sidecars, keys, options)
+        if videos_with(self._sidecars, options):
+            drop_features(self._sidecars, options.drop)
         with repairable(plan.cache):
             self._quarantine = Quarantine(plan.cache, tool_versions(), plan.on_damage)
         self._plan = write_plan(plan, keys, prune=options.prune)
@@ -272,7 +273,7 @@ class _Build:
         except ChordcacheError:
             self._finish()
             raise
-        drop(self._cache, self._pruned)
+        drop(self._sidecars, self._pruned)
         if self._options.prune:
             self._quarantine.keep_only(self._keys)
         self._finish()
@@ -372,7 +373,7 @@ class _Build:
             self._quarantine.add(failure)
             self._num_new_failures += 1
         if failure.source is not None:  # the cached data of a lost source stays
-            drop_if_not_allowed(self._cache, task.key, self._plan.on_damage)
+            drop_if_not_allowed(self._sidecars, task.key, self._plan.on_damage)
         self._num_failed += 1
         seconds = task.item.known_seconds
         self._progress.fail(_name(task), failure.cause, failure.message, seconds=seconds, is_work=is_work)

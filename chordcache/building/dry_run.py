@@ -29,7 +29,8 @@ from chordcache.index.scan import scanned
 from chordcache.records import VideoRecord
 from chordcache.storage import layout
 from chordcache.storage.quarantine import Quarantine
-from chordcache.storage.sidecar import Sidecar, read_sidecar
+from chordcache.storage.sidecar import Sidecar
+from chordcache.storage.sidecars import Sidecars
 
 
 @dataclass(frozen=True)
@@ -117,15 +118,16 @@ def dry_run(
     plan = make_plan(Path(cache).absolute(), index, config, tiers, features, roots=roots, options=options)
     files = FileTable(plan)
     with IndexRows(plan.index) as rows:
-        pruned = keys_to_prune(plan.cache, rows.keys, options)
-        dropped = videos_with(plan.cache, options)
+        sidecars = Sidecars(plan.cache)
+        pruned = keys_to_prune(sidecars, rows.keys, options)
+        dropped = videos_with(sidecars, options)
         with repairable(plan.cache):
             quarantine = Quarantine(plan.cache, tool_versions(), plan.on_damage)
         states, reasons = Counter[str](), Counter[Reason]()
         for number, tasks in enumerate(planned_files(plan, rows, quarantine, options)):
             for task in tasks:
                 states[task.state] += 1
-                reason = _reason(plan, task, quarantine)
+                reason = _reason(plan, task, quarantine, sidecars)
                 reasons.update([] if reason is None else [reason])
             if sample is not None:
                 files.add(number, tasks)
@@ -158,24 +160,24 @@ def dry_run(
 _DESCRIBED = Reason("label or caption")
 
 
-def _reason(plan: BuildPlan, task: BuildTask, quarantine: Quarantine) -> Reason | None:
+def _reason(plan: BuildPlan, task: BuildTask, quarantine: Quarantine, sidecars: Sidecars) -> Reason | None:
     """Return the reason why a build would do something about a video, or None if it would not."""
     if task.state == "up to date":
         return _DESCRIBED if task.described != task.previous else None
     if task.state == "failed":
         return None
     if task.previous is None:
-        return _reason_without_sidecar(plan, task, quarantine)
+        return _reason_without_sidecar(plan, task, quarantine, sidecars)
     for artefact in task.artefacts:
         return _reason_of_artefact(task.previous, task.item, artefact)
     return Reason("hash missing")
 
 
-def _reason_without_sidecar(plan: BuildPlan, task: BuildTask, quarantine: Quarantine) -> Reason:
+def _reason_without_sidecar(plan: BuildPlan, task: BuildTask, quarantine: Quarantine, sidecars: Sidecars) -> Reason:
     key = task.key
     failure = quarantine.get(key)
     try:
-        sidecar = read_sidecar(plan.cache, key)
+        sidecar = sidecars.read(key)
     except NotFoundError:
         return Reason("new") if failure is None else Reason("failed before", failure.cause)
     except DamageError:

@@ -19,6 +19,7 @@ from chordcache.storage.catalog import Catalog
 from chordcache.storage.opener import list_folder
 from chordcache.storage.part_folders import PARTS, holds_plans
 from chordcache.storage.run_log import RUNS_FILE
+from chordcache.storage.sidecars import Sidecars
 
 
 def tool_versions() -> dict[str, str]:
@@ -65,7 +66,12 @@ def earlier_header(folder: Path) -> Header | None:
         raise _unusable(folder, error) from None
     if PARTS in names and holds_plans(folder):  # another part may just begin
         names.discard(PARTS)
-    if not names or "chordcache.json" in names or next(layout.iter_keys(folder), None) is not None:
+    if (
+        not names
+        or "chordcache.json" in names
+        or layout.PACKS in names
+        or next(layout.iter_keys(folder), None) is not None
+    ):
         return None
     if names == {"index.jsonl"}:  # a build was killed after it wrote the index
         cached_index(folder)
@@ -113,7 +119,7 @@ def check_sidecars(cache: Path) -> int:
     UnreadableError
         If it cannot be listed.
     """
-    keys = set(layout.iter_keys(cache))
+    keys = set(Sidecars(cache).sorted_keys())
     with suppress(NotFoundError):
         lost = set(Catalog(cache).keys()) - keys
         if lost:

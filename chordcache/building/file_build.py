@@ -16,7 +16,7 @@ from chordcache.building.up_to_date import compared
 from chordcache.errors import CacheWriteError, ChordcacheError, MediaError
 from chordcache.features.feed import decode_segments, decode_whole
 from chordcache.media.source_file import OpenSource, SourceState, hash_source, open_source
-from chordcache.storage import atomic, layout
+from chordcache.storage import atomic, feature_files, layout
 from chordcache.storage.quarantine import Failure
 from chordcache.storage.sidecar import Sidecar
 
@@ -158,9 +158,9 @@ def _relinked(task: BuildTask, source: SourceState, digest: str | None, twin: Si
             file = info.file and layout.file_of_key(info.file, task.key)
             if info.file and file and file != info.file and file not in written.values():
                 partial = folder / str(len(written))
-                atomic.link_or_copy(task.cache, info.file, partial)
+                feature_files.copy(task.cache, info, partial)
                 written[partial] = file
-            features.append(info.replace(file=file))
+            features.append(info.replace(file=file, packed=None))
         sidecar = twin.replace(
             key=task.key,
             root=task.item.root,

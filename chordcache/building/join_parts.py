@@ -23,11 +23,12 @@ from chordcache.storage import atomic, layout
 from chordcache.storage import part_folders as parts
 from chordcache.storage.artefacts.tiers import TIERS
 from chordcache.storage.cache_header import Header, read_header
-from chordcache.storage.known_sidecars import write_catalog
 from chordcache.storage.lock import locked
 from chordcache.storage.opener import list_folder, remove
 from chordcache.storage.quarantine import Failure, Quarantine, write_failures
 from chordcache.storage.run_log import Run, append_run, read_runs, recorded
+from chordcache.storage.sidecar import read_sidecar
+from chordcache.storage.sidecars import Sidecars, write_catalog
 
 
 @dataclass(frozen=True)
@@ -107,12 +108,13 @@ def finish(cache: str | Path, *, on_wait: Callable[[str], None] | None = None) -
 def _join(cache: Path, plan: Path, attempts: list[list[Path]]) -> RunSummary:
     """Move the videos, then write the lists. The header and the index come first: they make the folder a cache."""
     runs = _runs_of([plan, *parts.folders_of(plan)])
-    before = {name for fan in _names_in(cache, "videos") for name in _names_in(cache, f"videos/{fan}")}
+    sidecars = Sidecars(cache)
+    before = set(sidecars.sorted_keys())
     keys = _register(cache, cached_index(plan), read_header(attempts[0][0]))
     failures: dict[str, Failure] = {}
     for folders in attempts:
-        failures |= _move_part(cache, folders)
-    cached = set(layout.iter_keys(cache))
+        failures |= _move_part(sidecars, folders)
+    cached = set(Sidecars(cache).sorted_keys())
     if lost := keys - cached - failures.keys():
         raise DamageError(
             f"'{printable(plan)}' has no sidecars of {len(lost)} videos that its parts have built, such as "
@@ -130,7 +132,7 @@ def _join(cache: Path, plan: Path, attempts: list[list[Path]]) -> RunSummary:
     num_cached = len(keys) - len(failures)
     builds = [run for run in runs if run.command == "build"]  # the others are of the scan
     # A build that was killed has no line about what it built
-    num_new = sum(f"{key}.json" not in before for key in keys & cached - failures.keys())
+    num_new = sum(key not in before for key in keys & cached - failures.keys())
     num_done = min(num_cached, max(num_new, sum(run.counts.get("num_done", 0) for run in builds)))
     return RunSummary(
         num_inputs=len(keys),
@@ -155,8 +157,12 @@ def _register(cache: Path, index: Index, header: Header) -> set[str]:
         return rows.keys
 
 
-def _move_part(cache: Path, folders: list[Path]) -> Mapping[str, Failure]:
-    """Move the videos of one part, which one machine or several completed. Return the failures that all of them had."""
+def _move_part(sidecars: Sidecars, folders: list[Path]) -> Mapping[str, Failure]:
+    """Move the videos of one part, which one machine or several completed. Return the failures that all of them had.
+
+    A video that is in a pack of the cache, and has not changed, stays there.
+    """
+    cache = sidecars.cache
     failed: dict[Path, dict[str, Failure]] = {}
     for folder in folders:
         with repairable(cache, f"remove '{printable(folder)}' and start the part again"):
@@ -169,9 +175,14 @@ def _move_part(cache: Path, folders: list[Path]) -> Mapping[str, Failure]:
         mine = {key for key in layout.iter_keys(folder) if key in left}
         mine -= failed[folder].keys() - everywhere
         left -= mine
+        mine -= {key for key in mine if sidecars.packs.owner(key) and _is_same(sidecars, folder, key)}
         _move(cache, folder, TIERS, mine)
         _move(cache, folder, ["videos"], mine)
     return {key: failure for key, failure in failed[folders[0]].items() if key in everywhere}
+
+
+def _is_same(sidecars: Sidecars, folder: Path, key: str) -> bool:
+    return sidecars.read(key).unpacked() == read_sidecar(folder, key)
 
 
 def _move(cache: Path, folder: Path, kinds: Iterable[str], keys: Collection[str]) -> None:

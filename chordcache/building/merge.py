@@ -20,13 +20,13 @@ from chordcache.errors import CacheWriteError, ChordcacheError, DamageError, Not
 from chordcache.index.column_types import merged_columns
 from chordcache.index.index_files import IndexWriter
 from chordcache.records import FeatureInfo, RunSummary
-from chordcache.storage import atomic, layout, opener
+from chordcache.storage import atomic, feature_files, layout, opener
 from chordcache.storage.cache_header import Header, read_header, write_header
-from chordcache.storage.known_sidecars import write_catalog
 from chordcache.storage.lock import locked, locked_for_reading
 from chordcache.storage.quarantine import Failure, Quarantine, write_failures
 from chordcache.storage.run_log import recorded
-from chordcache.storage.sidecar import Sidecar, read_sidecar
+from chordcache.storage.sidecar import Sidecar
+from chordcache.storage.sidecars import Sidecars, write_catalog
 
 
 def merge(caches: Sequence[str | Path], output: str | Path, *, progress: bool = False) -> RunSummary:
@@ -143,9 +143,11 @@ class _Joined:
         self._indices = [index_of(folder) for folder in self.folders]
         self.owners: dict[str, Path] = {}
         """Key of each cached video to the first cache that has it"""
+        self._sidecars: dict[Path, Sidecars] = {}
         for folder in self.folders:
             check_sidecars(folder)
-            for key in layout.iter_keys(folder):
+            self._sidecars[folder] = Sidecars(folder)
+            for key in self._sidecars[folder].sorted_keys():
                 if self.owners.setdefault(key, folder) != folder:
                     self._check_equal(key, folder)
         self.failures = self._failures()
@@ -172,15 +174,20 @@ class _Joined:
                 )
 
     def _check_equal(self, key: str, folder: Path) -> None:
-        if self.sidecar(key) != _sidecar_of(folder, key):
+        if self.sidecar(key) != self.packed_sidecar(key, folder).unpacked():
             raise UsageError(
                 f"caches: got two versions of video '{key}' in '{printable(self.owners[key])}' and in "
                 f"'{printable(folder)}', expected equal ones. Build both caches from the same file and the same labels."
             )
 
     def sidecar(self, key: str) -> Sidecar:
-        """Return the sidecar of a video."""
-        return _sidecar_of(self.owners[key], key)
+        """Return the sidecar of a video for the new cache."""
+        return self.packed_sidecar(key, self.owners[key]).unpacked()
+
+    def packed_sidecar(self, key: str, folder: Path) -> Sidecar:
+        """Return the sidecar of a video as a cache has it, perhaps with files in a pack."""
+        with repairable(folder):
+            return self._sidecars[folder].read(key)
 
     def write_index(self, path: Path) -> None:
         """Write the records of all caches, one for each video."""
@@ -211,11 +218,6 @@ class _Joined:
                     if self.owners.get(failure.key, folder) == folder:
                         failures.setdefault(failure.key, failure)
         return failures
-
-
-def _sidecar_of(folder: Path, key: str) -> Sidecar:
-    with repairable(folder):
-        return read_sidecar(folder, key)
 
 
 def _check_alike(headers: Mapping[Path, Header]) -> None:
@@ -274,6 +276,8 @@ class _Merge:
     def __init__(self, joined: _Joined, output: Path) -> None:
         self._joined = joined
         self._output = output
+        self._written = Sidecars(output)
+        """Sidecars that earlier runs wrote, and that this one writes"""
         self._num_done = self._num_up_to_date = self._num_frames = 0
 
     def run(self, progress: bool) -> RunSummary:
@@ -319,8 +323,9 @@ class _Merge:
         path = output / index.name
         if opener.exists(output, path.name) and digest_file(opener.open_file(output, path.name)) != digest_file(index):
             raise _other_output(output, f"which holds another '{path.name}'")
-        for key in layout.iter_keys(output):
-            if key not in self._joined.owners or self._earlier(key) not in (None, self._joined.sidecar(key)):
+        for key in self._written.sorted_keys():
+            earlier = self._written.read_or_none(key)
+            if key not in self._joined.owners or (earlier and earlier.unpacked() != self._joined.sidecar(key)):
                 raise _other_output(output, f"which holds another video '{key}'")
         try:
             if read_header(output) == self._joined.header:
@@ -329,23 +334,20 @@ class _Merge:
             return False
         raise _other_output(output, "which holds another cache")
 
-    def _earlier(self, key: str) -> Sidecar | None:
-        """Return the sidecar that an earlier run wrote."""
-        try:
-            return read_sidecar(self._output, key)
-        except (NotFoundError, DamageError):
-            return None
-
     def _bring(self, key: str, folder: Path) -> None:
         """Link or copy the artefacts of a video, then commit it with its sidecar."""
         atomic.check_space(self._output)
         sidecar = self._joined.sidecar(key)
-        infos = {str(info.file): info for info in sidecar.features if info.file is not None}
-        is_new = self._earlier(key) != sidecar
+        owner = self._joined.owners[key]
+        packed = self._joined.packed_sidecar(key, owner)
+        infos = {str(info.file): info for info in packed.features if info.file is not None}
+        earlier = self._written.read_or_none(key)
+        is_new = earlier is None or earlier.unpacked() != sidecar
+        there = {} if is_new or earlier is None else {info.file: info for info in earlier.features}
         for file, info in infos.items():
-            if not self._is_there(file, info, is_new):
+            if not self._is_there(there.get(file, info.replace(packed=None)), is_new):
                 is_new = True
-                self._publish(self._joined.owners[key], info, folder)
+                self._publish(owner, info, folder)
         if is_new:
             atomic.publish_text(self._output, layout.sidecar_file(key), sidecar.to_line() + "\n")
             self._num_frames += sidecar.num_frames
@@ -353,12 +355,12 @@ class _Merge:
             self._num_done += is_new
             self._num_up_to_date += not is_new
 
-    def _is_there(self, file: str, info: FeatureInfo, is_new: bool) -> bool:
+    def _is_there(self, info: FeatureInfo, is_new: bool) -> bool:
         """Return whether an earlier run brought a file. The content of a file without a sidecar is compared."""
         if is_new:
-            return opener.has_content(self._output, file, info.num_bytes, info.digest)
+            return feature_files.is_intact(self._output, info)
         try:
-            return opener.size_of(self._output, file) == info.num_bytes
+            return feature_files.size_of(self._output, info) == info.num_bytes
         except FileNotFoundError:
             return False
 
@@ -367,10 +369,10 @@ class _Merge:
         partial = folder / source.name
         with atomic.no_space_as_error(self._output):
             try:
-                num_bytes = opener.size_of(cache, str(info.file))
+                num_bytes = feature_files.size_of(cache, info)
                 if num_bytes != info.num_bytes:
                     raise _damage(source, info, f"got {num_bytes} bytes, expected {info.num_bytes}")
-                atomic.link_or_copy(cache, str(info.file), partial)
+                feature_files.copy(cache, info, partial)
             except FileNotFoundError:
                 raise _damage(source, info, "the file is missing") from None
             if digest_file(partial) != info.digest:

@@ -21,20 +21,19 @@ from chordcache.building.existing_cache import repairable, versions
 from chordcache.building.merge import leaves
 from chordcache.config.config import config_to_json
 from chordcache.digests import digest_file, hex64
-from chordcache.errors import DamageError, NotFoundError, UsageError, printable
+from chordcache.errors import UsageError, printable
 from chordcache.index.grouping import IndexRows
 from chordcache.index.index_files import Index, IndexWriter, cached_index
 from chordcache.records import Record, VideoRecord
-from chordcache.storage import atomic, layout, opener
+from chordcache.storage import atomic, feature_files, layout, opener
 from chordcache.storage import part_folders as parts
-from chordcache.storage.known_sidecars import KnownSidecars
 from chordcache.storage.lock import locked
 from chordcache.storage.machine import machine
 from chordcache.storage.part import Part
 from chordcache.storage.quarantine import Quarantine, write_failures
 from chordcache.storage.run_log import adopt_last_scan
 from chordcache.storage.sealed_json import read_sealed, seal_versioned
-from chordcache.storage.sidecar import Sidecar, read_sidecar
+from chordcache.storage.sidecars import Sidecars
 
 
 class PartsPlan(Record, frozen=True):
@@ -202,36 +201,30 @@ def balanced(costs: np.ndarray, num_parts: int) -> np.ndarray:
     return part_of_file
 
 
-def _sidecar_or_none(cache: Path, key: str) -> Sidecar | None:
-    with suppress(NotFoundError, DamageError):
-        return read_sidecar(cache, key)
-    return None
-
-
 def _link_published(source: Path, target: Path, keys: Iterable[str]) -> None:
     """Link videos that another cache has published and this one lacks: the artefacts, then the sidecar."""
+    sidecars = Sidecars(source)
     for key in keys:
         final = layout.sidecar_file(key)
-        if opener.exists(target, final) or (sidecar := _sidecar_or_none(source, key)) is None:
+        if opener.exists(target, final) or (sidecar := sidecars.read_or_none(key)) is None:
             continue
-        files = {str(info.file) for info in sidecar.features if info.file is not None}
+        infos = {str(info.file): info for info in sidecar.features if info.file is not None}
         with suppress(FileNotFoundError), atomic.partial_folder(target) as folder:  # what is not there is built
-            links = {folder / str(number): file for number, file in enumerate(sorted(files))}
+            links = {folder / str(number): file for number, file in enumerate(sorted(infos))}
             for partial, file in links.items():
-                atomic.link_or_copy(source, file, partial)
+                feature_files.copy(source, infos[file], partial)
             atomic.publish_all(target, links, are_synced=True)
-            atomic.publish_text(target, final, sidecar.to_line() + "\n")
+            atomic.publish_text(target, final, sidecar.unpacked().to_line() + "\n")
 
 
 def _twins(plan: BuildPlan, records: Mapping[str, VideoRecord]) -> Collection[str]:
     """Return the cached videos whose sources may have the bytes of a file that is not cached, since it was renamed."""
-    sizes = set()
+    sizes, sidecars = set(), Sidecars(plan.cache)
     for key, record in records.items():
-        if not opener.exists(plan.cache, layout.sidecar_file(key)):
+        if not sidecars.has(key):
             with suppress(OSError):
                 sizes.add(os.path.getsize(os.path.join(plan.roots[record.root], record.path)))
     if not sizes:
         return ()
-    known = KnownSidecars(plan.cache)
-    cached = ((key, known.read_or_none(key)) for key in layout.iter_keys(plan.cache))
+    cached = ((key, sidecars.read_or_none(key)) for key in sidecars.sorted_keys())
     return [key for key, sidecar in cached if sidecar and sidecar.source_hash and sidecar.source.size in sizes]

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from contextlib import suppress
-from pathlib import Path
 
 from chordcache.building.build_options import BuildOptions
 from chordcache.building.trim import is_allowed
-from chordcache.errors import DamageError, NotFoundError, UsageError
+from chordcache.errors import UsageError
 from chordcache.storage import atomic, layout, opener
 from chordcache.storage.artefacts.tiers import TIERS
-from chordcache.storage.known_sidecars import KnownSidecars
-from chordcache.storage.sidecar import read_sidecar
+from chordcache.storage.sidecars import Sidecars
 
 _MAX_SHARE = 0.1
 """Largest share of the cached videos that is dropped without ``prune_many``. A wrong index often names few of them."""
 
 
-def keys_to_prune(cache: Path, keys: Collection[str], options: BuildOptions) -> list[str]:
+def keys_to_prune(sidecars: Sidecars, keys: Collection[str], options: BuildOptions) -> list[str]:
     """Return the keys of the cached videos that are to be dropped: all but ``keys``, if ``options.prune`` is set.
 
     Raises
@@ -28,7 +25,7 @@ def keys_to_prune(cache: Path, keys: Collection[str], options: BuildOptions) -> 
     """
     if not options.prune:
         return []
-    cached = list(layout.iter_keys(cache))
+    cached = sidecars.sorted_keys()
     pruned = [key for key in cached if key not in keys]
     if len(pruned) > _MAX_SHARE * len(cached) and not options.prune_many:
         raise UsageError(
@@ -38,7 +35,7 @@ def keys_to_prune(cache: Path, keys: Collection[str], options: BuildOptions) -> 
     return pruned
 
 
-def videos_with(cache: Path, options: BuildOptions) -> dict[str, int]:
+def videos_with(sidecars: Sidecars, options: BuildOptions) -> dict[str, int]:
     """Return the number of cached videos that have each feature of ``options.drop``.
 
     Raises
@@ -48,48 +45,45 @@ def videos_with(cache: Path, options: BuildOptions) -> dict[str, int]:
     """
     if not options.drop:
         return {}
-    num_videos, counts, known = 0, dict.fromkeys(options.drop, 0), KnownSidecars(cache)
-    for key in layout.iter_keys(cache):
-        num_videos += 1
-        for name in {info.feature for info in known.read(key).features} & counts.keys():
+    counts, keys = dict.fromkeys(options.drop, 0), sidecars.sorted_keys()
+    for key in keys:
+        for name in {info.feature for info in sidecars.read(key).features} & counts.keys():
             counts[name] += 1
-    many = [name for name, count in counts.items() if count > _MAX_SHARE * num_videos]
+    many = [name for name, count in counts.items() if count > _MAX_SHARE * len(keys)]
     if many and not options.prune_many:
         raise UsageError(
-            f"drop: got '{many[0]}', which {counts[many[0]]} of {num_videos} cached videos have, expected at most a "
+            f"drop: got '{many[0]}', which {counts[many[0]]} of {len(keys)} cached videos have, expected at most a "
             "tenth of them. If you mean it, add prune_many=True (--yes)."
         )
     return counts
 
 
-def drop_features(cache: Path, names: Collection[str]) -> None:
+def drop_features(sidecars: Sidecars, names: Collection[str]) -> None:
     """Take features out of all sidecars. ``gc`` removes their files. A video without other features leaves the cache.
 
     A file of several features is built again without one of them.
     """
-    for key in list(layout.iter_keys(cache)) if names else ():
-        sidecar = read_sidecar(cache, key)
+    for key in sidecars.sorted_keys():
+        sidecar = sidecars.read(key)
         kept = tuple(info for info in sidecar.features if info.feature not in names or TIERS[info.tier].one_file)
         if not kept:
-            drop(cache, [key])
+            drop(sidecars, [key])
         elif kept != sidecar.features:
-            atomic.publish_text(cache, layout.sidecar_file(key), sidecar.with_features(kept).to_line() + "\n")
+            atomic.publish_text(sidecars.cache, layout.sidecar_file(key), sidecar.with_features(kept).to_line() + "\n")
 
 
-def drop_if_not_allowed(cache: Path, key: str, on_damage: str) -> None:
+def drop_if_not_allowed(sidecars: Sidecars, key: str, on_damage: str) -> None:
     """Remove a video that cannot be cached, if it is cached as another choice for damaged files said."""
-    if not opener.exists(cache, layout.sidecar_file(key)):
-        return
-    with suppress(DamageError, NotFoundError):
-        if not is_allowed(read_sidecar(cache, key), on_damage):
-            drop(cache, [key])
+    sidecar = sidecars.read_or_none(key)
+    if sidecar is not None and not is_allowed(sidecar, on_damage):
+        drop(sidecars, [key])
 
 
-def drop(cache: Path, keys: Sequence[str]) -> None:
+def drop(sidecars: Sidecars, keys: Sequence[str]) -> None:
     """Remove videos: the sidecar first, so that no sidecar names a missing file if the process is killed."""
     for key in keys:
-        files: set[str] = set()
-        with suppress(DamageError, NotFoundError):  # ``gc`` finds the files of a damaged sidecar
-            files = {info.file for info in read_sidecar(cache, key).features if info.file}
+        sidecar = sidecars.read_or_none(key)  # ``gc`` finds the files of a damaged sidecar
+        sidecars.packs.remove(key)
+        files = {info.file for info in sidecar.features if info.file and info.packed is None} if sidecar else ()
         for file in (layout.sidecar_file(key), *files):
-            opener.remove(cache, file)
+            opener.remove(sidecars.cache, file)

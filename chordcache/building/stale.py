@@ -12,9 +12,8 @@ from chordcache.building.existing_cache import tool_versions
 from chordcache.building.up_to_date import is_stale, needed
 from chordcache.config.config import config_from_json
 from chordcache.errors import ChordcacheError
-from chordcache.storage import layout
-from chordcache.storage.known_sidecars import KnownSidecars
 from chordcache.storage.sidecar import Sidecar
+from chordcache.storage.sidecars import Sidecars
 
 
 @dataclass
@@ -39,12 +38,12 @@ def stale_features(plan: BuildPlan, keys: Container[str]) -> list[StaleFeature]:
     if before is None or not _may_differ(plan):
         return []
     stale: dict[str, StaleFeature] = {}
-    known = KnownSidecars(plan.cache)
-    for key in layout.iter_keys(plan.cache):
+    sidecars = Sidecars(plan.cache)
+    for key in sidecars.sorted_keys():
         if key not in keys:
             continue
         try:
-            sidecar = known.read(key)
+            sidecar = sidecars.read(key)
         except ChordcacheError:  # the build finds it again, and says so
             continue
         names = set()

@@ -16,9 +16,9 @@ from chordcache.index.grouping import IndexRows
 from chordcache.media.source_file import SourceState, look_or_none, real_folder
 from chordcache.records import ContentFacts, Identity, VideoRecord
 from chordcache.storage import layout
-from chordcache.storage.known_sidecars import KnownSidecars
 from chordcache.storage.quarantine import Failure, Quarantine
 from chordcache.storage.sidecar import Sidecar
+from chordcache.storage.sidecars import Sidecars
 
 
 def planned_files(
@@ -40,8 +40,8 @@ class _Planner:
         }
         self._picture = plan.config.picture
         self._twins = _Twins(plan, options)
-        self._sidecars = KnownSidecars(plan.cache)
-        self._has_videos = next(layout.iter_keys(plan.cache), None) is not None
+        self._sidecars = Sidecars(plan.cache)
+        self._has_videos = not self._sidecars.is_empty()
 
     def planned(self, rows: Sequence[tuple[int, VideoRecord]]) -> list[BuildTask]:
         """Return the tasks of one file, as it is now. Each row is its number in the index, and the record."""
@@ -117,7 +117,7 @@ class _Twins:
 
     def __init__(self, plan: BuildPlan, options: BuildOptions) -> None:
         self._plan, self._options = plan, options
-        self._sidecars = KnownSidecars(plan.cache)
+        self._sidecars = Sidecars(plan.cache)
         self._keys: dict[int, list[str]] | None = None
 
     def of(self, identity: Identity, record: VideoRecord) -> tuple[Sidecar, ...]:
@@ -129,7 +129,7 @@ class _Twins:
             return ()
         if self._keys is None:
             self._keys = {}
-            for key in layout.iter_keys(self._plan.cache):
+            for key in self._sidecars.sorted_keys():
                 sidecar = self._sidecars.read_or_none(key)
                 if sidecar is not None and sidecar.source_hash is not None:
                     self._keys.setdefault(sidecar.source.size, []).append(key)

@@ -21,9 +21,8 @@ from chordcache.errors import DamageError, MediaError
 from chordcache.features.item_fields import fits
 from chordcache.media.source_file import SourceState, bytes_changed, leads_out
 from chordcache.records import FeatureInfo, Identity
-from chordcache.storage.artefacts.open_files import open_artefact
+from chordcache.storage import feature_files
 from chordcache.storage.artefacts.tiers import TIERS
-from chordcache.storage.opener import size_of
 from chordcache.storage.readable import unreadable
 from chordcache.storage.sidecar import Sidecar
 
@@ -100,7 +99,7 @@ def has_same_frames(cache: Path, previous: Sidecar, kept: Iterable[FeatureInfo],
     for info in (*kept, *previous.features):
         if info.file is not None:
             try:
-                with open_artefact(cache / info.file, info.num_bytes, previous.claims) as artefact:
+                with feature_files.open_file(cache, info, previous.claims) as artefact:
                     return np.array_equal(artefact.array("source_frames"), source_frames)
             except DamageError:  # the next artefact may be readable
                 continue
@@ -140,7 +139,7 @@ def _is_there(cache: Path, info: FeatureInfo, rebuild: Container[str]) -> bool:
     if info.file is None:
         return True
     try:
-        return info.file not in rebuild and size_of(cache, info.file) == info.num_bytes
+        return info.file not in rebuild and feature_files.size_of(cache, info) == info.num_bytes
     except OSError as error:
         if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
             return False

@@ -31,6 +31,8 @@ COMMANDS = {
         "finish": "Join the parts of a cache that 'build --part' made.",
         "verify": "Check a cache for damage.",
         "merge": "Join caches into a new one, without decoding.",
+        "pack": "Move the files of a cache into few large ones.",
+        "unpack": "Give the videos in packs files of their own again.",
         "gc": "Remove files that a cache does not use any more.",
     },
     "Look at it": {

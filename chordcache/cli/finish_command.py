@@ -18,8 +18,9 @@ if TYPE_CHECKING:  # --help does not need what it loads
 
 @click.command()
 @cache_argument()
+@click.option("--pack", "is_packed", is_flag=True, help="Pack the cache at the end, as 'chordcache pack' does.")
 @json_option
-def finish(cache: str, as_json: bool) -> None:
+def finish(cache: str, is_packed: bool, as_json: bool) -> None:
     """Join the parts of a cache that 'build --part' made.
 
     Run it when all parts have ended. It moves what they have built into the cache, and writes the catalog, the
@@ -32,8 +33,11 @@ def finish(cache: str, as_json: bool) -> None:
       chordcache finish cache
     """
     from chordcache.building import join_parts as pipeline  # --help does not need it
+    from chordcache.building.pack import pack
 
     report = pipeline.finish(cache)
+    if is_packed and not report.missing:
+        pack(cache, progress=True)
     if as_json:
         echo_json(dataclasses.asdict(report))
     else:

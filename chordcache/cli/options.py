@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import os
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -95,6 +96,23 @@ def cache_argument(name: str = "cache", **arguments: Any) -> Callable[[Function]
     """Return the decorator that adds the argument CACHE: "cache", or the value of the variable CHORDCACHE_CACHE."""
     arguments = {"type": FOLDER, "default": "cache", **arguments, **variable_argument(CACHE_VARIABLE)}
     return click.argument(name, **arguments)
+
+
+_UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "KI": 2**10, "MI": 2**20, "GI": 2**30, "TI": 2**40}
+
+
+def size_option(option: str, name: str, **arguments: Any) -> Callable[[Function], Function]:
+    """Return the decorator that adds an option of a size in bytes, as text such as 400GB, 1.5TiB or 1000000."""
+
+    def parse(_ctx: click.Context, _param: click.Parameter, value: str | None) -> float | None:
+        if value is None:
+            return None
+        match = re.fullmatch(r"(\d+(?:\.\d*)?)\s*([KMGT]I?)?B?", value.strip().upper())
+        if not match:
+            raise UsageError(f"{option}: got '{value}', expected a size such as 400GB or 1.5TiB")
+        return float(match[1]) * _UNITS[match[2] or ""]
+
+    return click.option(option, name, metavar="SIZE", callback=parse, **arguments)
 
 
 def jobs_option(function: Function) -> Function:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -21,34 +20,19 @@ from chordcache.cli.options import (
     json_option,
     limits_options,
     roots_option,
+    size_option,
 )
 from chordcache.cli.output import echo
 from chordcache.cli.values import Choice
-from chordcache.errors import UsageError
 
 if TYPE_CHECKING:  # --help does not need what they load
     from chordcache.tools.plan import Budget, Plan
-
-_UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "KI": 2**10, "MI": 2**20, "GI": 2**30, "TI": 2**40}
-
-
-def _parse_size(_ctx: click.Context, _param: click.Parameter, value: str | None) -> float | None:
-    """Return bytes of text such as 400GB, 1.5TiB or 1000000."""
-    if value is None:
-        return None
-    match = re.fullmatch(r"(\d+(?:\.\d*)?)\s*([KMGT]I?)?B?", value.strip().upper())
-    if not match:
-        raise UsageError(f"--budget: got '{value}', expected a size such as 400GB or 1.5TiB")
-    return float(match[1]) * _UNITS[match[2] or ""]
 
 
 @click.command(cls=GroupedCommand)
 @click.argument("index", type=PATH, default="index.json")
 @build_settings_options
-@click.option(
-    "--budget", "budget_bytes", metavar="SIZE", callback=_parse_size,
-    help="Size that the cache may have, such as 400GB.",
-)  # fmt: skip
+@size_option("--budget", "budget_bytes", help="Size that the cache may have, such as 400GB.")
 @click.option("--hours", "budget_hours", type=float, metavar="H", help="Time that the build may take.")
 @click.option(
     "--sample", type=click.IntRange(1), default=PLAN_FILES, show_default=True, metavar="N",

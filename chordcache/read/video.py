@@ -166,7 +166,7 @@ class Video:
 def open_feature(video: Video, info: FeatureInfo) -> Iterator[Artefact]:
     """Open the file of a feature. If the file is damaged, the error says how to repair it."""
     try:
-        with open_artefact(video.cache_path / str(info.file), info.num_bytes, video.claims) as artefact:
+        with open_artefact(video.cache_path / str(info.file), info.num_bytes, video.claims, info.packed) as artefact:
             yield artefact
     except DamageError as error:
         raise DamageError(f"{error}; run 'chordcache verify --repair {printable(video.cache_path)}'") from None

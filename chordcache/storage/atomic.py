@@ -146,6 +146,13 @@ def _fsync(path: Path) -> None:
         os.close(fd)
 
 
+def sync_folders(cache: Path, name: str) -> None:
+    """Make the removal of files in the folders of a folder of a cache durable."""
+    for inner in opener.list_folder(cache, name):
+        with opener.open_folder(cache, f"{name}/{inner}") as folder:
+            os.fsync(folder)
+
+
 def make_folder(folder: Path) -> None:
     """Make the folder of a cache and its parents. Their names are durable."""
     try:

@@ -14,13 +14,13 @@ from typing import TypeVar
 import numpy as np
 
 from chordcache.errors import ChordcacheError, DamageError, FormatVersionError, NotFoundError, printable
-from chordcache.records import Record, from_json, parse_json
+from chordcache.records import Packed, Record, from_json, parse_json
 from chordcache.storage.annotation_names import AnnotationNames
 from chordcache.storage.cache_header import read_header
 from chordcache.storage.catalog_columns import INT32, INT64, SECTIONS, UINT64, Columns, hash_of
 from chordcache.storage.catalog_file import CATALOG, HEAD_BYTES, OLD_CATALOG, CatalogFile
 from chordcache.storage.catalog_keys import matching
-from chordcache.storage.layout import is_key, sidecar_file
+from chordcache.storage.layout import is_key, pack_file, sidecar_file
 from chordcache.storage.opener import MAX_BYTES, exists
 from chordcache.storage.part_folders import in_parts
 from chordcache.storage.seal import sealed_body
@@ -38,6 +38,7 @@ class _Place(Record, frozen=True, forbid_unknown_fields=False):
 
 class _File(Record, frozen=True, forbid_unknown_fields=False):
     file: str | None = None
+    packed: Packed | None = None
 
 
 class _Files(Record, frozen=True, forbid_unknown_fields=False):
@@ -47,16 +48,20 @@ class _Files(Record, frozen=True, forbid_unknown_fields=False):
 
 
 class Catalog:
-    """The read side of the catalog. Threads and forked processes may share it."""
+    """The read side of the catalog, or of a pack. Threads and forked processes may share it.
 
-    def __init__(self, cache: Path) -> None:
-        read_header(cache)
+    Parameters
+    ----------
+    cache : Path
+        Folder of the cache.
+    file : CatalogFile, optional
+        An open pack. By default the catalog is opened.
+    """
+
+    def __init__(self, cache: Path, file: CatalogFile | None = None) -> None:
         self.cache = cache
         """Folder of the cache"""
-        try:
-            self._file = CatalogFile(cache)
-        except FileNotFoundError:
-            raise _no_catalog(cache) from None
+        self._file = file or _open_catalog(cache)
 
     def _damage(self, what: str) -> DamageError:
         return self._file.damage(what)
@@ -161,7 +166,13 @@ class Catalog:
 
     def find(self, key: str) -> Sidecar | None:
         """Return the sidecar of a video, or None if the catalog does not name the video."""
-        return next((sidecar for sidecar, _ in map(self._row, self._positions_of(key)) if sidecar.key == key), None)
+        row = self.find_row(key)
+        return row and row[0]
+
+    def find_row(self, key: str) -> tuple[Sidecar, bytes] | None:
+        """Return the sidecar of a video and its line, or None if the video is not named."""
+        rows = map(self._row, self._positions_of(key))
+        return next((row for row in rows if row[0].key == key), None)
 
     def _positions_of(self, key: str) -> Iterator[int]:
         """Yield the positions of the videos with the hash of a key: one, unless two keys share their hash."""
@@ -184,18 +195,29 @@ class Catalog:
         return keys[max(0, place - limit) : place + limit]
 
     def row(self, position: int) -> tuple[Sidecar, bytes, int]:
-        """Return a sidecar, its line, and the mtime of its file when this catalog was written [nanoseconds]."""
-        return *self._row(position), int(self._mtimes[position])
+        """Return a sidecar, its line, and the mtime of its file when this catalog was written [nanoseconds].
+
+        For a video in a pack, the last value is minus the number of the pack.
+        """
+        return *self._row(position), self.mtime_ns(position)
+
+    def mtime_ns(self, position: int) -> int:
+        """Return the last value of ``row``."""
+        return int(self._mtimes[position])
 
     def files(self, position: int) -> set[str]:
-        """Return the names of the files of a video, without a check of its other values. Raises ``DamageError``."""
+        """Return the names of the files and packs of a video, without a check of its other values.
+
+        Raises ``DamageError``.
+        """
         body = sealed_body(self._line(position))
         if body is None:
             raise self._damage(f"the digest of row {position} does not match")
-        return {info.file for info in parse_json(body, _Files).features if info.file is not None}
+        features = parse_json(body, _Files).features
+        return {pack_file(info.packed.pack) if info.packed else info.file for info in features if info.file is not None}
 
     def is_unchanged(self, position: int, key: str) -> bool:
-        """Return whether the file of a sidecar is the one that a row was written from."""
+        """Return whether the file of a sidecar is the one that a row was written from. Not for videos in packs."""
         try:
             status = os.lstat(f"{self.cache}/{sidecar_file(key)}")
         except OSError:  # the one who reads it raises
@@ -212,9 +234,13 @@ class Catalog:
         for name in SECTIONS:
             self._file.section(name)
 
+    def _first_place(self) -> int:
+        """Return the position of the first sidecar."""
+        return HEAD_BYTES
+
     def check(self) -> Iterator[tuple[str, Sidecar]]:
         """Check the file and yield key and sidecar of every row, in order. Raises ``DamageError``."""
-        columns, last_key = Columns(), ""
+        columns, last_key = Columns(self._first_place()), ""
         for position in range(len(self)):
             sidecar, line = self._row(position)
             if sidecar.key <= last_key:
@@ -225,6 +251,14 @@ class Catalog:
         for name, content in columns.sections().items():
             if content != self._file.section(name):
                 raise self._damage(f"its section '{name}' is of other videos than its rows")
+
+
+def _open_catalog(cache: Path) -> CatalogFile:
+    read_header(cache)
+    try:
+        return CatalogFile(cache)
+    except FileNotFoundError:
+        raise _no_catalog(cache) from None
 
 
 def _no_catalog(cache: Path) -> ChordcacheError:

@@ -59,17 +59,23 @@ class _FeatureStates:
 
 
 class Columns:
-    """A collector of the sections of a catalog, video by video in the order of keys."""
+    """A collector of the sections of a catalog or a pack, video by video in the order of keys.
 
-    def __init__(self) -> None:
-        self._offsets, self._mtimes, self._num_frames = array("q", [HEAD_BYTES]), array("q"), array("i")
+    Parameters
+    ----------
+    start : int
+        Position of the first sidecar [bytes].
+    """
+
+    def __init__(self, start: int = HEAD_BYTES) -> None:
+        self._offsets, self._mtimes, self._num_frames = array("q", [start]), array("q"), array("i")
         self._keys: list[str] = []
         self._labels: list[str | None] = []
         self._annotations = AnnotationCounter()
         self._features = _FeatureStates()
 
     def add(self, sidecar: Sidecar, num_bytes: int, mtime_ns: int) -> None:
-        """Take a sidecar, the size of its line, and the mtime of its file."""
+        """Take a sidecar, the size of its line, and the mtime of its file, or minus the number of its pack."""
         self._offsets.append(self._offsets[-1] + num_bytes)
         self._mtimes.append(mtime_ns)
         self._num_frames.append(sidecar.num_frames)
@@ -129,8 +135,8 @@ def publish_catalog(cache: Path, rows: Iterable[tuple[Sidecar, bytes, int]]) -> 
     cache : Path
         The folder of the cache.
     rows : iterable of (Sidecar, bytes, int)
-        Each sidecar, the content of its file, and the mtime of the file [nanoseconds], in the order of keys. An mtime
-        of 0 is that of a file that must be read.
+        Each sidecar, its line, and the mtime of its file [nanoseconds] or minus the number of its pack, in the order
+        of keys. An mtime of 0 is that of a file that must be read.
     """
     columns = Columns()
     with partial_folder(cache) as folder:

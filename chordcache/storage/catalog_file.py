@@ -1,5 +1,7 @@
 """``catalog.bin``: a sealed head, the sidecars, then sections with a digest each.
 
+A pack is such a file too, with the files of its videos between the head and the sidecars, see ``packs``.
+
 This module imports neither numpy nor msgspec, since a shell that completes a key waits for it.
 """
 
@@ -28,7 +30,10 @@ OLD_CATALOG = "catalog.sqlite"
 HEAD_BYTES = 4096
 """Size of the head: one sealed line, filled up with blanks [bytes]"""
 
-_FORMAT = {"format": "chordcache-catalog", "catalog_version": 1}
+KIND, KIND_OF_PACKS = "chordcache-catalog", "chordcache-pack"
+"""Formats that a head states"""
+
+_VERSION = 1
 _MAX_SECTION_BYTES = 1 << 30
 """Size above which a section is not read: the keys of ten million videos [bytes]"""
 
@@ -38,8 +43,10 @@ _MIN_VIDEO_BYTES = 40
 _KEYS = re.compile(rb"(?:[A-Za-z0-9_-]+-[0-9a-f]{16}\n)*")
 
 
-def write_catalog_file(file: BinaryIO, num_videos: int, start: int, sections: Mapping[str, bytes]) -> None:
-    """Write the sections of a catalog, then its head. The sidecars are written before, from ``HEAD_BYTES`` on.
+def write_catalog_file(
+    file: BinaryIO, num_videos: int, start: int, sections: Mapping[str, bytes], *, pack_number: int | None = None
+) -> None:
+    """Write the sections of a catalog or a pack, then its head. The sidecars are written before.
 
     Parameters
     ----------
@@ -51,34 +58,46 @@ def write_catalog_file(file: BinaryIO, num_videos: int, start: int, sections: Ma
         Position of the first section [bytes].
     sections : mapping of str to bytes
         Name of each section to its content.
+    pack_number : int, optional
+        Number of the pack. None for a catalog.
     """
     table = {}
     for name, content in sections.items():
         table[name] = [start, len(content), hex128(content)]
         file.write(content)
         start += len(content)
-    head = sealed(json.dumps({**_FORMAT, "num_videos": num_videos, "num_bytes": start, "sections": table}))
+    kind = {"format": KIND} if pack_number is None else {"format": KIND_OF_PACKS, "number": pack_number}
+    head = {**kind, "catalog_version": _VERSION, "num_videos": num_videos, "num_bytes": start, "sections": table}
     file.seek(0)
-    file.write(head.encode("ascii").ljust(HEAD_BYTES - 1) + b"\n")
+    file.write(sealed(json.dumps(head)).encode("ascii").ljust(HEAD_BYTES - 1) + b"\n")
 
 
 class CatalogFile:
-    """The sections of a catalog. Each is compared with its digest when it is first read.
+    """The sections of a catalog or a pack. Each is compared with its digest when it is first read.
 
     Several threads and forked processes may share an object: it reads at positions, and keeps no state but copies.
+
+    Parameters
+    ----------
+    cache : Path
+        Folder of the cache.
+    name : str
+        Name of the file.
 
     Raises
     ------
     FileNotFoundError
-        If the cache has no catalog.
+        If the cache has no such file.
     DamageError, UnreadableError
-        If the file is not a catalog, or cannot be read.
+        If the file is not a catalog or a pack, or cannot be read.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self.path = folder / CATALOG
+    def __init__(self, cache: Path, name: str = CATALOG) -> None:
+        self.path = cache / name
+        self._cache = cache
+        self._kind = KIND if name == CATALOG else KIND_OF_PACKS
         with readable(self.path):
-            self._fd = open_file(folder, CATALOG)
+            self._fd = open_file(cache, name)
         weakref.finalize(self, os.close, self._fd)  # instead of a ``close`` that another thread could read after
         self.num_bytes = os.fstat(self._fd).st_size
         self._sections: dict[str, bytes] = {}
@@ -90,7 +109,8 @@ class CatalogFile:
             raise self.damage("the digest of its head does not match")
         try:
             head: dict[str, Any] = json.loads(body)
-            is_known = {name: head.get(name) for name in _FORMAT} == _FORMAT
+            is_known = (head.get("format"), head.get("catalog_version")) == (self._kind, _VERSION)
+            self.number = int(head.get("number", 0))
             num_videos, num_bytes = int(head["num_videos"]), int(head["num_bytes"])
             sections: dict[str, list[Any]] = head["sections"]
             table = {name: (int(start), int(size), str(digest)) for name, (start, size, digest) in sections.items()}
@@ -138,5 +158,5 @@ class CatalogFile:
 
     def damage(self, what: str) -> DamageError:
         """Return the error of a damaged catalog."""
-        path, folder = printable(self.path), printable(self.path.parent)
-        return DamageError(f"'{path}' is damaged: {what}; run 'chordcache verify --repair {folder}'")
+        path, cache = printable(self.path), printable(self._cache)
+        return DamageError(f"'{path}' is damaged: {what}; run 'chordcache verify --repair {cache}'")

@@ -121,6 +121,8 @@ def _record_problem(info: FeatureInfo) -> str | None:
         return "a feature or a tier that does not exist"
     if (info.absent is None) != (info.file is not None):
         return "a file of an absent feature, or none of a cached one"
+    if info.packed is not None and (info.file is None or not TIERS[info.tier].is_flat):
+        return "a place in a pack that no file of it has"
     if info.absent is not None and (info.shape or info.num_rows):
         return "rows of an absent feature"
     if info.uses and not _ITEM_FIELDS.issuperset(info.uses):

@@ -8,6 +8,8 @@ A cache is a folder::
     lmdb/ab/<key>.frames.<gen>.lmdb frames of one video
     npz/ab/<key>.flow.<gen>.npz     one feature of it
     hdf5/ab/<key>.<gen>.h5          frames and features, for programs that read several together
+    packs/<digest>.pack             sidecars and files of many videos in one file, see ``packs``
+    packs/removed.jsonl             videos in packs that left the cache
     catalog.bin                     all sidecars, and columns of them
     quarantine.jsonl                one line per input that could not be cached
     runs.jsonl                      one line per build, finish, verify, repair, merge and gc
@@ -33,6 +35,9 @@ from chordcache.records import Identity, Segment, VideoRecord, to_json
 from chordcache.storage.artefacts.tiers import TIERS
 from chordcache.storage.catalog_keys import names_videos
 from chordcache.storage.opener import exists, list_folder
+
+PACKS = "packs"
+"""Name of the folder of packs in a cache"""
 
 _SLUG_LENGTH = 40
 _KEY = r"[A-Za-z0-9_-]+-[0-9a-f]{16}"
@@ -102,6 +107,11 @@ def _fan(key: str) -> str:
 def sidecar_file(key: str) -> str:
     """Return the name of the sidecar of a video, relative to the cache."""
     return f"videos/{_fan(key)}/{key}.json"
+
+
+def pack_file(pack: str) -> str:
+    """Return the name of a pack, relative to the cache."""
+    return f"{PACKS}/{pack}.pack"
 
 
 def artefact_file(

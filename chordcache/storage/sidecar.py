@@ -27,6 +27,8 @@ from chordcache.storage.layout import is_artefact_file, is_key, path_problem, si
 from chordcache.storage.opener import read_file
 from chordcache.storage.sealed_json import seal_versioned, unseal_as
 
+_INFOS = ("features", "superseded")
+
 _MAX_SUPERSEDED = 16
 """Largest number of superseded features that a sidecar keeps, the latest ones"""
 
@@ -85,6 +87,18 @@ class Sidecar(Description, frozen=True):
     def claims(self) -> Claims:
         """Statements about its files, by which these are read."""
         return Claims(self.num_frames, self.features)
+
+    @property
+    def packs(self) -> set[str]:
+        """Names of the packs that have files of it."""
+        return {info.packed.pack for info in (*self.features, *self.superseded) if info.packed is not None}
+
+    def unpacked(self) -> Sidecar:
+        """Return a copy whose files are not in packs."""
+        if not self.packs:
+            return self
+        alone = {name: tuple(info.replace(packed=None) for info in getattr(self, name)) for name in _INFOS}
+        return self.replace(**alone)
 
     def with_features(self, features: Iterable[FeatureInfo]) -> Sidecar:
         """Return a copy with other features of the same frames. Those that it had before are superseded."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence, Set
 from contextlib import nullcontext, suppress
 from pathlib import Path
 
@@ -12,6 +12,7 @@ from chordcache.building.build import build_as_before
 from chordcache.building.build_options import BuildOptions
 from chordcache.building.existing_cache import check_sidecars, index_of
 from chordcache.building.fix_commands import gc_command
+from chordcache.building.pack import publish_unpacked
 from chordcache.building.unnamed_files import unnamed_files
 from chordcache.engine import pool, terminal
 from chordcache.engine.choice import Engine, engine_of
@@ -20,15 +21,15 @@ from chordcache.engine.limits import Limits
 from chordcache.engine.signals import stop_signals
 from chordcache.errors import ChordcacheError, DamageError, NoSpaceError, printable
 from chordcache.index.index_files import Index, IndexWriter, cached_index, temporary_index
-from chordcache.records import FeatureInfo, RunSummary, VideoRecord
-from chordcache.storage import atomic, layout, opener, sealed_json
+from chordcache.records import RunSummary, VideoRecord
+from chordcache.storage import atomic, feature_files, layout, opener, sealed_json
 from chordcache.storage.cache_header import Header, read_header, write_header
 from chordcache.storage.catalog import Catalog
 from chordcache.storage.catalog_file import CATALOG
-from chordcache.storage.known_sidecars import update_catalog, write_catalog
 from chordcache.storage.lock import locked
+from chordcache.storage.packs import Packs, names_of_packs
 from chordcache.storage.run_log import RUNS_FILE, RunNotes, recorded
-from chordcache.storage.sidecar import read_sidecar
+from chordcache.storage.sidecars import Sidecars, update_catalog, write_catalog
 from chordcache.verifying.findings import Damage
 from chordcache.verifying.verify_lists import check_index, find_orphans
 
@@ -96,12 +97,14 @@ def _repair(
     if CATALOG in options.rebuild:
         write_header(folder, header)  # of a cache of an earlier format version
     restored = _restored_sidecars(folder, broken)
+    damaged_packs = {name for name in names_of_packs(folder) if layout.pack_file(name) in options.rebuild}
+    lost = _emptied(folder, damaged_packs)
     artefacts = [finding for finding in broken if finding.key is not None and finding.file != CATALOG]
     if "index.jsonl" in options.rebuild:
         _repair_index(folder, header)
     for name in {"quarantine.jsonl", RUNS_FILE}.intersection(options.rebuild):
         atomic.publish_text(folder, name, "".join(f"{line}\n" for line in _sound_lines(folder, name)))
-    records = _records_of(folder, {str(finding.key) for finding in artefacts}, restored)
+    records = _records_of(folder, {*lost, *(str(finding.key) for finding in artefacts)}, restored)
     write_catalog(folder)
     if not records:
         return RunSummary(num_inputs=0, num_done=0, num_up_to_date=0, num_failed=0)
@@ -123,14 +126,34 @@ def _restored_sidecars(cache: Path, broken: Sequence[Damage]) -> set[str]:
         for finding in broken:
             if finding.key is not None and finding.file == layout.sidecar_file(finding.key):
                 sidecar = catalog.find(finding.key)
-                if sidecar is not None and all(_is_intact(cache, info) for info in sidecar.features):
-                    atomic.publish_text(cache, finding.file, sidecar.to_line() + "\n")
+                if sidecar is not None and all(feature_files.is_intact(cache, info) for info in sidecar.features):
+                    publish_unpacked(cache, sidecar)
                     restored.add(finding.key)
     return restored
 
 
-def _is_intact(cache: Path, info: FeatureInfo) -> bool:
-    return info.file is None or opener.has_content(cache, info.file, info.num_bytes, info.digest)
+def _emptied(cache: Path, names: Set[str]) -> set[str]:
+    """Remove damaged packs. Their intact files become files of their own. Return the keys of videos that lose files.
+
+    The catalog is the second copy of their sidecars.
+    """
+    lost: set[str] = set()
+    sidecars = Sidecars(cache, Packs(cache, {}))
+    catalog = None
+    with suppress(ChordcacheError):
+        catalog = Catalog(cache)
+    for key in sidecars.sorted_keys() if names else ():
+        sidecar = sidecars.read_stored_or_none(key) or (catalog and catalog.find(key))
+        if sidecar is None:
+            lost.add(key)
+        elif not names.isdisjoint({sidecars.packs.owner(key), *sidecar.packs}):
+            try:
+                publish_unpacked(cache, sidecar)
+            except (DamageError, FileNotFoundError):
+                lost.add(key)
+    for name in names:
+        opener.remove(cache, layout.pack_file(name))
+    return lost
 
 
 def _records_of(cache: Path, keys: set[str], restored: Collection[str]) -> list[VideoRecord]:
@@ -166,10 +189,10 @@ def _is_sound(line: str) -> bool:
 def _repair_index(cache: Path, header: Header) -> None:
     """Keep the sound lines. A lost record is restored from its sidecar, without the values that the scan measured."""
     records: dict[str, VideoRecord] = {}
-    for key in layout.iter_keys(cache):
-        try:
-            sidecar = read_sidecar(cache, key)
-        except DamageError:
+    sidecars = Sidecars(cache)
+    for key in sidecars.sorted_keys():
+        sidecar = sidecars.read_or_none(key)
+        if sidecar is None:
             continue
         records[key] = VideoRecord(sidecar.root, sidecar.path).described(sidecar)
     path = cache / "index.jsonl"
@@ -243,6 +266,6 @@ def collect_garbage(cache: str | Path, *, only: Sequence[str] | None = None, dry
 def kept_orphans(cache: str | Path) -> list[Damage]:
     """Return the orphans that ``verify`` finds and ``collect_garbage`` leaves, each with the reason."""
     folder = Path(cache).absolute()
-    in_lists = check_index(folder, set(layout.iter_keys(folder)), read_header(folder).features)
+    in_lists = check_index(folder, set(Sidecars(folder).sorted_keys()), read_header(folder).features)
     orphans = (finding for finding in (*in_lists, *find_orphans(folder)) if finding.kind == "orphan")
     return [orphan for orphan in orphans if orphan.fix_command != gc_command(folder)]

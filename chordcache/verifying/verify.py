@@ -16,7 +16,6 @@ from chordcache.building.fix_commands import build_command, repair_command
 from chordcache.building.requested import Features
 from chordcache.building.up_to_date import is_stale
 from chordcache.config.config import Config, config_from_json
-from chordcache.digests import digest_file
 from chordcache.engine import pool
 from chordcache.engine.choice import Engine, engine_of
 from chordcache.engine.display import Display, display_of
@@ -43,17 +42,18 @@ from chordcache.media.source_file import (
     real_folder,
 )
 from chordcache.records import FeatureInfo
-from chordcache.storage import layout, opener
-from chordcache.storage.artefacts.open_files import FRAME_ARRAYS, check_artefact, open_artefact
+from chordcache.storage import feature_files, layout
+from chordcache.storage.artefacts.open_files import FRAME_ARRAYS, check_artefact
 from chordcache.storage.cache_header import read_header
-from chordcache.storage.known_sidecars import KnownSidecars
+from chordcache.storage.packs import Packs, read_packed
 from chordcache.storage.part import Part
 from chordcache.storage.quarantine import Quarantine
 from chordcache.storage.readable import unreadable
 from chordcache.storage.run_log import recorded
 from chordcache.storage.sidecar import Sidecar, read_sidecar
+from chordcache.storage.sidecars import Sidecars
 from chordcache.verifying.findings import Damage, VerifyReport
-from chordcache.verifying.verify_lists import check_catalog, check_index, check_runs, find_orphans
+from chordcache.verifying.verify_lists import check_catalog, check_index, check_packs, check_runs, find_orphans
 from chordcache.verifying.verify_source import compare_with_source
 
 VERIFY_LEVELS = ("quick", "default", "deep")
@@ -79,6 +79,8 @@ class _Check:
     """Root label to the folder of the sources, or None if the sources are not checked"""
     inside: Mapping[str, str]
     """Root label to the real folder that links must not lead out of, or empty if links may"""
+    pack: str | None = None
+    """Name of the pack that has the sidecar, or None if it is a file of its own"""
 
 
 def verify(
@@ -157,7 +159,9 @@ def _verify(
 ) -> VerifyReport:
     header = read_header(folder)
     where = {**header.roots, **(roots or {})} if source else None
-    all_keys = sorted(layout.iter_keys(folder))
+    damaged_packs: dict[str, DamageError] = {}
+    sidecars = Sidecars(folder, Packs(folder, damaged_packs))
+    own_keys, all_keys = set(layout.iter_keys(folder)), sidecars.sorted_keys()
     keys = [*filter(part.holds, all_keys)]
     findings: list[Damage] = []
     config = config_from_json(header.config, trusted=())
@@ -166,12 +170,12 @@ def _verify(
         level = "default"  # an artefact must be intact before it is compared with its source
     inside = {} if header.follow_symlinks else {label: real_folder(path) for label, path in (where or {}).items()}
     of_all = _Check(folder, "", level, config, header.features, fingerprints, where, inside)
-    checks = (replace(of_all, key=key) for key in keys)
+    pack_of = sidecars.packs.owner
+    checks = (replace(of_all, key=key, pack=None if key in own_keys else pack_of(key)) for key in keys)
     display = replace(display, messages=display.messages and display.verbose)  # the findings are the result
     with stop_signals(), Progress("verify", display, total=len(keys), failed="damaged") as progress:
         if level == "quick":
-            known = KnownSidecars(folder)
-            results: _Results = ((check, _check_video(check, known)) for check in checks)
+            results: _Results = ((check, _check_video(check, sidecars)) for check in checks)
         else:
             results = pool.run(
                 _check_video,
@@ -189,7 +193,8 @@ def _verify(
                     progress.done(check.key)
     findings = _counted(_without_quarantined(folder, findings), len(keys))
     if part.number == 1:
-        findings += check_catalog(folder, all_keys, header.features, level=level)
+        findings += check_packs(folder, sidecars.packs, damaged_packs, level=level)
+        findings += check_catalog(folder, sidecars, header.features, level=level)
         findings += check_index(folder, set(all_keys), header.features)
         findings += check_runs(folder)
         findings += find_orphans(folder)
@@ -205,11 +210,11 @@ def _unjudged(config: Config, features: Features) -> Iterator[str]:
             yield f"whether '{name}' is stale is not known, and --repair does not build it: {error}"
 
 
-def _check_video(check: _Check, known: KnownSidecars | None = None) -> list[Damage]:
+def _check_video(check: _Check, sidecars: Sidecars | None = None) -> list[Damage]:
     """Return all findings about one video. It runs in a worker. Each sidecar is read, unless some are known."""
-    file = layout.sidecar_file(check.key)
+    file = layout.sidecar_file(check.key) if check.pack is None else layout.pack_file(check.pack)
     try:
-        sidecar = known.read(check.key) if known else read_sidecar(check.cache, check.key)
+        sidecar = sidecars.read(check.key) if sidecars else _read_sidecar(check)
     except DamageError as error:
         return [Damage("damaged", file, str(error), repair_command(check.cache), check.key)]
     except NotFoundError as error:  # removed since it was listed
@@ -225,11 +230,17 @@ def _check_video(check: _Check, known: KnownSidecars | None = None) -> list[Dama
     return findings
 
 
+def _read_sidecar(check: _Check) -> Sidecar:
+    if check.pack is not None:
+        return read_packed(check.cache, check.pack, check.key)
+    return read_sidecar(check.cache, check.key)
+
+
 def _of_crash(check: _Check, crash: pool.Crash) -> list[Damage]:
     """Return the damage of a video whose check ended its process. LMDB aborts on pages that contradict each other."""
     if crash.cause != "signal":
         raise ChordcacheError(f"cannot check '{check.key}': {crash.message}")
-    sidecar = read_sidecar(check.cache, check.key)
+    sidecar = _read_sidecar(check)
     if check.roots is not None:  # the source may be what crashes the decoder
         check = replace(check, roots=None)
         ((_, result),) = pool.run(_check_video, [check], jobs=1)
@@ -293,13 +304,13 @@ def _check_artefact(check: _Check, sidecar: Sidecar, infos: Sequence[FeatureInfo
     path = check.cache / file
     repair = repair_command(check.cache)
     try:
-        num_bytes = opener.size_of(check.cache, file)
+        num_bytes = feature_files.size_of(check.cache, info)
         if num_bytes != info.num_bytes:
             what = f"the file has {num_bytes} bytes, expected {info.num_bytes}"
             return [Damage("damaged", file, what, repair, check.key)]
         if check.level == "quick":
             return []
-        digest = digest_file(opener.open_file(check.cache, file))
+        digest = feature_files.digest_of(check.cache, info)
     except FileNotFoundError:
         return [Damage("missing", file, "the sidecar names it", repair, check.key)]
     except PermissionError as error:
@@ -330,12 +341,12 @@ def _check_rows(check: _Check, sidecar: Sidecar, infos: Sequence[FeatureInfo]) -
             decode(number, row)
 
     try:
-        with open_artefact(path, infos[0].num_bytes, sidecar.claims) as artefact:
+        with feature_files.open_file(check.cache, infos[0], sidecar.claims) as artefact:
             pts_seconds, source_frames, _ = map(artefact.array, FRAME_ARRAYS)
         if pts_seconds[0] != sidecar.start_seconds or np.any(np.diff(source_frames) <= 0):
             raise DamageError("its times disagree with the sidecar's")
         num_rows = {name: count for info in infos for name, count in info.num_rows.items()}
-        check_artefact(path, infos[0].num_bytes, num_rows, claims=sidecar.claims, look=look)
+        check_artefact(path, infos[0].num_bytes, num_rows, claims=sidecar.claims, packed=infos[0].packed, look=look)
     except DamageError as error:
         return [Damage("damaged", file, str(error), repair_command(check.cache), check.key, last or None)]
     return []

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from chordcache.building.fix_commands import build_command, completing_command, gc_command, repair_command
@@ -21,20 +22,37 @@ from chordcache.index.index_files import cached_index
 from chordcache.storage import layout
 from chordcache.storage.catalog import Catalog
 from chordcache.storage.catalog_file import CATALOG
+from chordcache.storage.packs import Pack, Packs
 from chordcache.storage.part_folders import in_parts
 from chordcache.storage.quarantine import Quarantine
 from chordcache.storage.run_log import RUNS_FILE, read_runs
-from chordcache.storage.sidecar import Sidecar, read_sidecar
+from chordcache.storage.sidecar import Sidecar
+from chordcache.storage.sidecars import Sidecars
 from chordcache.verifying.findings import Damage
 
 
-def check_catalog(cache: Path, keys: list[str], features: Features, *, level: str) -> list[Damage]:
+def check_packs(cache: Path, packs: Packs, damaged: Mapping[str, DamageError], *, level: str) -> list[Damage]:
+    """Check the packs, without the content of their files. Those that cannot be opened are known."""
+    errors: dict[str, ChordcacheError] = dict(damaged)
+    for name in packs.numbers:
+        try:
+            pack = Pack(cache, name)
+            if level == "quick":
+                pack.check_digests()
+            else:
+                deque(pack.check(), maxlen=0)
+        except (DamageError, UnreadableError) as error:
+            errors[name] = error
+    return [_of_error(cache, layout.pack_file(name), error) for name, error in sorted(errors.items())]
+
+
+def check_catalog(cache: Path, sidecars: Sidecars, features: Features, *, level: str) -> list[Damage]:
     """Compare the catalog with the sidecars. A video that only the catalog knows has lost its sidecar.
 
     With the level "quick", a sidecar is not read again if its size and mtime are those that the catalog states.
     """
     file = CATALOG
-    unseen, lagging = set(keys), set()
+    unseen, lagging = set(sidecars.sorted_keys()), set()
     findings = []
     try:
         catalog = Catalog(cache)
@@ -42,8 +60,8 @@ def check_catalog(cache: Path, keys: list[str], features: Features, *, level: st
             if key not in unseen:
                 what = "the catalog names it"
                 findings.append(Damage("missing", layout.sidecar_file(key), what, repair_command(cache), key))
-            elif not (level == "quick" and catalog.is_unchanged(position, key)) and not _is_sidecar_of(
-                cache, key, catalog.at(position)
+            elif not (level == "quick" and sidecars.is_current(catalog, position, key)) and not _is_sidecar_of(
+                sidecars, key, catalog.at(position)
             ):
                 lagging.add(key)
             unseen.discard(key)
@@ -67,9 +85,9 @@ def _checked_keys(catalog: Catalog, level: str) -> Iterator[str]:
         yield from (key for key, _ in catalog.check())
 
 
-def _is_sidecar_of(cache: Path, key: str, sidecar: Sidecar) -> bool:
+def _is_sidecar_of(sidecars: Sidecars, key: str, sidecar: Sidecar) -> bool:
     try:
-        return read_sidecar(cache, key) == sidecar
+        return sidecars.read_stored(key) == sidecar
     except (DamageError, UnreadableError):
         return True  # reported with its video
 

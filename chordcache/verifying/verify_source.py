@@ -17,8 +17,8 @@ from chordcache.features.read_sides import read_side
 from chordcache.features.registry import FeatureSpec, resolve
 from chordcache.media import jpeg
 from chordcache.records import FeatureInfo
+from chordcache.storage import feature_files
 from chordcache.storage.artefacts.artefact import Artefact
-from chordcache.storage.artefacts.open_files import open_artefact
 from chordcache.storage.artefacts.writer import Block
 from chordcache.storage.row_clock import CLOCK_FACTS, has_times
 from chordcache.storage.sidecar import Sidecar
@@ -78,7 +78,7 @@ def compare_with_source(cache: Path, sidecar: Sidecar, config: Config, path: str
     if len(facts.pts_seconds) != num_frames:
         raise _differs(f"got {len(facts.pts_seconds)} frames, expected {num_frames} as in the cache")
     for info in {info.file: info for info in sidecar.features if info.file}.values():
-        with open_artefact(cache / str(info.file), info.num_bytes, sidecar.claims) as artefact:
+        with feature_files.open_file(cache, info, sidecar.claims) as artefact:
             _compare_frames(artefact, facts)
     for comparer in comparers:
         absent = decode_pass.made[comparer.feature].absent
@@ -139,7 +139,7 @@ class _Comparer:
 
     def __init__(self, cache: Path, sidecar: Sidecar, info: FeatureInfo, shown: Sequence[int]) -> None:
         self._claims = sidecar.claims
-        self._path = cache / str(info.file)
+        self._cache = cache
         self._info = info
         self.feature = info.feature
         self._shown = shown
@@ -150,7 +150,7 @@ class _Comparer:
         first = self._num_taken.get(name, 0)
         self._num_taken[name] = first + len(rows)
         info = self._info
-        with open_artefact(self._path, info.num_bytes, self._claims) as artefact:
+        with feature_files.open_file(self._cache, info, self._claims) as artefact:
             if "row_seconds" in info.facts:
                 numbers = range(first, min(first + len(rows), info.num_rows[name]))
                 self._compare(name, first, np.asarray(rows)[: len(numbers)], artefact.rows(name, numbers))

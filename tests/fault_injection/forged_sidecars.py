@@ -28,8 +28,8 @@ from chordcache.media.cropping import Rectangle
 from chordcache.records import FeatureInfo
 from chordcache.storage import layout, sealed_json
 from chordcache.storage.artefacts.open_files import create_artefact
-from chordcache.storage.known_sidecars import write_catalog
 from chordcache.storage.sidecar import Sidecar, read_sidecar
+from chordcache.storage.sidecars import write_catalog
 from fault_injection.harness import Figures, Trial, experiment
 
 NUM_FRAMES = 10

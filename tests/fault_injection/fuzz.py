@@ -22,8 +22,8 @@ from chordcache.engine import pool
 from chordcache.engine.limits import Limits
 from chordcache.storage import layout
 from chordcache.storage.artefacts.open_files import forget
-from chordcache.storage.known_sidecars import write_catalog
 from chordcache.storage.sidecar import Sidecar
+from chordcache.storage.sidecars import write_catalog
 from fault_injection.fixtures import TIERS, make_corpus
 from fault_injection.harness import Figures, Trial, experiment
 from fault_injection.mutator import Mutator

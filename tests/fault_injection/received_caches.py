@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from helpers import processes
-from helpers.catalogs import forge, sections_of
+from helpers.catalogs import forge, rows_of, sections_of
 
+import chordcache as cc
+from chordcache.building.pack import pack
 from chordcache.storage import sealed_json
-from chordcache.storage.catalog_file import CATALOG
+from chordcache.storage.catalog_file import CATALOG, HEAD_BYTES
 from fault_injection.corruptions import copy_of
 from fault_injection.fixtures import make_corpus, states
 from fault_injection.harness import Figures, Trial, experiment
@@ -120,12 +122,73 @@ def _far_rows(cache: Path, elsewhere: Path) -> None:
     forge(cache, sections={"offsets": b"\x7f" * len(sections_of(cache)["offsets"])})
 
 
+def _packed(change: Forgery) -> Forgery:
+    """Pack the cache, then change it."""
+
+    def change_packed(cache: Path, elsewhere: Path) -> None:
+        pack(cache)
+        cc.collect_garbage(cache)
+        change(cache, elsewhere)
+
+    return change_packed
+
+
+def _in_pack(make: Callable[[Path], None]) -> Forgery:
+    """Put something else in the place of the pack."""
+
+    def change(cache: Path, elsewhere: Path) -> None:
+        path = min(cache.glob("packs/*.pack"))
+        path.rename(elsewhere / path.name)
+        make(path)
+
+    return change
+
+
+def _linked_pack(cache: Path, elsewhere: Path) -> None:
+    path = min(cache.glob("packs/*.pack"))
+    path.rename(elsewhere / path.name)
+    path.symlink_to(elsewhere / path.name)
+
+
+def _place_in_pack(**place: object) -> Forgery:
+    """State another place of the frames in the catalog, under digests that are right."""
+
+    def change(cache: Path, elsewhere: Path) -> None:
+        data = sealed_json.unseal(rows_of(cache)[0], "")
+        for info in data["features"]:
+            if info["feature"] == "frames":
+                info["packed"] = {**info["packed"], **place}
+        forge(cache, rows={0: sealed_json.seal(data)})
+
+    return change
+
+
+def _forged_head(cache: Path, elsewhere: Path) -> None:
+    """State in the head of a pack that it has very many videos in few bytes."""
+    path = min(cache.glob("packs/*.pack"))
+    with open(path, "r+b") as file:
+        head = sealed_json.unseal(file.read(HEAD_BYTES).decode().rstrip(), "")
+        head["num_videos"] = 1 << 40
+        file.seek(0)
+        file.write(sealed_json.seal(head).encode().ljust(HEAD_BYTES - 1) + b"\n")
+
+
 FORGERIES: dict[str, Forgery] = {
     **{f"link {name}": _link(name) for name in (*_LISTS, ".json", ".lmdb", ".npz", ".h5")},
     **{f"link {name}": _link(name) for name in ("videos", "lmdb", "npz", ".partial", ".on_demand", "parts")},
     **{f"FIFO {name}": _special(name, os.mkfifo) for name in (*_LISTS, ".json", ".lmdb", ".npz", ".h5")},
     **{f"device {name}": _special(name, _zeros) for name in (*_LISTS, ".json", ".lmdb", ".npz", ".h5")},
     **{f"sparse {name}": _special(name, _sparse) for name in (*_LISTS, ".json", ".lmdb", ".npz", ".h5")},
+    "packed, link": _packed(_linked_pack),
+    "packed, link packs": _packed(_link("packs")),
+    "packed, FIFO": _packed(_in_pack(os.mkfifo)),
+    "packed, device": _packed(_in_pack(_zeros)),
+    "packed, sparse": _packed(_in_pack(_sparse)),
+    "packed, far away": _packed(_place_in_pack(offset=(1 << 62) - 1)),
+    "packed, in the head": _packed(_place_in_pack(offset=1)),
+    "packed, another name": _packed(_place_in_pack(pack="../../elsewhere")),
+    "packed, no such pack": _packed(_place_in_pack(pack="0" * 32)),
+    "packed, many videos": _packed(_forged_head),
     "plug-in": _plug_in,
     "roots": _header(roots={"videos": "/proc/self/root"}),
     "rows far away": _far_rows,
@@ -154,7 +217,13 @@ except cc.ChordcacheError:
 
 COMMANDS = (
     *(["info", "cache"], ["ls", "cache"], ["verify", "cache", "--deep", "-j1"], ["merge", "cache", "-o", "merged"]),
-    *(["gc", "cache", "--yes"], ["verify", "cache", "--repair", "-j1"], ["report", "cache", "-o", "report.html"]),
+    *(
+        ["unpack", "cache"],
+        ["pack", "cache"],
+        ["gc", "cache", "--yes"],
+        ["verify", "cache", "--repair", "-j1"],
+        ["report", "cache", "-o", "report.html"],
+    ),
 )
 
 

@@ -12,7 +12,7 @@ import pytest
 from helpers.ffmpeg import copy_start
 
 import chordcache as cc
-from chordcache.storage.known_sidecars import write_catalog
+from chordcache.storage.sidecars import write_catalog
 
 ONE_BUILD = """
 import pathlib, sys, time

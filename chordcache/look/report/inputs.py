@@ -16,8 +16,8 @@ from chordcache.index.index_files import Index, cached_index, read_index
 from chordcache.read.cache import Cache
 from chordcache.read.video import Video
 from chordcache.records import VideoRecord
-from chordcache.storage.layout import iter_keys, key_of
-from chordcache.storage.sidecar import read_sidecar
+from chordcache.storage.layout import key_of
+from chordcache.storage.sidecars import Sidecars
 
 
 class Entry(NamedTuple):
@@ -95,7 +95,8 @@ class CacheInput:
         except (NotFoundError, DamageError) as error:
             self.cache = Cache.without_catalog(path)
             self.problem = str(error)
-            self._keys = sorted(iter_keys(path))
+            self._sidecars = Sidecars(path)
+            self._keys = self._sidecars.sorted_keys()
         self._records = RecordsByKey(path)
         self.index_problem = self._records.problem
 
@@ -112,7 +113,7 @@ class CacheInput:
             if self._keys is None:
                 video = self.cache[position]
             else:
-                video = Video(self.cache.path, read_sidecar(self.cache.path, self._keys[position]))
+                video = Video(self.cache.path, self._sidecars.read(self._keys[position]))
         except ChordcacheError:  # `verify` reports it
             return None
         return Entry(video.key, video, self._records.get(video.key))

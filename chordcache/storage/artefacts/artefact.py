@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import os
+import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -21,8 +22,9 @@ import numpy as np
 
 from chordcache.digests import digest64
 from chordcache.errors import DamageError, UnreadableError, UsageError, printable
-from chordcache.records import FeatureInfo
+from chordcache.records import FeatureInfo, Packed
 from chordcache.storage import opener
+from chordcache.storage.layout import pack_file
 
 DIGESTS = ".xxh3_64"
 """Suffix of the name of the whole array that holds a streamed array's digests."""
@@ -133,6 +135,8 @@ class Artefact(ABC):
         Its size according to the sidecar [bytes].
     claims : Claims, optional
         The other statements of the sidecar. None for a file that this process has just written.
+    packed : Packed, optional
+        Its place in a pack. None for a file of its own.
 
     Raises
     ------
@@ -140,27 +144,31 @@ class Artefact(ABC):
         If the file is missing, has another size or is not such an artefact.
     """
 
-    def __init__(self, path: Path, num_bytes: int, claims: Claims | None = None) -> None:
+    def __init__(self, path: Path, num_bytes: int, claims: Claims | None = None, packed: Packed | None = None) -> None:
         self.path = path
         self._claims = claims and claims.of_file(path)
         self._layouts: dict[str, Layout] = {}
         self._arrays: dict[str, np.ndarray] = {}
         self._checked: dict[str, np.ndarray] = {}
         self._streamed: frozenset[str] | None = None
+        self._start = 0 if packed is None else packed.offset
+        """Place of its first byte in the open file"""
         try:
-            self._fd = _open(path)
+            self._fd = _open(path, packed)
         except UnreadableError as error:
             raise DamageError(str(error).rstrip(".")) from None
         except OSError as error:
-            raise DamageError(f"cannot read '{printable(path)}': {error.strerror}") from None
-        size = os.fstat(self._fd).st_size
-        if size != num_bytes:
-            os.close(self._fd)
-            raise self._damage(f"got {size} bytes, expected {num_bytes}")
+            raise DamageError(f"cannot read '{printable(error.filename or path)}': {error.strerror}") from None
+        # Not by a ``close`` of the last user: another thread may still read
+        self._close = weakref.finalize(self, os.close, self._fd)
+        size = os.fstat(self._fd).st_size - self._start
+        if size != num_bytes and (packed is None or size < num_bytes):
+            self._close()
+            raise self._damage(f"got {max(0, size)} bytes, expected {num_bytes}")
 
     def close(self) -> None:
-        """Release the file."""
-        os.close(self._fd)
+        """Release the file now. It is released with its last user otherwise."""
+        self._close()
 
     @property
     def streamed(self) -> frozenset[str]:
@@ -321,10 +329,10 @@ class Artefact(ABC):
         """Yield the record of each number in [0, num_rows), unchecked. Raise ``DamageError`` if one is missing."""
 
 
-def _open(path: Path) -> int:
-    """Open an artefact. It is in a folder of a folder of its cache, also while it is a partial file."""
+def _open(path: Path, packed: Packed | None) -> int:
+    """Open an artefact, or its pack. It is in a folder of a folder of its cache, also while it is a partial file."""
     cache, *names = (str(path) if path.is_absolute() else os.path.abspath(path)).rsplit("/", 3)
-    return opener.open_file(cache or "/", "/".join(names))
+    return opener.open_file(cache or "/", "/".join(names) if packed is None else pack_file(packed.pack))
 
 
 def checked_out(name: str, shape: tuple[int, ...], dtype: np.dtype[Any], out: np.ndarray | None) -> np.ndarray:

@@ -45,9 +45,10 @@ from chordcache.storage.artefacts.artefact import (
     row_bytes,
     runs,
 )
+from chordcache.storage.artefacts.guarded_files import guard_forks
 from chordcache.storage.artefacts.writer import ArtefactWriter, Spool, StreamedArray, check_choice, write_error
 
-open_files.guard_forks()
+guard_forks()
 
 COMPRESSION = ("none", "lzf", "gzip")
 """Filters that can compress chunks."""

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from chordcache.digests import digest64
+from chordcache.records import Packed
 from chordcache.storage.artefacts import npy
 from chordcache.storage.artefacts.artefact import DIGESTS, Artefact, Claims, Layout
 from chordcache.storage.artefacts.chains import ChainIndex
@@ -41,8 +42,8 @@ _MAX_CHAINS = 16
 class LmdbArtefact(Artefact):
     """An environment that was published."""
 
-    def __init__(self, path: Path, num_bytes: int, claims: Claims | None = None) -> None:
-        super().__init__(path, num_bytes, claims)
+    def __init__(self, path: Path, num_bytes: int, claims: Claims | None = None, packed: Packed | None = None) -> None:
+        super().__init__(path, num_bytes, claims, packed)
         self._num_bytes = num_bytes
         self._chains: ChainIndex | None = None
         self._stream = Layout(0)
@@ -97,7 +98,7 @@ class LmdbArtefact(Artefact):
         if not (start >= 0 and 0 <= size <= self._num_bytes - start):
             raise self._damage(f"bytes {start} to {start + size} lie outside of it")
         try:
-            data = os.pread(self._fd, size, start)
+            data = os.pread(self._fd, size, self._start + start)
         except OSError as error:
             raise self._damage(error) from None
         if len(data) < size:
@@ -113,7 +114,7 @@ class LmdbArtefact(Artefact):
     def _read_into(self, start: int, memory: memoryview) -> None:
         while memory:
             try:
-                num_read = os.preadv(self._fd, [memory], start)
+                num_read = os.preadv(self._fd, [memory], self._start + start)
             except OSError as error:
                 raise self._damage(error) from None
             if not num_read:

@@ -13,12 +13,13 @@ Start of a member::
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import struct
 import zipfile
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +28,7 @@ from typing import IO, Any
 import numpy as np
 
 from chordcache.errors import CacheWriteError, UsageError
+from chordcache.records import Packed
 from chordcache.storage.artefacts import npy, open_files
 from chordcache.storage.artefacts.artefact import Artefact, Claims, Layout, row_bytes
 from chordcache.storage.artefacts.writer import ArtefactWriter, Spool, StreamedArray, write_error
@@ -111,29 +113,48 @@ class _Member:
     dtype: np.dtype[Any]
 
 
-class _Directory(io.FileIO):
-    """The file as zipfile reads it: the list of members, which is short. A forged one may claim a whole sparse file."""
+class _Directory(io.RawIOBase):
+    """The artefact as zipfile reads it: the list of members, which is short. A forged one may claim a sparse file."""
+
+    def __init__(self, read: Callable[[int, int], bytes], num_bytes: int) -> None:
+        self._read_at = read
+        self._num_bytes = num_bytes
+        self._position = 0
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._position
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        start = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._num_bytes}[whence]
+        if start + offset < 0:
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+        self._position = start + offset
+        return self._position
 
     def read(self, size: int | None = -1) -> bytes:
-        most = _MAX_DIRECTORY_BYTES + 1
-        data = super().read(most if size is None or size < 0 else min(size, most)) or b""
-        if len(data) == most:
+        rest = self._num_bytes - self._position
+        num_bytes = max(0, rest if size is None or size < 0 else min(size, rest))
+        if num_bytes > _MAX_DIRECTORY_BYTES:
             raise zipfile.BadZipFile(f"its list of members has more than {_MAX_DIRECTORY_BYTES} bytes")
+        data = self._read_at(self._position, num_bytes)
+        self._position += len(data)
         return data
 
 
 class NpzArtefact(Artefact):
     """An open ``.npz``."""
 
-    def __init__(self, path: Path, num_bytes: int, claims: Claims | None = None) -> None:
-        super().__init__(path, num_bytes, claims)
+    def __init__(self, path: Path, num_bytes: int, claims: Claims | None = None, packed: Packed | None = None) -> None:
+        super().__init__(path, num_bytes, claims, packed)
         self._num_bytes = num_bytes
         self._members: dict[str, _Member] = {}
         try:
             with (
                 self._errors(),
-                _Directory(self._fd, closefd=False) as file,
-                zipfile.ZipFile(file) as archive,
+                zipfile.ZipFile(_Directory(self._read, num_bytes)) as archive,
             ):
                 self._infos = self._read_directory(archive)
         except BaseException:  # cleanup boundary
@@ -180,10 +201,11 @@ class NpzArtefact(Artefact):
         return start
 
     def _read(self, offset: int, num_bytes: int) -> bytes:
-        """Return bytes of the file, fewer at its end. Raises ``OSError``."""
-        if offset > self._num_bytes:  # a forged offset may be more than the system call takes
+        """Return bytes of the artefact, fewer at its end. Raises ``OSError``."""
+        num_bytes = min(num_bytes, self._num_bytes - offset)
+        if num_bytes <= 0:  # a forged offset may be more than the system call takes
             return b""
-        return os.pread(self._fd, num_bytes, offset)
+        return os.pread(self._fd, num_bytes, self._start + offset)
 
     def _content(self, info: zipfile.ZipInfo) -> bytes:
         """Return the content of a member, compared with its CRC."""
@@ -206,7 +228,7 @@ class NpzArtefact(Artefact):
         rest = out.reshape(-1).view(np.uint8).data
         with self._errors():
             while rest:
-                num_read = os.preadv(self._fd, [rest], offset)
+                num_read = os.preadv(self._fd, [rest], self._start + offset)
                 if not num_read:
                     raise self._damage(f"it ends within row {stop - 1} of '{name}'")
                 rest, offset = rest[num_read:], offset + num_read

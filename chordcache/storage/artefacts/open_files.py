@@ -1,34 +1,31 @@
 """The artefacts that this process has open.
 
-Opening an artefact takes longer than reading a clip of it, so a process keeps some of them open. HDF5 does not survive
-a fork with open files, so that the registry is emptied before a fork.
+Opening an artefact takes longer than reading a clip of it, so a process keeps those that it opened last. Threads and
+forked processes share flat files, which are read by position. For HDF5, see ``guarded_files``.
 """
 
 from __future__ import annotations
 
-import os
-import threading
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
-from itertools import islice
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from chordcache.errors import DamageError, printable
+from chordcache.records import Packed
+from chordcache.storage.artefacts import guarded_files
 from chordcache.storage.artefacts.artefact import Artefact, Claims, row_bytes
+from chordcache.storage.artefacts.guarded_files import inode_of
 from chordcache.storage.artefacts.tiers import load, tier_of
 from chordcache.storage.artefacts.writer import ArtefactWriter
+from chordcache.storage.layout import pack_file
 
 FRAME_ARRAYS = ("pts_seconds", "source_frames", "keyframes")
 """Whole arrays about the frames of a video, which each of its artefacts has."""
 
 _MAX_OPEN = 64
-"""Number of artefacts that a process keeps open."""
-
-_FORK_PATIENCE_SECONDS = 5
-"""Time that a fork waits for readers in other threads [seconds]. A clip takes milliseconds."""
+"""Number of flat artefacts that a process keeps open."""
 
 _CHECK_RECORDS = 1000
 """Number of records that are checked at once."""
@@ -58,125 +55,35 @@ def create_artefact(path: Path, **options: Any) -> ArtefactWriter:
     return writer
 
 
-def _open(path: Path, num_bytes: int, claims: Claims | None) -> Artefact:
-    artefact: Artefact = load(tier_of(path).artefact)(path, num_bytes, claims)
+def _open(path: Path, *details: Any) -> Artefact:
+    artefact: Artefact = load(tier_of(path).artefact)(path, *details)
     return artefact
 
 
-def _inode(path: Path) -> tuple[int, int] | None:
-    try:
-        status = os.stat(path)
-    except OSError:
-        return None
-    return status.st_dev, status.st_ino
+_flat: OrderedDict[tuple[Path, Packed | None], tuple[tuple[int, int] | None, Artefact]] = OrderedDict()
+"""Flat artefacts by path and place, each with its inode, the one opened first at the front. A lock is not used,
+since a fork could copy one that another thread holds: each call is atomic. The last user of an artefact closes it."""
 
 
-@dataclass(eq=False)
-class _Entry:
-    artefact: Artefact
-    inode: tuple[int, int] | None
-    num_users: int = 0
-
-
-class _Registry:
-    """The open artefacts of this process, least recently used first."""
-
-    def __init__(self) -> None:
-        self._leaked: list[object] = []
-        self._reset()
-
-    def _reset(self) -> None:
-        self._open: OrderedDict[Path, _Entry] = OrderedDict()
-        self._replaced: list[_Entry] = []  # still in use, although another file has their name now
-        self._changed = threading.Condition()
-        self._is_forking = False
-
-    def acquire(self, path: Path, num_bytes: int, claims: Claims | None) -> _Entry:
-        with self._changed:
-            self._changed.wait_for(lambda: not self._is_forking)
-            entry = self._open.get(path)
-            if entry is not None and entry.inode != _inode(path):
-                self._retire(path)
-                entry = None
-            if entry is None:
-                inode = _inode(path)  # before the open: if the file is replaced meanwhile, the next user sees it
-                entry = self._open[path] = _Entry(_open(path, num_bytes, claims), inode)
-            self._open.move_to_end(path)
-            entry.num_users += 1
-            self._close_idle(len(self._open) - _MAX_OPEN)
-            return entry
-
-    def release(self, entry: _Entry) -> None:
-        with self._changed:
-            entry.num_users -= 1
-            if not entry.num_users and entry in self._replaced:
-                self._replaced.remove(entry)
-                entry.artefact.close()
-            self._changed.notify_all()
-
-    def forget(self, path: Path) -> None:
-        with self._changed:
-            entry = self._open.get(path)
-            if entry is not None and not entry.num_users:
-                self._retire(path)
-
-    def _retire(self, path: Path) -> None:
-        entry = self._open.pop(path)
-        if entry.num_users:
-            self._replaced.append(entry)
-        else:
-            entry.artefact.close()
-
-    def _close_idle(self, at_most: int) -> None:
-        idle = (path for path, entry in self._open.items() if not entry.num_users)
-        for path in list(islice(idle, max(0, at_most))):
-            self._retire(path)
-
-    def before_fork(self) -> None:
-        """Let no new reader in, wait for the current readers, close everything."""
-        with self._changed:
-            self._is_forking = True
-            self._changed.wait_for(
-                lambda: not self._replaced and not any(entry.num_users for entry in self._open.values()),
-                timeout=_FORK_PATIENCE_SECONDS,
-            )
-            self._close_idle(len(self._open))
-
-    def after_fork_in_parent(self) -> None:
-        with self._changed:
-            self._is_forking = False
-            self._changed.notify_all()
-
-    def after_fork_in_child(self) -> None:
-        # These belong to threads that the child does not have, so the child must not close them
-        self._leaked += [self._open, self._replaced]
-        self._reset()
-
-
-_registry = _Registry()
-
-
-def guard_forks() -> None:
-    """Register the hook that empties the registry before a fork, so that it runs before the hooks registered so far.
-
-    h5py takes its own lock before a fork, and a reader that waits for that lock would never release its artefact. So
-    the HDF5 store calls this function again after it has loaded h5py. Emptying the registry twice does no harm.
-    """
-    os.register_at_fork(
-        before=_registry.before_fork,
-        after_in_parent=_registry.after_fork_in_parent,
-        after_in_child=_registry.after_fork_in_child,
-    )
-
-
-guard_forks()
+def _flat_artefact(path: Path, num_bytes: int, claims: Claims | None, packed: Packed | None) -> Artefact:
+    # The inode is read before the file is opened: if the file is replaced meanwhile, the next user sees it
+    inode = inode_of(path if packed is None else path.parents[2] / pack_file(packed.pack))
+    known, artefact = _flat.get((path, packed), (None, None))
+    if artefact is None or known != inode:
+        artefact = _open(path, num_bytes, claims, packed)
+        _flat[path, packed] = inode, artefact
+    with suppress(KeyError):  # another thread may have removed it
+        _flat.move_to_end((path, packed))
+        while len(_flat) > _MAX_OPEN:
+            _flat.popitem(last=False)
+    return artefact
 
 
 @contextmanager
-def open_artefact(path: Path, num_bytes: int, claims: Claims | None = None) -> Iterator[Artefact]:
-    """Open an artefact, or return it if this process has it open.
-
-    Do not fork while an artefact is in use. The child of a fork opens its own.
+def open_artefact(
+    path: Path, num_bytes: int, claims: Claims | None = None, packed: Packed | None = None
+) -> Iterator[Artefact]:
+    """Open an artefact, or return it if this process has it open. Do not fork while one of HDF5 is in use.
 
     Parameters
     ----------
@@ -186,6 +93,8 @@ def open_artefact(path: Path, num_bytes: int, claims: Claims | None = None) -> I
         Its size according to the sidecar [bytes].
     claims : Claims, optional
         The other statements of the sidecar, see ``Artefact``.
+    packed : Packed, optional
+        Its place in a pack, see ``Artefact``.
 
     Raises
     ------
@@ -194,16 +103,19 @@ def open_artefact(path: Path, num_bytes: int, claims: Claims | None = None) -> I
     DamageError
         If the file is missing, has another size or is not such an artefact.
     """
-    entry = _registry.acquire(path, num_bytes, claims)
-    try:
-        yield entry.artefact
-    finally:
-        _registry.release(entry)
+    if tier_of(path).is_flat:
+        yield _flat_artefact(path, num_bytes, claims, packed)
+    else:
+        with guarded_files.use(path, lambda: _open(path, num_bytes, claims)) as artefact:
+            yield artefact
 
 
 def forget(path: Path) -> None:
     """Close an artefact, unless it is in use."""
-    _registry.forget(path)
+    for name, packed in list(_flat):
+        if name == path:
+            _flat.pop((name, packed), None)
+    guarded_files.forget(path)
 
 
 def check_artefact(
@@ -212,6 +124,7 @@ def check_artefact(
     num_rows: Mapping[str, int],
     *,
     claims: Claims | None = None,
+    packed: Packed | None = None,
     whole: Collection[str] = FRAME_ARRAYS,
     look: Callable[[str, int, Any], None] | None = None,
 ) -> None:
@@ -221,7 +134,7 @@ def check_artefact(
 
     Parameters
     ----------
-    path, num_bytes, claims
+    path, num_bytes, claims, packed
         As in ``open_artefact``.
     num_rows : mapping of str to int
         Name of every streamed array to its number of rows.
@@ -236,7 +149,7 @@ def check_artefact(
     DamageError
         At the first row, record or array that changed. Also if an array is missing, unexpected, or of another length.
     """
-    with open_artefact(path, num_bytes, claims) as artefact:
+    with open_artefact(path, num_bytes, claims, packed) as artefact:
         _check_names(artefact, num_rows, whole)
         for name in num_rows:
             done = 0

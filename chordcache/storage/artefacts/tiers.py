@@ -31,6 +31,8 @@ class Tier:
     """Function that returns the writer's keyword arguments"""
     one_file: bool = False
     """True if all features of a video share a file. Otherwise each has its own"""
+    is_flat: bool = True
+    """True if files are read by position, so that threads and forked processes can share an open one"""
 
 
 def _frames(config: Config) -> tuple[str, ...]:
@@ -81,6 +83,7 @@ TIERS: Mapping[str, Tier] = {
         features=_listed,
         options=_hdf5_options,
         one_file=True,
+        is_flat=False,
     ),
 }
 """Name of each tier to the tier, in the order in which readers look for a feature."""

@@ -40,7 +40,7 @@ from chordcache.errors import ChordcacheError, DamageError, LockedError, NotFoun
 from chordcache.index.grouping import IndexRows
 from chordcache.index.index_files import Index, temporary_index
 from chordcache.records import Record, VideoRecord
-from chordcache.storage import opener
+from chordcache.storage import feature_files, opener
 from chordcache.storage.atomic import check_space, no_space_as_error
 from chordcache.storage.layout import key_of, sidecar_file
 from chordcache.storage.lock import locked, locked_beside
@@ -290,7 +290,7 @@ def _broken_files(cache: Path, key: str) -> Iterator[str]:
     with suppress(NotFoundError, DamageError):
         sidecar = read_sidecar(cache, key)
         for info in {info.file: info for info in sidecar.features if info.file is not None}.values():
-            if not opener.has_content(cache, str(info.file), info.num_bytes, info.digest):
+            if not feature_files.is_intact(cache, info):
                 yield str(info.file)
 
 

@@ -32,10 +32,10 @@ from chordcache.sources.media_file import MP4Source, Show, naming
 from chordcache.storage.artefacts.open_files import forget
 from chordcache.storage.artefacts.tiers import TIERS
 from chordcache.storage.cache_header import Header, write_header
-from chordcache.storage.known_sidecars import write_catalog
 from chordcache.storage.layout import key_of
 from chordcache.storage.quarantine import Failure
 from chordcache.storage.sidecar import Sidecar
+from chordcache.storage.sidecars import write_catalog
 from chordcache.train.misses.source_frames import SourceFrames, sidecar_of
 
 

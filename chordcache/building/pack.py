@@ -1,0 +1,181 @@
+"""``pack`` and ``unpack``: move the sidecars and files of videos into packs, and out of them, without decoding."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from chordcache.engine import terminal
+from chordcache.engine.signals import stop_signals
+from chordcache.errors import UsageError
+from chordcache.records import FeatureInfo
+from chordcache.storage import atomic, feature_files, layout, opener
+from chordcache.storage.cache_header import read_header
+from chordcache.storage.lock import locked
+from chordcache.storage.packs import packable, write_pack
+from chordcache.storage.run_log import recorded
+from chordcache.storage.sidecar import Sidecar
+from chordcache.storage.sidecars import Sidecars, write_catalog
+
+PACK_BYTES = 1 << 30
+"""Default size of a pack [bytes]"""
+
+
+@dataclass(frozen=True)
+class PackSummary:
+    """The result of ``pack`` or ``unpack``."""
+
+    num_videos: int
+    """Number of videos that were moved"""
+    num_packs: int
+    """Number of packs that were written"""
+    num_bytes: int
+    """Size of the files of these videos [bytes]"""
+
+
+def pack(cache: str | Path, *, size: int = PACK_BYTES, progress: bool = False) -> PackSummary:
+    """Move the sidecars and files of a cache into packs, so that it has few files. The cache reads as before.
+
+    Files of HDF5 stay where they are. The former files stay until ``collect_garbage`` removes them, and until then the
+    cache takes twice its space. Packs that have less than half of ``size`` in use are packed again.
+
+    Parameters
+    ----------
+    cache : str or Path
+        A cache that no process builds.
+    size : int
+        Size of a pack [bytes], at least 1 MiB. A larger video has a pack of its own.
+    progress : bool
+        True to show a progress bar on standard error, if that is a terminal.
+
+    Returns
+    -------
+    PackSummary
+        Counts. They are 0 if there is nothing to pack.
+
+    Raises
+    ------
+    UsageError
+        If the size is too small.
+    NotFoundError, FormatVersionError
+        If the folder is not a cache of this format.
+    DamageError
+        If a sidecar or a file is not what was written. Repair the cache, then call again.
+    LockedError
+        If another process writes to the cache.
+    NoSpaceError, StoppedError
+        As their names say. The same call resumes.
+    """
+    if size < 1 << 20:
+        raise UsageError(f"size: got {size} bytes, expected at least 1 MiB")
+    folder = Path(cache).absolute()
+    read_header(folder)  # raises before a lock is made in a folder that is not a cache
+    with stop_signals(), locked(folder), recorded(folder, "pack") as notes:
+        atomic.remove_partials(folder)
+        sidecars = Sidecars(folder)
+        keys = _keys_to_pack(sidecars, size)
+        num_videos = num_packs = num_bytes = 0
+        with terminal.progress_bar(len(keys), "video", shown=progress) as bar:
+            for group in _groups(map(sidecars.read_stored, keys), size):
+                write_pack(folder, group, sidecars.packs.last_number + num_packs + 1)
+                for sidecar in group:
+                    opener.remove(folder, layout.sidecar_file(sidecar.key))
+                    bar.update()
+                num_videos, num_packs = num_videos + len(group), num_packs + 1
+                num_bytes += sum(map(_num_bytes, group))
+        if num_packs:
+            atomic.sync_folders(folder, "videos")  # before files of these videos are removed
+            write_catalog(folder)
+        notes.counts = {"num_done": num_videos, "num_packs": num_packs}
+        notes.num_bytes = num_bytes
+    return PackSummary(num_videos, num_packs, num_bytes)
+
+
+def _num_bytes(sidecar: Sidecar) -> int:
+    return sum(info.num_bytes for info in packable(sidecar))
+
+
+def _keys_to_pack(sidecars: Sidecars, size: int) -> list[str]:
+    """Return the videos that are not in packs, and those in packs that have less than half of ``size`` in use."""
+    alone: list[str] = []
+    num_used: dict[str, int] = dict.fromkeys(sidecars.packs.numbers, 0)
+    packed: dict[str, list[str]] = {name: [] for name in num_used}
+    for key in sidecars.sorted_keys():
+        sidecar = sidecars.read(key)
+        owner = sidecars.packs.owner(key)
+        if owner is None or opener.exists(sidecars.cache, layout.sidecar_file(key)):
+            alone.append(key)
+        else:
+            packed[owner].append(key)
+            num_used[owner] += _num_bytes(sidecar)
+    sparse = [name for name, num_bytes in num_used.items() if num_bytes < size / 2 and packed[name]]
+    if not alone and all(num_used[name] > _pack_bytes(sidecars, name) / 2 for name in sparse) and len(sparse) < 2:
+        return []
+    return sorted([*alone, *(key for name in sparse for key in packed[name])])
+
+
+def _pack_bytes(sidecars: Sidecars, name: str) -> int:
+    return opener.size_of(sidecars.cache, layout.pack_file(name))
+
+
+def _groups(sidecars: Iterable[Sidecar], size: int) -> Iterator[list[Sidecar]]:
+    """Yield videos whose files together have at most ``size`` bytes, or a single one."""
+    group: list[Sidecar] = []
+    num_bytes = 0
+    for sidecar in sidecars:
+        if group and num_bytes + _num_bytes(sidecar) > size:
+            yield group
+            group, num_bytes = [], 0
+        group.append(sidecar)
+        num_bytes += _num_bytes(sidecar)
+    if group:
+        yield group
+
+
+def unpack(cache: str | Path, *, progress: bool = False) -> PackSummary:
+    """Give all videos in packs files of their own again. ``collect_garbage`` removes the packs.
+
+    Parameters
+    ----------
+    cache, progress
+        As in ``pack``.
+
+    Returns
+    -------
+    PackSummary
+        Counts of what was moved. ``num_packs`` is the number of packs that are not used any more.
+
+    Raises as ``pack`` does.
+    """
+    folder = Path(cache).absolute()
+    read_header(folder)
+    with stop_signals(), locked(folder), recorded(folder, "unpack") as notes:
+        atomic.remove_partials(folder)
+        sidecars = Sidecars(folder)
+        keys = sidecars.sorted_keys()
+        num_videos = num_bytes = 0
+        with terminal.progress_bar(len(keys), "video", shown=progress) as bar:
+            for key in keys:
+                sidecar = sidecars.read_stored(key)
+                if sidecar.packs or not opener.exists(folder, layout.sidecar_file(key)):
+                    atomic.check_space(folder)
+                    publish_unpacked(folder, sidecar)
+                    num_videos, num_bytes = num_videos + 1, num_bytes + _num_bytes(sidecar)
+                bar.update()
+        if num_videos:
+            write_catalog(folder)
+        notes.counts = {"num_done": num_videos}
+        notes.num_bytes = num_bytes
+    return PackSummary(num_videos, len(sidecars.packs.numbers), num_bytes)
+
+
+def publish_unpacked(cache: Path, sidecar: Sidecar) -> None:
+    """Copy the files of a video out of packs, then publish its sidecar as a file. Raises as ``feature_files.copy``."""
+    infos: dict[str, FeatureInfo] = {str(info.file): info for info in sidecar.features if info.packed is not None}
+    with atomic.partial_folder(cache) as folder:
+        copies = {folder / str(number): file for number, file in enumerate(infos)}
+        for partial, file in copies.items():
+            feature_files.copy(cache, infos[file], partial)
+        atomic.publish_all(cache, copies, are_synced=True)
+    atomic.publish_text(cache, layout.sidecar_file(sidecar.key), sidecar.unpacked().to_line() + "\n")

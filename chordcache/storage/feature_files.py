@@ -1,0 +1,95 @@
+"""The files of features in a cache: each is a file of its own, or a piece of a pack."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import BinaryIO
+
+from chordcache.digests import file_digest
+from chordcache.errors import DamageError, printable
+from chordcache.records import FeatureInfo
+from chordcache.storage import atomic, opener
+from chordcache.storage.artefacts.artefact import Artefact, Claims
+from chordcache.storage.artefacts.open_files import open_artefact
+from chordcache.storage.layout import pack_file
+from chordcache.storage.readable import readable
+
+_BLOCK_BYTES = 1 << 20
+"""Size of the pieces in which a file is read [bytes]"""
+
+
+def open_file(cache: Path, info: FeatureInfo, claims: Claims) -> AbstractContextManager[Artefact]:
+    """Open the file of a feature. Raises as ``open_artefact`` does."""
+    return open_artefact(cache / str(info.file), info.num_bytes, claims, info.packed)
+
+
+def size_of(cache: Path, info: FeatureInfo) -> int:
+    """Return the size of the file of a feature [bytes]. In a pack, the file ends with the pack at the latest.
+
+    Raises ``FileNotFoundError`` if the file or pack is missing, and ``UnreadableError``.
+    """
+    if info.packed is None:
+        return opener.size_of(cache, str(info.file))
+    return max(0, min(info.num_bytes, opener.size_of(cache, pack_file(info.packed.pack)) - info.packed.offset))
+
+
+def _blocks(cache: Path, info: FeatureInfo) -> Iterator[bytes]:
+    """Read the file of a feature."""
+    name = str(info.file) if info.packed is None else pack_file(info.packed.pack)
+    rest = size_of(cache, info)
+    with opener.open_binary(cache, name) as file:
+        file.seek(info.packed.offset if info.packed else 0)
+        with readable(cache / name):
+            while rest and (block := file.read(min(rest, _BLOCK_BYTES))):
+                yield block
+                rest -= len(block)
+
+
+def digest_of(cache: Path, info: FeatureInfo) -> str:
+    """Return the xxh3-128 of the file of a feature, 32 hex digits. Raises as ``size_of`` does."""
+    digest = file_digest()
+    for block in _blocks(cache, info):
+        digest.update(block)
+    return digest.hexdigest()
+
+
+def is_intact(cache: Path, info: FeatureInfo) -> bool:
+    """Return whether the file of a feature can be read and is what was written. One of another size is not read."""
+    try:
+        return info.file is None or (size_of(cache, info) == info.num_bytes and digest_of(cache, info) == info.digest)
+    except OSError:
+        return False
+
+
+def copy(cache: Path, info: FeatureInfo, partial: Path) -> None:
+    """Make a durable file with the content of that of a feature: a hard link, or a copy of a piece or to another disk.
+
+    Raises as ``atomic.link_or_copy`` does, and ``DamageError`` if a pack has other bytes than were written.
+    """
+    if info.packed is None:
+        atomic.link_or_copy(cache, str(info.file), partial)
+        return
+    with atomic.no_space_as_error(partial), open(partial, "wb") as file:
+        append_to(file, cache, info)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def append_to(target: BinaryIO, cache: Path, info: FeatureInfo) -> None:
+    """Copy the file of a feature behind what an open file has, and compare it with its size and digest.
+
+    Raises as ``size_of`` does, ``DamageError``, and ``OSError`` if the target cannot be written.
+    """
+    digest, num_bytes = file_digest(), 0
+    for block in _blocks(cache, info):
+        digest.update(block)
+        num_bytes += len(block)
+        target.write(block)
+    if num_bytes != info.num_bytes or digest.hexdigest() != info.digest:
+        raise DamageError(
+            f"'{printable(cache / str(info.file))}' is damaged: its content is not what was written; run 'chordcache "
+            f"verify --repair {printable(cache)}'"
+        )

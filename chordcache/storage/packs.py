@@ -1,0 +1,277 @@
+"""Packs: the sidecars and files of many videos in one file, so that a cache of a million videos has few files.
+
+A pack is written once. It has the form of a catalog, with the files of its videos between the head and the sidecars::
+
+    head                 as in ``catalog_file``, with the number of the pack
+    files                as they are, each from a multiple of 4096 on, with zeros between them
+    sidecars             sealed lines in the order of keys. Each states the place of its files
+    sections             as in ``catalog_columns``, without mtimes
+
+The files of HDF5 stay beside it, since HDF5 opens files by name. For a video, a sidecar of its own comes before packs,
+and the pack with the largest number before other packs. A video that left the cache is named in ``removed.jsonl``, with
+the largest number of a pack at that time.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from pathlib import Path
+
+from chordcache.digests import file_digest, hex128
+from chordcache.errors import DamageError, NotFoundError, printable
+from chordcache.records import FeatureInfo, Packed, Record, to_json
+from chordcache.storage import feature_files
+from chordcache.storage.artefacts.tiers import TIERS
+from chordcache.storage.atomic import no_space_as_error, partial_file, publish_all
+from chordcache.storage.catalog import Catalog
+from chordcache.storage.catalog_columns import Columns
+from chordcache.storage.catalog_file import HEAD_BYTES, CatalogFile, write_catalog_file
+from chordcache.storage.layout import PACKS, pack_file
+from chordcache.storage.opener import exists, list_folder
+from chordcache.storage.sealed_json import append_line, iter_sealed, seal
+from chordcache.storage.sidecar import Sidecar
+
+REMOVED_FILE = f"{PACKS}/removed.jsonl"
+"""Name of the list of removed videos, relative to the cache"""
+
+_ALIGNMENT = 4096
+_NAME = re.compile(r"([0-9a-f]{32})\.pack")
+_MAX_OPEN = 16
+"""Number of packs that are kept open"""
+
+_BLOCK_BYTES = 1 << 20
+"""Size of the pieces in which a file is read [bytes]"""
+
+
+class _Removal(Record, frozen=True):
+    key: str
+    number: int
+    """Largest number of a pack when the video was removed"""
+
+
+class Pack(Catalog):
+    """A pack opened for reading. Its rows are the sidecars of its videos.
+
+    Parameters
+    ----------
+    cache, name : Path, str
+        Folder of the cache, and name of the pack.
+    file : str, optional
+        Name of its file in the cache, if it is not published yet.
+
+    Raises as ``CatalogFile`` does.
+    """
+
+    def __init__(self, cache: Path, name: str, file: str | None = None) -> None:
+        super().__init__(cache, CatalogFile(cache, file or pack_file(name)))
+        self.name = name
+
+    @property
+    def number(self) -> int:
+        """Number of the pack. Later packs have larger ones."""
+        return self._file.number
+
+    def _first_place(self) -> int:
+        return int(self._offsets[0])
+
+    def check(self) -> Iterator[tuple[str, Sidecar]]:
+        """Check the pack, without the content of its files, and yield key and sidecar of every video."""
+        end = HEAD_BYTES
+        for key, sidecar in super().check():
+            for info in packable(sidecar):
+                if info.packed != Packed(self.name, _aligned(end)):
+                    raise self._damage(f"the files of '{printable(key)}' are not where they were written")
+                self._check_gap(end, info.packed.offset)
+                end = info.packed.offset + info.num_bytes
+            yield key, sidecar
+        if _aligned(end) != self._first_place():
+            raise self._damage("it has bytes that belong to no video")
+        self._check_gap(end, self._first_place())
+
+    def check_content(self, info: FeatureInfo) -> None:
+        """Raise ``DamageError`` if the file of a feature, which lies in this pack, is not what was written."""
+        assert info.packed is not None
+        digest, start, stop = file_digest(), info.packed.offset, info.packed.offset + info.num_bytes
+        for position in range(start, stop, _BLOCK_BYTES):
+            digest.update(self._file.read(position, min(_BLOCK_BYTES, stop - position)))
+        if digest.hexdigest() != info.digest:
+            raise self._damage(f"'{info.file}' is not what was written")
+
+    def _check_gap(self, start: int, stop: int) -> None:
+        if any(self._file.read(start, stop - start)):
+            raise self._damage(f"the bytes from {start} to {stop} are not what was written")
+
+
+def _aligned(position: int) -> int:
+    return -(-position // _ALIGNMENT) * _ALIGNMENT
+
+
+def packable(sidecar: Sidecar) -> list[FeatureInfo]:
+    """Return one feature for each file of a video that goes into a pack, in order."""
+    infos = {info.file: info for info in sidecar.features if info.file is not None and TIERS[info.tier].is_flat}
+    return list(infos.values())
+
+
+class Packs:
+    """The packs of a cache, and the one that counts for each of their videos.
+
+    Parameters
+    ----------
+    cache : Path
+        Folder of the cache.
+    damaged : dict, optional
+        Dict to fill with the name of each damaged pack and its error. Without one, a damaged pack is an error.
+
+    Raises
+    ------
+    DamageError
+        If a pack or the list of removed videos is damaged.
+    UnreadableError
+        If one of them cannot be read.
+    """
+
+    def __init__(self, cache: Path, damaged: dict[str, DamageError] | None = None) -> None:
+        self.numbers: dict[str, int] = {}
+        """Number of each sound pack by its name"""
+        self._cache = cache
+        self._owners: dict[str, str] = {}
+        self._open = lru_cache(_MAX_OPEN)(lambda name: Pack(cache, name))
+        keys: dict[str, list[str]] = {}
+        for name in names_of_packs(cache):
+            try:
+                pack = self._open(name)
+                keys[name], self.numbers[name] = pack.keys(), pack.number
+            except DamageError as error:
+                if damaged is None:
+                    raise
+                damaged[name] = error
+        removed = self._removed() if self.numbers else {}
+        for name in sorted(self.numbers, key=lambda name: (self.numbers[name], name)):
+            for key in keys[name]:
+                if self.numbers[name] > removed.get(key, 0):
+                    self._owners[key] = name
+
+    def _removed(self) -> dict[str, int]:
+        lines = iter_sealed(self._cache, REMOVED_FILE, _Removal, "a removed video")
+        return {removal.key: removal.number for removal in lines}
+
+    @property
+    def last_number(self) -> int:
+        """Largest number of a pack, or 0."""
+        return max(self.numbers.values(), default=0)
+
+    def keys(self) -> list[str]:
+        """Return the keys of all videos in packs that have not left the cache."""
+        return list(self._owners)
+
+    def owner(self, key: str) -> str | None:
+        """Return the name of the pack that counts for a video, or None."""
+        return self._owners.get(key)
+
+    def row(self, key: str) -> tuple[Sidecar, bytes, int] | None:
+        """Return the sidecar of a video, its line, and minus the number of its pack, or None."""
+        name = self._owners.get(key)
+        if name is None:
+            return None
+        row = self._open(name).find_row(key)
+        if row is None:
+            raise DamageError(f"'{printable(self._cache / pack_file(name))}' is damaged: video '{key}' is missing")
+        return *row, -self.numbers[name]
+
+    def remove(self, key: str) -> None:
+        """Take a video out of all packs. A later pack may have it again."""
+        if self._owners.pop(key, None) is not None:
+            append_line(self._cache, REMOVED_FILE, seal(to_json(_Removal(key, self.last_number))))
+
+
+def is_pack_file(file: str) -> bool:
+    """Return whether a file of the folder of packs is one that is written here."""
+    folder, _, name = file.rpartition("/")
+    return file == REMOVED_FILE or (folder == PACKS and _NAME.fullmatch(name) is not None)
+
+
+def read_packed(cache: Path, name: str, key: str) -> Sidecar:
+    """Read the sidecar of a video in a pack. Raises ``DamageError``, ``UnreadableError`` and ``NotFoundError``."""
+    try:
+        sidecar = Pack(cache, name).find(key)
+    except FileNotFoundError:
+        sidecar = None
+    if sidecar is None:
+        raise NotFoundError(f"video '{key}' is not in '{printable(cache / pack_file(name))}'")
+    return sidecar
+
+
+def names_of_packs(cache: Path) -> list[str]:
+    """Return the names of all packs of a cache, sorted."""
+    try:
+        names = list_folder(cache, PACKS)
+    except FileNotFoundError:
+        return []
+    return [match[1] for match in map(_NAME.fullmatch, names) if match]
+
+
+def write_pack(cache: Path, sidecars: Sequence[Sidecar], number: int) -> str:
+    """Write a pack of videos, and publish it. Return its name, which is that of equal content.
+
+    Parameters
+    ----------
+    cache : Path
+        Folder of the cache.
+    sidecars : sequence of Sidecar
+        The videos, in the order of keys.
+    number : int
+        Number of the pack, larger than those of the packs that there are.
+
+    Raises
+    ------
+    DamageError
+        If a file of a video is not what was written.
+    NoSpaceError
+        If the disk is full.
+    """
+    alone = [sidecar.unpacked().to_line() for sidecar in sidecars]
+    name = hex128("\n".join(alone).encode())
+    if exists(cache, pack_file(name)):  # an earlier run was killed after it
+        return name
+    placed, end = _placed(sidecars, name)
+    columns = Columns(end)
+    with partial_file(cache) as partial:
+        with no_space_as_error(partial), open(partial, "xb") as file:
+            for before, after in zip(sidecars, placed, strict=True):
+                for info, there in zip(packable(before), packable(after), strict=True):
+                    assert there.packed is not None
+                    file.write(bytes(there.packed.offset - file.tell()))
+                    feature_files.append_to(file, cache, info)
+            file.write(bytes(end - file.tell()))
+            for sidecar in placed:
+                line = f"{sidecar.to_line()}\n".encode("ascii")
+                file.write(line)
+                columns.add(sidecar, len(line), 0)
+            write_catalog_file(file, len(placed), columns.end, columns.sections(), pack_number=number)
+        _read_back(cache, name, partial)
+        publish_all(cache, {partial: pack_file(name)})
+    return name
+
+
+def _placed(sidecars: Sequence[Sidecar], name: str) -> tuple[list[Sidecar], int]:
+    """Return the sidecars with the places of their files in a pack, and the position behind the files."""
+    placed, end = [], HEAD_BYTES
+    for sidecar in sidecars:
+        places = {}
+        for info in packable(sidecar):
+            places[info.file] = Packed(name, _aligned(end))
+            end = _aligned(end) + info.num_bytes
+        features = tuple(info.replace(packed=places.get(info.file)) for info in sidecar.unpacked().features)
+        placed.append(sidecar.replace(features=features))
+    return placed, _aligned(end)
+
+
+def _read_back(cache: Path, name: str, partial: Path) -> None:
+    """Raise ``DamageError`` if a pack that was just written is not what it should be."""
+    pack = Pack(cache, name, os.path.relpath(partial, cache))
+    for _, sidecar in pack.check():
+        for info in packable(sidecar):
+            pack.check_content(info)

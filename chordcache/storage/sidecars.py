@@ -1,0 +1,155 @@
+"""The sidecars of a cache: files of their own, or lines of packs.
+
+Files that have not changed since the catalog was written are read from the catalog.
+"""
+
+from __future__ import annotations
+
+import os
+from bisect import bisect_left
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from chordcache.errors import ChordcacheError, DamageError, NotFoundError, UnreadableError
+from chordcache.storage import opener
+from chordcache.storage.catalog import Catalog
+from chordcache.storage.catalog_columns import publish_catalog
+from chordcache.storage.layout import iter_keys, pack_file, sidecar_file
+from chordcache.storage.packs import Packs
+from chordcache.storage.sidecar import Sidecar, read_sidecar_line
+
+
+class Sidecars:
+    """The sidecars of a cache.
+
+    Parameters
+    ----------
+    cache : Path
+        Folder of the cache.
+    packs : Packs, optional
+        Its packs, if they were read before. Reading them raises.
+    """
+
+    def __init__(self, cache: Path, packs: Packs | None = None) -> None:
+        self.cache = cache
+        """Folder of the cache"""
+        self.packs = packs or Packs(cache)
+        """Packs of the cache"""
+        self._catalog: Catalog | None = None
+        self._keys: list[str] = []
+        with suppress(ChordcacheError):  # none yet, a damaged one, or one of an earlier version
+            catalog = Catalog(cache)
+            self._keys = catalog.keys()
+            self._catalog = catalog
+
+    def sorted_keys(self) -> list[str]:
+        """Return the keys of all cached videos, sorted. Raises as ``iter_keys`` does."""
+        return sorted({*iter_keys(self.cache), *self.packs.keys()})
+
+    def is_empty(self) -> bool:
+        """Return whether no video is cached. Raises as ``iter_keys`` does."""
+        return not self.packs.keys() and next(iter_keys(self.cache), None) is None
+
+    def has(self, key: str) -> bool:
+        """Return whether a video has a sidecar. Raises ``UnreadableError`` if the system does not say."""
+        return opener.exists(self.cache, sidecar_file(key)) or self.packs.owner(key) is not None
+
+    def read(self, key: str) -> Sidecar:
+        """Return the sidecar of a video. Raises as ``read_sidecar`` does."""
+        return self.row(key)[0]
+
+    def read_or_none(self, key: str) -> Sidecar | None:
+        """Return the sidecar of a video, or None if there is none or it is damaged. Raises ``UnreadableError``."""
+        with suppress(NotFoundError, DamageError):
+            return self.read(key)
+        return None
+
+    def row(self, key: str) -> tuple[Sidecar, bytes, int]:
+        """Return the sidecar of a video, its line, and the mtime of its file, as ``publish_catalog`` takes them."""
+        catalog, position = self._unchanged(key)
+        if catalog is not None:
+            with suppress(DamageError, UnreadableError):
+                return catalog.row(position)
+        return self._stored_row(key)
+
+    def read_stored(self, key: str) -> Sidecar:
+        """Return the sidecar of a video from its file or pack, never from the catalog. Raises as ``read_sidecar``."""
+        return self._stored_row(key)[0]
+
+    def read_stored_or_none(self, key: str) -> Sidecar | None:
+        """Return the same, or None if it is damaged. Raises ``UnreadableError``."""
+        with suppress(NotFoundError, DamageError):
+            return self.read_stored(key)
+        return None
+
+    def _stored_row(self, key: str) -> tuple[Sidecar, bytes, int]:
+        try:
+            mtime_ns = os.lstat(f"{self.cache}/{sidecar_file(key)}").st_mtime_ns  # before the read: it may be replaced
+        except OSError:
+            mtime_ns = 0
+        try:
+            return *read_sidecar_line(self.cache, key), mtime_ns
+        except NotFoundError:
+            row = self.packs.row(key)
+            if row is None:
+                raise
+            return row
+
+    def files(self, key: str) -> set[str]:
+        """Return the names of the files and packs of a video. Raises as ``read_sidecar`` does."""
+        catalog, position = self._unchanged(key)
+        if catalog is not None:
+            with suppress(DamageError, UnreadableError, ValueError):
+                return catalog.files(position)
+        sidecar, _, mtime_ns = self.row(key)
+        files = {
+            pack_file(info.packed.pack) if info.packed else str(info.file) for info in sidecar.features if info.file
+        }
+        pack = self.packs.owner(key) if mtime_ns < 0 else None
+        return files | ({pack_file(pack)} if pack else set())
+
+    def _unchanged(self, key: str) -> tuple[Catalog | None, int]:
+        """Return the catalog and the position of a video in it, or None if its own file must be read."""
+        position = bisect_left(self._keys, key)
+        if self._catalog is None or self._keys[position : position + 1] != [key]:
+            return None, 0
+        with suppress(DamageError, UnreadableError):
+            if self._catalog.is_unchanged(position, key):
+                return self._catalog, position
+        return None, 0
+
+    def are_those_of_catalog(self) -> bool:
+        """Return whether the catalog names the videos that have a sidecar, and none of them has changed."""
+        catalog = self._catalog
+        return (
+            catalog is not None
+            and self.sorted_keys() == self._keys
+            and all(self.is_current(catalog, position, key) for position, key in enumerate(self._keys))
+        )
+
+    def is_current(self, catalog: Catalog, position: int, key: str) -> bool:
+        """Return whether a row of a catalog was written from the sidecar that a video has now. It is not read."""
+        if catalog.is_unchanged(position, key):
+            return True
+        pack = self.packs.owner(key)
+        is_packed = pack is not None and not opener.exists(self.cache, sidecar_file(key))
+        return is_packed and catalog.mtime_ns(position) == -self.packs.numbers[str(pack)]
+
+
+def write_catalog(cache: Path) -> None:
+    """Rebuild the catalog from the sidecars and replace it atomically. It skips damaged sidecars, see ``verify``."""
+    publish_catalog(cache, _sound_rows(Sidecars(cache)))
+
+
+def update_catalog(cache: Path) -> None:
+    """Rebuild the catalog if a sidecar has changed since it was written."""
+    sidecars = Sidecars(cache)
+    if not sidecars.are_those_of_catalog():
+        publish_catalog(cache, _sound_rows(sidecars))
+
+
+def _sound_rows(sidecars: Sidecars) -> Iterator[tuple[Sidecar, bytes, int]]:
+    for key in sidecars.sorted_keys():
+        with suppress(DamageError):
+            yield sidecars.row(key)
