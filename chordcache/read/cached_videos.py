@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
@@ -22,57 +23,52 @@ from chordcache.storage.quarantine import read_quarantined
 Sample = TypeVar("Sample")
 
 
-class VideoSet(Protocol):
-    """The videos of a dataset, in any place. Picklable, and read by several threads at a time."""
+class VideoSet(ABC):
+    """Base class of the videos of a dataset, in any place. Picklable, and read by several threads at a time."""
 
     labels: list[str]
     """All labels that a video may have, sorted"""
-
     columns: Mapping[str, str]
     """Extra column to its type, if it is not text"""
+
+    @abstractmethod
+    def __len__(self) -> int: ...
 
     @property
     def num_named(self) -> int | None:
         """Number of videos that ``annotation_names`` counts. None if it counts others too."""
-        ...
+        return len(self)
 
     @property
+    @abstractmethod
     def stereo(self) -> str:
         """Eye of stereo pictures that the videos show, as ``frames.stereo`` of a config."""
-        ...
 
+    @abstractmethod
     def annotation_names(self) -> AnnotationNames:
         """Return the names in the annotations of all videos."""
-        ...
 
     def feature_states(self, feature: str) -> np.ndarray:
         """Return the ``FeatureState`` of a feature in every video [shape=(len(self),), dtype=uint8].
 
         A video that is read from its source counts as CACHED.
         """
-        ...
+        return np.full(len(self), FeatureState.CACHED, np.uint8)
 
-    def keys_of(self, positions: np.ndarray) -> list[str]:
-        """Return the keys of some videos."""
-        ...
-
+    @abstractmethod
     def keep(self, mask: np.ndarray) -> None:
         """Leave out the videos where the mask [shape=(len(self),), dtype=bool] is False."""
-        ...
 
-    def __len__(self) -> int: ...
-
+    @abstractmethod
     def numbered_labels(self) -> tuple[list[str], np.ndarray]:
         """Return all labels, and the position there of every video's [shape=(len(self),), dtype=int], -1 for none."""
-        ...
 
+    @abstractmethod
     def read(self, position: int, sample: Callable[[FeatureReader, Video], Sample]) -> Sample:
         """Return the result of ``sample`` for a video and a reader of its features."""
-        ...
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027 # files are only open while a sample is read
         """Close what is open in this process. It is opened again when a video is read."""
-        ...
 
 
 def stereo_of(cache: Cache) -> str:
@@ -80,10 +76,8 @@ def stereo_of(cache: Cache) -> str:
     return config_from_json(read_header(cache.path).config, trusted=()).picture.stereo
 
 
-class CachedVideos:
-    """All videos of a cache in the order of their keys, or some of them.
-
-    Picklable. Each process opens the cache itself.
+class CachedVideos(VideoSet):
+    """All videos of a cache in the order of their keys, or some of them. Each process opens the cache itself.
 
     Parameters
     ----------
@@ -114,16 +108,14 @@ class CachedVideos:
         self._num_videos = len(cache if self._keys is None else self._keys)
         self._leave_out_failed(features)
         self.labels = cache.labels()
-        """The distinct labels of the whole cache, sorted"""
-        self.columns: Mapping[str, str] = dict(read_header(cache.path).columns)
-        """Extra column to its type, if it is not text"""
+        self.columns = dict(read_header(cache.path).columns)
 
     def _leave_out_failed(self, features: Sequence[str]) -> None:
         lacks = [self.feature_states(name) == FeatureState.NOT_BUILT for name in features]
         lacking = np.flatnonzero(np.any(lacks, axis=0)) if lacks else np.empty(0, np.int64)
         failures = read_quarantined(self._cache.path) if len(lacking) else {}
         failed = {
-            int(n): failures[key] for n, key in zip(lacking, self.keys_of(lacking), strict=True) if key in failures
+            int(n): failures[key] for n, key in zip(lacking, self._keys_at(lacking), strict=True) if key in failures
         }
         if 0 < len(failed) < len(self):
             causes = Counter(failure.cause for failure in failed.values())
@@ -137,11 +129,11 @@ class CachedVideos:
         return repr(self._cache)
 
     def annotation_names(self) -> AnnotationNames:
-        """Return the names in the annotations of all videos of the cache."""
+        """Return the names in the annotations of all videos of the cache. See ``VideoSet``."""
         return self._cache.annotation_names()
 
     def feature_states(self, feature: str) -> np.ndarray:
-        """Return the ``FeatureState`` of a feature in every video [shape=(len(self),), dtype=uint8]."""
+        """Return the state of a feature in every video. See ``VideoSet``."""
         states = self._cache.feature_states(feature)
         if self._keys is None:
             return states
@@ -150,29 +142,28 @@ class CachedVideos:
         chosen: np.ndarray = states[self._positions]
         return chosen
 
-    def keys_of(self, positions: np.ndarray) -> list[str]:
-        """Return the keys of some videos."""
+    def _keys_at(self, positions: np.ndarray) -> list[str]:
         keys = np.array(self._cache.keys(), np.bytes_) if self._keys is None else self._keys
         return [key.decode() for key in keys[positions]]
 
     def keep(self, mask: np.ndarray) -> None:
-        """Leave out the videos where the mask [shape=(len(self),), dtype=bool] is False."""
-        self._keys = np.array(self.keys_of(np.flatnonzero(mask)), np.bytes_)
+        """Leave out the videos where the mask is False. See ``VideoSet``."""
+        self._keys = np.array(self._keys_at(np.flatnonzero(mask)), np.bytes_)
         self._num_videos = len(self._keys)
         self._positions = None
 
     @property
     def num_named(self) -> int | None:
-        """Number of videos that ``annotation_names`` counts. None if it counts others too."""
+        """Number of videos that ``annotation_names`` counts. See ``VideoSet``."""
         return len(self) if self._keys is None else None
 
     @property
     def stereo(self) -> str:
-        """Eye of stereo pictures that the cache has, as ``frames.stereo`` of its config."""
+        """Eye of stereo pictures that the cache has. See ``VideoSet``."""
         return stereo_of(self._cache)
 
     def close(self) -> None:
-        """Close the cache in this process. It is opened again when a video is read."""
+        """Close the cache in this process. See ``VideoSet``."""
         self._positions = None
         self._cache.close()
 

@@ -14,14 +14,13 @@ from chordcache.errors import UsageError, printable
 from chordcache.index.index_files import Index, read_index
 from chordcache.index.walk import parse_roots
 from chordcache.media.source_file import identify, real_folder
+from chordcache.read.cached_videos import VideoSet
 from chordcache.read.clips import FeatureReader
 from chordcache.read.video import Video
 from chordcache.records import FeatureInfo, VideoRecord
 from chordcache.sources.media_file import naming
 from chordcache.sources.video_source import VideoSource
 from chordcache.storage.annotation_names import AnnotationNames
-from chordcache.storage.catalog_columns import FeatureState
-from chordcache.storage.layout import key_of
 from chordcache.storage.sidecar import Sidecar
 from chordcache.train.misses.index_records import IndexRecords
 from chordcache.train.misses.source_frames import SourceFrames, sidecar_of
@@ -29,20 +28,15 @@ from chordcache.train.misses.source_frames import SourceFrames, sidecar_of
 Sample = TypeVar("Sample")
 
 
-class SourceVideos:
+class SourceVideos(VideoSet):
     """The videos of an index, of a folder or of some files, whose frames a source reads.
 
-    The videos have the keys that a cache would have for them. Picklable. Each sample opens its file with a copy of the
-    source.
+    The videos have the keys that a cache would have for them. Each sample opens its file with a copy of the source.
 
     Parameters
     ----------
-    source : VideoSource
-        A closed source of files.
-    index : Index, str or Path, optional
-        The output of ``scan``, or a hand-written list, with labels and captions.
-    files : str, Path, or iterable of them, optional
-        Folders and files. A folder has the videos that ``scan`` would find. Give these or an index.
+    source, index, files
+        As in ``chordcache.videos.from_files``.
     features : sequence of str
         The features that will be read.
 
@@ -73,19 +67,16 @@ class SourceVideos:
         self._records: Sequence[VideoRecord] | IndexRecords
         self._follow_symlinks = False
         if index is None:
-            self._roots, self._records = _found(files)
-            self.labels: list[str] = []
-            """The distinct labels of the index, sorted"""
+            self._roots, self._records = _roots_and_records(files)
+            self.labels, self.columns = [], {}
             self._label_ids = np.full(len(self._records), -1, np.int32)
-            self.columns: Mapping[str, str] = {}
-            """Extra column to its type, if it is not text"""
             self._annotation_names = AnnotationNames()
         else:
             index = index if isinstance(index, Index) else read_index(index)
             self._roots, self._follow_symlinks = dict(index.roots), index.follow_symlinks
             self._records = IndexRecords(index)
-            self.labels, self._label_ids = self._records.labels, self._records.label_ids
-            self.columns, self._annotation_names = index.columns, self._records.annotation_names
+            self.labels, self.columns = self._records.labels, index.columns
+            self._label_ids, self._annotation_names = self._records.label_ids, self._records.annotation_names
 
     def __len__(self) -> int:
         return len(self._records)
@@ -94,37 +85,21 @@ class SourceVideos:
         return f"<{type(self._source).__name__} of {', '.join(map(printable, self._roots.values()))}>"
 
     def numbered_labels(self) -> tuple[list[str], np.ndarray]:
-        """Return ``labels``, and the position there of every video's label [shape=(len(self),), dtype=int32]."""
+        """Return the labels of the index, and the position there of every video's. See ``VideoSet``."""
         return self.labels, self._label_ids
 
     def annotation_names(self) -> AnnotationNames:
-        """Return the names in the annotations of all videos."""
+        """Return the names in the annotations of all videos. See ``VideoSet``."""
         return self._annotation_names
 
-    def feature_states(self, feature: str) -> np.ndarray:
-        """Return CACHED for all videos. The only feature is frames, which every file gives."""
-        return np.full(len(self), FeatureState.CACHED, np.uint8)
-
-    def keys_of(self, positions: np.ndarray) -> list[str]:
-        """Return the keys that some videos have in a cache."""
-        return [key_of(self._records[int(position)]) for position in positions]
-
     def keep(self, mask: np.ndarray) -> None:
-        """Leave out no video, since none lacks a feature."""
+        """Leave out no video, since none lacks the feature frames."""
         assert mask.all()
 
     @property
-    def num_named(self) -> int | None:
-        """Number of videos that ``annotation_names`` counts."""
-        return len(self)
-
-    @property
     def stereo(self) -> str:
-        """Eye of stereo pictures that is read, as ``frames.stereo`` of a config."""
+        """Eye of stereo pictures that the source shows. See ``VideoSet``."""
         return self._source.stereo
-
-    def close(self) -> None:
-        """Do nothing. Files are only open while a sample is read."""
 
     def read(self, position: int, sample: Callable[[FeatureReader, Video], Sample]) -> Sample:
         """Return the result of ``sample`` for the frames of a file, and its video.
@@ -166,7 +141,7 @@ class _FileVideo(Video):
         return self._timeline[name]
 
 
-def _found(files: object) -> tuple[Mapping[str, str], Sequence[VideoRecord]]:
+def _roots_and_records(files: object) -> tuple[Mapping[str, str], Sequence[VideoRecord]]:
     """Return the folder of each root, and a record of each video below folders and of each file."""
     if isinstance(files, (str, Path)):
         files = [files]
