@@ -123,19 +123,6 @@ class Video:
             self._arrays[name] = self._array(name)
         return self._arrays[name]
 
-    @property
-    def picture_types(self) -> np.ndarray:
-        """Type of each frame in the source, I, P or B [shape=(num_frames,), dtype=S1].
-
-        Raises
-        ------
-        FeatureAbsentError
-            If the feature ``motion``, which contains the types, was not cached.
-        """
-        info = self.feature("motion")
-        with open_feature(self, info) as artefact:
-            return artefact.rows("motion.types", range(self.first_row, self.first_row + self.num_frames))
-
     def _array(self, name: str) -> np.ndarray:
         for info in sorted(self.sidecar.features, key=lambda info: info.feature not in self.read_features):
             if info.file is not None:

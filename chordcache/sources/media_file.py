@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from fractions import Fraction
@@ -24,12 +25,6 @@ Show: TypeAlias = Callable[[PictureScaler, Any], np.ndarray]
 
 AS_STORED = PictureConfig(short_side=None)
 """Config of upright frames with square pixels, as ``build`` makes them, in the source's size."""
-
-
-def check_is_file(path: str) -> None:
-    """Raise ``UsageError`` for an address of the network, which is not a file."""
-    if "://" in path:
-        raise UsageError(f"path: got '{printable(path)}', expected a file. Use StreamSource for an address.")
 
 
 @contextmanager
@@ -127,7 +122,67 @@ class DecodedFile:
         return self._converter.display_size
 
 
-class MP4Source(VideoSource):
+class FileSource(VideoSource):
+    """Base class of the sources that decode a media file.
+
+    Parameters
+    ----------
+    frames : PictureConfig
+        See ``MP4Source``.
+    """
+
+    def __init__(self, frames: PictureConfig = AS_STORED) -> None:
+        super().__init__()
+        if frames.buckets is not None:
+            raise UsageError(
+                "frames: got buckets, which are chosen for whole items, expected None for a source of single frames. "
+                "Build a cache with frames.buckets."
+            )
+        self._frames = frames
+        self.max_fps, self.stereo = frames.fps, frames.stereo
+        self._file: DecodedFile | None = None
+        self._place = ""
+        self._opening = ExitStack()
+
+    def _open(self, name: str) -> None:
+        if "://" in name:
+            raise UsageError(f"path: got '{printable(name)}', expected a file. Use StreamSource for an address.")
+        with naming(name):
+            self._place = self._opening.enter_context(open_source(name, self._inside)).place
+            self._open_place()
+
+    @abstractmethod
+    def _open_place(self) -> None:
+        """Open the file at ``_place``."""
+
+    def _close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+        self._file = None
+        self._opening.close()
+
+    @property
+    @abstractmethod
+    def frame_index(self) -> FrameIndex:
+        """Presentation time of each frame, and the frame at which decoding begins for it."""
+
+    @property
+    def num_frames(self) -> int:
+        """Number of frames of the file."""
+        return len(self.frame_index)
+
+    @property
+    def fps(self) -> float:
+        """Average frames per second. For a single frame, the rate in the headers."""
+        return self.frame_index.fps
+
+    @property
+    def pts_seconds(self) -> np.ndarray:
+        """Presentation times [shape=(num_frames,), dtype=float64, seconds], on the clock of the sound."""
+        return self.frame_index.pts_seconds
+
+
+class MP4Source(FileSource):
     """The frames of a media file (MP4 or any other container that ``scan`` supports), decoded on request.
 
     Frame numbers count all frames that are shown, in the order in which they are shown. A cache's
@@ -143,31 +198,11 @@ class MP4Source(VideoSource):
         dataset of the source. It does not change frame numbers, because they are the source's.
     """
 
-    def __init__(self, frames: PictureConfig = AS_STORED) -> None:
-        super().__init__()
-        if frames.buckets is not None:
-            raise UsageError(
-                "frames: got buckets, which are chosen for whole items, expected None for a source of single frames. "
-                "Build a cache with frames.buckets."
-            )
-        self._frames = frames
-        self.max_fps, self.stereo = frames.fps, frames.stereo
-        self._show: Show = PictureScaler.rgb
-        self._file: DecodedFile | None = None
-        self._place = ""
-        self._opening = ExitStack()
+    _show: Show = staticmethod(PictureScaler.rgb)
+    """Function that makes the frames"""
 
-    def _open(self, name: str) -> None:
-        check_is_file(name)
-        with naming(name):
-            self._place = self._opening.enter_context(open_source(name, self._inside)).place
-            self._file = DecodedFile(self._place, self._frames, self._show)
-
-    def _close(self) -> None:
-        if self._file is not None:
-            self._file.close()
-        self._file = None
-        self._opening.close()
+    def _open_place(self) -> None:
+        self._file = DecodedFile(self._place, self._frames, self._show)
 
     @property
     def _opened(self) -> DecodedFile:
@@ -191,21 +226,6 @@ class MP4Source(VideoSource):
         return self._opened.frame_index
 
     @property
-    def num_frames(self) -> int:
-        """Number of frames of the file."""
-        return len(self.frame_index)
-
-    @property
-    def fps(self) -> float:
-        """Average frames per second. For a single frame, the rate in the headers."""
-        return self.frame_index.fps
-
-    @property
-    def pts_seconds(self) -> np.ndarray:
-        """Presentation times [shape=(num_frames,), dtype=float64, seconds], on the clock of the sound."""
-        return self.frame_index.pts_seconds
-
-    @property
     def sample_rate(self) -> int:
         """Sample rate [Hz] of the audio track."""
         if self._opened.sample_rate is None:
@@ -213,17 +233,7 @@ class MP4Source(VideoSource):
         return self._opened.sample_rate
 
     def get_audio_chunk(self, start_seconds: float, duration_seconds: float) -> np.ndarray:
-        """Return sound of the file's best track, with all its channels and at its sample rate. See ``VideoSource``.
-
-        Raises
-        ------
-        FeatureAbsentError
-            If the file does not have an audio track.
-        MediaError
-            If the file cannot be read.
-        UsageError
-            If the chunk is longer than an hour, or no file is open.
-        """
+        """Return sound of the file's best track, with all its channels and at its sample rate. See ``VideoSource``."""
         self._check_open()
         with naming(self._name):
             return read_sound(self._place, start_seconds, duration_seconds, joints=self._opened.joints)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import numpy as np
 
@@ -77,24 +78,30 @@ class SourceFrames:
         )
 
 
+class UncachedVideo(Video):
+    """A video whose frames a source reads."""
+
+    def __init__(self, sidecar: Sidecar, frames: SourceFrames) -> None:
+        super().__init__(Path(), sidecar)
+        self._timeline = {"pts_seconds": frames.pts_seconds, "source_frames": frames.source_frames}
+
+    def _array(self, name: str) -> np.ndarray:
+        if name not in self._timeline:
+            raise UsageError(
+                f"clip_sampler: got one that needs {name}, expected one that needs frame times only, because the video "
+                "is read from its file. Take chordcache.videos.indexed with on_miss='source', or build a cache."
+            )
+        return self._timeline[name]
+
+
 def sidecar_of(
     record: VideoRecord, identity: Identity, frames: SourceFrames, info: FeatureInfo, content: ContentFacts | None
 ) -> Sidecar:
     """Make the sidecar that a cache will have, as far as the source and the first picture show.
 
-    Parameters
-    ----------
-    record : VideoRecord
-        The video in an index.
-    identity : Identity
-        Identity of the file.
-    frames : SourceFrames
-        The frames of the file.
-    info : FeatureInfo
-        Description of the frames, with their shape.
-    content : ContentFacts or None
-        Content facts of the file, if they are known.
+    ``identity`` is that of the file, and ``info`` describes the frames, except for their shape.
     """
+    height, width, _ = shape = frames.read_first().shape
     pts_seconds, size = frames.pts_seconds, frames.display_size
     return Sidecar(
         key=key_of(record),
@@ -102,13 +109,13 @@ def sidecar_of(
         path=record.path,
         source=identity,
         num_frames=len(pts_seconds),
-        width=info.shape[2],
-        height=info.shape[1],
+        width=width,
+        height=height,
         start_seconds=float(pts_seconds[0]),
         duration_seconds=float(np.max(pts_seconds) - np.min(pts_seconds)) + frames.frame_seconds,
         timestamp_source="pts",
         num_frames_skipped=frames.num_frames_skipped,
-        features=(info,),
+        features=(info.replace(shape=(frames.num_frames, *shape), dtype="uint8"),),
         content=content,
         display_width=size[0] if size else None,
         display_height=size[1] if size else None,

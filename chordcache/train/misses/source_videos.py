@@ -21,9 +21,8 @@ from chordcache.records import FeatureInfo, VideoRecord
 from chordcache.sources.media_file import naming
 from chordcache.sources.video_source import VideoSource
 from chordcache.storage.annotation_names import AnnotationNames
-from chordcache.storage.sidecar import Sidecar
 from chordcache.train.misses.index_records import IndexRecords
-from chordcache.train.misses.source_frames import SourceFrames, sidecar_of
+from chordcache.train.misses.source_frames import SourceFrames, UncachedVideo, sidecar_of
 
 Sample = TypeVar("Sample")
 
@@ -118,27 +117,10 @@ class SourceVideos(VideoSet):
             identity = identify(path, source._inside)
         with source.open(path):
             frames = SourceFrames(source, source.max_fps, record.segment)
-            shape = (frames.num_frames, *frames.read_first().shape)
-            info = FeatureInfo("frames", "source", "", {}, shape=shape, dtype="uint8")
+            info = FeatureInfo("frames", "source", "", {})
             is_whole = record.identity == identity and record.segment is None
             content = record.content if is_whole else None
-            return sample(frames, _FileVideo(sidecar_of(record, identity, frames, info, content), frames))
-
-
-class _FileVideo(Video):
-    """A video whose frames a source reads."""
-
-    def __init__(self, sidecar: Sidecar, frames: SourceFrames) -> None:
-        super().__init__(Path(), sidecar)
-        self._timeline = {"pts_seconds": frames.pts_seconds, "source_frames": frames.source_frames}
-
-    def _array(self, name: str) -> np.ndarray:
-        if name not in self._timeline:
-            raise UsageError(
-                f"clip_sampler: got one that needs {name}, expected one that needs frame times only, because the video "
-                "is read from its file. Take chordcache.videos.indexed with on_miss='source', or build a cache."
-            )
-        return self._timeline[name]
+            return sample(frames, UncachedVideo(sidecar_of(record, identity, frames, info, content), frames))
 
 
 def _roots_and_records(files: object) -> tuple[Mapping[str, str], Sequence[VideoRecord]]:
