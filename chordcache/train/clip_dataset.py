@@ -15,7 +15,7 @@ from torch.utils.data import Dataset
 from chordcache.arguments import check_at_least
 from chordcache.errors import UsageError
 from chordcache.read.video import Video
-from chordcache.train.batch_memory import FrameBuffer, FrameMemory, allocate
+from chordcache.train.batches import FrameBuffer, FrameMemory, allocate
 
 NO_LABELS = (
     "classes: got no label in any sample, so that label is -1 everywhere, expected labels. Scan with --labels, then "

@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike
 
 from chordcache.errors import UsageError
 from chordcache.read.video import Video
-from chordcache.train.batch_memory import FrameBuffer
+from chordcache.train.batches import FrameBuffer
 from chordcache.train.clip_dataset import ClipDataset
 from chordcache.train.fields import class_names
 from chordcache.train.samplers.distributed import check_not_of_torch

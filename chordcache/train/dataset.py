@@ -18,14 +18,13 @@ from chordcache.errors import UsageError
 from chordcache.features.networks.latents_read_side import shape_of_clip
 from chordcache.features.read_side import EncodedFrames
 from chordcache.media.cropping import CropBox
-from chordcache.read.absences import settle_absences
 from chordcache.read.cache import Cache
-from chordcache.read.cached_videos import CachedVideos
+from chordcache.read.cached_videos import CachedVideos, settle_absences
 from chordcache.read.clips import ClipReader, FeatureReader, cached_features
 from chordcache.read.crops import DEFAULT_SIZE, SpatialTransform, checked_crop
 from chordcache.read.selection import Videos
 from chordcache.read.video import Video
-from chordcache.train.batch_memory import FrameBuffer
+from chordcache.train.batches import FrameBuffer
 from chordcache.train.clip_dataset import NO_LABELS, ClipDataset
 from chordcache.train.fields import Classes, all_labels, class_names, field_reader
 from chordcache.train.instantiate import checked_sampler
