@@ -10,7 +10,6 @@ from typing import TypeVar
 
 import numpy as np
 
-from chordcache.config.config import config_from_json
 from chordcache.errors import FeatureAbsentError, UsageError
 from chordcache.features.read_sides import read_sides
 from chordcache.read.cache import Cache
@@ -75,6 +74,8 @@ class VideoSet(ABC):
 
 def stereo_of(cache: Cache) -> str:
     """Return the eye of stereo pictures that a cache has, as ``frames.stereo`` of its config."""
+    from chordcache.config.config import config_from_json  # not before: only boxes need it
+
     return config_from_json(read_header(cache.path).config, trusted=()).picture.stereo
 
 
@@ -85,10 +86,8 @@ class CachedVideos(VideoSet):
     ----------
     cache : Cache
         The cache. It belongs to this object.
-    videos : Videos, optional
-        The videos, see ``chordcache.videos.cached``. By default all.
-    on_miss : {"error", "skip"}
-        See ``select_keys``.
+    videos, on_miss
+        See ``select_keys``. By default all videos.
     features : sequence of str
         The features that will be read. A video in quarantine that was not built with one of them is left out, with a
         warning.

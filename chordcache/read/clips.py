@@ -111,10 +111,8 @@ class ClipReader:
 
         Parameters
         ----------
-        cache : FeatureReader
-            The cache.
-        video : Video
-            A video of the cache.
+        cache, video
+            The reader of features, and a video that it has.
         numbers : np.ndarray [shape=(T,) or (N, T), dtype=int64, frame numbers]
             Frames in any order, repeats allowed. With several clips, each array has one more leading dimension.
         crop : CropBox or None
@@ -133,9 +131,7 @@ class ClipReader:
 
         Raises
         ------
-        IndexError
-            If a frame number is out of range.
-        FeatureAbsentError, DamageError
+        IndexError, FeatureAbsentError, DamageError
             As in ``Cache.read``.
         UsageError
             If frames go backwards and the flow between them is requested, or if several clips differ in a shape.

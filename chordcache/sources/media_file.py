@@ -43,19 +43,7 @@ def naming(path: str) -> Iterator[None]:
 
 
 class Converter:
-    """A converter of pictures, in any order, to frames.
-
-    Parameters
-    ----------
-    frames : PictureConfig
-        Size, HDR and stereo treatment.
-    aspect : Fraction or None
-        Sample aspect ratio.
-    stated_size : tuple of int
-        (width, height) of the stored picture according to the headers.
-    show : Show, optional
-        Function that makes the frames. By default the scaler's RGB.
-    """
+    """A converter of pictures, in any order, to frames."""
 
     def __init__(
         self,
@@ -77,15 +65,8 @@ class Converter:
     def rgb(self, picture: Any, first: Callable[[], Any], orientation: Orientation | None = None) -> np.ndarray:
         """Convert a picture [shape=(H, W, 3), dtype=uint8, 0 to 255, RGB].
 
-        Parameters
-        ----------
-        picture : av.VideoFrame
-            Any frame of the video.
-        first : callable
-            Function that returns the picture of frame 0, which fixes the size of all frames. It is called if the size
-            of ``picture`` differs from the headers.
-        orientation : Orientation, optional
-            Orientation from the container, if the picture does not have it.
+        ``first`` returns the picture of frame 0, which fixes the size of all frames. It is called if the size of
+        ``picture`` differs from the headers. ``orientation`` is that of the container, if the picture does not have it.
         """
         if not self._is_settled:
             is_like_first = (picture.width, picture.height) == self._stated_size

@@ -31,15 +31,7 @@ Allocate: TypeAlias = Callable[[tuple[int, ...]], torch.Tensor]
 
 
 class FrameMemory:
-    """The frames of one batch, allocated when the shape of its first clip is known. Thread-safe.
-
-    Parameters
-    ----------
-    num_clips : int
-        Samples in the batch.
-    allocate : Allocate
-        Function that allocates the memory.
-    """
+    """The frames of one batch, allocated when the shape of its first clip is known. Thread-safe."""
 
     def __init__(self, num_clips: int, allocate: Allocate) -> None:
         self._num_clips = num_clips
@@ -74,11 +66,7 @@ class RecycledMemory:
     """Memory that is reused for the next batch when the last tensor in it is gone. Thread-safe.
 
     glibc returns blocks larger than 32 MiB to the kernel. Mapping their pages again costs a tenth of the decoding time.
-
-    Parameters
-    ----------
-    max_kept : int
-        Maximum number of unused blocks that are kept.
+    At most ``max_kept`` unused blocks are kept.
     """
 
     def __init__(self, max_kept: int) -> None:

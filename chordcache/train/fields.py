@@ -74,13 +74,7 @@ def class_names(labels: Collection[str]) -> list[str]:
 
 
 class Classes:
-    """The classes of a dataset, and the ids of labels.
-
-    Parameters
-    ----------
-    names : sequence of str
-        Distinct label names. The position of each name is its id.
-    """
+    """The classes of a dataset, by their distinct names. The position of each name is its id."""
 
     def __init__(self, names: Iterable[str]) -> None:
         self.names = list(names)

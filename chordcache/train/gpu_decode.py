@@ -46,18 +46,11 @@ def decode_clips(clips: Sequence[EncodedFrames], decode: DecodeJpegs) -> list[to
     The filter is that of Pillow's and torch's antialiased bilinear interpolation. ``ClipLoader`` without a GPU has one
     that is nearly the same, see ``media.cropping.resize_pictures``.
 
-    Parameters
-    ----------
-    clips : sequence of EncodedFrames
-        The JPEGs and the crop of each clip.
-    decode : callable
-        Function that decodes JPEGs.
-
     Returns
     -------
     list of torch.Tensor [shape=(T, 3, h, w), dtype=uint8, 0 to 255, RGB]
-        One for each clip. With several clips in a sample, [shape=(N, T, 3, h, w)]. Clips of one shape lie one behind
-        the other in one tensor.
+        One for each clip. With several clips in a sample, [shape=(N, T, 3, h, w)]. Clips of one shape are consecutive
+        in one tensor.
     """
     pictures = list(decode([jpeg for clip in clips for jpeg in clip.jpegs]))
     frames: dict[tuple[int, ...], torch.Tensor] = {}

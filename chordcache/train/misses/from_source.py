@@ -62,18 +62,8 @@ def read_source(
     """Yield a video and a reader of its features. They are bit for bit as they will be cached.
 
     If only frames are read, they are decoded on request. Any other feature takes a whole decode, into a private cache
-    that lasts as long as the context.
-
-    Parameters
-    ----------
-    origin : SourceVideo
-        The source to read.
-    header : Header
-        Header of the cache that the video is missing from. It defines how features are made.
-    features : collection of str
-        The features that will be read.
-    trusted : collection of str
-        Classes of plug-ins that the user has named, see ``config_from_json``.
+    that lasts as long as the context. ``header``, of the cache that the video is missing from, defines how features are
+    made. ``trusted`` are the classes of plug-ins that the user has named, see ``config_from_json``.
 
     Raises
     ------

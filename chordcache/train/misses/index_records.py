@@ -24,15 +24,8 @@ _UNREADABLE, _NOT_CACHED = "that the scan could not read", "not cached"
 class IndexRecords:
     """The usable records of an index, by position. Only the offset of each record in the file is kept.
 
-    Parameters
-    ----------
-    index : Index
-        The index.
-    cause_of : callable, optional
-        Function that returns the cause for which a record is in quarantine, or "" to leave it out because it is not
-        cached, or None to keep it.
-    cache : Path, optional
-        The cache whose quarantine it is.
+    ``cause_of`` returns the cause for which a record is in the quarantine of ``cache``, or "" to leave it out because
+    it is not cached, or None to keep it.
 
     Raises
     ------

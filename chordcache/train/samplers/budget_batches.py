@@ -262,21 +262,8 @@ def form_batches(
 ) -> list[list[int]]:
     """Put samples into batches of similar shape, each as large as the budget allows.
 
-    Parameters
-    ----------
-    order : iterable of int
-        Samples in their order.
-    axes : sequence of tuple of int
-        Axes of every sample. The cost of a single sample must not exceed the budget.
-    budget : int
-        Maximum cost of a batch, with padding.
-    kinds : sequence, optional
-        Kind of every sample. Samples of different kinds do not share a batch. By default all are of one kind.
-
-    Returns
-    -------
-    list of list of int
-        Batches in the order of their first samples.
+    ``axes`` and ``kinds`` have an element for every sample. Samples of different kinds do not share a batch. The cost
+    of a single sample must not exceed the budget. Batches are in the order of their first samples.
 
     Examples
     --------

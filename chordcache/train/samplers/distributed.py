@@ -258,10 +258,9 @@ class ChordSampler(DistributedSampler[tuple[int, int]]):
 
         Returns
         -------
-        np.ndarray [shape=(num_samples,), dtype=int64]
-            Epoch of each sample in its ``(epoch, index)``, which counts the draws of a sample with weights.
-        np.ndarray [shape=(num_samples,), dtype=int64]
-            Index of each sample, see ``order``.
+        np.ndarray, np.ndarray [shape=(num_samples,), dtype=int64]
+            Epoch of each sample in its ``(epoch, index)``, which counts the draws of a sample with weights. And its
+            index.
         """
         order = self.order()
         if self._weights is None:
