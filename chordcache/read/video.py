@@ -12,7 +12,7 @@ from chordcache.arguments import did_you_mean
 from chordcache.errors import DamageError, FeatureAbsentError, printable
 from chordcache.features.item_fields import fits
 from chordcache.features.read_sides import read_sides
-from chordcache.records import ContentFacts, DamageFacts, FeatureInfo
+from chordcache.records import ContentFacts, FeatureInfo
 from chordcache.storage.artefacts.artefact import Artefact, Claims
 from chordcache.storage.artefacts.open_files import open_artefact
 from chordcache.storage.sidecar import Sidecar
@@ -22,7 +22,8 @@ class Video:
     """One cached video: the facts of its sidecar, and the times of its frames."""
 
     def __init__(self, cache: Path, sidecar: Sidecar) -> None:
-        self._cache = cache
+        self.cache_path = cache
+        """Folder of the cache"""
         self._arrays: dict[str, np.ndarray] = {}
         self.read_features: tuple[str, ...] = ()
         """Features that are read anyway. The frame times, which each artefact has, are then taken from theirs"""
@@ -46,11 +47,8 @@ class Video:
         self.caption, self.captions = sidecar.caption, sidecar.captions
         self.extra = sidecar.extra
         """Further columns of the index, by name"""
-
-    @property
-    def cache_path(self) -> Path:
-        """Folder of the cache."""
-        return self._cache
+        self.damage = sidecar.damage
+        """First damage of the source, before which the video ends. None if the whole source was decoded"""
 
     @property
     def claims(self) -> Claims:
@@ -110,11 +108,6 @@ class Video:
         source, the first cached frame after it takes its place. The array may be empty.
         """
         return self._kept("keyframes")
-
-    @property
-    def damage(self) -> DamageFacts | None:
-        """First damage of the source, before which the video ends. None if the whole source was decoded."""
-        return self.sidecar.damage
 
     def _kept(self, name: str) -> np.ndarray:
         # Not a cached_property: before Python 3.12 it has one lock for all videos. A reader in another thread may hold

@@ -71,24 +71,14 @@ class ClipLoader:
 
     Parameters
     ----------
-    dataset : ClipDataset
-        The dataset to read, as in ``make_loader``. Several loaders may share one.
-    batch_size : int or None
-        Samples in a batch of this rank. None with a ``BudgetBatchSampler``.
-    sampler : ChordSampler or BudgetBatchSampler, optional
-        The order of the samples. By default shuffled, with seed 0, or drawn by the weights of the dataset.
-    shuffle : bool
-        False for the order of the dataset, as in validation. Only without ``sampler``.
+    dataset, batch_size, sampler, shuffle, drop_last, collate
+        As in ``make_loader``. Several loaders may share one dataset.
     num_threads : int
         Threads that read.
     device : str or torch.device, optional
         Device of the returned tensors. By default CPU memory, pinned where there is CUDA.
     prefetch : int
         Batches that are made ahead while the consumer uses one. 0 makes each batch when it is requested.
-    drop_last : bool
-        Leave out a last batch that is not full.
-    collate : callable
-        As in ``make_loader``.
     augment : callable, optional
         Function that takes each batch on its device and returns another one, such as a ``BatchAugment``. The thread
         of the consumer calls it.

@@ -49,13 +49,6 @@ Sample = TypeVar("Sample")
 class IndexedVideos(VideoSet):
     """The videos of an index, cached or not. No video is opened before it is read. See ``chordcache.videos.indexed``.
 
-    Parameters
-    ----------
-    index, cache, on_miss, config
-        As in ``chordcache.videos.indexed``.
-    features : sequence of str
-        The features that will be read. A cache that does not exist is made for them.
-
     Raises
     ------
     NotFoundError
@@ -81,7 +74,7 @@ class IndexedVideos(VideoSet):
         given = config if isinstance(config, Config) else load_config(config)
         self._trusted = extractors_of(given)
         """Classes of plug-ins that the user has named, see ``config_from_json``"""
-        self.cache = self._cache_for(cache, config)
+        self.cache = self._cache_for(cache, config, given)
         self._check(read_header(self.cache.path))
         misses = _Misses(self.cache, self._features, on_miss)
         self._records = IndexRecords(self._index, misses.cause_of, self.cache.path)
@@ -131,18 +124,18 @@ class IndexedVideos(VideoSet):
         """Close the cache in this process. See ``VideoSet``."""
         self.cache.close()
 
-    def _cache_for(self, cache: Cache | str | Path | None, config: Config | str | Path | None) -> Cache:
+    def _cache_for(self, cache: Cache | str | Path | None, config: Config | str | Path | None, given: Config) -> Cache:
         """Open the cache. If it need not exist and does not, make it without a video."""
         if cache is None:
             folder = tempfile.mkdtemp(prefix="chordcache-")
             weakref.finalize(self, _remove, folder, os.getpid())
-            return self._made(Path(folder, "cache"), config)
+            return self._new_cache(Path(folder, "cache"), given)
         try:
             opened = Cache(cache.path if isinstance(cache, Cache) else cache)
         except NotFoundError:
             if self._on_miss != "build" or isinstance(cache, Cache):
                 raise
-            return self._made(cache, config)
+            return self._new_cache(cache, given)
         own = config_from_json(read_header(opened.path).config, trusted=())
         if own != (config if isinstance(config, Config) else load_config(config, own)):
             raise UsageError(
@@ -151,8 +144,8 @@ class IndexedVideos(VideoSet):
             )
         return opened
 
-    def _made(self, cache: str | Path, config: Config | str | Path | None) -> Cache:
-        config, index = config if isinstance(config, Config) else load_config(config), self._index
+    def _new_cache(self, cache: str | Path, config: Config) -> Cache:
+        index = self._index
         tiers = first_tiers({name: tier.features(config) for name, tier in TIERS.items()}, self._features)
         with temporary_index(
             (), roots=index.roots, level=index.level, follow_symlinks=index.follow_symlinks

@@ -32,13 +32,6 @@ class SourceVideos(VideoSet):
 
     The videos have the keys that a cache would have for them. Each sample opens its file with a copy of the source.
 
-    Parameters
-    ----------
-    source, index, files
-        As in ``chordcache.videos.from_files``.
-    features : sequence of str
-        The features that will be read.
-
     Raises
     ------
     NotFoundError
@@ -101,13 +94,7 @@ class SourceVideos(VideoSet):
         return self._source.stereo
 
     def read(self, position: int, sample: Callable[[FeatureReader, Video], Sample]) -> Sample:
-        """Return the result of ``sample`` for the frames of a file, and its video.
-
-        Raises
-        ------
-        MediaError
-            If the file cannot be read.
-        """
+        """Return the result of ``sample`` for the frames of a file, and its video. See ``VideoSet``."""
         record = self._records[position]
         folder = self._roots[record.root]
         path = os.path.join(folder, record.path)
