@@ -131,11 +131,11 @@ class CachedVideos(VideoSet):
 
     def annotation_names(self) -> AnnotationNames:
         """Return the names in the annotations of all videos of the cache. See ``VideoSet``."""
-        return self._cache.annotation_names()
+        return self._cache.catalog.annotation_names()
 
     def feature_states(self, feature: str) -> np.ndarray:
         """Return the state of a feature in every video. See ``VideoSet``."""
-        states = self._cache.feature_states(feature)
+        states = self._cache.catalog.feature_states(feature)
         if self._keys is None:
             return states
         if self._positions is None:

@@ -94,7 +94,7 @@ def warn_of_left_out(
     reasons = [f"{count} {reason}" for reason, count in others.items() if count]
     end = ""
     if num_quarantined := sum(causes.values()):
-        of_each = ", ".join(f"{cause} {count}" for cause, count in sorted(causes.items(), key=lambda each: -each[1]))
+        of_each = ", ".join(f"{cause} {count}" for cause, count in sorted(causes.items(), key=lambda item: -item[1]))
         reasons.insert(0, f"{num_quarantined} in quarantine ({of_each})")
         end = f". List them with 'chordcache ls --problems {printable(cache or '')}'"
     if reasons:
@@ -257,7 +257,7 @@ class _Names:
         paths: dict[str, list[tuple[str, str]]] = {}
         self._read_failures()
         failures = ((failure.key, failure.path) for failure in self.failures.values())
-        for key, path in chain(self._cache.paths(), failures):
+        for key, path in chain(self._cache.catalog.paths(), failures):
             paths.setdefault(_without_suffix(path).rpartition("/")[2], []).append((key, path))
         return paths
 

@@ -53,14 +53,9 @@ class Converter:
         show: Show | None = None,
     ) -> None:
         self._show = show or PictureScaler.rgb
-        self._scaler = PictureScaler(frames, aspect)
+        self.scaler = PictureScaler(frames, aspect)
         self._stated_size = stated_size
         self._is_settled = False
-
-    @property
-    def display_size(self) -> tuple[int, int]:
-        """(width, height) of the displayed source, [pixels]. Known after the first picture."""
-        return self._scaler.display_size
 
     def rgb(self, picture: Any, first: Callable[[], Any], orientation: Orientation | None = None) -> np.ndarray:
         """Convert a picture [shape=(H, W, 3), dtype=uint8, 0 to 255, RGB].
@@ -70,10 +65,10 @@ class Converter:
         """
         if not self._is_settled:
             is_like_first = (picture.width, picture.height) == self._stated_size
-            self._scaler.settle(picture if is_like_first else first())
-            self._scaler.orientation = orientation or self._scaler.orientation
+            self.scaler.settle(picture if is_like_first else first())
+            self.scaler.orientation = orientation or self.scaler.orientation
             self._is_settled = True
-        return self._show(self._scaler, picture)
+        return self._show(self.scaler, picture)
 
 
 class DecodedFile:
@@ -85,6 +80,7 @@ class DecodedFile:
         video, audio = media.require_video(), media.audio
         codec = video.codec_context
         self._converter = Converter(frames, video.sample_aspect_ratio, (codec.width, codec.height), show)
+        self.scaler = self._converter.scaler
         self.sample_rate = audio.codec_context.sample_rate if audio else None
         self.sequential_reason, self.frame_index = self._frames.sequential_reason, self._frames.frame_index
         self.joints = media.joints
@@ -96,11 +92,6 @@ class DecodedFile:
     def frame(self, number: int) -> np.ndarray:
         """Decode a frame [shape=(H, W, 3), dtype=uint8, 0 to 255, RGB]."""
         return self._converter.rgb(self._frames.frame(number).picture, lambda: self._frames.frame(0).picture)
-
-    @property
-    def display_size(self) -> tuple[int, int]:
-        """(width, height) of the displayed source, [pixels]. (0, 0) before a frame is read."""
-        return self._converter.display_size
 
 
 class FileSource(VideoSource):
@@ -194,7 +185,7 @@ class MP4Source(FileSource):
     @property
     def display_size(self) -> tuple[int, int]:
         """(width, height) of the displayed source, [pixels]. (0, 0) before a frame is read."""
-        return self._opened.display_size
+        return self._opened.scaler.display_size
 
     @property
     def sequential_reason(self) -> str | None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias, overload
@@ -59,11 +58,6 @@ def make_dataset(config: ConfigLike, **arguments: Any) -> ChordVideoDataset:
         ``videos="val.txt"`` for a validation set, or ``cache="other"`` instead of the section ``source``. A set of
         videos as ``cache`` also replaces ``videos``, ``index`` and ``on_miss`` of the config. ``clip_sampler`` also
         replaces ``time_transform``, and each of ``crop`` and ``size`` replaces the other one.
-
-    Returns
-    -------
-    ChordVideoDataset
-        The dataset, as its constructor returns it.
 
     Raises
     ------
@@ -235,21 +229,14 @@ def _loader_from_config(config: Config, dataset: ClipDataset | None) -> ClipLoad
     if settings.get("name") == "threads":
         given["augment"] = augment
     elif augment is not None:
-        given["collate"] = AugmentingCollate(given["collate"], augment)
+        given["collate"] = partial(_augmented_batch, collate=given["collate"], augment=augment)
     loader: ClipLoader | DataLoader[Any] = instantiate("loader", settings, **given)
     return loader
 
 
-@dataclass(frozen=True)
-class AugmentingCollate:
-    """A collate function that also augments the batch, in the process that reads it. Picklable."""
-
-    collate: Function
-    augment: Function
-
-    def __call__(self, samples: Any) -> Any:
-        """Make a batch of samples, and augment it."""
-        return self.augment(self.collate(samples))
+def _augmented_batch(samples: Any, *, collate: Function, augment: Function) -> Any:
+    """Make a batch of samples, and augment it, in the process that reads it."""
+    return augment(collate(samples))
 
 
 def _as_config(config: ConfigLike) -> Config:

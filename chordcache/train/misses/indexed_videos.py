@@ -106,8 +106,8 @@ class IndexedVideos(VideoSet):
 
     def feature_states(self, feature: str) -> np.ndarray:
         """Return the state of a feature in every video. See ``VideoSet``."""
-        states = np.append(self.cache.feature_states(feature), np.uint8(FeatureState.CACHED))  # the last is for -1
-        chosen: np.ndarray = states[self._positions]
+        states = self.cache.catalog.feature_states(feature)
+        chosen: np.ndarray = np.append(states, np.uint8(FeatureState.CACHED))[self._positions]  # the last is for -1
         return chosen
 
     def keep(self, mask: np.ndarray) -> None:
@@ -262,7 +262,8 @@ class _Misses:
         self._has_frames_only = features == ("frames",)
         self._cached = {key[-16:]: position for position, key in enumerate(cache.keys())}
         """Hash at the end of each key to its position in the catalog"""
-        self._lacks = np.any([cache.feature_states(name) == FeatureState.NOT_BUILT for name in features], axis=0)
+        states = [cache.catalog.feature_states(name) for name in features]
+        self._lacks = np.any(np.equal(states, FeatureState.NOT_BUILT), axis=0)
         self._has_whole_files = config_from_json(read_header(cache.path).config, trusted=()).picture.buckets is None
         """True if the item of a file has all of its frames, so that it serves the segments of the file"""
         self._num_uncached = 0
