@@ -153,10 +153,7 @@ class Cache:
 
     @property
     def num_frames(self) -> np.ndarray:
-        """Number of frames of every video [shape=(len(self),), dtype=int32], in the order of iteration.
-
-        Nothing else is read.
-        """
+        """Number of frames of every video [shape=(len(self),), dtype=int32], in the order of iteration."""
         return self.catalog.num_frames
 
     @property

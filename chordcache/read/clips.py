@@ -52,13 +52,7 @@ class FeatureReader(Protocol):
 
 @dataclass(frozen=True)
 class ClipReader:
-    """A reader of several features of the same frames.
-
-    Raises
-    ------
-    UsageError
-        If a setting is wrong.
-    """
+    """A reader of several features of the same frames."""
 
     features: tuple[str, ...]
     spatial_transform: SpatialTransform | None
@@ -208,13 +202,7 @@ def _stacked(name: str, video: Video, arrays: list[np.ndarray]) -> np.ndarray:
 
 
 def _zeros(side: ReadSide, clip: Clip, info: FeatureInfo) -> Arrays:
-    """Return the neutral value of a feature that is absent from a video, in its shape.
-
-    Raises
-    ------
-    FeatureAbsentError
-        If the shape of the feature is unknown.
-    """
+    """Return the neutral value of an absent feature, or raise ``FeatureAbsentError`` if its shape is unknown."""
     arrays = side.zeros(clip, info)
     if arrays is None:
         raise FeatureAbsentError(

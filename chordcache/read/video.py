@@ -71,10 +71,7 @@ class Video:
     def feature(self, name: str, tier: str | None = None) -> FeatureInfo:
         """Return the record of a feature, which names its artefact.
 
-        Raises
-        ------
-        FeatureAbsentError
-            If the feature was not cached, with the reason.
+        Raises ``FeatureAbsentError`` if the feature was not cached, with the reason.
         """
         info = self.sidecar.feature(name, tier)
         where = f" in tier '{tier}'" if tier else ""
@@ -126,10 +123,8 @@ class Video:
     def num_rows(self, info: FeatureInfo, array: str) -> int:
         """Return the number of rows of an array that belong to this video.
 
-        Raises
-        ------
-        FeatureAbsentError
-            If the video is a segment of a file that is cached whole, and the array has no row for each frame.
+        Raises ``FeatureAbsentError`` if the video is a segment of a file that is cached whole, and the array does not
+        have a row for each frame.
         """
         return info.num_rows[array]
 

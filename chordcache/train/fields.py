@@ -81,13 +81,7 @@ class Classes:
         self.ids = {name: number for number, name in enumerate(self.names)}
 
     def id_of(self, label: str | None, of: str) -> int:
-        """Return the id of a label, -1 for None.
-
-        Raises
-        ------
-        UsageError
-            If the label is not one of the names. ``of`` names the item in the message.
-        """
+        """Return the id of a label, -1 for None. ``of`` names the item in the error for an unknown label."""
         if label is None:
             return -1
         number = self.ids.get(label)
@@ -96,13 +90,7 @@ class Classes:
         return number
 
     def multi_hot(self, labels: Iterable[str], of: str) -> np.ndarray:
-        """Return 1 at the ids of some labels and 0 elsewhere [shape=(number of names,), dtype=float32].
-
-        Raises
-        ------
-        UsageError
-            As in ``id_of``.
-        """
+        """Return 1 at the ids of some labels and 0 elsewhere [shape=(number of names,), dtype=float32]."""
         hot = np.zeros(len(self.names), np.float32)
         hot[[self.id_of(label, of) for label in labels]] = 1
         return hot
@@ -134,11 +122,8 @@ class FieldReader:
     def read(self, video: Video, numbers: np.ndarray, crop: CropBox | None, classes: Classes) -> dict[str, Any]:
         """Return the fields of a sample other than ``label`` and ``caption``, with arrays instead of tensors.
 
-        Raises
-        ------
-        UsageError
-            If an item does not have a value in a column of integers or bools, or has a label that is not in
-            ``classes``. Also as in ``clip_boxes``.
+        Raises ``UsageError`` if an item does not have a value in a column of integers or bools, or has a label that is
+        not in ``classes``, and as in ``clip_boxes``.
         """
         values: dict[str, Any] = {}
         for name, kind in self.types.items():

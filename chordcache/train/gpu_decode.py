@@ -19,10 +19,7 @@ DecodeJpegs: TypeAlias = Callable[[Sequence[bytes]], Sequence[torch.Tensor]]
 def nvjpeg_decoder(device: torch.device) -> DecodeJpegs:
     """Return a function that decodes JPEGs on a GPU, with torchvision and nvJPEG.
 
-    Raises
-    ------
-    UsageError
-        If torch cannot use the device, or torchvision is not installed.
+    Raises ``UsageError`` if torch cannot use the device, or torchvision is not installed.
     """
     if device.type != "cuda" or not torch.cuda.is_available():
         raise UsageError(

@@ -170,10 +170,7 @@ class ClipLoader:
 
     @property
     def num_batches_left(self) -> int:
-        """Number of batches in this pass, or in the first one if none has begun.
-
-        After ``load_state_dict`` it is what is left of the epoch, and less than ``len``.
-        """
+        """Number of batches in this pass, or in the first one: after ``load_state_dict`` the rest of the epoch."""
         return self._num_batches(self._sampler.num_left)
 
     def _num_batches(self, num_samples: int) -> int:

@@ -36,7 +36,7 @@ from chordcache.storage.known_sidecars import write_catalog
 from chordcache.storage.layout import key_of
 from chordcache.storage.quarantine import Failure
 from chordcache.storage.sidecar import Sidecar
-from chordcache.train.misses.source_frames import SourceFrames, UncachedVideo, sidecar_of
+from chordcache.train.misses.source_videos import SourceFrames, UncachedVideo, sidecar_of
 
 
 @dataclass(frozen=True)

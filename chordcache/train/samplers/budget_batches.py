@@ -187,10 +187,7 @@ class BudgetBatchSampler(DistributedSampler[list[tuple[int, int]]]):
 
     @property
     def num_left(self) -> int:
-        """Number of batches of this rank in this pass, or in the first one if none has begun.
-
-        After ``load_state_dict`` it is what is left of the epoch, and less than ``len``.
-        """
+        """Number of batches of this rank in this pass, or in the first one. See ``ClipLoader.num_batches_left``."""
         return self._batch_order.num_left
 
     def __iter__(self) -> Iterator[list[tuple[int, int]]]:
@@ -212,10 +209,8 @@ class BudgetBatchSampler(DistributedSampler[list[tuple[int, int]]]):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Resume a run. The next pass covers the remaining batches of its epoch.
 
-        Raises
-        ------
-        UsageError
-            If ``state`` is not such a state, or belongs to other batches: other samples, seed or budget.
+        Raises ``UsageError`` if ``state`` is not such a state, or belongs to other batches: other samples, seed or
+        budget.
         """
         if "batches" not in state:
             raise UsageError(
