@@ -74,7 +74,7 @@ class Converter:
 class DecodedFile:
     """A media file by the ``place`` of an ``open_source``, and the converter of its pictures."""
 
-    def __init__(self, place: str, frames: PictureConfig, show: Show = PictureScaler.rgb) -> None:
+    def __init__(self, place: str, frames: PictureConfig, show: Show | None = None) -> None:
         self._frames = ExactFrames(place)
         media = self._frames.media
         video, audio = media.require_video(), media.audio
@@ -170,8 +170,8 @@ class MP4Source(FileSource):
         dataset of the source. It does not change frame numbers, because they are the source's.
     """
 
-    _show: Show = staticmethod(PictureScaler.rgb)
-    """Function that makes the frames"""
+    _show: Show | None = None
+    """Function that makes the frames. None takes the scaler's RGB"""
 
     def _open_place(self) -> None:
         self._file = DecodedFile(self._place, self._frames, self._show)
