@@ -56,8 +56,8 @@ if TYPE_CHECKING:
     from chordcache.train.collate import collate
     from chordcache.train.combined import concat, subset
     from chordcache.train.dataset import ChordVideoDataset
-    from chordcache.train.from_config import make_dataset
-    from chordcache.train.loader import ClipLoader, make_loader
+    from chordcache.train.from_config import make_dataset, make_loader
+    from chordcache.train.loader import ClipLoader
     from chordcache.train.samplers.budget_batches import BudgetBatchSampler
     from chordcache.train.samplers.clip_samplers import RandomClipSampler, RegularClipSampler
     from chordcache.train.samplers.distributed import ChordSampler
@@ -147,7 +147,7 @@ _LAZY = {
     "concat": "chordcache.train.combined",
     "dry_run": "chordcache.building.dry_run",
     "make_dataset": "chordcache.train.from_config",
-    "make_loader": "chordcache.train.loader",
+    "make_loader": "chordcache.train.from_config",
     "merge": "chordcache.building.merge",
     "open_cache": "chordcache.read.cache",
     "read_index": "chordcache.index.index_files",

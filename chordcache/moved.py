@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 _MOVED = {
     "pipeline": "building or chordcache.verifying",
-    "read.classes": "train.class_names",
+    "read.classes": "train.fields",
     "read.named": "train.instantiate",
     "read.on_demand": "train.misses",
     "read.sampling": "train.samplers",
@@ -15,6 +15,7 @@ _MOVED = {
     "read.text": "train.captions",
     "read.video_sets": "train.videos",
     "tools.report": "look.report",
+    "train.class_names": "train.fields",
 }
 """Old name to new name, without that of the package. Other modules of ``read`` kept their last name"""
 

@@ -62,11 +62,11 @@ OWNERS = {
     "torch": (
         "chordcache.features.networks.*",
         "chordcache.train.augment",
-        "chordcache.train.batch_memory",
-        "chordcache.train.batch_under_way",
+        "chordcache.train.batches",
         "chordcache.train.clip_dataset",
         "chordcache.train.combined",
         "chordcache.train.dataset",
+        "chordcache.train.from_config",
         "chordcache.train.gpu_decode",
         "chordcache.train.loader",
         "chordcache.train.collate",

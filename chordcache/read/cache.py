@@ -19,7 +19,6 @@ from chordcache.media.frame_numbers import frame_numbers
 from chordcache.read.near_keys import hint_for
 from chordcache.read.video import Video, open_feature
 from chordcache.records import FeatureInfo
-from chordcache.storage.annotation_names import AnnotationNames
 from chordcache.storage.catalog import Catalog
 from chordcache.storage.row_clock import FrameGroups, has_times, is_of_video
 from chordcache.storage.sidecar import Sidecar
@@ -148,28 +147,13 @@ class Cache:
         """Return all keys, sorted, which is the order of iteration."""
         return self.catalog.keys()
 
-    def paths(self) -> Iterator[tuple[str, str]]:
-        """Yield key and ``Video.path`` of every video, in the order of iteration. No ``Video`` is made."""
-        return self.catalog.paths()
-
-    def feature_states(self, feature: str) -> np.ndarray:
-        """Return the ``storage.catalog.FeatureState`` of a feature in every video [shape=(len(self),), dtype=uint8]."""
-        return self.catalog.feature_states(feature)
-
     def labels(self) -> list[str]:
         """Return the distinct labels, sorted."""
         return list(self.catalog.labels)
 
-    def annotation_names(self) -> AnnotationNames:
-        """Return the names in the annotations of all videos."""
-        return self.catalog.annotation_names()
-
     @property
     def num_frames(self) -> np.ndarray:
-        """Number of frames of every video [shape=(len(self),), dtype=int32], in the order of iteration.
-
-        Nothing else is read.
-        """
+        """Number of frames of every video [shape=(len(self),), dtype=int32], in the order of iteration."""
         return self.catalog.num_frames
 
     @property
@@ -217,14 +201,9 @@ class Cache:
         indices : sequence of int, optional
             Frame numbers in any order instead, repeats allowed. Not for mel and waveform.
         out : np.ndarray, optional
-            C-contiguous memory for the result, of its shape and dtype.
+            C-contiguous memory for the result, of its shape and dtype, which is then returned.
         tier : str, optional
             Tier to read from. By default the first that has the feature, of LMDB, NPZ and HDF5.
-
-        Returns
-        -------
-        np.ndarray
-            The feature, in ``out`` if it was given.
 
         Raises
         ------
@@ -268,10 +247,8 @@ class Cache:
 
         Parameters
         ----------
-        video : Video, str or int
-            The video, its key, or its position.
-        indices : sequence of int
-            Frame numbers in any order, repeats allowed.
+        video, indices
+            As in ``read``.
         part : Rectangle, optional
             The part of the frames that is read, inside of them. By default all of it.
 
@@ -293,24 +270,12 @@ class Cache:
             yield from FramesReadSide("frames").iter_rows(artefact, info, numbers, part)
 
     def iter_jpegs(self, video: Video | str | int, indices: Sequence[int] | np.ndarray) -> Iterator[bytes]:
-        """Read frames of one video as they are stored, without a decode.
-
-        Parameters
-        ----------
-        video, indices
-            As in ``iter_frames``.
-
-        Yields
-        ------
-        bytes
-            The JPEG of the next frame. Its digest was checked.
+        """Read the JPEGs of frames of one video, each of which was checked. They are not decoded.
 
         Raises
         ------
-        FeatureAbsentError, DamageError, IndexError
-            As in ``read``.
-        UsageError
-            If the frames are not JPEGs.
+        FeatureAbsentError, DamageError, IndexError, UsageError
+            As in ``read``. ``UsageError`` also if the frames are not JPEGs.
         """
         if not isinstance(video, Video):
             video = self[video]

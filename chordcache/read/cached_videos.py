@@ -1,17 +1,19 @@
-"""The chosen videos of a cache, as a dataset reads them."""
+"""The chosen videos of a cache, as a dataset reads them, and the features that some of them do not have."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Protocol, TypeVar
+from functools import partial
+from typing import TypeVar
 
 import numpy as np
 
-from chordcache.config.config import config_from_json
-from chordcache.errors import UsageError
+from chordcache.errors import FeatureAbsentError, UsageError
+from chordcache.features.read_sides import read_sides
 from chordcache.read.cache import Cache
-from chordcache.read.clips import FeatureReader
+from chordcache.read.clips import HOW_TO_ADD, ClipReader, FeatureReader
 from chordcache.read.selection import Videos, positions_of, select_keys, warn_of_left_out
 from chordcache.read.video import Video
 from chordcache.storage.annotation_names import AnnotationNames
@@ -22,77 +24,70 @@ from chordcache.storage.quarantine import read_quarantined
 Sample = TypeVar("Sample")
 
 
-class VideoSet(Protocol):
-    """The videos of a dataset, in any place. Picklable, and read by several threads at a time."""
+class VideoSet(ABC):
+    """Base class of the videos of a dataset, in any place. Picklable, and read by several threads at a time."""
 
     labels: list[str]
     """All labels that a video may have, sorted"""
-
     columns: Mapping[str, str]
     """Extra column to its type, if it is not text"""
+
+    @abstractmethod
+    def __len__(self) -> int: ...
 
     @property
     def num_named(self) -> int | None:
         """Number of videos that ``annotation_names`` counts. None if it counts others too."""
-        ...
+        return len(self)
 
     @property
+    @abstractmethod
     def stereo(self) -> str:
         """Eye of stereo pictures that the videos show, as ``frames.stereo`` of a config."""
-        ...
 
+    @abstractmethod
     def annotation_names(self) -> AnnotationNames:
         """Return the names in the annotations of all videos."""
-        ...
 
     def feature_states(self, feature: str) -> np.ndarray:
         """Return the ``FeatureState`` of a feature in every video [shape=(len(self),), dtype=uint8].
 
         A video that is read from its source counts as CACHED.
         """
-        ...
+        return np.full(len(self), FeatureState.CACHED, np.uint8)
 
-    def keys_of(self, positions: np.ndarray) -> list[str]:
-        """Return the keys of some videos."""
-        ...
-
+    @abstractmethod
     def keep(self, mask: np.ndarray) -> None:
         """Leave out the videos where the mask [shape=(len(self),), dtype=bool] is False."""
-        ...
 
-    def __len__(self) -> int: ...
-
+    @abstractmethod
     def numbered_labels(self) -> tuple[list[str], np.ndarray]:
         """Return all labels, and the position there of every video's [shape=(len(self),), dtype=int], -1 for none."""
-        ...
 
+    @abstractmethod
     def read(self, position: int, sample: Callable[[FeatureReader, Video], Sample]) -> Sample:
         """Return the result of ``sample`` for a video and a reader of its features."""
-        ...
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027 # files are only open while a sample is read
         """Close what is open in this process. It is opened again when a video is read."""
-        ...
 
 
 def stereo_of(cache: Cache) -> str:
     """Return the eye of stereo pictures that a cache has, as ``frames.stereo`` of its config."""
+    from chordcache.config.config import config_from_json  # not before: only boxes need it
+
     return config_from_json(read_header(cache.path).config, trusted=()).picture.stereo
 
 
-class CachedVideos:
-    """All videos of a cache in the order of their keys, or some of them.
-
-    Picklable. Each process opens the cache itself.
+class CachedVideos(VideoSet):
+    """All videos of a cache in the order of their keys, or some of them. Each process opens the cache itself.
 
     Parameters
     ----------
     cache : Cache
         The cache. It belongs to this object.
-    videos : Videos, optional
-        The videos, see ``chordcache.videos.cached``. By default all.
-    on_miss : {"error", "skip"}
-        See ``select_keys``.
+    videos, on_miss
+        See ``select_keys``. By default all videos.
     features : sequence of str
         The features that will be read. A video in quarantine that was not built with one of them is left out, with a
         warning.
@@ -114,16 +109,14 @@ class CachedVideos:
         self._num_videos = len(cache if self._keys is None else self._keys)
         self._leave_out_failed(features)
         self.labels = cache.labels()
-        """The distinct labels of the whole cache, sorted"""
-        self.columns: Mapping[str, str] = dict(read_header(cache.path).columns)
-        """Extra column to its type, if it is not text"""
+        self.columns = dict(read_header(cache.path).columns)
 
     def _leave_out_failed(self, features: Sequence[str]) -> None:
         lacks = [self.feature_states(name) == FeatureState.NOT_BUILT for name in features]
         lacking = np.flatnonzero(np.any(lacks, axis=0)) if lacks else np.empty(0, np.int64)
         failures = read_quarantined(self._cache.path) if len(lacking) else {}
         failed = {
-            int(n): failures[key] for n, key in zip(lacking, self.keys_of(lacking), strict=True) if key in failures
+            int(n): failures[key] for n, key in zip(lacking, self._keys_at(lacking), strict=True) if key in failures
         }
         if 0 < len(failed) < len(self):
             causes = Counter(failure.cause for failure in failed.values())
@@ -137,12 +130,12 @@ class CachedVideos:
         return repr(self._cache)
 
     def annotation_names(self) -> AnnotationNames:
-        """Return the names in the annotations of all videos of the cache."""
-        return self._cache.annotation_names()
+        """Return the names in the annotations of all videos of the cache. See ``VideoSet``."""
+        return self._cache.catalog.annotation_names()
 
     def feature_states(self, feature: str) -> np.ndarray:
-        """Return the ``FeatureState`` of a feature in every video [shape=(len(self),), dtype=uint8]."""
-        states = self._cache.feature_states(feature)
+        """Return the state of a feature in every video. See ``VideoSet``."""
+        states = self._cache.catalog.feature_states(feature)
         if self._keys is None:
             return states
         if self._positions is None:
@@ -150,29 +143,28 @@ class CachedVideos:
         chosen: np.ndarray = states[self._positions]
         return chosen
 
-    def keys_of(self, positions: np.ndarray) -> list[str]:
-        """Return the keys of some videos."""
+    def _keys_at(self, positions: np.ndarray) -> list[str]:
         keys = np.array(self._cache.keys(), np.bytes_) if self._keys is None else self._keys
         return [key.decode() for key in keys[positions]]
 
     def keep(self, mask: np.ndarray) -> None:
-        """Leave out the videos where the mask [shape=(len(self),), dtype=bool] is False."""
-        self._keys = np.array(self.keys_of(np.flatnonzero(mask)), np.bytes_)
+        """Leave out the videos where the mask is False. See ``VideoSet``."""
+        self._keys = np.array(self._keys_at(np.flatnonzero(mask)), np.bytes_)
         self._num_videos = len(self._keys)
         self._positions = None
 
     @property
     def num_named(self) -> int | None:
-        """Number of videos that ``annotation_names`` counts. None if it counts others too."""
+        """Number of videos that ``annotation_names`` counts. See ``VideoSet``."""
         return len(self) if self._keys is None else None
 
     @property
     def stereo(self) -> str:
-        """Eye of stereo pictures that the cache has, as ``frames.stereo`` of its config."""
+        """Eye of stereo pictures that the cache has. See ``VideoSet``."""
         return stereo_of(self._cache)
 
     def close(self) -> None:
-        """Close the cache in this process. It is opened again when a video is read."""
+        """Close the cache in this process. See ``VideoSet``."""
         self._positions = None
         self._cache.close()
 
@@ -211,3 +203,90 @@ class CachedVideos:
                 f"{cache!r} had {self._num_videos} videos when the dataset was made. Recreate the dataset, or "
                 "pass videos=cache.keys() to pin today's videos."
             )
+
+
+def settle_absences(videos: VideoSet, clips: ClipReader) -> None:
+    """Raise now what a video without a feature would raise in the middle of an epoch, or leave such videos out.
+
+    No sidecar is read for it, since the catalog knows the features that videos lack.
+
+    Raises
+    ------
+    FeatureAbsentError
+        If a video was not built with a feature, unless it is skipped. If a feature is absent from one, with
+        ``missing="error"``, or with "zeros" if the shape of the zeros is unknown. If no video is left.
+    """
+    states = np.stack([videos.feature_states(name) for name in clips.features])
+    if clips.missing == "skip":
+        has_all = np.all(states == FeatureState.CACHED, axis=0)
+        if not has_all.any():
+            raise FeatureAbsentError(
+                f"{_counted(videos, states, clips.features)}. No video has all of them. {HOW_TO_ADD}"
+            )
+        if not has_all.all():
+            videos.keep(has_all)
+        return
+    if np.any(states == FeatureState.NOT_BUILT):
+        raise _not_built(videos, states, clips)
+    if clips.missing == "error" and np.any(states == FeatureState.ABSENT):
+        counted = _counted(videos, states, clips.features)
+        raise FeatureAbsentError(f"{counted}. Take missing='zeros', missing='skip', or a selection by videos=.")
+    _check_zeros(videos, states, clips)
+
+
+def _counted(videos: VideoSet, states: np.ndarray, features: tuple[str, ...]) -> str:
+    """Return the number of videos that lack each feature, with an example, in words."""
+    counts = []
+    for name, row in zip(features, states, strict=True):
+        lacking = np.flatnonzero(row != FeatureState.CACHED)
+        if len(lacking):
+            example = videos.read(int(lacking[0]), partial(_reason, name))
+            counts.append(f"{len(lacking)} of {len(row)} videos have no {name}, such as {example}")
+    return f"features: {'; '.join(counts)}"
+
+
+def _reason(name: str, reader: object, video: Video) -> str:
+    info = video.sidecar.feature(name)
+    return f"'{video.key}' ({'not built' if info is None else info.absent})"
+
+
+def _not_built(videos: VideoSet, states: np.ndarray, clips: ClipReader) -> FeatureAbsentError:
+    """Return the error for the first of the features that a video was not built with."""
+    row = int(np.argmax(np.any(states == FeatureState.NOT_BUILT, axis=1)))
+    positions = np.flatnonzero(states[row] == FeatureState.NOT_BUILT)
+    some = ""
+    if len(positions) < states.shape[1]:
+        some = (
+            f", which {len(positions)} of {states.shape[1]} videos were not built with (missing='skip' leaves them out)"
+        )
+
+    def error(reader: object, video: Video) -> FeatureAbsentError:
+        have = dict.fromkeys(info.feature for info in video.sidecar.features)
+        return FeatureAbsentError(
+            f"features: got '{clips.features[row]}'{some}, expected one of {', '.join(have)}, which are cached for "
+            f"video '{video.key}'. {HOW_TO_ADD}"
+        )
+
+    return videos.read(int(positions[0]), error)
+
+
+def _check_zeros(videos: VideoSet, states: np.ndarray, clips: ClipReader) -> None:
+    """Raise ``FeatureAbsentError`` for the first video whose absent features cannot be replaced."""
+    has_none = np.all(states == FeatureState.ABSENT, axis=0)
+    for name in read_sides() if has_none.any() else ():  # any other feature has the frame times too
+        has_none = has_none & (videos.feature_states(name) != FeatureState.CACHED)
+    unknown = np.flatnonzero(has_none)
+    if len(unknown) and not videos.read(int(unknown[0]), _has_times):
+        counted = _counted(videos, states, clips.features)
+        raise FeatureAbsentError(
+            f"{counted}. {len(unknown)} have none of the features, so their frame times are unknown. Take "
+            "missing='skip', or build the feature frames."
+        )
+    for row, name in enumerate(clips.features):
+        absent = np.flatnonzero(states[row] == FeatureState.ABSENT)
+        if len(absent):
+            videos.read(int(absent[0]), partial(clips.check_zeros, name))
+
+
+def _has_times(reader: object, video: Video) -> bool:
+    return any(info.file is not None for info in video.sidecar.features)

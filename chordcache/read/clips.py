@@ -52,13 +52,7 @@ class FeatureReader(Protocol):
 
 @dataclass(frozen=True)
 class ClipReader:
-    """A reader of several features of the same frames.
-
-    Raises
-    ------
-    UsageError
-        If a setting is wrong.
-    """
+    """A reader of several features of the same frames."""
 
     features: tuple[str, ...]
     spatial_transform: SpatialTransform | None
@@ -111,10 +105,8 @@ class ClipReader:
 
         Parameters
         ----------
-        cache : FeatureReader
-            The cache.
-        video : Video
-            A video of the cache.
+        cache, video
+            The reader of features, and a video that it has.
         numbers : np.ndarray [shape=(T,) or (N, T), dtype=int64, frame numbers]
             Frames in any order, repeats allowed. With several clips, each array has one more leading dimension.
         crop : CropBox or None
@@ -133,9 +125,7 @@ class ClipReader:
 
         Raises
         ------
-        IndexError
-            If a frame number is out of range.
-        FeatureAbsentError, DamageError
+        IndexError, FeatureAbsentError, DamageError
             As in ``Cache.read``.
         UsageError
             If frames go backwards and the flow between them is requested, or if several clips differ in a shape.
@@ -212,13 +202,7 @@ def _stacked(name: str, video: Video, arrays: list[np.ndarray]) -> np.ndarray:
 
 
 def _zeros(side: ReadSide, clip: Clip, info: FeatureInfo) -> Arrays:
-    """Return the neutral value of a feature that is absent from a video, in its shape.
-
-    Raises
-    ------
-    FeatureAbsentError
-        If the shape of the feature is unknown.
-    """
+    """Return the neutral value of an absent feature, or raise ``FeatureAbsentError`` if its shape is unknown."""
     arrays = side.zeros(clip, info)
     if arrays is None:
         raise FeatureAbsentError(

@@ -1,4 +1,7 @@
-"""Crops of the pictures of a sample, fixed or random. All features of a clip share one crop."""
+"""Crops of the pictures of a sample, fixed or random. All features of a clip share one crop.
+
+They raise ``UsageError`` for an argument that is out of range.
+"""
 
 from __future__ import annotations
 
@@ -21,16 +24,9 @@ class SpatialTransform(Protocol):
     """An object that chooses crops for a dataset. Any picklable object with this method can be used."""
 
     def choose(self, height: int, width: int, random: np.random.Generator) -> CropBox:
-        """Choose the crop of one sample.
+        """Choose the crop of one sample from the size of the cached picture [pixels] and the sample's random numbers.
 
         The result may depend on the arguments only.
-
-        Parameters
-        ----------
-        height, width : int
-            Size of the cached picture, [pixels].
-        random : np.random.Generator
-            The sample's random numbers.
         """
         ...
 
@@ -53,11 +49,6 @@ class CenterCrop(_Sized):
     ----------
     size : tuple of int
         (height, width) of the result, [pixels].
-
-    Raises
-    ------
-    UsageError
-        If ``size`` is not such a pair.
 
     Examples
     --------
@@ -88,11 +79,6 @@ class RandomResizedCrop(_Sized):
         (least, most) fraction of the picture's area, in (0, 1].
     ratio : tuple of float
         (least, most) width / height of the crop, drawn uniformly on a logarithmic scale.
-
-    Raises
-    ------
-    UsageError
-        If an argument is out of range.
 
     Notes
     -----
@@ -133,12 +119,7 @@ class Resize:
     size : tuple of int, optional
         (height, width) of the result, [pixels]. The aspect may change.
     short_side : int, optional
-        Short side of the result, [pixels]. Smaller pictures are enlarged.
-
-    Raises
-    ------
-    UsageError
-        If both or neither is given, or one is out of range.
+        Short side of the result, [pixels]. Smaller pictures are enlarged. Give this or ``size``.
 
     Examples
     --------
@@ -177,11 +158,6 @@ class Pad(_Sized):
     size
         As in ``CenterCrop``.
 
-    Raises
-    ------
-    UsageError
-        If ``size`` is not a pair of positive integers.
-
     Examples
     --------
     >>> Pad((224, 224)).choose(256, 456, np.random.default_rng())
@@ -209,11 +185,6 @@ class HorizontalFlip:
         Probability that a sample is mirrored, in [0, 1].
     of : SpatialTransform, optional
         The crop to mirror, such as ``RandomResizedCrop((224, 224))``. By default the whole picture at its cached size.
-
-    Raises
-    ------
-    UsageError
-        If ``p`` is out of range.
     """
 
     p: float = 0.5

@@ -24,10 +24,6 @@ def find_video(cache: Cache, video: str | os.PathLike[str]) -> Video:
         A key, a path as in the index (relative to its root), a path on the disk, or the beginning of one key. They
         are tried in this order.
 
-    Returns
-    -------
-    Video
-
     Raises
     ------
     NotFoundError

@@ -16,13 +16,6 @@ from chordcache.storage.row_clock import is_of_video
 def segment_of(whole: Video, record: VideoRecord) -> Video:
     """Return the segment that a record names of a file, with the key, the label and the columns of the record.
 
-    Parameters
-    ----------
-    whole : Video
-        The file as a whole.
-    record : VideoRecord
-        The segment in an index.
-
     Raises
     ------
     MediaError

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -17,7 +17,6 @@ from chordcache.digests import hex64
 from chordcache.errors import NotFoundError, UsageError, printable
 from chordcache.read.cache import Cache
 from chordcache.read.near_keys import hint_for
-from chordcache.read.split_file import SplitFile, read_split
 from chordcache.read.video import Video
 from chordcache.storage.cache_header import read_header
 from chordcache.storage.layout import key_hash
@@ -31,17 +30,19 @@ _NUM_SAMPLED = 100
 """Number of names that show whether a list names videos in quarantine"""
 
 
-def select_keys(cache: Cache, videos: Videos, on_miss: str = "error") -> list[str]:
-    """Return the keys of the chosen videos. Warn of those that are left out.
+class NameList(NamedTuple):
+    """The names in a list or a split file."""
 
-    Parameters
-    ----------
-    cache : Cache
-        The cache.
-    videos : Videos
-        See ``chordcache.videos.cached``.
-    on_miss : {"error", "skip"}
-        Policy for names that match no video. Videos in quarantine are always left out.
+    names: list[str]
+    """First reading of each row that is not blank or a comment"""
+    lines: list[int]
+    """Number of the line, or of the record, of each name, counted from 1. Empty for a list"""
+    others: Callable[[str], Iterator[str]]
+    """Function that yields other readings of a name, the likeliest first"""
+
+
+def select_keys(cache: Cache, videos: Videos, on_miss: str = "error") -> list[str]:
+    """Return the keys of the chosen videos, see ``chordcache.videos.cached``. Warn of those that are left out.
 
     Raises
     ------
@@ -72,7 +73,7 @@ def select_keys(cache: Cache, videos: Videos, on_miss: str = "error") -> list[st
             raise UsageError(f"videos: got {name!r}, expected keys, such as cache.keys() or [video.key]")
     if not given:
         raise UsageError(f"videos: got no video, expected at least one of {cache!r}")
-    return _resolved(cache, names, SplitFile(given, [], lambda name: iter(())), "videos", on_miss)
+    return _resolved(cache, names, NameList(given, [], lambda name: iter(())), "videos", on_miss)
 
 
 def warn_of_left_out(
@@ -86,25 +87,14 @@ def warn_of_left_out(
 ) -> None:
     """Warn once of all videos that a dataset leaves out.
 
-    Parameters
-    ----------
-    what : str
-        The list that names them.
-    num_all : int
-        Number of the videos that it names.
-    causes : mapping of str to int
-        Cause to number of those in quarantine.
-    others : mapping of str to int
-        Other reason to number.
-    cache : Path or None
-        The cache whose quarantine it is.
-    stacklevel : int
-        Number of calls up to the caller of ``ChordVideoDataset``.
+    ``what`` is the list that names ``num_all`` videos. ``causes`` has the number of those in the quarantine of
+    ``cache`` by cause, ``others`` that of the rest by reason. ``stacklevel`` counts the calls up to that of
+    ``ChordVideoDataset``.
     """
     reasons = [f"{count} {reason}" for reason, count in others.items() if count]
     end = ""
     if num_quarantined := sum(causes.values()):
-        of_each = ", ".join(f"{cause} {count}" for cause, count in sorted(causes.items(), key=lambda each: -each[1]))
+        of_each = ", ".join(f"{cause} {count}" for cause, count in sorted(causes.items(), key=lambda item: -item[1]))
         reasons.insert(0, f"{num_quarantined} in quarantine ({of_each})")
         end = f". List them with 'chordcache ls --problems {printable(cache or '')}'"
     if reasons:
@@ -116,13 +106,7 @@ def warn_of_left_out(
 
 
 def positions_of(cache: Cache, keys: np.ndarray) -> np.ndarray:
-    """Return the positions [shape=(n,), dtype=int64] of keys [shape=(n,), dtype=S] in a cache.
-
-    Raises
-    ------
-    NotFoundError
-        If the cache does not have a video of that key.
-    """
+    """Return the positions [shape=(n,), dtype=int64] of keys in a cache, or raise ``NotFoundError``."""
     position_of = {key.encode("ascii"): position for position, key in enumerate(cache.keys())}
     positions = np.fromiter((position_of.get(key, -1) for key in keys.tolist()), np.int64, len(keys))
     if np.any(positions < 0):
@@ -131,9 +115,13 @@ def positions_of(cache: Cache, keys: np.ndarray) -> np.ndarray:
     return positions
 
 
-def _split_of(cache: Cache, names: _Names, path: Path) -> SplitFile:
+def _split_of(cache: Cache, names: _Names, path: Path) -> NameList:
+    from chordcache.read.split_file import read_split  # not before: no other selection reads tables
+
     try:
-        return read_split(path, (lambda name: bool(names.exact(name)), lambda name: bool(names.similar(name))))
+        return NameList(
+            *read_split(path, (lambda name: bool(names.exact(name)), lambda name: bool(names.similar(name))))
+        )
     except NotFoundError as error:
         if path.exists():
             raise
@@ -141,7 +129,7 @@ def _split_of(cache: Cache, names: _Names, path: Path) -> SplitFile:
         raise NotFoundError(f"{error}. It is not a video of {cache!r} either. {hint}") from None
 
 
-def _resolved(cache: Cache, names: _Names, split: SplitFile, what: str, on_miss: str) -> list[str]:
+def _resolved(cache: Cache, names: _Names, split: NameList, what: str, on_miss: str) -> list[str]:
     """Return the key of each name of a cached video."""
     keys: list[str] = []
     causes: Counter[str] = Counter()
@@ -176,7 +164,7 @@ def _resolved(cache: Cache, names: _Names, split: SplitFile, what: str, on_miss:
     return keys
 
 
-def _place(what: str, split: SplitFile, row: int) -> str:
+def _place(what: str, split: NameList, row: int) -> str:
     return f"{what}, line {split.lines[row]}" if split.lines else what
 
 
@@ -216,7 +204,7 @@ class _Names:
             return self.exact(name)
         return matches
 
-    def key_of_each(self, split: SplitFile) -> list[str | None]:
+    def key_of_each(self, split: NameList) -> list[str | None]:
         """Return the key of the first reading of each name that has one, None if ``find`` has to look closer."""
         if None in (self._first_key(name, split) for name in split.names[:_NUM_SAMPLED]):
             self._read_failures()  # so that few names are looked up twice
@@ -225,7 +213,7 @@ class _Names:
             return self.key_of_each(split)
         return hits
 
-    def _first_key(self, name: str, split: SplitFile) -> str | None:
+    def _first_key(self, name: str, split: NameList) -> str | None:
         """Return the key of the first reading of a name that has one."""
         key = self._key_of(name)
         return next(filter(None, map(self._key_of, split.others(name))), None) if key is None else key
@@ -269,7 +257,7 @@ class _Names:
         paths: dict[str, list[tuple[str, str]]] = {}
         self._read_failures()
         failures = ((failure.key, failure.path) for failure in self.failures.values())
-        for key, path in chain(self._cache.paths(), failures):
+        for key, path in chain(self._cache.catalog.paths(), failures):
             paths.setdefault(_without_suffix(path).rpartition("/")[2], []).append((key, path))
         return paths
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import islice, zip_longest
 from pathlib import Path
-from typing import NamedTuple
+from typing import TypeAlias
 
 from chordcache.errors import NotFoundError, UsageError, printable
 from chordcache.index.lists.tables import CsvTable, Row, Table, csv_reader, open_for_reading, open_table, text_lines
@@ -30,32 +30,17 @@ _NUM_SAMPLED = 100
 """Number of lines that show the form of a file"""
 
 
-class SplitFile(NamedTuple):
-    """The names in a split file."""
-
-    names: list[str]
-    """First reading of each row that is not blank or a comment"""
-    lines: list[int]
-    """Number of the line, or of the record, of each name, counted from 1"""
-    others: Callable[[str], Iterator[str]]
-    """Function that yields other readings of a name, the likeliest first"""
+Rows: TypeAlias = tuple[list[str], list[int], Callable[[str], Iterator[str]]]
+"""The three fields of ``selection.NameList``"""
 
 
-def read_split(path: Path, knows: Sequence[Callable[[str], bool]]) -> SplitFile:
+def read_split(path: Path, knows: Sequence[Callable[[str], bool]]) -> Rows:
     """Read a split file.
 
-    Parameters
-    ----------
-    path : Path
-        UTF-8 text with a name on each line, which columns may follow. They are separated by tabs, commas, semicolons or
-        spaces. A header line names its columns, one of which is of names, such as "path". Or a table of ``open_table``.
-    knows : sequence of callable
-        Functions that say whether a name is that of a video, the strictest first. They show which column has the
-        names, and are called for the first lines only.
-
-    Returns
-    -------
-    SplitFile
+    The file is UTF-8 text with a name on each line, which columns may follow. They are separated by tabs, commas,
+    semicolons or spaces. A header line names its columns, one of which is of names, such as "path". Or it is a table of
+    ``open_table``. Functions of ``knows`` say whether a name is that of a video, the strictest first. They show which
+    column has the names, and are called for the first lines only.
 
     Raises
     ------
@@ -69,15 +54,15 @@ def read_split(path: Path, knows: Sequence[Callable[[str], bool]]) -> SplitFile:
     except OSError as error:
         reason = os.strerror(error.errno or errno.ENOENT)
         raise NotFoundError(f"cannot read split file '{printable(path)}': {reason}") from None
-    split = _of_table(open_table(path)) if path.suffix.lower() in _TABLES else _of_text(path, knows)
-    if not split.names:
+    rows = _of_table(open_table(path)) if path.suffix.lower() in _TABLES else _of_text(path, knows)
+    if not rows[0]:
         raise UsageError(
             f"split file '{printable(path)}': got no video, expected at least one. Write a name on a line."
         )
-    return split
+    return rows
 
 
-def _of_table(table: Table) -> SplitFile:
+def _of_table(table: Table) -> Rows:
     """Read the names of a table. The clips of Kinetics have names of an id and two times."""
     column = next((name for name in _NAME_COLUMNS if name in table.types), None)
     if column is None:
@@ -88,12 +73,10 @@ def _of_table(table: Table) -> SplitFile:
     is_clips = column == "youtube_id" and all(name in table.types for name in _TIMES)
     names = ((number, _clip_name(row)) for number, row in table.rows()) if is_clips else table.texts(column)
     named = [(number, name.strip()) for number, name in names]
-    return SplitFile(
-        [name for _, name in named], [number for number, _ in named], _without_times if is_clips else _none
-    )
+    return [name for _, name in named], [number for number, _ in named], _without_times if is_clips else _none
 
 
-def _of_text(path: Path, knows: Sequence[Callable[[str], bool]]) -> SplitFile:
+def _of_text(path: Path, knows: Sequence[Callable[[str], bool]]) -> Rows:
     entries = text_lines(path, comment="#")
     sampled = list(islice(entries, _NUM_SAMPLED))
     lines = [line for _, line in sampled]
@@ -109,7 +92,7 @@ def _of_text(path: Path, knows: Sequence[Callable[[str], bool]]) -> SplitFile:
             f"split file '{printable(path)}': got binary data, expected UTF-8 text with a name on each line"
         )
     others = _beginnings if delimiter is None else partial(_cell, delimiter, _column(lines, delimiter, knows))
-    return SplitFile(names, [number for number, _ in numbered], others)
+    return names, [number for number, _ in numbered], others
 
 
 def _clip_name(row: Row) -> str:

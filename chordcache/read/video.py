@@ -12,7 +12,7 @@ from chordcache.arguments import did_you_mean
 from chordcache.errors import DamageError, FeatureAbsentError, printable
 from chordcache.features.item_fields import fits
 from chordcache.features.read_sides import read_sides
-from chordcache.records import ContentFacts, DamageFacts, FeatureInfo
+from chordcache.records import ContentFacts, FeatureInfo
 from chordcache.storage.artefacts.artefact import Artefact, Claims
 from chordcache.storage.artefacts.open_files import open_artefact
 from chordcache.storage.sidecar import Sidecar
@@ -22,7 +22,8 @@ class Video:
     """One cached video: the facts of its sidecar, and the times of its frames."""
 
     def __init__(self, cache: Path, sidecar: Sidecar) -> None:
-        self._cache = cache
+        self.cache_path = cache
+        """Folder of the cache"""
         self._arrays: dict[str, np.ndarray] = {}
         self.read_features: tuple[str, ...] = ()
         """Features that are read anyway. The frame times, which each artefact has, are then taken from theirs"""
@@ -46,11 +47,8 @@ class Video:
         self.caption, self.captions = sidecar.caption, sidecar.captions
         self.extra = sidecar.extra
         """Further columns of the index, by name"""
-
-    @property
-    def cache_path(self) -> Path:
-        """Folder of the cache."""
-        return self._cache
+        self.damage = sidecar.damage
+        """First damage of the source, before which the video ends. None if the whole source was decoded"""
 
     @property
     def claims(self) -> Claims:
@@ -73,10 +71,7 @@ class Video:
     def feature(self, name: str, tier: str | None = None) -> FeatureInfo:
         """Return the record of a feature, which names its artefact.
 
-        Raises
-        ------
-        FeatureAbsentError
-            If the feature was not cached, with the reason.
+        Raises ``FeatureAbsentError`` if the feature was not cached, with the reason.
         """
         info = self.sidecar.feature(name, tier)
         where = f" in tier '{tier}'" if tier else ""
@@ -111,30 +106,12 @@ class Video:
         """
         return self._kept("keyframes")
 
-    @property
-    def damage(self) -> DamageFacts | None:
-        """First damage of the source, before which the video ends. None if the whole source was decoded."""
-        return self.sidecar.damage
-
     def _kept(self, name: str) -> np.ndarray:
         # Not a cached_property: before Python 3.12 it has one lock for all videos. A reader in another thread may hold
         # that lock while a DataLoader forks, and the worker then waits for it without end
         if name not in self._arrays:
             self._arrays[name] = self._array(name)
         return self._arrays[name]
-
-    @property
-    def picture_types(self) -> np.ndarray:
-        """Type of each frame in the source, I, P or B [shape=(num_frames,), dtype=S1].
-
-        Raises
-        ------
-        FeatureAbsentError
-            If the feature ``motion``, which contains the types, was not cached.
-        """
-        info = self.feature("motion")
-        with open_feature(self, info) as artefact:
-            return artefact.rows("motion.types", range(self.first_row, self.first_row + self.num_frames))
 
     def _array(self, name: str) -> np.ndarray:
         for info in sorted(self.sidecar.features, key=lambda info: info.feature not in self.read_features):
@@ -146,10 +123,8 @@ class Video:
     def num_rows(self, info: FeatureInfo, array: str) -> int:
         """Return the number of rows of an array that belong to this video.
 
-        Raises
-        ------
-        FeatureAbsentError
-            If the video is a segment of a file that is cached whole, and the array has no row for each frame.
+        Raises ``FeatureAbsentError`` if the video is a segment of a file that is cached whole, and the array does not
+        have a row for each frame.
         """
         return info.num_rows[array]
 

@@ -260,13 +260,11 @@ class _LiveSource(VideoSource):
         ------
         FeatureAbsentError
             If the stream does not have a sound track, or the source does not keep sound.
-        IndexError
-            If the begin of the sound has left the buffer.
-        MediaError
-            If the stream broke off, or the sound does not arrive in time.
+        IndexError, MediaError
+            As in ``_Buffer.get_sound``.
         UsageError
-            If the chunk is longer than the sound that is kept, if the sound comes after more frames than the buffer
-            holds, or if nothing is open.
+            If the chunk is longer than the sound that is kept, or if the sound comes after more frames than the buffer
+            holds.
         """
         buffer = self._opened
         self._check_sound(buffer)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import mmap
 from collections.abc import Iterator
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -17,9 +17,8 @@ from chordcache.media.exact_frames import FrameReader
 from chordcache.media.frame_index import FrameIndex, seek_frames_of
 from chordcache.media.mp4_decoder import SampleDecoder
 from chordcache.media.mp4_samples import VideoTrack, read_video_track, refused
-from chordcache.media.source_file import open_source, opened
-from chordcache.sources.media_file import AS_STORED, Converter, DecodedFile, check_is_file, naming
-from chordcache.sources.video_source import VideoSource
+from chordcache.media.source_file import opened
+from chordcache.sources.media_file import AS_STORED, Converter, DecodedFile, FileSource, naming
 
 _HIGH_444 = 244
 """Profile of H.264. Streams of it from old versions of x264 have to be decoded from the start."""
@@ -35,7 +34,7 @@ class _MappedFile:
         """Reader that continues after the last request"""
         self._last = -1
         """Number of the last frame that was read"""
-        self._map = _mapped(place)
+        self._map = _map_of(place)
         self._data = memoryview(self._map)
         try:
             self._track = read_video_track(self._data)
@@ -134,7 +133,7 @@ class _MappedFile:
         raise MediaError("decode", "short", "frame 0 cannot be decoded")
 
 
-def _mapped(place: str) -> mmap.mmap:
+def _map_of(place: str) -> mmap.mmap:
     try:
         with opened(place) as file:
             return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
@@ -160,7 +159,7 @@ def _frame_index_of(track: VideoTrack) -> tuple[FrameIndex, np.ndarray]:
     return FrameIndex(pts, track.time_base, seek_frames, track.last_ticks * track.time_base), samples
 
 
-class MappedMP4Source(VideoSource):
+class MappedMP4Source(FileSource):
     """The frames of an MP4 or QuickTime file, located in its mapped bytes by its own tables.
 
     The frames are the same as those of ``MP4Source``, and come sooner. Opening only reads the tables, and only the
@@ -177,66 +176,41 @@ class MappedMP4Source(VideoSource):
     """
 
     def __init__(self, frames: PictureConfig = AS_STORED) -> None:
-        super().__init__()
-        self._frames = frames
-        self.max_fps = frames.fps
-        self._file: _MappedFile | None = None
-        self._decoded: DecodedFile | None = None
-        self._place = ""
-        self._opening = ExitStack()
+        super().__init__(frames)
+        self._mapped: _MappedFile | None = None
         self.fallback_reason: str | None = None
         """Reason why ``MP4Source`` reads the file, None if it does not. It may only be found when a frame is read"""
 
-    def _open(self, name: str) -> None:
-        check_is_file(name)
-        with naming(name):
-            self._place = self._opening.enter_context(open_source(name, self._inside)).place
-            try:
-                self._file = _MappedFile(self._place, self._frames)
-            except MediaError as error:
-                self._fall_back(error)
+    def _open_place(self) -> None:
+        try:
+            self._mapped = _MappedFile(self._place, self._frames)
+        except MediaError as error:
+            self._fall_back(error)
 
     def _fall_back(self, error: MediaError) -> None:
         if error.cause != "tables":
             raise error
         self._unmap()
-        self._decoded = DecodedFile(self._place, self._frames)
+        self._file = DecodedFile(self._place, self._frames)
         self.fallback_reason = error.message
 
     def _unmap(self) -> None:
-        if self._file is not None:
-            self._file.close()
-        self._file = None
+        if self._mapped is not None:
+            self._mapped.close()
+        self._mapped = None
 
     def _close(self) -> None:
         self._unmap()
-        if self._decoded is not None:
-            self._decoded.close()
-        self._decoded = self.fallback_reason = None
-        self._opening.close()
+        self.fallback_reason = None
+        super()._close()
 
     @property
     def frame_index(self) -> FrameIndex:
         """Presentation time of each frame, and the frame at which decoding begins for it."""
         self._check_open()
-        opened = self._file or self._decoded
+        opened = self._mapped or self._file
         assert opened is not None
         return opened.frame_index
-
-    @property
-    def num_frames(self) -> int:
-        """Number of frames of the file."""
-        return len(self.frame_index)
-
-    @property
-    def fps(self) -> float:
-        """Average frames per second. For a single frame, the rate in the headers."""
-        return self.frame_index.fps
-
-    @property
-    def pts_seconds(self) -> np.ndarray:
-        """Presentation times [shape=(num_frames,), dtype=float64, seconds], on the clock of the sound."""
-        return self.frame_index.pts_seconds
 
     @property
     def sample_rate(self) -> int:
@@ -255,10 +229,10 @@ class MappedMP4Source(VideoSource):
         num_read = 0
         with naming(self._name):
             try:
-                for frame in self._file.read(wanted) if self._file is not None else ():
+                for frame in self._mapped.read(wanted) if self._mapped is not None else ():
                     yield frame
                     num_read += 1
             except MediaError as error:
                 self._fall_back(error)
-            if self._decoded is not None:
-                yield from map(self._decoded.frame, wanted[num_read:])
+            if self._file is not None:
+                yield from map(self._file.frame, wanted[num_read:])

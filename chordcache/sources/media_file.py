@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from fractions import Fraction
@@ -26,12 +27,6 @@ AS_STORED = PictureConfig(short_side=None)
 """Config of upright frames with square pixels, as ``build`` makes them, in the source's size."""
 
 
-def check_is_file(path: str) -> None:
-    """Raise ``UsageError`` for an address of the network, which is not a file."""
-    if "://" in path:
-        raise UsageError(f"path: got '{printable(path)}', expected a file. Use StreamSource for an address.")
-
-
 @contextmanager
 def naming(path: str) -> Iterator[None]:
     """Add the name of the file to errors about it."""
@@ -48,19 +43,7 @@ def naming(path: str) -> Iterator[None]:
 
 
 class Converter:
-    """A converter of pictures, in any order, to frames.
-
-    Parameters
-    ----------
-    frames : PictureConfig
-        Size, HDR and stereo treatment.
-    aspect : Fraction or None
-        Sample aspect ratio.
-    stated_size : tuple of int
-        (width, height) of the stored picture according to the headers.
-    show : Show, optional
-        Function that makes the frames. By default the scaler's RGB.
-    """
+    """A converter of pictures, in any order, to frames."""
 
     def __init__(
         self,
@@ -70,45 +53,34 @@ class Converter:
         show: Show | None = None,
     ) -> None:
         self._show = show or PictureScaler.rgb
-        self._scaler = PictureScaler(frames, aspect)
+        self.scaler = PictureScaler(frames, aspect)
         self._stated_size = stated_size
         self._is_settled = False
-
-    @property
-    def display_size(self) -> tuple[int, int]:
-        """(width, height) of the displayed source, [pixels]. Known after the first picture."""
-        return self._scaler.display_size
 
     def rgb(self, picture: Any, first: Callable[[], Any], orientation: Orientation | None = None) -> np.ndarray:
         """Convert a picture [shape=(H, W, 3), dtype=uint8, 0 to 255, RGB].
 
-        Parameters
-        ----------
-        picture : av.VideoFrame
-            Any frame of the video.
-        first : callable
-            Function that returns the picture of frame 0, which fixes the size of all frames. It is called if the size
-            of ``picture`` differs from the headers.
-        orientation : Orientation, optional
-            Orientation from the container, if the picture does not have it.
+        ``first`` returns the picture of frame 0, which fixes the size of all frames. It is called if the size of
+        ``picture`` differs from the headers. ``orientation`` is that of the container, if the picture does not have it.
         """
         if not self._is_settled:
             is_like_first = (picture.width, picture.height) == self._stated_size
-            self._scaler.settle(picture if is_like_first else first())
-            self._scaler.orientation = orientation or self._scaler.orientation
+            self.scaler.settle(picture if is_like_first else first())
+            self.scaler.orientation = orientation or self.scaler.orientation
             self._is_settled = True
-        return self._show(self._scaler, picture)
+        return self._show(self.scaler, picture)
 
 
 class DecodedFile:
     """A media file by the ``place`` of an ``open_source``, and the converter of its pictures."""
 
-    def __init__(self, place: str, frames: PictureConfig, show: Show = PictureScaler.rgb) -> None:
+    def __init__(self, place: str, frames: PictureConfig, show: Show | None = None) -> None:
         self._frames = ExactFrames(place)
         media = self._frames.media
         video, audio = media.require_video(), media.audio
         codec = video.codec_context
         self._converter = Converter(frames, video.sample_aspect_ratio, (codec.width, codec.height), show)
+        self.scaler = self._converter.scaler
         self.sample_rate = audio.codec_context.sample_rate if audio else None
         self.sequential_reason, self.frame_index = self._frames.sequential_reason, self._frames.frame_index
         self.joints = media.joints
@@ -121,26 +93,14 @@ class DecodedFile:
         """Decode a frame [shape=(H, W, 3), dtype=uint8, 0 to 255, RGB]."""
         return self._converter.rgb(self._frames.frame(number).picture, lambda: self._frames.frame(0).picture)
 
-    @property
-    def display_size(self) -> tuple[int, int]:
-        """(width, height) of the displayed source, [pixels]. (0, 0) before a frame is read."""
-        return self._converter.display_size
 
-
-class MP4Source(VideoSource):
-    """The frames of a media file (MP4 or any other container that ``scan`` supports), decoded on request.
-
-    Frame numbers count all frames that are shown, in the order in which they are shown. A cache's
-    ``Video.source_frames`` are such numbers. Opening a file reads all its packets and decodes none. A frame is then
-    decoded from the keyframe that it needs, or from the end of the last request. In some files (AVI, raw streams),
-    frames cannot be distinguished by their time. Such a file is decoded once as a whole when it is opened, and from its
-    start whenever a request goes back. See ``sequential_reason``.
+class FileSource(VideoSource):
+    """Base class of the sources that decode a media file.
 
     Parameters
     ----------
     frames : PictureConfig
-        Size, HDR and stereo treatment, as for ``build``. By default the source's size. ``fps`` only matters to a
-        dataset of the source. It does not change frame numbers, because they are the source's.
+        See ``MP4Source``.
     """
 
     def __init__(self, frames: PictureConfig = AS_STORED) -> None:
@@ -152,16 +112,20 @@ class MP4Source(VideoSource):
             )
         self._frames = frames
         self.max_fps, self.stereo = frames.fps, frames.stereo
-        self._show: Show = PictureScaler.rgb
         self._file: DecodedFile | None = None
         self._place = ""
         self._opening = ExitStack()
 
     def _open(self, name: str) -> None:
-        check_is_file(name)
+        if "://" in name:
+            raise UsageError(f"path: got '{printable(name)}', expected a file. Use StreamSource for an address.")
         with naming(name):
             self._place = self._opening.enter_context(open_source(name, self._inside)).place
-            self._file = DecodedFile(self._place, self._frames, self._show)
+            self._open_place()
+
+    @abstractmethod
+    def _open_place(self) -> None:
+        """Open the file at ``_place``."""
 
     def _close(self) -> None:
         if self._file is not None:
@@ -170,25 +134,9 @@ class MP4Source(VideoSource):
         self._opening.close()
 
     @property
-    def _opened(self) -> DecodedFile:
-        self._check_open()
-        assert self._file is not None
-        return self._file
-
-    @property
-    def display_size(self) -> tuple[int, int]:
-        """(width, height) of the displayed source, [pixels]. (0, 0) before a frame is read."""
-        return self._opened.display_size
-
-    @property
-    def sequential_reason(self) -> str | None:
-        """Reason why frames can only be counted from the start, None if the file can be decoded from any keyframe."""
-        return self._opened.sequential_reason
-
-    @property
+    @abstractmethod
     def frame_index(self) -> FrameIndex:
         """Presentation time of each frame, and the frame at which decoding begins for it."""
-        return self._opened.frame_index
 
     @property
     def num_frames(self) -> int:
@@ -205,6 +153,50 @@ class MP4Source(VideoSource):
         """Presentation times [shape=(num_frames,), dtype=float64, seconds], on the clock of the sound."""
         return self.frame_index.pts_seconds
 
+
+class MP4Source(FileSource):
+    """The frames of a media file (MP4 or any other container that ``scan`` supports), decoded on request.
+
+    Frame numbers count all frames that are shown, in the order in which they are shown. A cache's
+    ``Video.source_frames`` are such numbers. Opening a file reads all its packets and decodes none. A frame is then
+    decoded from the keyframe that it needs, or from the end of the last request. In some files (AVI, raw streams),
+    frames cannot be distinguished by their time. Such a file is decoded once as a whole when it is opened, and from its
+    start whenever a request goes back. See ``sequential_reason``.
+
+    Parameters
+    ----------
+    frames : PictureConfig
+        Size, HDR and stereo treatment, as for ``build``. By default the source's size. ``fps`` only matters to a
+        dataset of the source. It does not change frame numbers, because they are the source's.
+    """
+
+    _show: Show | None = None
+    """Function that makes the frames. None takes the scaler's RGB"""
+
+    def _open_place(self) -> None:
+        self._file = DecodedFile(self._place, self._frames, self._show)
+
+    @property
+    def _opened(self) -> DecodedFile:
+        self._check_open()
+        assert self._file is not None
+        return self._file
+
+    @property
+    def display_size(self) -> tuple[int, int]:
+        """(width, height) of the displayed source, [pixels]. (0, 0) before a frame is read."""
+        return self._opened.scaler.display_size
+
+    @property
+    def sequential_reason(self) -> str | None:
+        """Reason why frames can only be counted from the start, None if the file can be decoded from any keyframe."""
+        return self._opened.sequential_reason
+
+    @property
+    def frame_index(self) -> FrameIndex:
+        """Presentation time of each frame, and the frame at which decoding begins for it."""
+        return self._opened.frame_index
+
     @property
     def sample_rate(self) -> int:
         """Sample rate [Hz] of the audio track."""
@@ -213,17 +205,7 @@ class MP4Source(VideoSource):
         return self._opened.sample_rate
 
     def get_audio_chunk(self, start_seconds: float, duration_seconds: float) -> np.ndarray:
-        """Return sound of the file's best track, with all its channels and at its sample rate. See ``VideoSource``.
-
-        Raises
-        ------
-        FeatureAbsentError
-            If the file does not have an audio track.
-        MediaError
-            If the file cannot be read.
-        UsageError
-            If the chunk is longer than an hour, or no file is open.
-        """
+        """Return sound of the file's best track, with all its channels and at its sample rate. See ``VideoSource``."""
         self._check_open()
         with naming(self._name):
             return read_sound(self._place, start_seconds, duration_seconds, joints=self._opened.joints)

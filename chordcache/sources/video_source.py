@@ -49,13 +49,7 @@ class VideoSource(ABC):
         """Name of the open video, "" if none is open"""
 
     def open(self: Source, path: str | os.PathLike[str]) -> Source:
-        """Open a video. The video that was open before is closed.
-
-        Raises
-        ------
-        ChordcacheError
-            If the video cannot be read.
-        """
+        """Open a video, and close the one before. Raises ``ChordcacheError`` if the video cannot be read."""
         self.close()
         name = os.fspath(path)
         try:

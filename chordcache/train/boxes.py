@@ -51,21 +51,13 @@ def clip_boxes(name: str, kind: str, video: Video, numbers: np.ndarray, crop: Cr
 
     Parameters
     ----------
-    name : str
-        Column of the track.
-    kind : {"boxes", "relative_boxes"}
-        Type of the column: pixels of the displayed source, or fractions of its width and height.
-    video : Video
-        The video of the sample.
+    name, kind
+        Column of the track, and its type, of ``BOX_TYPES``: pixels of the displayed source, or fractions of its width
+        and height.
     numbers : np.ndarray [shape=(T,) or (N, T), dtype=int64, frame numbers]
         Frames of the sample.
     crop : CropBox or None
         Crop of the pictures. None leaves boxes in pixels of the cached frame.
-
-    Returns
-    -------
-    Boxes
-        See ``Boxes``.
 
     Raises
     ------

@@ -28,10 +28,8 @@ class CaptionTokenizer:
 
     Raises
     ------
-    NotFoundError
-        If the file does not exist.
-    UsageError
-        If the file is not a tokenizer.
+    NotFoundError, UsageError
+        If the file does not exist, or is not a tokenizer.
     """
 
     def __init__(self, path: str | Path) -> None:

@@ -15,7 +15,7 @@ from torch.utils.data import Dataset
 from chordcache.arguments import check_at_least
 from chordcache.errors import UsageError
 from chordcache.read.video import Video
-from chordcache.train.batch_memory import FrameBuffer, FrameMemory, allocate
+from chordcache.train.batches import FrameBuffer, FrameMemory, allocate
 
 NO_LABELS = (
     "classes: got no label in any sample, so that label is -1 everywhere, expected labels. Scan with --labels, then "
@@ -49,33 +49,18 @@ class ClipDataset(Dataset[dict[str, Any]], ABC):
 
     @abstractmethod
     def read_sample(self, index: int | tuple[int, int], buffer: FrameBuffer | None = None) -> dict[str, Any]:
-        """Read one sample. Decode its frames into the caller's memory, if there is any for their shape.
+        """Read one sample, see ``__getitem__``. Decode its frames into the caller's memory, if that fits.
 
-        Parameters
-        ----------
-        index : int or tuple of int
-            As in ``__getitem__``.
-        buffer : callable, optional
-            Function that takes the shape (T, h, w, 3) of the frames, and returns a uint8 tensor of that shape or None.
-            If it returns a tensor, ``frames`` is a permuted view of it instead of a contiguous tensor of its own. If it
-            returns an ``EncodedFrames``, that is ``frames``, and has the JPEGs.
-
-        Returns
-        -------
-        dict
-            The sample, see ``ChordVideoDataset``.
+        ``buffer`` takes the shape (T, h, w, 3) of the frames, and returns a uint8 tensor of that shape or None. If it
+        returns a tensor, ``frames`` is a permuted view of it instead of a contiguous tensor of its own. If it returns
+        an ``EncodedFrames``, that is ``frames``, and has the JPEGs.
         """
 
     @abstractmethod
     def describe(self, index: tuple[int, int]) -> tuple[Video, tuple[int, ...]]:
-        """Describe a sample without reading any feature of its video.
+        """Describe a sample (epoch, position) without reading any feature of its video.
 
         The clip sampler may still read features. With an index, a video that is not cached is opened.
-
-        Parameters
-        ----------
-        index : tuple of int
-            (epoch, position).
 
         Returns
         -------
@@ -87,12 +72,7 @@ class ClipDataset(Dataset[dict[str, Any]], ABC):
     def latents_shape(self, index: tuple[int, int]) -> tuple[int, ...]:
         """Return the shape (t, C, h, w) of the latents of a sample (epoch, position), without reading them.
 
-        With ``DenseClips`` it is (num_clips, t, C, h, w).
-
-        Raises
-        ------
-        UsageError
-            If samples do not have latents.
+        With ``DenseClips`` it is (num_clips, t, C, h, w). Raises ``UsageError`` if samples do not have latents.
         """
         raise UsageError(f"features: got {self!r}, expected a dataset with the feature latents")
 
@@ -100,10 +80,7 @@ class ClipDataset(Dataset[dict[str, Any]], ABC):
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch of all reads by plain indices from now on, also in the workers of a DataLoader.
 
-        Raises
-        ------
-        UsageError
-            If ``epoch`` is not an integer of at least 0.
+        Raises ``UsageError`` if ``epoch`` is not an integer of at least 0.
         """
 
     @property
@@ -118,10 +95,8 @@ class ClipDataset(Dataset[dict[str, Any]], ABC):
     def load_state_dict(self, state: Mapping[str, bool]) -> None:
         """Check that a run can resume.
 
-        Raises
-        ------
-        UsageError
-            If the run read samples by plain indices without ``set_epoch``. Their counts are in no state.
+        Raises ``UsageError`` if the run read samples by plain indices without ``set_epoch``. Their counts are in no
+        state.
         """
         if state["counts_reads"]:
             raise UsageError(
@@ -155,17 +130,7 @@ class ClipDataset(Dataset[dict[str, Any]], ABC):
         return fields
 
     def __getitem__(self, index: int | tuple[int, int]) -> dict[str, Any]:
-        """Read one sample.
-
-        Parameters
-        ----------
-        index : int or tuple of int
-            Position in [-len, len), or (epoch, position).
-
-        Returns
-        -------
-        dict
-            The sample, see ``ChordVideoDataset``.
+        """Read the sample at a position in [-len, len), or at (epoch, position). See ``ChordVideoDataset``.
 
         Raises
         ------
@@ -182,31 +147,18 @@ class ClipDataset(Dataset[dict[str, Any]], ABC):
         return self.read_sample(index)
 
     def __getitems__(self, indices: Sequence[int | tuple[int, int]]) -> list[dict[str, Any]]:
-        """Read the samples of a batch, for a DataLoader.
+        """Read the samples of a batch, for a DataLoader. Raises the errors of ``__getitem__``.
 
         Each sample is what ``__getitem__`` returns, except for the memory of its frames. Clips of one shape are decoded
         into one tensor (B, T, h, w, 3), and each ``frames`` is a permuted view of it. In a worker process that tensor
         is in shared memory. The ``collate`` of ``make_loader`` passes the tensor on without a copy. Other collate
         functions may copy it.
-
-        Raises
-        ------
-        IndexError, DamageError, FeatureAbsentError, NotFoundError, UsageError
-            As in ``__getitem__``.
         """
         memory = FrameMemory(len(indices), allocate)
         return [self.read_sample(index, partial(memory.clip, i)) for i, index in enumerate(indices)]
 
     def _split(self, index: int | tuple[int, int]) -> tuple[int | None, int]:
-        """Return the epoch of an index, None for a plain int, and the position in [0, len).
-
-        Raises
-        ------
-        IndexError
-            If the position is out of range.
-        UsageError
-            If the index is not an integer, or the epoch not an integer of at least 0.
-        """
+        """Return the epoch of an index, None for a plain int, and the position in [0, len)."""
         try:
             epoch, position = index if isinstance(index, tuple) else (None, index)
             number = operator.index(position)

@@ -12,7 +12,7 @@ from torch.utils.data import default_collate
 
 from chordcache.errors import UsageError
 from chordcache.features.read_sides import read_sides
-from chordcache.train.batch_memory import as_one
+from chordcache.train.batches import as_one
 from chordcache.train.boxes import Boxes, is_boxes
 
 if TYPE_CHECKING:

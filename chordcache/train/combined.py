@@ -13,9 +13,9 @@ from numpy.typing import ArrayLike
 
 from chordcache.errors import UsageError
 from chordcache.read.video import Video
-from chordcache.train.batch_memory import FrameBuffer
-from chordcache.train.class_names import class_names
+from chordcache.train.batches import FrameBuffer
 from chordcache.train.clip_dataset import ClipDataset
+from chordcache.train.fields import class_names
 from chordcache.train.samplers.distributed import check_not_of_torch
 from chordcache.train.samplers.weights import check_weights
 
@@ -25,7 +25,8 @@ def concat(datasets: Iterable[ClipDataset], weights: Sequence[float] | None = No
 
     The result can be used wherever a ``ChordVideoDataset`` can: in ``ClipLoader``, ``make_loader``, ``ChordSampler``,
     ``BudgetBatchSampler``, a plain ``DataLoader``, and in ``concat`` and ``subset`` again. Its ``sample_id`` has its
-    own index, so that ``result[epoch, index]`` reads the sample again.
+    own index, so that ``result[epoch, index]`` reads the sample again. It reads from the given datasets, also from
+    their counts of plain reads.
 
     Each dataset draws the clips and crops of its samples from its own seed, from the epoch, and from the index that the
     sample has in it. A sample is therefore the same in the result as in its dataset. Datasets of equal seeds use the
@@ -44,11 +45,6 @@ def concat(datasets: Iterable[ClipDataset], weights: Sequence[float] | None = No
         the loaders use by default, then draws samples at random and with replacement, see there. Within a dataset,
         samples are drawn by their own weights if it has any, or else all with the same probability. By default an
         epoch has every sample once. If a dataset has weights of its own, it gets a share in proportion to its length.
-
-    Returns
-    -------
-    ConcatenatedDataset
-        The joined dataset. It reads from the given datasets, also from their counts of plain reads.
 
     Raises
     ------
@@ -69,6 +65,9 @@ def concat(datasets: Iterable[ClipDataset], weights: Sequence[float] | None = No
 def subset(dataset: ClipDataset, positions: ArrayLike | slice | range) -> SubsetOfDataset:
     """Select samples of a dataset by their positions.
 
+    The result has the ``classes`` of the dataset, and each sample keeps its weight if the dataset has weights. It reads
+    from the given dataset, also from its counts of plain reads.
+
     The result can be used wherever the dataset can. Its ``sample_id`` has the position in the subset, so that
     ``result[epoch, index]`` reads the sample again. Clips and crops are drawn as in the dataset: sample i of the result
     is sample ``positions[i]`` of the dataset in the same epoch. ``BatchAugment`` draws from ``sample_id``, and so
@@ -81,12 +80,6 @@ def subset(dataset: ClipDataset, positions: ArrayLike | slice | range) -> Subset
     positions : array_like, slice or range
         Positions [shape=(n,), dtype=int, in [-len, len)] in any order, repeats allowed, or a mask [shape=(len,),
         dtype=bool].
-
-    Returns
-    -------
-    SubsetOfDataset
-        The selected samples, with the ``classes`` of the dataset. If the dataset has weights, each sample keeps its
-        weight. The result reads from the given dataset, also from its counts of plain reads.
 
     Raises
     ------

@@ -18,17 +18,15 @@ from chordcache.errors import UsageError
 from chordcache.features.networks.latents_read_side import shape_of_clip
 from chordcache.features.read_side import EncodedFrames
 from chordcache.media.cropping import CropBox
-from chordcache.read.absences import settle_absences
 from chordcache.read.cache import Cache
-from chordcache.read.cached_videos import CachedVideos
+from chordcache.read.cached_videos import CachedVideos, settle_absences
 from chordcache.read.clips import ClipReader, FeatureReader, cached_features
 from chordcache.read.crops import DEFAULT_SIZE, SpatialTransform, checked_crop
 from chordcache.read.selection import Videos
 from chordcache.read.video import Video
-from chordcache.train.batch_memory import FrameBuffer
-from chordcache.train.class_names import Classes, class_names
+from chordcache.train.batches import FrameBuffer
 from chordcache.train.clip_dataset import NO_LABELS, ClipDataset
-from chordcache.train.fields import all_labels, field_reader
+from chordcache.train.fields import Classes, all_labels, class_names, field_reader
 from chordcache.train.instantiate import checked_sampler
 from chordcache.train.read_counts import ReadCounts
 from chordcache.train.samplers.clip_request import EPOCHS, ClipRequest, ClipSampler, RandomStream
@@ -188,14 +186,7 @@ class ChordVideoDataset(ClipDataset):
         self._clips_per_video = clips_per_video
         self._seed = seed
         self._read_counts = ReadCounts(len(self))
-        self._fields = field_reader(
-            fields,
-            columns=self._videos.columns,
-            names=self._videos.annotation_names,
-            num_items=self._videos.num_named,
-            features=self._clips.features,
-            stereo=self._videos.stereo,
-        )
+        self._fields = field_reader(fields, self._videos, self._clips.features)
         labels = self._labels()
         if not labels and (classes is not None or {"label", "labels"} & self._fields.types.keys()):
             warnings.warn(NO_LABELS, stacklevel=2)

@@ -1,4 +1,4 @@
-"""Fields of a sample: annotations of the index, as values that collate."""
+"""Fields of a sample: labels and other annotations of the index, as values that collate."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ import numpy as np
 from chordcache.arguments import checked_names
 from chordcache.errors import UsageError, printable
 from chordcache.features.read_sides import read_sides
+from chordcache.index.class_labels import NumberCheck, is_class_id
 from chordcache.media.cropping import CropBox
+from chordcache.read.cached_videos import VideoSet
 from chordcache.read.video import Video
 from chordcache.storage.annotation_names import AnnotationNames
 from chordcache.train.boxes import BOX_TYPES, clip_boxes
-from chordcache.train.class_names import Classes
 from chordcache.train.samplers.clip_request import ClipRequest, RandomStream
 
 _BUILT_IN: Mapping[str, str] = {"label": "int", "labels": "multi_hot", "caption": "str", "captions": "list[str]"}
@@ -41,6 +42,63 @@ _CONVERTERS: Mapping[str, Callable[[Any], Any]] = {
 _WITHOUT_MISSING = ("int", "bool")
 """Types that do not have a value for "missing" """
 
+_NUM_NUMBERED = 1 << 20
+"""Largest number of classes that are numbered by their labels. Larger numbers are more likely names, such as dates."""
+
+
+def class_names(labels: Collection[str]) -> list[str]:
+    """Return the name of each class, so that the position of a label is its id.
+
+    Labels that are all whole numbers below 2 ** 20, such as "0", "2" and "10", are ids already and keep their value.
+    The numbers between them are classes without a video. Names and larger numbers are sorted.
+
+    Raises
+    ------
+    UsageError
+        If all labels are numbers, and one is not an id, such as "-1", "007" or "0.5".
+
+    Examples
+    --------
+    >>> class_names({"run", "jump"})
+    ['jump', 'run']
+    >>> class_names({"0", "3"})
+    ['0', '1', '2', '3']
+    """
+    if problem := NumberCheck(sorted(labels)).problem:
+        raise UsageError(f"label: {problem}")
+    if labels and all(map(is_class_id, labels)):
+        last = max(map(int, labels))
+        if last < _NUM_NUMBERED:
+            return [str(number) for number in range(last + 1)]
+    return sorted(labels)
+
+
+class Classes:
+    """The classes of a dataset, by their distinct names. The position of each name is its id."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self.names = list(names)
+        self.ids = {name: number for number, name in enumerate(self.names)}
+
+    def id_of(self, label: str | None, of: str) -> int:
+        """Return the id of a label, -1 for None. ``of`` names the item in the error for an unknown label."""
+        if label is None:
+            return -1
+        number = self.ids.get(label)
+        if number is None:
+            raise self.unknown(label, f"the label of {of}")
+        return number
+
+    def multi_hot(self, labels: Iterable[str], of: str) -> np.ndarray:
+        """Return 1 at the ids of some labels and 0 elsewhere [shape=(number of names,), dtype=float32]."""
+        hot = np.zeros(len(self.names), np.float32)
+        hot[[self.id_of(label, of) for label in labels]] = 1
+        return hot
+
+    def unknown(self, label: str, what: str) -> UsageError:
+        """Return the error for a label that is not one of the names."""
+        return UsageError(f"classes: got {self.names}, expected also '{label}', {what}")
+
 
 @dataclass(frozen=True)
 class FieldReader:
@@ -64,11 +122,8 @@ class FieldReader:
     def read(self, video: Video, numbers: np.ndarray, crop: CropBox | None, classes: Classes) -> dict[str, Any]:
         """Return the fields of a sample other than ``label`` and ``caption``, with arrays instead of tensors.
 
-        Raises
-        ------
-        UsageError
-            If an item does not have a value in a column of integers or bools, or has a label that is not in
-            ``classes``. Also as in ``clip_boxes``.
+        Raises ``UsageError`` if an item does not have a value in a column of integers or bools, or has a label that is
+        not in ``classes``, and as in ``clip_boxes``.
         """
         values: dict[str, Any] = {}
         for name, kind in self.types.items():
@@ -112,31 +167,8 @@ def _how_to_select(name: str) -> str:
     return f"Select items by videos=lambda video: video.extra.get({name!r}) is not None."
 
 
-def field_reader(
-    fields: Iterable[str],
-    *,
-    columns: Mapping[str, str],
-    names: Callable[[], AnnotationNames],
-    num_items: int | None,
-    features: Collection[str],
-    stereo: str,
-) -> FieldReader:
+def field_reader(fields: Iterable[str], videos: VideoSet, features: Collection[str]) -> FieldReader:
     """Check the names of fields, and make their reader.
-
-    Parameters
-    ----------
-    fields : iterable of str
-        Names of the fields.
-    columns : mapping of str to str
-        Extra column to its type, if it is not text.
-    names : callable
-        Function that returns the names that annotations use. It is called if there are fields.
-    num_items : int or None
-        Number of items that ``names`` counts. None if the dataset does not have all of them.
-    features : collection of str
-        Features of the dataset.
-    stereo : str
-        Eye of stereo pictures that the dataset reads, as ``frames.stereo`` of a config.
 
     Raises
     ------
@@ -147,8 +179,8 @@ def field_reader(
     requested = checked_names("fields", fields, "names of annotations")
     if not requested:
         return FieldReader({})
-    column_names = names()
-    known = {**dict.fromkeys(column_names.extra, "str"), **columns, **_BUILT_IN}
+    column_names = videos.annotation_names()
+    known = {**dict.fromkeys(column_names.extra, "str"), **videos.columns, **_BUILT_IN}
     taken = {*_OTHERS, *features, *(array for side in read_sides().values() for array in side.padding)}
     for name in requested:
         if name not in known:
@@ -158,18 +190,18 @@ def field_reader(
             raise UsageError(
                 f"fields: got '{name}', expected a name that a sample does not have yet. Name the column differently."
             )
-        _check_complete(name, known[name], column_names, num_items)
+        _check_complete(name, known[name], column_names, videos.num_named)
     with_boxes = [name for name in requested if known[name] in BOX_TYPES]
-    if with_boxes and stereo != "as_is":
+    if with_boxes and videos.stereo != "as_is":
         raise UsageError(
-            f"fields: got '{with_boxes[0]}', boxes of the whole picture, for a cache of the {stereo} eye, expected a "
-            "cache with frames.stereo: as_is. Leave the field out."
+            f"fields: got '{with_boxes[0]}', boxes of the whole picture, for a cache of the {videos.stereo} eye, "
+            "expected a cache with frames.stereo: as_is. Leave the field out."
         )
     return FieldReader({name: known[name] for name in requested})
 
 
-def _check_complete(name: str, kind: str, found: AnnotationNames, num_items: int | None) -> None:
-    num_missing = 0 if num_items is None or name in _BUILT_IN else num_items - found.extra.get(name, 0)
+def _check_complete(name: str, kind: str, names: AnnotationNames, num_items: int | None) -> None:
+    num_missing = 0 if num_items is None or name in _BUILT_IN else num_items - names.extra.get(name, 0)
     if num_missing and kind in _WITHOUT_MISSING:
         raise UsageError(
             f"fields: got '{name}' ({kind}), which {num_missing} of {num_items} items do not have, expected a value in "

@@ -1,25 +1,28 @@
-"""Datasets, and the parts of loaders, as the section ``train`` of a config names them."""
+"""Datasets and loaders, as their arguments or the section ``train`` of a config describe them."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, overload
 
-from chordcache.arguments import as_items
+from torch.utils.data import DataLoader
+
+from chordcache.arguments import as_items, did_you_mean
 from chordcache.config.config import Config, config_from_json
 from chordcache.config.picture import PictureConfig
 from chordcache.config.yaml_files import load_config
 from chordcache.errors import ConfigError, UsageError
 from chordcache.features.read_side import ADJACENT_FLOW
 from chordcache.sources.video_source import VideoSource
+from chordcache.train.batches import Collate
 from chordcache.train.clip_dataset import ClipDataset
 from chordcache.train.collate import collate
 from chordcache.train.dataset import ChordVideoDataset
 from chordcache.train.instantiate import check_arguments, frozen, instantiate, within
+from chordcache.train.loader import ClipLoader, loader_with_workers
 from chordcache.train.samplers.budget_batches import BudgetBatchSampler
 from chordcache.train.samplers.distributed import ChordSampler
 from chordcache.train.videos import VideosToRead, cached, from_files, indexed
@@ -39,20 +42,6 @@ _FLOW_MODES = ("between", "adjacent")
 """Values of ``flow_mode``, with which configs chose between the features "flow" and "flow.adjacent\""""
 
 
-@dataclass(frozen=True)
-class LoaderParts:
-    """The parts of a loader that a config names."""
-
-    dataset: ClipDataset
-    sampler: ChordSampler | BudgetBatchSampler | None
-    """The order of the samples. None for the default of the loader"""
-    collate: Function
-    augment: Function | None
-    """Function of a batch, None if batches stay as they are"""
-    loader: Mapping[str, Any]
-    """Name of the loader, and its other arguments"""
-
-
 def make_dataset(config: ConfigLike, **arguments: Any) -> ChordVideoDataset:
     """Make the dataset that the section ``train`` of a config describes.
 
@@ -69,11 +58,6 @@ def make_dataset(config: ConfigLike, **arguments: Any) -> ChordVideoDataset:
         ``videos="val.txt"`` for a validation set, or ``cache="other"`` instead of the section ``source``. A set of
         videos as ``cache`` also replaces ``videos``, ``index`` and ``on_miss`` of the config. ``clip_sampler`` also
         replaces ``time_transform``, and each of ``crop`` and ``size`` replaces the other one.
-
-    Returns
-    -------
-    ChordVideoDataset
-        The dataset, as its constructor returns it.
 
     Raises
     ------
@@ -118,49 +102,141 @@ def make_dataset(config: ConfigLike, **arguments: Any) -> ChordVideoDataset:
         return ChordVideoDataset(**given)
 
 
-def loader_parts(config: ConfigLike, dataset: ClipDataset | None = None) -> LoaderParts:
-    """Make the parts of a loader that the section ``train`` of a config describes.
+@overload
+def make_loader(
+    dataset: ClipDataset,
+    batch_size: int | None,
+    num_workers: int,
+    *,
+    sampler: ChordSampler | BudgetBatchSampler | None = None,
+    shuffle: bool = True,
+    drop_last: bool = False,
+    prefetch_factor: int = 2,
+    start_method: str | None = None,
+    collate: Collate = collate,
+) -> DataLoader[Any]: ...
+
+
+@overload
+def make_loader(
+    dataset: ClipDataset | ConfigLike, *, config: ConfigLike | None = None
+) -> ClipLoader | DataLoader[Any]: ...
+
+
+def make_loader(
+    dataset: Any,
+    batch_size: int | None = None,
+    num_workers: int | None = None,
+    *,
+    config: ConfigLike | None = None,
+    **options: Any,
+) -> ClipLoader | DataLoader[Any]:
+    """Make a DataLoader whose workers decode each batch into one tensor in shared memory.
+
+    The workers persist from epoch to epoch, use one thread each, and start by ``start_method``. Batches are pinned
+    where there is CUDA. Each pass is a new epoch, or the one that ``loader.sampler.set_epoch`` chose.
+    ``loader.sampler.state_dict(num_batches_consumed=n)`` returns the position of a run. ``len(loader)`` is the number
+    of batches in a whole epoch.
+
+    ``make_loader("chordcache.yaml")`` makes the loader and the dataset that the section ``train`` of a config
+    describes. ``make_loader(dataset, config="chordcache.yaml")`` makes the loader of such a config for another dataset.
+    The config then has all other arguments.
 
     Parameters
     ----------
-    config : Config, mapping, str or Path
-        As in ``make_dataset``.
-    dataset : ClipDataset, optional
-        The dataset to read. By default that of ``make_dataset``.
+    dataset : ClipDataset, Config, mapping, str or Path
+        The dataset to read: a ``ChordVideoDataset``, or what ``concat`` or ``subset`` made. Or a config, its plain
+        data, or its YAML file, see ``make_dataset``.
+    batch_size : int or None
+        Samples in a batch of this rank. None with a ``BudgetBatchSampler``.
+    num_workers : int
+        Processes that read. 0 reads in this process, when a batch is requested.
+    config : Config, mapping, str or Path, optional
+        A config that describes the loader. Do not give any argument but ``dataset`` with it.
+    sampler : ChordSampler or BudgetBatchSampler, optional
+        The order of the samples. By default shuffled, with seed 0, or drawn by the weights of the dataset.
+    shuffle : bool
+        False for the order of the dataset, as in validation. Only without ``sampler``.
+    drop_last : bool
+        Leave out a last batch that is not full.
+    prefetch_factor : int
+        Batches that each worker prepares ahead.
+    start_method : {"fork", "forkserver", "spawn"}, optional
+        Start method of the workers. By default Python's on this platform.
+    collate : callable
+        Function that makes a batch from a list of samples, such as
+        ``functools.partial(chordcache.collate, tokenizer=...)``.
+
+    Returns
+    -------
+    torch.utils.data.DataLoader or ClipLoader
+        A DataLoader, unless a config names the loader "threads". It yields the batches that ``collate`` makes.
+        ``frames`` [shape=(B, T, 3, h, w), dtype=uint8] is a permuted view of (B, T, h, w, 3). ``.contiguous()``, best
+        called on the device, puts the channels first in memory too.
 
     Raises
     ------
     ConfigError
-        If the section ``loader`` is missing, or as in ``make_dataset``.
+        If a name or an argument in a config does not exist, or an argument is missing.
     UsageError
-        If a value is wrong.
+        If an argument is wrong.
     """
-    settings = _as_config(config)
-    train = settings.train
+    is_config = isinstance(dataset, (Config, Mapping, str, Path))
+    _check_options(options)
+    if config is None and not is_config:
+        return loader_with_workers(dataset, batch_size, num_workers, **options)
+    counts = {"batch_size": batch_size, "num_workers": num_workers}
+    given = [*(name for name, value in counts.items() if value is not None), *options]
+    if given:
+        raise UsageError(f"{given[0]}: got a value and a config, expected one of them. Write it into the config.")
+    if config is not None and is_config:
+        raise UsageError("dataset and config: got two configs, expected one of them, or a dataset and a config")
+    return _loader_from_config(_as_config(dataset if config is None else config), None if is_config else dataset)
+
+
+def _check_options(options: Mapping[str, Any]) -> None:
+    """Raise ``UsageError`` for the first argument that only torch's DataLoader has."""
+    valid = [name for name in inspect.signature(loader_with_workers).parameters if name != "dataset"]
+    for name in options:
+        if name not in valid:
+            similar = f". Did you mean '{_OF_TORCH[name]}'?" if name in _OF_TORCH else did_you_mean(name, valid)
+            names = f"{', '.join(valid)}{similar}"
+            raise UsageError(f"{name}: got an argument that make_loader does not have, expected one of {names}")
+
+
+_OF_TORCH = {
+    "batch_sampler": "sampler",
+    "collate_fn": "collate",
+    "generator": "sampler",
+    "multiprocessing_context": "start_method",
+}
+"""Argument of torch's DataLoader to the one of ``make_loader`` that takes its place"""
+
+
+def _loader_from_config(config: Config, dataset: ClipDataset | None) -> ClipLoader | DataLoader[Any]:
+    train = config.train
     if "loader" not in train:
         raise ConfigError("train.loader: got none, expected a section with a name. Add it to the config.")
-    dataset = make_dataset(settings) if dataset is None else dataset
-    loader = dict(train["loader"])
-    sampler = None
+    dataset = make_dataset(config) if dataset is None else dataset
+    settings = dict(train["loader"])
+    given: dict[str, Any] = {"dataset": dataset}
     if "sampler" in train:
-        sampler = _order(train["sampler"], dataset, loader.get("batch_size"))
-    if isinstance(sampler, BudgetBatchSampler):
-        loader.setdefault("batch_size", None)
-    together = instantiate("collate", train["collate"]) if "collate" in train else collate
+        given["sampler"] = _order(train["sampler"], dataset, settings.get("batch_size"))
+    if isinstance(given.get("sampler"), BudgetBatchSampler):
+        settings.setdefault("batch_size", None)
+    given["collate"] = instantiate("collate", train["collate"]) if "collate" in train else collate
     augment = _augment(train["augment"], dataset) if "augment" in train else None
-    return LoaderParts(dataset, sampler, together, augment, loader)
+    if settings.get("name") == "threads":
+        given["augment"] = augment
+    elif augment is not None:
+        given["collate"] = partial(_augmented_batch, collate=given["collate"], augment=augment)
+    loader: ClipLoader | DataLoader[Any] = instantiate("loader", settings, **given)
+    return loader
 
 
-@dataclass(frozen=True)
-class AugmentingCollate:
-    """A collate function that also augments the batch, in the process that reads it. Picklable."""
-
-    collate: Function
-    augment: Function
-
-    def __call__(self, samples: Any) -> Any:
-        """Make a batch of samples, and augment it."""
-        return self.augment(self.collate(samples))
+def _augmented_batch(samples: Any, *, collate: Function, augment: Function) -> Any:
+    """Make a batch of samples, and augment it, in the process that reads it."""
+    return augment(collate(samples))
 
 
 def _as_config(config: ConfigLike) -> Config:

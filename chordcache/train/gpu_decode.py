@@ -19,10 +19,7 @@ DecodeJpegs: TypeAlias = Callable[[Sequence[bytes]], Sequence[torch.Tensor]]
 def nvjpeg_decoder(device: torch.device) -> DecodeJpegs:
     """Return a function that decodes JPEGs on a GPU, with torchvision and nvJPEG.
 
-    Raises
-    ------
-    UsageError
-        If torch cannot use the device, or torchvision is not installed.
+    Raises ``UsageError`` if torch cannot use the device, or torchvision is not installed.
     """
     if device.type != "cuda" or not torch.cuda.is_available():
         raise UsageError(
@@ -46,18 +43,11 @@ def decode_clips(clips: Sequence[EncodedFrames], decode: DecodeJpegs) -> list[to
     The filter is that of Pillow's and torch's antialiased bilinear interpolation. ``ClipLoader`` without a GPU has one
     that is nearly the same, see ``media.cropping.resize_pictures``.
 
-    Parameters
-    ----------
-    clips : sequence of EncodedFrames
-        The JPEGs and the crop of each clip.
-    decode : callable
-        Function that decodes JPEGs.
-
     Returns
     -------
     list of torch.Tensor [shape=(T, 3, h, w), dtype=uint8, 0 to 255, RGB]
-        One for each clip. With several clips in a sample, [shape=(N, T, 3, h, w)]. Clips of one shape lie one behind
-        the other in one tensor.
+        One for each clip. With several clips in a sample, [shape=(N, T, 3, h, w)]. Clips of one shape are consecutive
+        in one tensor.
     """
     pictures = list(decode([jpeg for clip in clips for jpeg in clip.jpegs]))
     frames: dict[tuple[int, ...], torch.Tensor] = {}

@@ -67,11 +67,6 @@ def instantiate(kind: str, config: object, section: str | None = None, **given: 
     **given
         Further arguments, for classes that have them. The config must not have them.
 
-    Returns
-    -------
-    Any
-        The result of the class or function.
-
     Raises
     ------
     ConfigError

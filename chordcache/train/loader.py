@@ -2,145 +2,24 @@
 
 from __future__ import annotations
 
-import inspect
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
-from pathlib import Path
-from typing import Any, overload
+from typing import Any
 
 import torch
 from torch.profiler import record_function
 from torch.utils.data import DataLoader
 
-from chordcache.arguments import check_at_least, did_you_mean
-from chordcache.config.config import Config
+from chordcache.arguments import check_at_least
 from chordcache.errors import UsageError
-from chordcache.train.batch_memory import RecycledMemory, allocate_pinned
-from chordcache.train.batch_under_way import Batch, BatchUnderWay, Collate, SideStream
+from chordcache.train.batches import Batch, BatchUnderWay, Collate, RecycledMemory, SideStream, allocate_pinned
 from chordcache.train.clip_dataset import ClipDataset
 from chordcache.train.collate import collate
-from chordcache.train.from_config import AugmentingCollate, ConfigLike, loader_parts
 from chordcache.train.gpu_decode import nvjpeg_decoder
-from chordcache.train.instantiate import instantiate
 from chordcache.train.samplers.budget_batches import BudgetBatchSampler
 from chordcache.train.samplers.distributed import ChordSampler, check_not_of_torch
-
-
-@overload
-def make_loader(
-    dataset: ClipDataset,
-    batch_size: int | None,
-    num_workers: int,
-    *,
-    sampler: ChordSampler | BudgetBatchSampler | None = None,
-    shuffle: bool = True,
-    drop_last: bool = False,
-    prefetch_factor: int = 2,
-    start_method: str | None = None,
-    collate: Collate = collate,
-) -> DataLoader[Any]: ...
-
-
-@overload
-def make_loader(
-    dataset: ClipDataset | ConfigLike, *, config: ConfigLike | None = None
-) -> ClipLoader | DataLoader[Any]: ...
-
-
-def make_loader(
-    dataset: Any,
-    batch_size: int | None = None,
-    num_workers: int | None = None,
-    *,
-    config: ConfigLike | None = None,
-    **options: Any,
-) -> ClipLoader | DataLoader[Any]:
-    """Make a DataLoader whose workers decode each batch into one tensor in shared memory.
-
-    The workers persist from epoch to epoch, use one thread each, and start by ``start_method``. Batches are pinned
-    where there is CUDA. Each pass is a new epoch, or the one that ``loader.sampler.set_epoch`` chose.
-    ``loader.sampler.state_dict(num_batches_consumed=n)`` returns the position of a run. ``len(loader)`` is the number
-    of batches in a whole epoch.
-
-    ``make_loader("chordcache.yaml")`` makes the loader and the dataset that the section ``train`` of a config
-    describes. ``make_loader(dataset, config="chordcache.yaml")`` makes the loader of such a config for another dataset.
-    The config then has all other arguments.
-
-    Parameters
-    ----------
-    dataset : ClipDataset, Config, mapping, str or Path
-        The dataset to read: a ``ChordVideoDataset``, or what ``concat`` or ``subset`` made. Or a config, its plain
-        data, or its YAML file, see ``make_dataset``.
-    batch_size : int or None
-        Samples in a batch of this rank. None with a ``BudgetBatchSampler``.
-    num_workers : int
-        Processes that read. 0 reads in this process, when a batch is requested.
-    config : Config, mapping, str or Path, optional
-        A config that describes the loader. Do not give any argument but ``dataset`` with it.
-    sampler : ChordSampler or BudgetBatchSampler, optional
-        The order of the samples. By default shuffled, with seed 0, or drawn by the weights of the dataset.
-    shuffle : bool
-        False for the order of the dataset, as in validation. Only without ``sampler``.
-    drop_last : bool
-        Leave out a last batch that is not full.
-    prefetch_factor : int
-        Batches that each worker prepares ahead.
-    start_method : {"fork", "forkserver", "spawn"}, optional
-        Start method of the workers. By default Python's on this platform.
-    collate : callable
-        Function that makes a batch from a list of samples, such as
-        ``functools.partial(chordcache.collate, tokenizer=...)``.
-
-    Returns
-    -------
-    torch.utils.data.DataLoader or ClipLoader
-        A DataLoader, unless a config names the loader "threads". It yields the batches that ``collate`` makes.
-        ``frames`` [shape=(B, T, 3, h, w), dtype=uint8] is a permuted view of (B, T, h, w, 3). ``.contiguous()``, best
-        called on the device, puts the channels first in memory too.
-
-    Raises
-    ------
-    ConfigError
-        If a name or an argument in a config does not exist, or an argument is missing.
-    UsageError
-        If an argument is wrong.
-    """
-    is_config = isinstance(dataset, (Config, Mapping, str, Path))
-    _check_options(options)
-    if config is None and not is_config:
-        return loader_with_workers(dataset, batch_size, num_workers, **options)
-    counts = {"batch_size": batch_size, "num_workers": num_workers}
-    given = [*(name for name, value in counts.items() if value is not None), *options]
-    if given:
-        raise UsageError(f"{given[0]}: got a value and a config, expected one of them. Write it into the config.")
-    if config is None:
-        return _from_config(dataset, None)
-    if is_config:
-        raise UsageError("dataset and config: got two configs, expected one of them, or a dataset and a config")
-    return _from_config(config, dataset)
-
-
-def _check_options(options: Mapping[str, Any]) -> None:
-    """Raise ``UsageError`` for the first argument that only torch's DataLoader has."""
-    valid = [name for name in inspect.signature(loader_with_workers).parameters if name != "dataset"]
-    for name in options:
-        if name not in valid:
-            similar = f". Did you mean '{_OF_TORCH[name]}'?" if name in _OF_TORCH else did_you_mean(name, valid)
-            names = f"{', '.join(valid)}{similar}"
-            raise UsageError(f"{name}: got an argument that make_loader does not have, expected one of {names}")
-
-
-def _from_config(config: ConfigLike, dataset: ClipDataset | None) -> ClipLoader | DataLoader[Any]:
-    parts = loader_parts(config, dataset)
-    given: dict[str, Any] = {"dataset": parts.dataset, "sampler": parts.sampler, "collate": parts.collate}
-    if parts.loader.get("name") == "threads":
-        given["augment"] = parts.augment
-    elif parts.augment is not None:
-        given["collate"] = AugmentingCollate(parts.collate, parts.augment)
-    loader: ClipLoader | DataLoader[Any] = instantiate("loader", parts.loader, **given)
-    return loader
 
 
 def loader_with_workers(
@@ -177,14 +56,6 @@ def loader_with_workers(
     return loader
 
 
-_OF_TORCH = {
-    "batch_sampler": "sampler",
-    "collate_fn": "collate",
-    "generator": "sampler",
-    "multiprocessing_context": "start_method",
-}
-"""Argument of torch's DataLoader to the one of ``make_loader`` that takes its place"""
-
 _DECODERS = ("cpu", "cuda")
 
 
@@ -200,24 +71,14 @@ class ClipLoader:
 
     Parameters
     ----------
-    dataset : ClipDataset
-        The dataset to read, as in ``make_loader``. Several loaders may share one.
-    batch_size : int or None
-        Samples in a batch of this rank. None with a ``BudgetBatchSampler``.
-    sampler : ChordSampler or BudgetBatchSampler, optional
-        The order of the samples. By default shuffled, with seed 0, or drawn by the weights of the dataset.
-    shuffle : bool
-        False for the order of the dataset, as in validation. Only without ``sampler``.
+    dataset, batch_size, sampler, shuffle, drop_last, collate
+        As in ``make_loader``. Several loaders may share one dataset.
     num_threads : int
         Threads that read.
     device : str or torch.device, optional
         Device of the returned tensors. By default CPU memory, pinned where there is CUDA.
     prefetch : int
         Batches that are made ahead while the consumer uses one. 0 makes each batch when it is requested.
-    drop_last : bool
-        Leave out a last batch that is not full.
-    collate : callable
-        As in ``make_loader``.
     augment : callable, optional
         Function that takes each batch on its device and returns another one, such as a ``BatchAugment``. The thread
         of the consumer calls it.
@@ -309,10 +170,7 @@ class ClipLoader:
 
     @property
     def num_batches_left(self) -> int:
-        """Number of batches in this pass, or in the first one if none has begun.
-
-        After ``load_state_dict`` it is what is left of the epoch, and less than ``len``.
-        """
+        """Number of batches in this pass, or in the first one: after ``load_state_dict`` the rest of the epoch."""
         return self._num_batches(self._sampler.num_left)
 
     def _num_batches(self, num_samples: int) -> int:
@@ -352,8 +210,9 @@ class ClipLoader:
         stream = SideStream(self._device) if self._device is not None and self._device.type == "cuda" else None
         pending: deque[BatchUnderWay] = deque()
         for indices in self._index_lists():
+            read = self._dataset.read_sample
             pending.append(
-                BatchUnderWay(self._dataset, indices, self._collate, self._allocate, self._device, stream, self._decode)
+                BatchUnderWay(read, indices, self._collate, self._allocate, self._device, stream, self._decode)
             )
             pending[-1].begin(pool)
             if len(pending) > self._prefetch:

@@ -48,28 +48,22 @@ class _Mixture:
 def mixed(
     batch: Mapping[str, Any], mix: str, *, p: float, num_classes: int, random: np.random.Generator
 ) -> dict[str, Any]:
-    """Mix the clips of a batch.
+    """Mix the clips of a batch, and return the values that change.
 
     Parameters
     ----------
     batch : mapping
         ``frames`` [shape=(B, T, 3, H, W), dtype=float32], ``label`` [shape=(B,), dtype=int64, -1 for none], and other
         arrays of ``MIXED[mix]``. Motion has passed ``check_motion``.
-    mix : {"mixup", "cutmix"}
-        The function of ``MIXED``.
     p : float
         Probability with which the batch is mixed.
-    num_classes : int
-        Number of labels.
-    random : np.random.Generator
-        The batch's random numbers.
 
     Returns
     -------
     dict
-        The values that change: ``label`` [shape=(B, num_classes), dtype=float32] and, if the batch is mixed, the mixed
-        arrays, ``labels`` if the batch has them, ``lengths`` (the larger of both clips) and ``present`` (True where
-        both clips have the feature).
+        ``label`` [shape=(B, num_classes), dtype=float32] and, if the batch is mixed, the mixed arrays, ``labels`` if
+        the batch has them, ``lengths`` (the larger of both clips) and ``present`` (True where both clips have the
+        feature).
     """
     label = _soft(batch["label"], num_classes)
     if random.random() >= p:

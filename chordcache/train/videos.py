@@ -54,11 +54,6 @@ def cached(cache: str | Path | Cache, videos: Videos | None = None, *, on_miss: 
         Policy for a name in ``videos`` that no cached video has. "error" raises ``NotFoundError`` when the dataset is
         made. "skip" leaves it out, with a warning.
 
-    Returns
-    -------
-    VideosToRead
-        The videos, for ``ChordVideoDataset``.
-
     Raises
     ------
     UsageError
@@ -112,11 +107,6 @@ def indexed(
         The config of a cache that does not exist yet: with ``on_miss="build"`` it is made, and with
         ``on_miss="source"`` and no ``cache`` all videos are read as if it were empty. By default the packaged defaults.
 
-    Returns
-    -------
-    VideosToRead
-        The videos, for ``ChordVideoDataset``.
-
     Raises
     ------
     UsageError
@@ -152,11 +142,6 @@ def from_files(
         Folders and files. A folder has the videos that ``scan`` would find. Give these or an index.
     index : Index, str or Path, optional
         The output of ``scan``, or a hand-written list, with labels and captions.
-
-    Returns
-    -------
-    VideosToRead
-        The videos, for ``ChordVideoDataset``.
 
     Raises
     ------

@@ -143,7 +143,9 @@ def _emptied(cache: Path, names: Set[str]) -> set[str]:
     with suppress(ChordcacheError):
         catalog = Catalog(cache)
     for key in sidecars.sorted_keys() if names else ():
-        sidecar = sidecars.read_stored_or_none(key) or (catalog and catalog.find(key))
+        sidecar = sidecars.read_stored_or_none(key)
+        if sidecar is None and catalog is not None:
+            sidecar = catalog.find(key)
         if sidecar is None:
             lost.add(key)
         elif not names.isdisjoint({sidecars.packs.owner(key), *sidecar.packs}):

@@ -14,7 +14,7 @@ from helpers.lists import indexed, place, write, write_json
 import chordcache as cc
 from chordcache.errors import DamageError, UsageError
 from chordcache.index.index_files import read_index
-from chordcache.train.class_names import class_names
+from chordcache.train.fields import class_names
 
 Rows = Sequence[Mapping[str, Any]]
 

@@ -116,9 +116,9 @@ def test_everything_is_that_of_a_cache_of_the_segments(work: Path) -> None:
             assert (found.segment, found.num_frames) == (video.segment, video.num_frames)
             assert found.start_seconds == pytest.approx(video.start_seconds, abs=1e-9)
             assert found.duration_seconds == pytest.approx(video.duration_seconds, abs=1e-9)
-            for name in ("pts_seconds", "source_frames", "keyframes", "picture_types"):
+            for name in ("pts_seconds", "source_frames", "keyframes"):
                 assert np.array_equal(getattr(found, name), getattr(video, name)), (video.label, name)
-            for name in ("frames", "flow", "waveform"):
+            for name in ("frames", "flow", "waveform", "motion.types"):
                 assert np.array_equal(whole.read(found, name), only.read(video, name)), (video.label, name)
             covered = only.read(video, "motion.covered")
             assert np.array_equal(whole.read(found, "motion.covered"), covered)

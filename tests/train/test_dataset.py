@@ -25,8 +25,8 @@ from chordcache.errors import DamageError, FormatVersionError, NotFoundError, Us
 from chordcache.read.cache import Cache  # noqa: E402
 from chordcache.read.video import Video  # noqa: E402
 from chordcache.storage.sealed_json import seal  # noqa: E402
-from chordcache.train.class_names import class_names  # noqa: E402
 from chordcache.train.dataset import ChordVideoDataset  # noqa: E402
+from chordcache.train.fields import class_names  # noqa: E402
 from chordcache.train.samplers.clip_request import ClipRequest  # noqa: E402
 from chordcache.train.samplers.clip_samplers import RandomClipSampler, RegularClipSampler  # noqa: E402
 from chordcache.train.videos import indexed  # noqa: E402

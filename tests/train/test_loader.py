@@ -24,10 +24,11 @@ from chordcache.building.build import build  # noqa: E402
 from chordcache.errors import DamageError, UsageError  # noqa: E402
 from chordcache.read.cache import Cache  # noqa: E402
 from chordcache.read.video import Video  # noqa: E402
-from chordcache.train.batch_memory import RecycledMemory  # noqa: E402
+from chordcache.train.batches import RecycledMemory  # noqa: E402
 from chordcache.train.collate import collate  # noqa: E402
 from chordcache.train.dataset import ChordVideoDataset  # noqa: E402
-from chordcache.train.loader import ClipLoader, make_loader  # noqa: E402
+from chordcache.train.from_config import make_loader  # noqa: E402
+from chordcache.train.loader import ClipLoader  # noqa: E402
 from chordcache.train.samplers.clip_request import ClipRequest  # noqa: E402
 from chordcache.train.samplers.clip_samplers import DenseClips, RandomClipSampler, RegularClipSampler  # noqa: E402
 from chordcache.train.samplers.distributed import ChordSampler  # noqa: E402

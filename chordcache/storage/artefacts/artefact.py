@@ -331,8 +331,14 @@ class Artefact(ABC):
 
 def _open(path: Path, packed: Packed | None) -> int:
     """Open an artefact, or its pack. It is in a folder of a folder of its cache, also while it is a partial file."""
-    cache, *names = (str(path) if path.is_absolute() else os.path.abspath(path)).rsplit("/", 3)
-    return opener.open_file(cache or "/", "/".join(names) if packed is None else pack_file(packed.pack))
+    cache = cache_of(path)
+    name = os.path.abspath(path)[len(cache) :].lstrip("/") if packed is None else pack_file(packed.pack)
+    return opener.open_file(cache or "/", name)
+
+
+def cache_of(path: Path) -> str:
+    """Return the folder of the cache that an artefact is in."""
+    return (str(path) if path.is_absolute() else os.path.abspath(path)).rsplit("/", 3)[0]
 
 
 def checked_out(name: str, shape: tuple[int, ...], dtype: np.dtype[Any], out: np.ndarray | None) -> np.ndarray:

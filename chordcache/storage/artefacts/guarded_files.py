@@ -139,7 +139,7 @@ def forget(path: Path) -> None:
     _registry.forget(path)
 
 
-def inode_of(path: Path) -> tuple[int, int] | None:
+def inode_of(path: str | Path) -> tuple[int, int] | None:
     """Return device and inode of a file, or None if it is missing."""
     try:
         status = os.stat(path)

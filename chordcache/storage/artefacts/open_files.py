@@ -15,7 +15,7 @@ from typing import Any
 from chordcache.errors import DamageError, printable
 from chordcache.records import Packed
 from chordcache.storage.artefacts import guarded_files
-from chordcache.storage.artefacts.artefact import Artefact, Claims, row_bytes
+from chordcache.storage.artefacts.artefact import Artefact, Claims, cache_of, row_bytes
 from chordcache.storage.artefacts.guarded_files import inode_of
 from chordcache.storage.artefacts.tiers import load, tier_of
 from chordcache.storage.artefacts.writer import ArtefactWriter
@@ -67,7 +67,7 @@ since a fork could copy one that another thread holds: each call is atomic. The 
 
 def _flat_artefact(path: Path, num_bytes: int, claims: Claims | None, packed: Packed | None) -> Artefact:
     # The inode is read before the file is opened: if the file is replaced meanwhile, the next user sees it
-    inode = inode_of(path if packed is None else path.parents[2] / pack_file(packed.pack))
+    inode = inode_of(path if packed is None else f"{cache_of(path)}/{pack_file(packed.pack)}")
     known, artefact = _flat.get((path, packed), (None, None))
     if artefact is None or known != inode:
         artefact = _open(path, num_bytes, claims, packed)

@@ -18,7 +18,7 @@ from chordcache.read.crops import CenterCrop
 from chordcache.read.video import Video
 from chordcache.sources.mapped_mp4 import MappedMP4Source
 from chordcache.tools.bench.ways import Way
-from chordcache.train.batch_memory import FrameBuffer
+from chordcache.train.batches import FrameBuffer
 from chordcache.train.clip_dataset import ClipDataset
 from chordcache.train.dataset import ChordVideoDataset
 from chordcache.train.samplers.clip_request import ClipRequest

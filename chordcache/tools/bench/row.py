@@ -59,7 +59,8 @@ class _Row:
         return num_batches * self._batch_size / spent, spent
 
     def _loader(self, epoch: int) -> Any:
-        from chordcache.train.loader import ClipLoader, make_loader
+        from chordcache.train.from_config import make_loader
+        from chordcache.train.loader import ClipLoader
 
         options = self._way.options
         if self._way.loader == "ClipLoader":

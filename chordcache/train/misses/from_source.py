@@ -36,7 +36,7 @@ from chordcache.storage.layout import key_of
 from chordcache.storage.quarantine import Failure
 from chordcache.storage.sidecar import Sidecar
 from chordcache.storage.sidecars import write_catalog
-from chordcache.train.misses.source_frames import SourceFrames, sidecar_of
+from chordcache.train.misses.source_videos import SourceFrames, UncachedVideo, sidecar_of
 
 
 @dataclass(frozen=True)
@@ -62,18 +62,8 @@ def read_source(
     """Yield a video and a reader of its features. They are bit for bit as they will be cached.
 
     If only frames are read, they are decoded on request. Any other feature takes a whole decode, into a private cache
-    that lasts as long as the context.
-
-    Parameters
-    ----------
-    origin : SourceVideo
-        The source to read.
-    header : Header
-        Header of the cache that the video is missing from. It defines how features are made.
-    features : collection of str
-        The features that will be read.
-    trusted : collection of str
-        Classes of plug-ins that the user has named, see ``config_from_json``.
+    that lasts as long as the context. ``header``, of the cache that the video is missing from, defines how features are
+    made. ``trusted`` are the classes of plug-ins that the user has named, see ``config_from_json``.
 
     Raises
     ------
@@ -93,8 +83,7 @@ def read_source(
                 yield cache, video
             else:
                 frames = SourceFrames(source, build.config.picture.fps, origin.record.segment)
-                info = build.info_of_frames((frames.num_frames, *frames.read_first().shape))
-                sidecar = sidecar_of(origin.record, identity, frames, info, build.known_content)
+                sidecar = sidecar_of(origin.record, identity, frames, build.info_of_frames(), build.known_content)
                 yield frames, _SourceVideo(sidecar, frames, build)
     except MediaError as error:
         what = f"{error.message}; video '{origin.key}' is not cached either. Restore or repair the file, or scan again."
@@ -181,11 +170,11 @@ class _TemporaryBuild:
         is_whole = record.segment is None and self.config.picture.buckets is None
         return record.content if record.identity == self._identity and is_whole else None
 
-    def info_of_frames(self, shape: tuple[int, ...]) -> FeatureInfo:
-        """Return the description that the cache will have of the frames."""
+    def info_of_frames(self) -> FeatureInfo:
+        """Return the description that the cache will have of the frames, without their shape."""
         (tier,) = first_tiers(self._header.features, {"frames"})
         spec = resolve("frames", self.config)
-        return FeatureInfo("frames", tier, spec.fingerprint, spec.params, shape=shape, dtype="uint8")
+        return FeatureInfo("frames", tier, spec.fingerprint, spec.params)
 
 
 def _source_of_frames(origin: SourceVideo, config: Config, stack: ExitStack) -> MP4Source | None:
@@ -221,30 +210,22 @@ def _through_jpeg(quality: int) -> Show:
     return show
 
 
-class _SourceVideo(Video):
+class _SourceVideo(UncachedVideo):
     """A video whose frames are decoded on request. Facts that need more than frames take a whole decode."""
 
     def __init__(self, sidecar: Sidecar, frames: SourceFrames, build: _TemporaryBuild) -> None:
-        super().__init__(Path(), sidecar)
-        self._timeline = {"pts_seconds": frames.pts_seconds, "source_frames": frames.source_frames}
+        super().__init__(sidecar, frames)
         self._build = build
         self._decoded: Video | None = None
 
     @property
     def content(self) -> ContentFacts | None:
         """Motion of the picture and loudness of the sound, second by second."""
-        return self.sidecar.content or self._whole.content
-
-    @property
-    def picture_types(self) -> np.ndarray:
-        """Type of each frame in the source. See ``Video``."""
-        return self._whole.picture_types
-
-    @property
-    def _whole(self) -> Video:
+        if self.sidecar.content is not None:
+            return self.sidecar.content
         if self._decoded is None:  # not a cached_property, see Video
             self._decoded = self._build.cache({"frames", "motion"})[1]
-        return self._decoded
+        return self._decoded.content
 
     def _array(self, name: str) -> np.ndarray:
-        return self._build.keyframes() if name == "keyframes" else self._timeline[name]
+        return self._build.keyframes() if name == "keyframes" else super()._array(name)

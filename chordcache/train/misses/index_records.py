@@ -17,19 +17,15 @@ from chordcache.read.selection import warn_of_left_out
 from chordcache.records import VideoRecord
 from chordcache.storage.annotation_names import AnnotationCounter
 
+_UNREADABLE, _NOT_CACHED = "that the scan could not read", "not cached"
+"""Reasons for which a record is left out, beside those of the quarantine"""
+
 
 class IndexRecords:
     """The usable records of an index, by position. Only the offset of each record in the file is kept.
 
-    Parameters
-    ----------
-    index : Index
-        The index.
-    cause_of : callable, optional
-        Function that returns the cause for which a record is in quarantine, or "" to leave it out because it is not
-        cached, or None to keep it.
-    cache : Path, optional
-        The cache whose quarantine it is.
+    ``cause_of`` returns the cause for which a record is in the quarantine of ``cache``, or "" to leave it out because
+    it is not cached, or None to keep it.
 
     Raises
     ------
@@ -46,24 +42,26 @@ class IndexRecords:
         self._index = index
         self._path = Path(index.path).absolute()
         offsets = array("q")
-        unreadable, uncached = _LeftOut("that the scan could not read"), _LeftOut("not cached")
         causes: Counter[str] = Counter()
+        others: Counter[str] = Counter()
+        examples: dict[str, str] = {}
         ids: dict[str | None, int] = {None: -1}
         label_ids = array("i")
         annotations = AnnotationCounter()
         with open_for_reading(self._path) as file:
             self._state = _state(file.fileno())
             for offset, record in index.located(file):
-                if record.error is not None:
-                    unreadable.add(record)
-                elif (cause := cause_of(record)) is None:
+                cause = "" if record.error is not None else cause_of(record)
+                if cause is None:
                     offsets.append(offset)
                     label_ids.append(ids.setdefault(record.label, len(ids) - 1))
                     annotations.add(record)
                 elif cause:
                     causes[cause] += 1
                 else:
-                    uncached.add(record)
+                    reason = _NOT_CACHED if record.error is None else _UNREADABLE
+                    others[reason] += 1
+                    examples.setdefault(reason, record.path)
         self.annotation_names = annotations.names()
         """Names in the annotations of these records"""
         self.num_named: int | None = len(offsets)
@@ -74,11 +72,15 @@ class IndexRecords:
         # The ids until now are in the order of the first use of each label; the last element is for -1
         sorted_ids = np.array([*(numbers[label] for label in ids if label is not None), -1], np.int32)
         self.label_ids = sorted_ids[np.asarray(label_ids)]
-        num_all = len(offsets) + unreadable.count + causes.total() + uncached.count
-        others = {left_out.reason: left_out.count for left_out in (unreadable, uncached)}
-        warn_of_left_out(f"index '{printable(self._path)}'", num_all, causes, others, cache)
+        num_all = len(offsets) + causes.total() + others.total()
+        reasons = {
+            f"{reason}, such as '{printable(examples[reason])}'": others[reason]
+            for reason in (_UNREADABLE, _NOT_CACHED)
+            if reason in others
+        }
+        warn_of_left_out(f"index '{printable(self._path)}'", num_all, causes, reasons, cache)
         if not offsets:
-            what = "a video that can be read" if causes or uncached.count else "a readable video"
+            what = "a video that can be read" if causes or others[_NOT_CACHED] else "a readable video"
             raise UsageError(f"index: got '{printable(self._path)}' without {what}, expected at least one")
 
     def keep(self, mask: np.ndarray) -> None:
@@ -96,24 +98,6 @@ class IndexRecords:
                     f"index: '{printable(self._path)}' changed since the dataset was made. Recreate the dataset."
                 )
             return self._index.at(file, int(self._offsets[position]))
-
-
-class _LeftOut:
-    """The records that are left out for a reason."""
-
-    def __init__(self, reason: str) -> None:
-        self._reason = reason
-        self._first = ""
-        self.count = 0
-
-    def add(self, record: VideoRecord) -> None:
-        self._first = self._first or record.path
-        self.count += 1
-
-    @property
-    def reason(self) -> str:
-        """The reason for a message, with an example."""
-        return f"{self._reason}, such as '{printable(self._first)}'"
 
 
 def _state(fd: int) -> tuple[int, int, int]:

@@ -8,7 +8,7 @@ import tempfile
 import warnings
 import weakref
 from array import array
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -24,7 +24,7 @@ from chordcache.errors import DamageError, FeatureAbsentError, NotFoundError, Us
 from chordcache.index.index_files import Index, read_index, temporary_index
 from chordcache.media.source_file import identity_or_none, real_folder
 from chordcache.read.cache import Cache
-from chordcache.read.cached_videos import stereo_of
+from chordcache.read.cached_videos import VideoSet, stereo_of
 from chordcache.read.clips import HOW_TO_ADD, FeatureReader
 from chordcache.read.segment_of import segment_of
 from chordcache.read.video import Video
@@ -33,7 +33,7 @@ from chordcache.storage.annotation_names import AnnotationNames
 from chordcache.storage.artefacts.tiers import TIERS
 from chordcache.storage.cache_header import Header, read_header
 from chordcache.storage.catalog_columns import FeatureState
-from chordcache.storage.layout import key_hash, key_of, video_key
+from chordcache.storage.layout import key_hash, video_key
 from chordcache.storage.quarantine import Quarantined, read_quarantined
 from chordcache.storage.sidecar import read_sidecar
 from chordcache.train.misses.background import BuildRequest, background_of, prepare
@@ -46,25 +46,8 @@ _FROM_CACHE = ("error", "skip")
 Sample = TypeVar("Sample")
 
 
-class IndexedVideos:
-    """The videos of an index, cached or not, in its order and with its labels and captions.
-
-    Picklable. No video is opened before it is read.
-
-    Parameters
-    ----------
-    index : Index, str or Path
-        The output of ``scan``, or a hand-written list. Records of files that the scan could not read are left out, with
-        a warning.
-    cache : Cache, str or Path
-        The cache to read. If it does not exist and ``on_miss="build"``, it is made for ``features``. None reads all
-        videos from their sources, with ``on_miss="source"``.
-    features : sequence of str
-        The features that will be read.
-    on_miss : {"error", "skip", "source", "build"}
-        See ``chordcache.videos.indexed``.
-    config : Config, str, Path or None
-        The config of a cache that does not exist yet. None takes the packaged defaults.
+class IndexedVideos(VideoSet):
+    """The videos of an index, cached or not. No video is opened before it is read. See ``chordcache.videos.indexed``.
 
     Raises
     ------
@@ -91,17 +74,14 @@ class IndexedVideos:
         given = config if isinstance(config, Config) else load_config(config)
         self._trusted = extractors_of(given)
         """Classes of plug-ins that the user has named, see ``config_from_json``"""
-        self.cache = self._cache_for(cache, config)
+        self.cache = self._cache_for(cache, config, given)
         self._check(read_header(self.cache.path))
         misses = _Misses(self.cache, self._features, on_miss)
         self._records = IndexRecords(self._index, misses.cause_of, self.cache.path)
         misses.check(self._index)
         self._positions = np.asarray(misses.positions)
         """Position of each video in the catalog when the dataset was made, -1 if its source is read"""
-        self.labels = self._records.labels
-        """The distinct labels of the index, sorted"""
-        self.columns: Mapping[str, str] = self._index.columns
-        """Extra column to its type, if it is not text"""
+        self.labels, self.columns = self._records.labels, self._index.columns
         if on_miss == "build":
             prepare(self.cache.path)
 
@@ -112,57 +92,50 @@ class IndexedVideos:
         return repr(self.cache)
 
     def numbered_labels(self) -> tuple[list[str], np.ndarray]:
-        """Return ``labels``, and the position there of every video's label [shape=(len(self),), dtype=int32]."""
+        """Return the labels of the index, and the position there of every video's. See ``VideoSet``."""
         return self.labels, self._records.label_ids
 
     def annotation_names(self) -> AnnotationNames:
-        """Return the names in the annotations of all videos."""
+        """Return the names in the annotations of all videos. See ``VideoSet``."""
         return self._records.annotation_names
 
     @property
     def num_named(self) -> int | None:
-        """Number of videos that ``annotation_names`` counts. None if it counts others too."""
+        """Number of videos that ``annotation_names`` counts. See ``VideoSet``."""
         return self._records.num_named
 
     def feature_states(self, feature: str) -> np.ndarray:
-        """Return the ``FeatureState`` of a feature in every video [shape=(len(self),), dtype=uint8].
-
-        A video that is read from its source counts as CACHED.
-        """
-        states = np.append(self.cache.feature_states(feature), np.uint8(FeatureState.CACHED))  # the last is for -1
-        chosen: np.ndarray = states[self._positions]
+        """Return the state of a feature in every video. See ``VideoSet``."""
+        states = self.cache.catalog.feature_states(feature)
+        chosen: np.ndarray = np.append(states, np.uint8(FeatureState.CACHED))[self._positions]  # the last is for -1
         return chosen
 
-    def keys_of(self, positions: np.ndarray) -> list[str]:
-        """Return the keys of some videos."""
-        return [key_of(self._records[int(position)]) for position in positions]
-
     def keep(self, mask: np.ndarray) -> None:
-        """Leave out the videos where the mask [shape=(len(self),), dtype=bool] is False."""
+        """Leave out the videos where the mask is False. See ``VideoSet``."""
         self._records.keep(mask)
         self._positions = self._positions[mask]
 
     @property
     def stereo(self) -> str:
-        """Eye of stereo pictures that the cache has, as ``frames.stereo`` of its config."""
+        """Eye of stereo pictures that the cache has. See ``VideoSet``."""
         return stereo_of(self.cache)
 
     def close(self) -> None:
-        """Close the cache in this process. It is opened again when a video is read."""
+        """Close the cache in this process. See ``VideoSet``."""
         self.cache.close()
 
-    def _cache_for(self, cache: Cache | str | Path | None, config: Config | str | Path | None) -> Cache:
+    def _cache_for(self, cache: Cache | str | Path | None, config: Config | str | Path | None, given: Config) -> Cache:
         """Open the cache. If it need not exist and does not, make it without a video."""
         if cache is None:
             folder = tempfile.mkdtemp(prefix="chordcache-")
             weakref.finalize(self, _remove, folder, os.getpid())
-            return self._made(Path(folder, "cache"), config)
+            return self._new_cache(Path(folder, "cache"), given)
         try:
             opened = Cache(cache.path if isinstance(cache, Cache) else cache)
         except NotFoundError:
             if self._on_miss != "build" or isinstance(cache, Cache):
                 raise
-            return self._made(cache, config)
+            return self._new_cache(cache, given)
         own = config_from_json(read_header(opened.path).config, trusted=())
         if own != (config if isinstance(config, Config) else load_config(config, own)):
             raise UsageError(
@@ -171,8 +144,8 @@ class IndexedVideos:
             )
         return opened
 
-    def _made(self, cache: str | Path, config: Config | str | Path | None) -> Cache:
-        config, index = config if isinstance(config, Config) else load_config(config), self._index
+    def _new_cache(self, cache: str | Path, config: Config) -> Cache:
+        index = self._index
         tiers = first_tiers({name: tier.features(config) for name, tier in TIERS.items()}, self._features)
         with temporary_index(
             (), roots=index.roots, level=index.level, follow_symlinks=index.follow_symlinks
@@ -289,7 +262,8 @@ class _Misses:
         self._has_frames_only = features == ("frames",)
         self._cached = {key[-16:]: position for position, key in enumerate(cache.keys())}
         """Hash at the end of each key to its position in the catalog"""
-        self._lacks = np.any([cache.feature_states(name) == FeatureState.NOT_BUILT for name in features], axis=0)
+        states = [cache.catalog.feature_states(name) for name in features]
+        self._lacks = np.any(np.equal(states, FeatureState.NOT_BUILT), axis=0)
         self._has_whole_files = config_from_json(read_header(cache.path).config, trusted=()).picture.buckets is None
         """True if the item of a file has all of its frames, so that it serves the segments of the file"""
         self._num_uncached = 0

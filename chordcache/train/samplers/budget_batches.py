@@ -187,10 +187,7 @@ class BudgetBatchSampler(DistributedSampler[list[tuple[int, int]]]):
 
     @property
     def num_left(self) -> int:
-        """Number of batches of this rank in this pass, or in the first one if none has begun.
-
-        After ``load_state_dict`` it is what is left of the epoch, and less than ``len``.
-        """
+        """Number of batches of this rank in this pass, or in the first one. See ``ClipLoader.num_batches_left``."""
         return self._batch_order.num_left
 
     def __iter__(self) -> Iterator[list[tuple[int, int]]]:
@@ -212,10 +209,8 @@ class BudgetBatchSampler(DistributedSampler[list[tuple[int, int]]]):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Resume a run. The next pass covers the remaining batches of its epoch.
 
-        Raises
-        ------
-        UsageError
-            If ``state`` is not such a state, or belongs to other batches: other samples, seed or budget.
+        Raises ``UsageError`` if ``state`` is not such a state, or belongs to other batches: other samples, seed or
+        budget.
         """
         if "batches" not in state:
             raise UsageError(
@@ -262,21 +257,8 @@ def form_batches(
 ) -> list[list[int]]:
     """Put samples into batches of similar shape, each as large as the budget allows.
 
-    Parameters
-    ----------
-    order : iterable of int
-        Samples in their order.
-    axes : sequence of tuple of int
-        Axes of every sample. The cost of a single sample must not exceed the budget.
-    budget : int
-        Maximum cost of a batch, with padding.
-    kinds : sequence, optional
-        Kind of every sample. Samples of different kinds do not share a batch. By default all are of one kind.
-
-    Returns
-    -------
-    list of list of int
-        Batches in the order of their first samples.
+    ``axes`` and ``kinds`` have an element for every sample. Samples of different kinds do not share a batch. The cost
+    of a single sample must not exceed the budget. Batches are in the order of their first samples.
 
     Examples
     --------

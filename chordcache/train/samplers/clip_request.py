@@ -35,13 +35,7 @@ class RandomStream(enum.IntEnum):
 
 @dataclass(frozen=True)
 class ClipRequest:
-    """A dataset's request to a clip sampler for one sample.
-
-    Raises
-    ------
-    UsageError
-        If a number is negative, or ``clip`` is not below ``num_clips``.
-    """
+    """A dataset's request to a clip sampler for one sample."""
 
     seed: int = 0
     """Seed of the dataset"""
@@ -77,13 +71,6 @@ class ClipSampler(Protocol):
         """Choose the frames of one sample.
 
         The result may depend on the arguments only, not on state or global random numbers.
-
-        Parameters
-        ----------
-        video : Video
-            The video of the sample.
-        request : ClipRequest
-            The number of the sample, its epoch and seed.
 
         Returns
         -------

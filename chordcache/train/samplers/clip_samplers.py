@@ -138,15 +138,7 @@ class RandomClipSampler(EvenClipSampler):
     Every start that leaves room for a whole clip is equally likely. With ``fps``, a start is any time rather than that
     of a frame. Several clips of one video are drawn independently.
 
-    Parameters
-    ----------
-    num_frames, stride, pad, fps
-        As in ``RegularClipSampler``.
-
-    Raises
-    ------
-    UsageError
-        As in ``RegularClipSampler``.
+    Arguments and errors are those of ``RegularClipSampler``.
 
     Notes
     -----
@@ -181,11 +173,6 @@ class DenseClips(EvenClipSampler):
         As in ``RegularClipSampler``.
     num_clips : int
         Number of clips of each sample. They have the positions of the clips of ``RegularClipSampler``.
-
-    Raises
-    ------
-    UsageError
-        If an argument is wrong.
     """
 
     num_clips: int = 10
@@ -214,11 +201,6 @@ class RegularTimestampClips(EvenClipSampler):
     seconds_between_clip_starts : float
         Time from the start of one clip to the start of the next. The first clip starts at the first frame. The last one
         is the last that does not need padding.
-
-    Raises
-    ------
-    UsageError
-        As in ``RegularClipSampler``.
 
     Notes
     -----
@@ -249,15 +231,7 @@ class KeyframeSampler(EvenClipSampler):
     takes its place, because a keyframe often begins a scene. Clips of one frame are the keyframes. In a video without
     keyframes, the first frame counts as one.
 
-    Parameters
-    ----------
-    num_frames, stride, pad, fps
-        As in ``RegularClipSampler``.
-
-    Raises
-    ------
-    UsageError
-        If an argument is wrong.
+    Arguments and errors are those of ``RegularClipSampler``.
     """
 
     def frame_numbers(self, video: Video, request: ClipRequest) -> np.ndarray:

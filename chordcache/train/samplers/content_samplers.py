@@ -21,15 +21,7 @@ class AudioPeakSampler(EvenClipSampler):
     moved inside. Peaks after the last frame are ignored. For a video without these facts or without peaks, clips are
     drawn as ``RandomClipSampler`` does. Missing facts also give a warning.
 
-    Parameters
-    ----------
-    num_frames, stride, pad, fps
-        As in ``RegularClipSampler``.
-
-    Raises
-    ------
-    UsageError
-        As in ``RegularClipSampler``.
+    Arguments and errors are those of ``RegularClipSampler``.
     """
 
     def frame_numbers(self, video: Video, request: ClipRequest) -> np.ndarray:
@@ -61,11 +53,6 @@ class AdaptiveSampler(EvenClipSampler):
         A clip's weight is its mean motion to the power of ``1 / temperature``. Near 0, the clip with the most motion is
         taken every time. At 1, a clip with twice the motion is taken twice as often. At large values, all clips are
         equally likely.
-
-    Raises
-    ------
-    UsageError
-        If an argument is wrong.
     """
 
     temperature: float = 1.0
@@ -77,24 +64,24 @@ class AdaptiveSampler(EvenClipSampler):
     def frame_numbers(self, video: Video, request: ClipRequest) -> np.ndarray:
         """Choose the frames of one sample. See ``ClipSampler``."""
         clips, random = self.clips(video), request.generator()
-        starts = clips.start_frames()
-        motion = _motion_of_starts(video, starts, clips.stops())
+        motion = _motion_of_clips(video, clips.stops())
         if motion is None or not motion.max() > 0:
             return clips.clip(clips.random_start(random))
         weights = (motion / motion.max()) ** (1 / self.temperature)
         up_to = np.cumsum(weights)
         chosen = np.searchsorted(up_to, random.random() * up_to[-1], side="right")
-        return clips.clip_from(int(starts[min(int(chosen), len(weights) - 1)]))
+        return clips.clip_from(min(int(chosen), len(weights) - 1))
 
 
-def _motion_of_starts(video: Video, starts: np.ndarray, stops: np.ndarray) -> np.ndarray | None:
-    """Return the mean motion from each start to its stop [shape=stops.shape]. None if unknown."""
+def _motion_of_clips(video: Video, stops: np.ndarray) -> np.ndarray | None:
+    """Return the mean motion from frame 0, 1, 2 ... to each stop [shape=stops.shape]. None if unknown."""
     if video.content is None or not video.content.motion_per_second:
         _warn_of_missing_facts("AdaptiveSampler: the motion of a video is not known")
         return None
     per_second = np.array(video.content.motion_per_second)
     seconds = (video.pts_seconds - video.pts_seconds[0]).astype(np.int64)
     up_to = np.concatenate([[0.0], np.cumsum(per_second[np.clip(seconds, 0, len(per_second) - 1)])])
+    starts = np.arange(len(stops))
     means: np.ndarray = (up_to[stops] - up_to[starts]) / (stops - starts)
     return means
 

@@ -198,10 +198,7 @@ class ChordSampler(DistributedSampler[tuple[int, int]]):
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch of the next pass. If that epoch's state was loaded, the pass covers the rest of the epoch.
 
-        Raises
-        ------
-        UsageError
-            If ``epoch`` is not an integer of at least 0, or if a state of a later epoch was just loaded.
+        Raises ``UsageError`` if ``epoch`` is not an integer of at least 0, or a state of a later epoch was just loaded.
         """
         ClipRequest(epoch=epoch)
         if self._is_loaded and epoch < self._epoch:
@@ -222,10 +219,7 @@ class ChordSampler(DistributedSampler[tuple[int, int]]):
 
     @property
     def num_left(self) -> int:
-        """Number of samples of this rank in this pass, or in the first one if none has begun.
-
-        After ``load_state_dict`` it is what is left of the epoch, and less than ``len``.
-        """
+        """Number of samples of this rank in this pass, or in the first one. See ``ClipLoader.num_batches_left``."""
         is_over = not self._has_begun and self.next_epoch != self._epoch
         return self._num_rounds(0 if is_over else self._start, self._place_now()[1])
 
@@ -258,10 +252,9 @@ class ChordSampler(DistributedSampler[tuple[int, int]]):
 
         Returns
         -------
-        np.ndarray [shape=(num_samples,), dtype=int64]
-            Epoch of each sample in its ``(epoch, index)``, which counts the draws of a sample with weights.
-        np.ndarray [shape=(num_samples,), dtype=int64]
-            Index of each sample, see ``order``.
+        np.ndarray, np.ndarray [shape=(num_samples,), dtype=int64]
+            Epoch of each sample in its ``(epoch, index)``, which counts the draws of a sample with weights. And its
+            index.
         """
         order = self.order()
         if self._weights is None:
@@ -319,7 +312,7 @@ class ChordSampler(DistributedSampler[tuple[int, int]]):
         return 0, 1
 
     def state_dict(self, num_batches_consumed: int | None = None) -> dict[str, Any]:
-        """Return the position of the run as plain data. Ranks that consumed as many batches return the same.
+        """Return the position of the run as plain data, for any rank. Ranks that consumed as many batches agree.
 
         Parameters
         ----------
@@ -327,11 +320,6 @@ class ChordSampler(DistributedSampler[tuple[int, int]]):
             Number of batches of this rank that were used in this pass. By default all that were drawn, as torchdata's
             ``StatefulDataLoader`` needs. A plain ``DataLoader`` that prefetches draws more batches than are used, and
             a loader that accelerate prepared draws those of all ranks.
-
-        Returns
-        -------
-        dict
-            The state, for ``load_state_dict`` on any rank.
         """
         world_size, round_size = self._shares if self._has_begun else (self._place_now()[1],) * 2
         num_used = self._num_drawn * world_size
@@ -352,11 +340,8 @@ class ChordSampler(DistributedSampler[tuple[int, int]]):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Resume a run. The next pass covers the rest of its epoch.
 
-        Raises
-        ------
-        UsageError
-            If ``state`` is not such a state, or belongs to another order: other samples, another seed, or other
-            weights.
+        Raises ``UsageError`` if ``state`` is not such a state, or belongs to another order: other samples, another
+        seed, or other weights.
         """
         mine = self.state_dict(0)
         if state.get("weights") != mine.get("weights") and "seed" in state:

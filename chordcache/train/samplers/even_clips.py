@@ -81,7 +81,7 @@ class EvenClips(ABC):
 
     @abstractmethod
     def _needs(self) -> str:
-        """Describe the length of the video and the length of a clip for an error message."""
+        """Describe the length of the video and that of a clip for an error message."""
 
     def clip(self, start: float) -> np.ndarray:
         """Return the frames of the clip at a position [shape=(T,), dtype=int64]."""
@@ -108,12 +108,8 @@ class EvenClips(ABC):
         """Return the clip that starts at a frame."""
         return self.clip(self.positions[frame])
 
-    def start_frames(self) -> np.ndarray:
-        """Return all frames at which a clip can start [dtype=int64, ascending]."""
-        return np.arange(len(self.stops()))
-
     def stops(self) -> np.ndarray:
-        """Return the number behind the last frame of each clip that starts at ``start_frames`` [dtype=int64]."""
+        """Return the number behind the last frame of each clip, of those that can start at frame 0, 1, 2 ..."""
         positions = self.positions
         starts = positions[positions <= self.last_start + _TOLERANCE_SECONDS]
         return self._frames_at(starts + self._offsets[-1]) + 1

@@ -35,8 +35,8 @@ class LatentClipSampler:
     >>> from types import SimpleNamespace
     >>> facts = {"frames_per_row": 4, "frames_in_first_row": 1, "frames_per_clip": 81}
     >>> video = SimpleNamespace(key="a", num_frames=200, first_row=0, feature=lambda name: SimpleNamespace(facts=facts))
-    >>> found = [LatentClipSampler().frame_numbers(video, ClipRequest(index=index)) for index in range(20)]
-    >>> sorted({(int(numbers[0]), len(numbers)) for numbers in found})
+    >>> clips = [LatentClipSampler().frame_numbers(video, ClipRequest(index=index)) for index in range(20)]
+    >>> sorted({(int(numbers[0]), len(numbers)) for numbers in clips})
     [(0, 81), (81, 81)]
     """
 

@@ -1,4 +1,7 @@
-"""Samplers that change the frame numbers of another sampler: faster or slower, with lost frames, or shorter."""
+"""Samplers that change the frame numbers of another sampler: faster or slower, with lost frames, or shorter.
+
+They raise ``UsageError`` for an argument that is out of range.
+"""
 
 from __future__ import annotations
 
@@ -27,11 +30,6 @@ class TimeWarp:
         Sampler of the clips.
     speed : tuple of float
         (least, most) speed, drawn uniformly on a logarithmic scale. 2 takes every second frame of those that 1 takes.
-
-    Raises
-    ------
-    UsageError
-        If ``speed`` is not such a pair.
 
     Examples
     --------
@@ -77,11 +75,6 @@ class FrameDrop:
         Sampler of the clips.
     p : float
         Probability with which each of the other frames is lost, in [0, 1].
-
-    Raises
-    ------
-    UsageError
-        If ``p`` is out of range.
     """
 
     sampler: ClipSampler
@@ -108,12 +101,7 @@ class TemporalCrop:
     sampler : ClipSampler
         Sampler of the clips.
     num_frames : int
-        Number of frames to take.
-
-    Raises
-    ------
-    UsageError
-        If ``num_frames`` is not an integer of at least 1. From ``frame_numbers``, if the sampler gives fewer frames.
+        Number of frames to take, at least 1. ``frame_numbers`` raises ``UsageError`` if the sampler gives fewer.
     """
 
     sampler: ClipSampler

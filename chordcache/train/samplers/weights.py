@@ -12,21 +12,9 @@ BALANCED = "balanced"
 
 
 def checked_weights(weights: Any, dataset: Any, num_in_dataset: int) -> np.ndarray | None:
-    """Return the weights that a sampler draws by.
+    """Return the weights that a sampler draws by [shape=(num_in_dataset,), dtype=float64], None if there are none.
 
-    Parameters
-    ----------
-    weights : array_like, "balanced" or None
-        A number for each sample, "balanced" for equal shares of all classes, or None for the dataset's own weights.
-    dataset : ClipDataset, sized or int
-        The dataset.
-    num_in_dataset : int
-        Its length.
-
-    Returns
-    -------
-    np.ndarray [shape=(num_in_dataset,), dtype=float64] or None
-        The weights. None if neither the caller nor the dataset has any.
+    ``weights`` are a number for each sample, "balanced" for equal shares of all classes, or None for the dataset's own.
 
     Raises
     ------
@@ -79,20 +67,8 @@ def check_weights(name: str, weights: np.ndarray) -> None:
 def balanced_weights(label_ids: np.ndarray) -> np.ndarray:
     """Return weights by which each class that has samples is drawn with equal probability.
 
-    Parameters
-    ----------
-    label_ids : np.ndarray [shape=(n,), dtype=int64]
-        Class of each sample, -1 without a label.
-
-    Returns
-    -------
-    np.ndarray [shape=(n,), dtype=float64]
-        1 / (number of samples of the class).
-
-    Raises
-    ------
-    UsageError
-        If a sample does not have a label.
+    ``label_ids`` [shape=(n,), dtype=int64] is the class of each sample, -1 without a label, which raises
+    ``UsageError``.
 
     Examples
     --------
@@ -110,21 +86,10 @@ def balanced_weights(label_ids: np.ndarray) -> np.ndarray:
 
 
 def draw(weights: np.ndarray, bits: np.ndarray) -> np.ndarray:
-    """Draw positions with replacement, each with a probability in proportion to its weight.
+    """Draw positions [shape=(m,), dtype=int64] with replacement, each with a probability in proportion to its weight.
 
-    The result is the same with any release of numpy. A position of weight 0 is never drawn.
-
-    Parameters
-    ----------
-    weights : np.ndarray [shape=(n,), dtype=float64]
-        Finite numbers of at least 0, with a sum above 0.
-    bits : np.ndarray [shape=(m,), dtype=uint64]
-        Uniform random bits.
-
-    Returns
-    -------
-    np.ndarray [shape=(m,), dtype=int64, in [0, n)]
-        The positions.
+    The result is the same with any release of numpy. A position of weight 0 is never drawn. ``bits`` [shape=(m,),
+    dtype=uint64] are uniform random bits.
 
     Examples
     --------
