@@ -7,6 +7,7 @@ import os
 import shutil
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,7 @@ import numpy as np
 import chordcache as cc
 from chordcache.building.pack import pack
 from chordcache.storage import layout, sidecars
-from chordcache.tools.bench.rounds import seconds, spread_of
+from chordcache.tools.bench.rounds import seconds, spread_of, timed_in_turn
 
 CONFIG = "frames: {short_side: 40, fps: 5}\nfeatures: {flow: null, mel: null}\n"
 NUM_READS = 500
@@ -37,9 +38,9 @@ def many(cache: Path, num_videos: int) -> int:
     return num_videos * info.num_bytes
 
 
-def read_clips(cache: cc.Cache, seed: int) -> None:
+def read_clips(cache: cc.Cache) -> None:
     """Read clips of 16 frames of random videos, each twice: the first time its artefact is opened."""
-    random = np.random.default_rng(seed)
+    random = np.random.default_rng(0)
     for position in random.integers(len(cache), size=NUM_READS // 2).tolist():
         video = cache[position]
         for start in random.integers(video.num_frames - 16, size=2).tolist():
@@ -65,11 +66,9 @@ def main() -> None:
         num_files = sum(len(files) for _, _, files in os.walk(folder / "packed"))
         print(f"files: {2 * arguments.videos:,} and lists before, {num_files} after")
         with cc.open_cache(folder / "loose") as loose, cc.open_cache(folder / "packed") as packed:
-            ratios = [
-                seconds(lambda: read_clips(packed, n), time.process_time)
-                / seconds(lambda: read_clips(loose, n), time.process_time)
-                for n in range(9)
-            ]
+            ways = {"packed": partial(read_clips, packed), "loose": partial(read_clips, loose)}
+            rounds = timed_in_turn(ways, 9, time.process_time)
+            ratios = [times["packed"] / times["loose"] for times in rounds]
         print(f"reading clips, packed / loose: {spread_of(ratios).median:.3f} (median of 9)")
 
 

@@ -102,13 +102,12 @@ def _keys_to_pack(sidecars: Sidecars, size: int) -> list[str]:
     num_used: dict[str, int] = dict.fromkeys(sidecars.packs.numbers, 0)
     packed: dict[str, list[str]] = {name: [] for name in num_used}
     for key in sidecars.sorted_keys():
-        sidecar = sidecars.read(key)
         owner = sidecars.packs.owner(key)
         if owner is None or opener.exists(sidecars.cache, layout.sidecar_file(key)):
             alone.append(key)
         else:
             packed[owner].append(key)
-            num_used[owner] += _num_bytes(sidecar)
+            num_used[owner] += _num_bytes(sidecars.read(key))
     sparse = [name for name, num_bytes in num_used.items() if num_bytes < size / 2 and packed[name]]
     if not alone and all(num_used[name] > _pack_bytes(sidecars, name) / 2 for name in sparse) and len(sparse) < 2:
         return []

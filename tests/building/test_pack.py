@@ -389,6 +389,20 @@ def test_parts_take_over_packed_videos(work: Path, run_cli: Cli) -> None:
     assert deep(cache) == []
 
 
+def test_indexed_videos_come_from_packs(work: Path) -> None:
+    cache = packed(work)
+    shutil.rmtree(work / "videos")
+    videos = cc.videos.indexed(cache / "index.jsonl", cache, on_miss="error")
+    dataset = cc.ChordVideoDataset(
+        videos, clip_sampler=cc.RandomClipSampler(num_frames=4, stride=1), features=("frames", "flow"), size=None
+    )
+    with cc.open_cache(cache) as opened:
+        for sample in (dataset[number] for number in range(len(dataset))):
+            start = int(np.searchsorted(opened[sample["video"]].pts_seconds, float(sample["pts_seconds"][0])))
+            frames = opened.read(sample["video"], "frames", start, start + 4)
+            np.testing.assert_array_equal(sample["frames"].permute(0, 2, 3, 1).numpy(), frames)
+
+
 def test_commands(work: Path, run_cli: Cli) -> None:
     cache = work / "cache"
     done = run_cli("pack", cache, "--size", "512MiB")

@@ -9,6 +9,7 @@ import warnings
 import weakref
 from array import array
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -20,7 +21,7 @@ from chordcache.building.build import build
 from chordcache.building.build_options import BuildOptions
 from chordcache.config.config import Config, config_from_json, extractors_of
 from chordcache.config.yaml_files import load_config
-from chordcache.errors import DamageError, FeatureAbsentError, NotFoundError, UsageError, printable
+from chordcache.errors import DamageError, FeatureAbsentError, FormatVersionError, NotFoundError, UsageError, printable
 from chordcache.index.index_files import Index, read_index, temporary_index
 from chordcache.media.source_file import identity_or_none, real_folder
 from chordcache.read.cache import Cache
@@ -35,7 +36,7 @@ from chordcache.storage.cache_header import Header, read_header
 from chordcache.storage.catalog_columns import FeatureState
 from chordcache.storage.layout import key_hash, video_key
 from chordcache.storage.quarantine import Quarantined, read_quarantined
-from chordcache.storage.sidecar import read_sidecar
+from chordcache.storage.sidecar import Sidecar, read_sidecar
 from chordcache.train.misses.background import BuildRequest, background_of, prepare
 from chordcache.train.misses.from_source import SourceVideo, first_tiers, read_source
 from chordcache.train.misses.index_records import IndexRecords
@@ -214,15 +215,13 @@ class IndexedVideos(VideoSet):
     def _cached(self, origin: SourceVideo) -> Video | None:
         """Return the video if it is cached with all features, and from the file that is at its path now. Else None.
 
-        The sidecar is read instead of the catalog. The catalog does not have videos published after it was opened.
+        The sidecar is read instead of the catalog. The catalog does not have videos published after it was opened, but
+        it has those in packs.
         """
         record = origin.record
         for key in dict.fromkeys((origin.key, video_key(record.root, record.path))):
-            try:
-                sidecar = read_sidecar(self.cache.path, key)
-            except NotFoundError:
-                continue
-            if any(sidecar.feature(name) is None for name in self._features):
+            sidecar = self._sidecar_or_none(key)
+            if sidecar is None or any(sidecar.feature(name) is None for name in self._features):
                 continue
             if key != origin.key and sidecar.display_crop is not None:  # its bucket does not have all frames
                 continue
@@ -232,6 +231,15 @@ class IndexedVideos(VideoSet):
                     continue
             return self._described(Video(self.cache.path, sidecar), record)
         return None
+
+    def _sidecar_or_none(self, key: str) -> Sidecar | None:
+        try:
+            return read_sidecar(self.cache.path, key)
+        except NotFoundError:
+            with suppress(NotFoundError, FormatVersionError):  # a cache without a catalog has no packs
+                sidecar = self.cache.catalog.find(key)
+                return sidecar if sidecar is not None and sidecar.packs else None
+            return None
 
     def _described(self, video: Video, record: VideoRecord) -> Video:
         """Return the item with the label, the caption and the extra columns of the index."""
