@@ -36,6 +36,7 @@ SOME_VARIANTS: Mapping[str, Sequence[str]] = {
 
 
 SOME_TRIALS: Mapping[str, int] = {
+    "bits_of_packs": 10,
     "cut_off": 4,
     "damaged": 32,
     "flip_and_read": 20,
@@ -43,6 +44,7 @@ SOME_TRIALS: Mapping[str, int] = {
     "killed_at_random": 6,
     "mutants_of_artefacts": 100,
     "mutants_of_media": 100,
+    "packing_killed": 3,
     "parsers": 100,
     "power_cut": 10,
     "random_bits": 50,
