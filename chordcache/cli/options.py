@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import click
 
 from chordcache.cli.output import echo, json_text
-from chordcache.cli.values import CONFIG, FEATURES, FOLDER, NAMED_FOLDER, TIER, variable_argument, variable_option
-from chordcache.cli.values import PATH as PATH  # commands import it from here
+from chordcache.cli.values import CONFIG, FEATURES, FOLDER, NAMED_FOLDER, PATH, TIER, variable_argument, variable_option
 from chordcache.engine.choice import ENGINES, Engine
 from chordcache.engine.display import Display
 from chordcache.engine.limits import Limits
@@ -213,14 +212,27 @@ def wait_option(function: Function) -> Function:
     )(function)
 
 
-def _parse_roots(_ctx: click.Context, _param: click.Parameter, values: Sequence[str]) -> Mapping[str, str]:
-    roots = {}
-    for value in values:
-        name, equals, path = value.partition("=")
-        if not name or not equals or not path:
-            raise UsageError(f"--root: got '{value}', expected NAME=PATH")
-        roots[name] = os.path.abspath(path)
-    return roots
+def pairs_of(form: str) -> Callable[[click.Context, click.Parameter, Sequence[str]], Mapping[str, str]]:
+    """Return the callback of an option whose values have the form NAME=VALUE. It returns a mapping of them."""
+
+    def parse(_ctx: click.Context, param: click.Parameter, values: Sequence[str]) -> Mapping[str, str]:
+        pairs = {}
+        for text in values:
+            name, equals, value = text.partition("=")
+            if not name or not equals:
+                raise UsageError(f"{param.opts[0]}: got '{printable(text)}', expected {form}")
+            pairs[name] = value
+        return pairs
+
+    return parse
+
+
+def _parse_roots(ctx: click.Context, param: click.Parameter, values: Sequence[str]) -> Mapping[str, str]:
+    roots = pairs_of("NAME=PATH")(ctx, param, values)
+    for name, path in roots.items():
+        if not path:
+            raise UsageError(f"--root: got '{printable(name)}=', expected NAME=PATH")
+    return {name: os.path.abspath(path) for name, path in roots.items()}
 
 
 def split_names(value: str | None) -> Sequence[str] | None:

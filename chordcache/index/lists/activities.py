@@ -29,14 +29,7 @@ def read_activitynet(path: Path, options: ListOptions) -> ItemList:
     without annotations, as those of the test set, is one item for the whole file. ``subset`` and ``duration`` are extra
     columns. Files are ``v_{video_id}`` with any suffix.
 
-    Source: http://activity-net.org/download.html.
-
-    Raises
-    ------
-    NotFoundError
-        If the file does not exist.
-    UsageError
-        If it is not such a file.
+    Source: http://activity-net.org/download.html. Raises as ``read_table`` does.
     """
     open_for_reading(path).close()
     template = Template(options.video_template or "v_{video_id}.*", ("video_id", "subset"))
@@ -124,14 +117,7 @@ def read_ava(path: Path, options: ListOptions) -> ItemList:
     ``label``. Its ``time_seconds`` counts from the start of the segment, which is less than one frame before the
     segment's first frame. ``key_seconds`` is the key time in the file. Files are ``{video_id}`` with any suffix.
 
-    Source: https://research.google.com/ava/download.html.
-
-    Raises
-    ------
-    NotFoundError
-        If the list or ``classes`` does not exist.
-    UsageError
-        If a line has another form.
+    Source: https://research.google.com/ava/download.html. Raises as ``read_table`` does.
     """
     open_for_reading(path).close()
     template = Template(options.video_template or "{video_id}.*", ("video_id",))
@@ -141,7 +127,8 @@ def read_ava(path: Path, options: ListOptions) -> ItemList:
 
 
 def _ava_items(path: Path, template: Template, names: dict[str, str] | None, seconds: float) -> Iterator[Item]:
-    for (video, time), group in groupby(_ava_actions(path), lambda each: (each.video, each.time)):
+    actions_of_list = (_ava_action(path, number, line) for number, line in text_lines(path))
+    for (video, time), group in groupby(actions_of_list, lambda action: (action.video, action.time)):
         actions = list(group)
         start = max(0.0, time - seconds / 2)
         try:
@@ -167,12 +154,8 @@ def _box(action: _Action, label: str, time_seconds: float) -> dict[str, Any]:
     return box | {"label": label}
 
 
-def _ava_actions(path: Path) -> Iterator[_Action]:
-    for number, line in text_lines(path):
-        yield _ava_action(path, number, [cell.strip(' "') for cell in line.split(",")])
-
-
-def _ava_action(path: Path, row: int, cells: list[str]) -> _Action:
+def _ava_action(path: Path, row: int, line: str) -> _Action:
+    cells = [cell.strip(' "') for cell in line.split(",")]
     try:
         if len(cells) not in _AVA_CELLS or not cells[0]:
             raise ValueError
