@@ -83,11 +83,15 @@ _ENGINE = (
 """Options for ``Engine``."""
 
 
-def build_settings_options(function: Function) -> Function:
-    """Add ``--tier``, ``--features`` and ``-c``."""
-    for option in reversed(_BUILD_SETTINGS):
+def _with_options(function: Any, options: Sequence[Callable[[Any], Any]]) -> Any:
+    for option in reversed(options):
         function = option(function)
     return function
+
+
+def build_settings_options(function: Function) -> Function:
+    """Add ``--tier``, ``--features`` and ``-c``."""
+    return cast(Function, _with_options(function, _BUILD_SETTINGS))
 
 
 def cache_argument(name: str = "cache", **arguments: Any) -> Callable[[Function], Function]:
@@ -96,16 +100,16 @@ def cache_argument(name: str = "cache", **arguments: Any) -> Callable[[Function]
     return click.argument(name, **arguments)
 
 
-def jobs_option(function: Function) -> Function:
-    """Add the option ``-j N``."""
-    return click.option(
-        "-j",
-        "--jobs",
-        type=int,
-        metavar="N",
-        help="Number of worker processes; -1: one for each processor, -2: one fewer.  [default: -1]",
-        **variable_option("CHORDCACHE_JOBS"),
-    )(function)
+jobs_option = click.option(
+    "-j", "--jobs", type=int, metavar="N", **variable_option("CHORDCACHE_JOBS"),
+    help="Number of worker processes; -1: one for each processor, -2: one fewer.  [default: -1]",
+)  # fmt: skip
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON on standard output.")
+
+wait_option = click.option(
+    "--wait", is_flag=True, help="Wait while another process writes to the cache, instead of ending with exit code 11."
+)
 
 
 def engine_options(function: Function) -> Function:
@@ -117,30 +121,7 @@ def engine_options(function: Function) -> Function:
     ) -> Any:
         return function(*args, jobs=Engine(engine, address, jobs, num_parts), **options)
 
-    command: Any = jobs_option(with_engine)
-    for option in reversed(_ENGINE):
-        command = option(command)
-    return cast(Function, command)
-
-
-def json_option(function: Function) -> Function:
-    """Add the option ``--json``."""
-    return click.option("--json", "as_json", is_flag=True, help="Print the result as JSON on standard output.")(
-        function
-    )
-
-
-def roots_option(function: Function) -> Function:
-    """Add the option ``--root NAME=PATH``, which may be given several times."""
-    return click.option(
-        "--root",
-        "roots",
-        type=NAMED_FOLDER,
-        multiple=True,
-        metavar="NAME=PATH",
-        callback=_parse_roots,
-        help="Folder where the videos of root NAME are now, if they moved; may be given several times.",
-    )(function)
+    return cast(Function, _with_options(with_engine, (*_ENGINE, jobs_option)))
 
 
 def limits_options(function: Function) -> Function:
@@ -152,10 +133,7 @@ def limits_options(function: Function) -> Function:
     ) -> Any:
         return function(*args, limits=Limits(stall_timeout, file_timeout, file_memory << 20, retries), **options)
 
-    command: Any = with_limits
-    for option in reversed(_LIMITS):
-        command = option(command)
-    return cast(Function, command)
+    return cast(Function, _with_options(with_limits, _LIMITS))
 
 
 _DISPLAY = (
@@ -185,10 +163,7 @@ def display_options(function: Function) -> Function:
         display = Display(progress=not (quiet or no_progress), verbose=verbose, log_file=_writable(log_file))
         return function(*args, display=display, quiet=quiet, **options)
 
-    command: Any = with_display
-    for option in reversed(_DISPLAY):
-        command = option(command)
-    return cast(Function, command)
+    return cast(Function, _with_options(with_display, _DISPLAY))
 
 
 def _writable(log_file: str | None) -> str | None:
@@ -201,15 +176,6 @@ def _writable(log_file: str | None) -> str | None:
             what = f"--log-file: got '{printable(log_file)}', which cannot be written ({error})"
             raise UsageError(f"{what}, expected a file. Name another one.") from None
     return log_file
-
-
-def wait_option(function: Function) -> Function:
-    """Add the option ``--wait``."""
-    return click.option(
-        "--wait",
-        is_flag=True,
-        help="Wait while another process writes to the cache, instead of ending with exit code 11.",
-    )(function)
 
 
 def pairs_of(form: str) -> Callable[[click.Context, click.Parameter, Sequence[str]], Mapping[str, str]]:
@@ -233,6 +199,12 @@ def _parse_roots(ctx: click.Context, param: click.Parameter, values: Sequence[st
         if not path:
             raise UsageError(f"--root: got '{printable(name)}=', expected NAME=PATH")
     return {name: os.path.abspath(path) for name, path in roots.items()}
+
+
+roots_option = click.option(
+    "--root", "roots", type=NAMED_FOLDER, multiple=True, metavar="NAME=PATH", callback=_parse_roots,
+    help="Folder where the videos of root NAME are now, if they moved; may be given several times.",
+)  # fmt: skip
 
 
 def split_names(value: str | None) -> Sequence[str] | None:

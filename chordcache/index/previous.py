@@ -44,11 +44,8 @@ class ReusableRecords:
             return
         try:
             self._index = read_index(path)
-        except DamageError as error:
-            self.problem = f"the earlier index is not used: {error}"
-            return
-        except FormatVersionError as error:
-            if not error.is_older:
+        except (DamageError, FormatVersionError) as error:
+            if isinstance(error, FormatVersionError) and not error.is_older:
                 raise
             self.problem = f"the earlier index is not used: {error}"
             return

@@ -8,13 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from chordcache.building.remedies import remedy
-from chordcache.errors import DamageError, NotFoundError
+from chordcache.errors import NotFoundError
 from chordcache.index.index_files import read_index
 from chordcache.read.cache import Cache
 from chordcache.read.video import Video
 from chordcache.records import VideoRecord
 from chordcache.storage.cache_header import read_header
-from chordcache.storage.catalog import Catalog
 from chordcache.storage.layout import key_of
 from chordcache.storage.quarantine import Quarantine
 
@@ -50,9 +49,11 @@ def iter_problems(path: str | Path) -> Iterator[Problem]:
         return
     read_header(path)
     yield from quarantined(path)
-    if not _is_built(path):
+    try:
+        cache = Cache(path)
+    except NotFoundError:  # it is not built yet
         return
-    with Cache(path) as cache:
+    with cache:
         yield from filter(None, map(problem_of_video, cache))
 
 
@@ -63,16 +64,6 @@ def quarantined(cache: Path) -> Iterator[Problem]:
             "quarantined", failure.key, failure.root, failure.path, failure.stage, failure.cause, failure.message,
             remedy(failure.cause),
         )  # fmt: skip
-
-
-def _is_built(path: Path) -> bool:
-    try:
-        Catalog(path)
-    except NotFoundError:
-        return False
-    except DamageError:
-        pass  # reading the cache raises it again
-    return True
 
 
 def problem_of_video(video: Video) -> Problem | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import math
 from collections.abc import Iterator
 from functools import partial
@@ -12,10 +11,11 @@ from typing import Any, NamedTuple
 
 from chordcache.errors import UsageError, printable
 from chordcache.index.class_labels import label_of
+from chordcache.index.encoding import text_problem
 from chordcache.index.json_stream import JsonStream
 from chordcache.index.lists.classes import CLASS_NAME
 from chordcache.index.lists.items import Item, ItemList, ListOptions, labels_in, segment_between
-from chordcache.index.lists.tables import open_for_reading, row_error, text_lines
+from chordcache.index.lists.tables import CsvTable, open_for_reading, row_error, text_lines
 from chordcache.index.lists.templates import Template
 from chordcache.records import Segment
 
@@ -186,8 +186,12 @@ def _name_of(action: str, names: dict[str, str] | None) -> str:
 
 def _action_names(path: Path) -> dict[str, str]:
     """Read AVA's list of actions as CSV: label_id,label_name,label_type."""
-    rows = csv.DictReader(line for _, line in text_lines(path, CLASS_NAME))
-    if not {"label_id", "label_name"} <= set(rows.fieldnames or ()):
-        columns = printable(", ".join(rows.fieldnames or ()))
-        raise UsageError(f"classes: got the columns {columns}, expected label_id and label_name")
-    return {row["label_id"]: row["label_name"] for row in rows}
+    table = CsvTable(path)
+    if not {"label_id", "label_name"} <= table.types.keys():
+        raise UsageError(f"classes: got the columns {table.found}, expected label_id and label_name")
+    names = {}
+    for line, row in table.rows():
+        names[row.get("label_id", "")] = name = row.get("label_name", "")
+        if problem := text_problem(CLASS_NAME, name):
+            raise table.error(line, problem)
+    return names
