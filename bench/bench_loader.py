@@ -22,7 +22,7 @@ import lmdb
 import numpy as np
 import simplejpeg
 import torch
-from measure import encode_loop, report_all
+from measure import encode_loop, epoch_of, report_all
 
 import chordcache as cc
 from chordcache.media.cropping import CropBox
@@ -63,14 +63,9 @@ def dataset_of(cache: Path, crop: Any = None, size: tuple[int, int] | None = CRO
     return cc.ChordVideoDataset(cache, clip_sampler=SAMPLER, clips_per_video=CLIPS_PER_VIDEO, **how)
 
 
-def epoch_of(loader: Any) -> Callable[[], None]:
+def epoch(loader: Any) -> Callable[[], None]:
     """Run through one epoch, and count what comes."""
-
-    def run() -> None:
-        num_clips = sum(len(batch["frames"]) for batch in loader)
-        assert num_clips == NUM_VIDEOS * CLIPS_PER_VIDEO, num_clips
-
-    return run
+    return epoch_of(loader, NUM_VIDEOS * CLIPS_PER_VIDEO)
 
 
 def clips_of_epoch(folder: Path) -> list[tuple[cc.Video, list[int]]]:
@@ -128,7 +123,7 @@ def litdata_epoch(folder: Path, records: Records, work: Path) -> Callable[[], No
     target = work / "litdata"
     optimize(fn=_itself, inputs=clips, output_dir=str(target), chunk_bytes="64MB", num_workers=1)
     dataset = StreamingDataset(str(target), shuffle=True, transform=_decoded_and_cut)
-    return epoch_of(StreamingDataLoader(dataset, batch_size=BATCH_SIZE, num_workers=1, persistent_workers=True))
+    return epoch(StreamingDataLoader(dataset, batch_size=BATCH_SIZE, num_workers=1, persistent_workers=True))
 
 
 def _itself(jpegs: list[bytes]) -> list[bytes]:
@@ -161,7 +156,7 @@ def report_crops(folder: Path, runs: int) -> None:
     rivals.append(("RandomResizedCrop", ">= 0.77, that is 1 / 1.3", cc.RandomResizedCrop(CROP)))
     report_all(
         [
-            (f"bare JPEG loop / ClipLoader, 1 thread, {name}", target, epoch_of(one_thread(dataset_of(folder, crop))))
+            (f"bare JPEG loop / ClipLoader, 1 thread, {name}", target, epoch(one_thread(dataset_of(folder, crop))))
             for name, target, crop in rivals
         ],
         bare_loop(folder, Records(folder)),
@@ -187,8 +182,8 @@ def main() -> None:
         jpeg = make_cache(work, clip, "jpeg")
         records = Records(jpeg)
         bare = bare_loop(jpeg, records)
-        one, two = (epoch_of(cc.ClipLoader(dataset_of(jpeg), BATCH_SIZE, num_threads=n)) for n in (1, 2))
-        whole = epoch_of(cc.ClipLoader(dataset_of(jpeg, size=None), BATCH_SIZE, num_threads=1))
+        one, two = (epoch(cc.ClipLoader(dataset_of(jpeg), BATCH_SIZE, num_threads=n)) for n in (1, 2))
+        whole = epoch(cc.ClipLoader(dataset_of(jpeg, size=None), BATCH_SIZE, num_threads=1))
         report_all(
             [
                 ("bare JPEG loop / ClipLoader, 1 thread", ">= 0.9", one),
@@ -199,8 +194,8 @@ def main() -> None:
             options.runs,
         )
         report_crops(make_cache(work, clip, "jpeg", 256), options.runs)
-        worker = epoch_of(cc.make_loader(dataset_of(jpeg), BATCH_SIZE, 1))
-        raw = epoch_of(cc.ClipLoader(dataset_of(make_cache(work, clip, "raw")), BATCH_SIZE, num_threads=1))
+        worker = epoch(cc.make_loader(dataset_of(jpeg), BATCH_SIZE, 1))
+        raw = epoch(cc.ClipLoader(dataset_of(make_cache(work, clip, "raw")), BATCH_SIZE, num_threads=1))
         report_all(
             [
                 ("ClipLoader, 1 thread / make_loader, 1 worker", "none", worker),

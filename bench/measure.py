@@ -50,6 +50,16 @@ def report_all(
         )
 
 
+def epoch_of(loader: Any, num_clips: int) -> Callable[[], None]:
+    """Function that runs through one epoch, and compares the number of clips."""
+
+    def run() -> None:
+        got = sum(len(batch["frames"]) for batch in loader)
+        assert got == num_clips, got
+
+    return run
+
+
 def repeat_video(source: Path, target: Path, times: int, *, sound: bool = False) -> None:
     """Write a video several times in a row into one file, packets unchanged."""
     with av.open(str(target), "w") as output:

@@ -15,112 +15,65 @@ import importlib
 import sys
 from typing import TYPE_CHECKING, Any
 
+from chordcache import errors
 from chordcache.arguments import did_you_mean
-from chordcache.errors import (
-    CacheWriteError,
-    ChordcacheError,
-    ConfigError,
-    DamageError,
-    FeatureAbsentError,
-    FormatVersionError,
-    LockedError,
-    MediaError,
-    NoSpaceError,
-    NotFoundError,
-    StoppedError,
-    TooManyFailuresError,
-    UnreadableError,
-    UsageError,
-    WorkersDiedError,
-)
+from chordcache.errors import CacheWriteError as CacheWriteError
+from chordcache.errors import ChordcacheError as ChordcacheError
+from chordcache.errors import ConfigError as ConfigError
+from chordcache.errors import DamageError as DamageError
+from chordcache.errors import FeatureAbsentError as FeatureAbsentError
+from chordcache.errors import FormatVersionError as FormatVersionError
+from chordcache.errors import LockedError as LockedError
+from chordcache.errors import MediaError as MediaError
+from chordcache.errors import NoSpaceError as NoSpaceError
+from chordcache.errors import NotFoundError as NotFoundError
+from chordcache.errors import StoppedError as StoppedError
+from chordcache.errors import TooManyFailuresError as TooManyFailuresError
+from chordcache.errors import UnreadableError as UnreadableError
+from chordcache.errors import UsageError as UsageError
+from chordcache.errors import WorkersDiedError as WorkersDiedError
 from chordcache.moved import name_moved_modules
 
 if TYPE_CHECKING:
-    from chordcache.building.build import build
-    from chordcache.building.build_options import BuildOptions
-    from chordcache.building.dry_run import dry_run
-    from chordcache.building.merge import merge
-    from chordcache.engine.limits import Limits
-    from chordcache.index.index_files import Index, read_index
-    from chordcache.index.scan import scan
-    from chordcache.look.draw_sheet import show
-    from chordcache.look.report import report
-    from chordcache.look.summary import summarize
-    from chordcache.read.cache import Cache, open_cache
-    from chordcache.read.crops import CenterCrop, HorizontalFlip, RandomResizedCrop, Resize
-    from chordcache.read.video import Video
-    from chordcache.sources.media_file import MP4Source
-    from chordcache.train import samplers, videos
-    from chordcache.train.augment import BatchAugment
-    from chordcache.train.captions import CaptionTokenizer
-    from chordcache.train.collate import collate
-    from chordcache.train.combined import concat, subset
-    from chordcache.train.dataset import ChordVideoDataset
-    from chordcache.train.from_config import make_dataset, make_loader
-    from chordcache.train.loader import ClipLoader
-    from chordcache.train.samplers.budget_batches import BudgetBatchSampler
-    from chordcache.train.samplers.clip_samplers import RandomClipSampler, RegularClipSampler
-    from chordcache.train.samplers.distributed import ChordSampler
-    from chordcache.verifying.repair import collect_garbage, repair
-    from chordcache.verifying.verify import verify
+    from chordcache.building.build import build as build
+    from chordcache.building.build_options import BuildOptions as BuildOptions
+    from chordcache.building.dry_run import dry_run as dry_run
+    from chordcache.building.merge import merge as merge
+    from chordcache.engine.limits import Limits as Limits
+    from chordcache.index.index_files import Index as Index
+    from chordcache.index.index_files import read_index as read_index
+    from chordcache.index.scan import scan as scan
+    from chordcache.look.draw_sheet import show as show
+    from chordcache.look.report import report as report
+    from chordcache.look.summary import summarize as summarize
+    from chordcache.read.cache import Cache as Cache
+    from chordcache.read.cache import open_cache as open_cache
+    from chordcache.read.crops import CenterCrop as CenterCrop
+    from chordcache.read.crops import HorizontalFlip as HorizontalFlip
+    from chordcache.read.crops import RandomResizedCrop as RandomResizedCrop
+    from chordcache.read.crops import Resize as Resize
+    from chordcache.read.video import Video as Video
+    from chordcache.sources.media_file import MP4Source as MP4Source
+    from chordcache.train import samplers as samplers
+    from chordcache.train import videos as videos
+    from chordcache.train.augment import BatchAugment as BatchAugment
+    from chordcache.train.captions import CaptionTokenizer as CaptionTokenizer
+    from chordcache.train.collate import collate as collate
+    from chordcache.train.combined import concat as concat
+    from chordcache.train.combined import subset as subset
+    from chordcache.train.dataset import ChordVideoDataset as ChordVideoDataset
+    from chordcache.train.from_config import make_dataset as make_dataset
+    from chordcache.train.from_config import make_loader as make_loader
+    from chordcache.train.loader import ClipLoader as ClipLoader
+    from chordcache.train.samplers.budget_batches import BudgetBatchSampler as BudgetBatchSampler
+    from chordcache.train.samplers.clip_samplers import RandomClipSampler as RandomClipSampler
+    from chordcache.train.samplers.clip_samplers import RegularClipSampler as RegularClipSampler
+    from chordcache.train.samplers.distributed import ChordSampler as ChordSampler
+    from chordcache.verifying.repair import collect_garbage as collect_garbage
+    from chordcache.verifying.repair import repair as repair
+    from chordcache.verifying.verify import verify as verify
 
 __version__ = "0.1.0"
-
-__all__ = [
-    "BatchAugment",
-    "BudgetBatchSampler",
-    "BuildOptions",
-    "Cache",
-    "CacheWriteError",
-    "CaptionTokenizer",
-    "CenterCrop",
-    "ChordSampler",
-    "ChordVideoDataset",
-    "ChordcacheError",
-    "ClipLoader",
-    "ConfigError",
-    "DamageError",
-    "FeatureAbsentError",
-    "FormatVersionError",
-    "HorizontalFlip",
-    "Index",
-    "Limits",
-    "LockedError",
-    "MP4Source",
-    "MediaError",
-    "NoSpaceError",
-    "NotFoundError",
-    "RandomClipSampler",
-    "RandomResizedCrop",
-    "RegularClipSampler",
-    "Resize",
-    "StoppedError",
-    "TooManyFailuresError",
-    "UnreadableError",
-    "UsageError",
-    "Video",
-    "WorkersDiedError",
-    "__version__",
-    "build",
-    "collate",
-    "collect_garbage",
-    "concat",
-    "dry_run",
-    "make_dataset",
-    "make_loader",
-    "merge",
-    "open_cache",
-    "read_index",
-    "repair",
-    "report",
-    "samplers",
-    "scan",
-    "show",
-    "subset",
-    "summarize",
-    "verify",
-    "videos",
-]
 
 _LAZY = {
     "BatchAugment": "chordcache.train.augment",
@@ -162,6 +115,8 @@ _LAZY = {
     "videos": "chordcache.train.videos",
 }
 """Public name to its module. It has the same names as the imports under TYPE_CHECKING. A test compares the two."""
+
+__all__ = sorted([*_LAZY, "__version__", *(name for name in vars(errors) if name.endswith("Error"))])
 
 _EXTRAS = {"torch": ("PyTorch", "torch"), "kornia": ("kornia", "augment"), "tokenizers": ("tokenizers", "text")}
 """Optional module to its display name, and the extra that installs it."""

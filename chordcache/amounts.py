@@ -36,6 +36,12 @@ def duration(seconds: float) -> str:
     return f"{seconds / unit:,.1f} {name}" if name == "h" else f"{seconds / unit:.0f} {name}"
 
 
+def exact_duration(seconds: float) -> str:
+    """Return a time with three digits and a unit, such as "1.53 s"."""
+    unit, name = unit_of(seconds)
+    return f"{seconds / unit:.3g} {name}" if seconds < 1000 * unit else f"{seconds / unit:.0f} {name}"
+
+
 def first_few(texts: Sequence[str], count: int) -> list[str]:
     """Return at most ``count`` texts. If there are more, a last one says how many.
 

@@ -69,19 +69,7 @@ def as_items(value: Item | Iterable[Item]) -> Sequence[Item]:
 
 
 def did_you_mean(got: object, valid: Iterable[object]) -> str:
-    """Return the end of an error message about a name that does not exist.
-
-    Parameters
-    ----------
-    got : object
-        The wrong name. Other values than text are compared as they are printed.
-    valid : iterable of object
-        The names that exist.
-
-    Returns
-    -------
-    str
-        ``". Did you mean 'lmdb'?"``, or "" if no valid name is like the wrong one.
+    """Return the end of an error message about a name that does not exist, "" if no valid name is like the wrong one.
 
     Examples
     --------

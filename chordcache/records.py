@@ -364,12 +364,8 @@ def to_json(value: Any) -> Any:
 def from_json(data: Any, kind: type[T]) -> T:
     """Turn plain JSON data into a value of a type. Integers count as floats, and nothing else is converted.
 
-    Raises
-    ------
-    ValueError
-        If the data, or a part of it, is not of its type, or a key is missing or unknown.
-    RecursionError
-        If it is nested too deeply.
+    Raises ``ValueError`` if the data, or a part of it, is not of its type, or a key is missing or unknown, and
+    ``RecursionError`` if it is nested too deeply.
     """
     return msgspec.convert(data, kind)
 
@@ -377,12 +373,7 @@ def from_json(data: Any, kind: type[T]) -> T:
 def parse_json(text: str | bytes, kind: type[T]) -> T:
     """Parse JSON as a value of a type. It refuses undecodable file names, which are escaped as lone surrogates.
 
-    Raises
-    ------
-    ValueError
-        If the text is not JSON. Also as in ``from_json``.
-    RecursionError
-        As in ``from_json``.
+    Raises as ``from_json`` does, also for text that is not JSON.
     """
     decoder: msgspec.json.Decoder[T] = _decoder(kind)
     return decoder.decode(text)

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from chordcache import __version__
 from chordcache.cli.commands import SuggestingGroup, write_sections
 from chordcache.cli.output import CLOSED_PIPE, closed_pipe_as_exit, drop_closed_pipes, echo, flush_output, lost_output
 from chordcache.cli.values import variables_in
-from chordcache.cli.version import version_options
 from chordcache.errors import CacheWriteError, ChordcacheError, printable, printable_lines
 
 if TYPE_CHECKING:  # --help does not need it
@@ -139,7 +139,13 @@ class _Commands(SuggestingGroup):
 
 
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
-@version_options
+@click.version_option(
+    __version__,
+    "-V",
+    "--version",
+    prog_name="chordcache",
+    help="Print the version; 'doctor' prints those of libraries.",
+)
 @click.option("--debug", is_flag=True, help="Print the Python traceback of an error. Give it before the command.")
 def cli(debug: bool) -> None:
     """Decode videos once, and store their frames and features where a training job reads them fast.

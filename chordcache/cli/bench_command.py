@@ -7,13 +7,12 @@ from typing import Any
 import click
 
 from chordcache.cli.commands import GroupedCommand
-from chordcache.cli.options import CONFIG_VARIABLE, PATH, cache_argument, echo_json, json_option, roots_option
+from chordcache.cli.options import cache_argument, echo_json, json_option, roots_option
 from chordcache.cli.output import echo
-from chordcache.cli.values import CONFIG, variable_option
 
 
 @click.command(cls=GroupedCommand)
-@cache_argument("path", type=PATH, metavar="[CACHE|INDEX]")
+@cache_argument()
 @click.option("--batch-size", type=int, default=8, show_default=True, help="Clips in a batch.")
 @click.option("--num-frames", type=int, default=16, show_default=True, help="Frames in a clip.")
 @click.option("--stride", type=int, default=4, show_default=True, help="Distance of the frames of a clip.")
@@ -25,16 +24,13 @@ from chordcache.cli.values import CONFIG, variable_option
               help="Duration of a training step, which may wait for batches.")  # fmt: skip
 @click.option("--seconds", type=float, default=5.0, show_default=True,
               help="Time to measure each way for, without its start.")  # fmt: skip
-@click.option("-c", "--config", type=CONFIG, metavar="NAME|FILE", **variable_option(CONFIG_VARIABLE),
-              help="Preset or YAML file: config of the temporary cache of an INDEX.")  # fmt: skip
 @roots_option
 @json_option
-def bench(path: str, config: str | None, roots: Any, as_json: bool, **options: Any) -> None:
+def bench(cache: str, roots: Any, as_json: bool, **options: Any) -> None:
     """Measure how fast the cache feeds a training job, against reading the videos themselves.
 
-    The argument is a cache folder, or an index file, of which a small temporary cache is built. By default, it is the
-    value of the variable CHORDCACHE_CACHE, or else the folder cache. All ways to read make the same clips, each in its
-    own process, in turn. Nothing in the cache changes. The defaults take about a minute.
+    CACHE is the value of the variable CHORDCACHE_CACHE by default, or else the folder cache. All ways to read make the
+    same clips, each in its own process, in turn. Nothing in the cache changes. The defaults take about a minute.
 
     \b
     Example:
@@ -42,7 +38,7 @@ def bench(path: str, config: str | None, roots: Any, as_json: bool, **options: A
     """
     from chordcache.tools import bench as tool  # not before: --help does not need what it loads
 
-    result = tool.bench(path, options=tool.BenchOptions(**options), config=config, roots=roots)
+    result = tool.bench(cache, options=tool.BenchOptions(**options), roots=roots)
     if as_json:
         echo_json(result.to_json())
     else:

@@ -14,7 +14,6 @@ from chordcache.cli.commands import GroupedCommand
 from chordcache.cli.dry_run_output import dry_run_data, dry_run_lines
 from chordcache.cli.options import (
     CACHE_VARIABLE,
-    PATH,
     build_settings_options,
     display_options,
     echo_json,
@@ -28,7 +27,7 @@ from chordcache.cli.options import (
     wait_option,
 )
 from chordcache.cli.output import echo
-from chordcache.cli.values import FOLDER, Choice, variable_option
+from chordcache.cli.values import FOLDER, PATH, Choice, variable_option
 from chordcache.errors import printable
 
 if TYPE_CHECKING:

@@ -11,11 +11,10 @@ from chordcache.errors import UsageError, printable
 
 OPTION_GROUPS: Mapping[str, tuple[str, ...]] = {
     "What to build": ("features", "config", "tiers", "drop", "on_damage", "source_hash"),
-    "What to read": ("level", "labels", "source", "format", "classes", "index.seconds"),
+    "What to read": ("level", "labels", "source", "format", "columns", "classes", "index.seconds"),
     "Which videos": (
         "videos", "video_template", "where", "roots", "follow_symlinks", "retry_quarantined", "prune", "prune_many",
     ),
-    "Columns of the list": ("path_column", "label_column", "caption_column", "start_column", "end_column"),
     "What to do with damage": ("repair", "wait", "verify.dry_run"),
     "Budget": ("budget_bytes", "budget_hours"),
     "Sample": ("plan.sample",),

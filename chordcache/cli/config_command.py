@@ -15,7 +15,7 @@ from chordcache.config.presets import preset_names, preset_summary
 def config() -> None:
     """List the presets, or show all settings of a config.
 
-    'build', 'plan' and 'bench' take the name of a preset, or a YAML file, with -c.
+    'build' and 'plan' take the name of a preset, or a YAML file, with -c.
 
     \b
     Example:

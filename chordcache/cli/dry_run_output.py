@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, astuple, fields
 from typing import TYPE_CHECKING, Any
 
-from chordcache.amounts import human_bytes, unit_of
+from chordcache.amounts import exact_duration, human_bytes
 from chordcache.config.config import config_to_json
 from chordcache.errors import printable
 
@@ -65,20 +65,14 @@ def _estimate_lines(estimate: Estimate) -> list[str]:
     rows = [(name, range_text(size, human_bytes)) for name, size in estimate.sizes.items()]
     rows += [
         ("all files", range_text(estimate.num_bytes, human_bytes)),
-        ("CPU time", range_text(estimate.cpu_seconds, human_time)),
-        (f"time, {estimate.jobs} workers", range_text(estimate.elapsed_seconds, human_time)),
+        ("CPU time", range_text(estimate.cpu_seconds, exact_duration)),
+        (f"time, {estimate.jobs} workers", range_text(estimate.elapsed_seconds, exact_duration)),
     ]
     return [
         f"sample: {estimate.num_sampled} files{failed}{missing}",
         *(f"  failed: {printable(message)}" for message in estimate.failures[:3]),
         *(f"{name:26} {text}" for name, text in rows),
     ]
-
-
-def human_time(seconds: float) -> str:
-    """Return a time with three digits and a unit."""
-    unit, name = unit_of(seconds)
-    return f"{seconds / unit:.3g} {name}" if seconds < 1000 * unit else f"{seconds / unit:.0f} {name}"
 
 
 def range_text(value: Range, text_of: Callable[[float], str]) -> str:

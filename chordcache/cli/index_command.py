@@ -3,43 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from chordcache.choices import LIST_FORMATS
 from chordcache.cli.commands import GroupedCommand
-from chordcache.cli.options import PATH, echo_json, json_option
+from chordcache.cli.options import echo_json, json_option, pairs_of
 from chordcache.cli.output import echo
-from chordcache.cli.values import NAMED_FOLDER, Choice
-from chordcache.errors import UsageError, printable
+from chordcache.cli.values import NAMED_FOLDER, PATH, Choice
+from chordcache.errors import printable
 
 if TYPE_CHECKING:
     from chordcache.index.lists.write import ListSummary
-
-_COLUMNS = (
-    ("path", "Column of the paths, in a list of the format csv."),
-    ("label", "Column of the labels."),
-    ("caption", "Column of the captions."),
-    ("start", "Column of the start of a segment, in seconds or hh:mm:ss."),
-    ("end", "Column of its end."),
-)
-
-
-def _columns_options(function: Any) -> Any:
-    """Add the options ``--path-column`` and so on."""
-    for meaning, text in reversed(_COLUMNS):
-        function = click.option(f"--{meaning}-column", metavar="NAME", help=text)(function)
-    return function
-
-
-def _parse_where(_ctx: click.Context, _param: click.Parameter, values: Sequence[str]) -> Mapping[str, str]:
-    pairs = [value.partition("=") for value in values]
-    for value, (name, equals, _) in zip(values, pairs, strict=True):
-        if not name or not equals:
-            raise UsageError(f"--where: got '{printable(value)}', expected COLUMN=VALUE")
-    return {name: value for name, _, value in pairs}
 
 
 @click.command(cls=GroupedCommand)
@@ -60,11 +36,14 @@ def _parse_where(_ctx: click.Context, _param: click.Parameter, values: Sequence[
     "--video-template", metavar="TEMPLATE",
     help="Path of a row's video, with columns in braces, such as '{split}/{id}.mp4'. '.*' at the end is any suffix.",
 )  # fmt: skip
-@_columns_options
+@click.option(
+    "--column", "columns", multiple=True, metavar="MEANING=NAME", callback=pairs_of("MEANING=NAME"),
+    help="Column of a list of the format csv: of the path, the label, the caption, or the start or end of a segment.",
+)  # fmt: skip
 @click.option("--classes", type=PATH, metavar="FILE", help="Names of the classes, as published with the list.")
 @click.option("--seconds", type=float, metavar="S", help="Length of a segment around a key time of ava.  [default: 3]")
 @click.option(
-    "--where", multiple=True, metavar="COLUMN=VALUE", callback=_parse_where,
+    "--where", multiple=True, metavar="COLUMN=VALUE", callback=pairs_of("COLUMN=VALUE"),
     help="Keep only items with this value, such as split=train; may be given several times.",
 )  # fmt: skip
 @click.option("--missing", type=PATH, metavar="FILE", help="Write the paths of all missing videos to a text file.")

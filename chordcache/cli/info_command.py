@@ -4,15 +4,26 @@ from __future__ import annotations
 
 import dataclasses
 import os
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
 import click
 
 import chordcache as cc
-from chordcache.cli.info_text import problem_lines, summary_lines, video_lines
-from chordcache.cli.options import PATH, cache_argument, echo_json, json_option
+from chordcache.amounts import first_few, human_bytes, shortened
+from chordcache.cli.options import cache_argument, echo_json, json_option
 from chordcache.cli.output import echo
-from chordcache.cli.values import KEY
-from chordcache.errors import UsageError
+from chordcache.cli.values import KEY, PATH
+from chordcache.errors import UsageError, printable
+
+if TYPE_CHECKING:  # --help does not need what it loads
+    from chordcache.look.problems import Problem
+
+_MAX_ITEMS = 20
+"""Number of labels or of other items that are listed"""
+
+_MAX_LETTERS = 400
+"""Number of letters of a message"""
 
 
 @click.command()
@@ -39,10 +50,10 @@ def info(path: str, video: str | None, problems: bool, as_json: bool) -> None:
     if as_json:
         echo_json(facts)
     else:
-        echo("\n".join(summary_lines(facts) if video is None else video_lines(facts)))
+        echo("\n".join(_summary_lines(facts) if video is None else _video_lines(facts)))
 
 
-def _video(path: str, video: str) -> dict[str, object]:
+def _video(path: str, video: str) -> dict[str, Any]:
     from chordcache.look.video_facts import describe_video
     from chordcache.read.find_video import find_video  # the imports are not for --help
 
@@ -52,13 +63,49 @@ def _video(path: str, video: str) -> dict[str, object]:
         return describe_video(find_video(cache, video))
 
 
+def _video_lines(facts: Mapping[str, Any]) -> Iterator[str]:
+    from chordcache.look.video_facts import rows_of_facts  # the import is not for --help
+
+    return (_line(name, text) for name, text in rows_of_facts(facts))
+
+
 def _problems(path: str, as_json: bool) -> None:
     from chordcache.look.problems import iter_problems  # the import is not for --help
 
-    problems = list(iter_problems(path, with_absent=False))
+    problems = list(iter_problems(path))
     if as_json:
         echo_json([dataclasses.asdict(problem) for problem in problems])
         return
     for problem in problems:
-        echo("\n".join(problem_lines(problem)))
+        echo("\n".join(_problem_lines(problem)))
     echo(f"{len(problems):,} problem{'s' * (len(problems) != 1)}")
+
+
+def _summary_lines(facts: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the lines about a cache or an index. ``facts`` is the result of ``summarize``."""
+    for name, value in facts.items():
+        if name != "config" and value != {}:  # for machines: chordcache.json has the config too
+            yield _line(name, _summary_text(name, value))
+
+
+def _summary_text(name: str, value: Any) -> str:
+    if not isinstance(value, dict):
+        return human_bytes(value) if name == "bytes" else str(value)
+    if name == "bytes":
+        parts = [f"{key} {human_bytes(size)}" for key, size in value.items()]
+        return ", ".join([*parts, f"all {human_bytes(sum(value.values()))}"] if len(parts) > 1 else parts)
+    items = (f"{shortened(key, 100)} {' '.join(v) if isinstance(v, list) else v}" for key, v in value.items())
+    return ", ".join(first_few(list(items), _MAX_ITEMS))
+
+
+def _problem_lines(problem: Problem) -> Iterator[str]:
+    """Yield the lines about a failure."""
+    yield f"{printable(problem.path)}"
+    yield f"  {problem.kind}, stage {printable(problem.stage)}, cause {printable(problem.cause)}"
+    yield f"  {printable(shortened(problem.message, _MAX_LETTERS))}"
+    if problem.remedy:
+        yield f"  {printable(problem.remedy)}"
+
+
+def _line(name: str, text: str) -> str:
+    return f"{printable(shortened(name.replace('_', ' '), 60)):20} {printable(text)}"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
 
 import click
 
@@ -14,15 +14,14 @@ from chordcache.cli.options import cache_argument, json_option
 from chordcache.cli.output import echo, json_text
 from chordcache.errors import printable
 
-if TYPE_CHECKING:  # --help does not need what they load
-    from chordcache.look.problems import Problem
+if TYPE_CHECKING:  # --help does not need what it loads
     from chordcache.look.video_facts import ListedVideo
 
 _NUM_ALIGNED = 500
 """Number of lines at the start whose widths set those of the columns. All lines would have to wait for the last"""
 
 _MAX_LETTERS = 300
-"""Number of letters of a label or a message"""
+"""Number of letters of a label"""
 
 
 class _Amount(str):
@@ -31,28 +30,19 @@ class _Amount(str):
 
 @click.command()
 @cache_argument()
-@click.option("--label", metavar="L", help="Only the videos with this label.")
-@click.option("--problems", is_flag=True, help="Quarantined files, damaged videos and absent features, with causes.")
 @json_option
-def ls(cache: str, label: str | None, problems: bool, as_json: bool) -> None:
+def ls(cache: str, as_json: bool) -> None:
     """List the videos of a cache, one in a line.
 
     \b
     Example:
-      chordcache ls cache --label people
+      chordcache ls cache
     """
-    from chordcache.look.problems import iter_problems
     from chordcache.look.video_facts import iter_listed
-    from chordcache.read.cache import open_cache  # the import is not for --help
+    from chordcache.read.cache import open_cache  # the imports are not for --help
 
-    if problems:
-        _echo(iter_problems(cache, label=label), _cells_of_problem, as_json)
-    else:
-        _echo(iter_listed(open_cache(cache), label), _cells_of_video, as_json)
-
-
-def _echo(items: Iterable[Any], cells_of: Callable[[Any], list[str]], as_json: bool) -> None:
-    for line in _json_lines(items) if as_json else _aligned(map(cells_of, items)):
+    videos = iter_listed(open_cache(cache))
+    for line in _json_lines(videos) if as_json else _aligned(map(_cells_of_video, videos)):
         echo(line)
 
 
@@ -68,12 +58,6 @@ def _cells_of_video(video: ListedVideo) -> list[str]:
     ]
 
 
-def _cells_of_problem(problem: Problem) -> list[str]:
-    what = problem.stage if problem.kind == "absent" else problem.cause
-    message = printable(shortened(problem.message, _MAX_LETTERS))
-    return [problem.kind, printable(what), printable(problem.key), f"{printable(problem.path)}: {message}"]
-
-
 def _aligned(rows: Iterator[list[str]]) -> Iterator[str]:
     """Yield lines in columns. The last column is not padded. Amounts end below each other."""
     first = list(itertools.islice(rows, _NUM_ALIGNED))
@@ -83,7 +67,7 @@ def _aligned(rows: Iterator[list[str]]) -> Iterator[str]:
         yield "  ".join(cell.rjust(width) if isinstance(cell, _Amount) else cell.ljust(width) for cell, width in padded)
 
 
-def _json_lines(items: Iterable[Any]) -> Iterator[str]:
+def _json_lines(items: Iterable[ListedVideo]) -> Iterator[str]:
     """Yield one JSON document, an item in a line, so that memory does not grow."""
     yield "["
     earlier = None

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import click
 
 from chordcache.cli.output import echo, json_text
-from chordcache.cli.values import CONFIG, FEATURES, FOLDER, NAMED_FOLDER, TIER, variable_argument, variable_option
-from chordcache.cli.values import PATH as PATH  # commands import it from here
+from chordcache.cli.values import CONFIG, FEATURES, FOLDER, NAMED_FOLDER, PATH, TIER, variable_argument, variable_option
 from chordcache.engine.choice import ENGINES, Engine
 from chordcache.engine.display import Display
 from chordcache.engine.limits import Limits
@@ -85,11 +84,15 @@ _ENGINE = (
 """Options for ``Engine``."""
 
 
-def build_settings_options(function: Function) -> Function:
-    """Add ``--tier``, ``--features`` and ``-c``."""
-    for option in reversed(_BUILD_SETTINGS):
+def _with_options(function: Any, options: Sequence[Callable[[Any], Any]]) -> Any:
+    for option in reversed(options):
         function = option(function)
     return function
+
+
+def build_settings_options(function: Function) -> Function:
+    """Add ``--tier``, ``--features`` and ``-c``."""
+    return cast(Function, _with_options(function, _BUILD_SETTINGS))
 
 
 def cache_argument(name: str = "cache", **arguments: Any) -> Callable[[Function], Function]:
@@ -115,16 +118,16 @@ def size_option(option: str, name: str, **arguments: Any) -> Callable[[Function]
     return click.option(option, name, metavar="SIZE", callback=parse, **arguments)
 
 
-def jobs_option(function: Function) -> Function:
-    """Add the option ``-j N``."""
-    return click.option(
-        "-j",
-        "--jobs",
-        type=int,
-        metavar="N",
-        help="Number of worker processes; -1: one for each processor, -2: one fewer.  [default: -1]",
-        **variable_option("CHORDCACHE_JOBS"),
-    )(function)
+jobs_option = click.option(
+    "-j", "--jobs", type=int, metavar="N", **variable_option("CHORDCACHE_JOBS"),
+    help="Number of worker processes; -1: one for each processor, -2: one fewer.  [default: -1]",
+)  # fmt: skip
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON on standard output.")
+
+wait_option = click.option(
+    "--wait", is_flag=True, help="Wait while another process writes to the cache, instead of ending with exit code 11."
+)
 
 
 def engine_options(function: Function) -> Function:
@@ -136,30 +139,7 @@ def engine_options(function: Function) -> Function:
     ) -> Any:
         return function(*args, jobs=Engine(engine, address, jobs, num_parts), **options)
 
-    command: Any = jobs_option(with_engine)
-    for option in reversed(_ENGINE):
-        command = option(command)
-    return cast(Function, command)
-
-
-def json_option(function: Function) -> Function:
-    """Add the option ``--json``."""
-    return click.option("--json", "as_json", is_flag=True, help="Print the result as JSON on standard output.")(
-        function
-    )
-
-
-def roots_option(function: Function) -> Function:
-    """Add the option ``--root NAME=PATH``, which may be given several times."""
-    return click.option(
-        "--root",
-        "roots",
-        type=NAMED_FOLDER,
-        multiple=True,
-        metavar="NAME=PATH",
-        callback=_parse_roots,
-        help="Folder where the videos of root NAME are now, if they moved; may be given several times.",
-    )(function)
+    return cast(Function, _with_options(with_engine, (*_ENGINE, jobs_option)))
 
 
 def limits_options(function: Function) -> Function:
@@ -171,10 +151,7 @@ def limits_options(function: Function) -> Function:
     ) -> Any:
         return function(*args, limits=Limits(stall_timeout, file_timeout, file_memory << 20, retries), **options)
 
-    command: Any = with_limits
-    for option in reversed(_LIMITS):
-        command = option(command)
-    return cast(Function, command)
+    return cast(Function, _with_options(with_limits, _LIMITS))
 
 
 _DISPLAY = (
@@ -204,10 +181,7 @@ def display_options(function: Function) -> Function:
         display = Display(progress=not (quiet or no_progress), verbose=verbose, log_file=_writable(log_file))
         return function(*args, display=display, quiet=quiet, **options)
 
-    command: Any = with_display
-    for option in reversed(_DISPLAY):
-        command = option(command)
-    return cast(Function, command)
+    return cast(Function, _with_options(with_display, _DISPLAY))
 
 
 def _writable(log_file: str | None) -> str | None:
@@ -222,23 +196,33 @@ def _writable(log_file: str | None) -> str | None:
     return log_file
 
 
-def wait_option(function: Function) -> Function:
-    """Add the option ``--wait``."""
-    return click.option(
-        "--wait",
-        is_flag=True,
-        help="Wait while another process writes to the cache, instead of ending with exit code 11.",
-    )(function)
+def pairs_of(form: str) -> Callable[[click.Context, click.Parameter, Sequence[str]], Mapping[str, str]]:
+    """Return the callback of an option whose values have the form NAME=VALUE. It returns a mapping of them."""
+
+    def parse(_ctx: click.Context, param: click.Parameter, values: Sequence[str]) -> Mapping[str, str]:
+        pairs = {}
+        for text in values:
+            name, equals, value = text.partition("=")
+            if not name or not equals:
+                raise UsageError(f"{param.opts[0]}: got '{printable(text)}', expected {form}")
+            pairs[name] = value
+        return pairs
+
+    return parse
 
 
-def _parse_roots(_ctx: click.Context, _param: click.Parameter, values: Sequence[str]) -> Mapping[str, str]:
-    roots = {}
-    for value in values:
-        name, equals, path = value.partition("=")
-        if not name or not equals or not path:
-            raise UsageError(f"--root: got '{value}', expected NAME=PATH")
-        roots[name] = os.path.abspath(path)
-    return roots
+def _parse_roots(ctx: click.Context, param: click.Parameter, values: Sequence[str]) -> Mapping[str, str]:
+    roots = pairs_of("NAME=PATH")(ctx, param, values)
+    for name, path in roots.items():
+        if not path:
+            raise UsageError(f"--root: got '{printable(name)}=', expected NAME=PATH")
+    return {name: os.path.abspath(path) for name, path in roots.items()}
+
+
+roots_option = click.option(
+    "--root", "roots", type=NAMED_FOLDER, multiple=True, metavar="NAME=PATH", callback=_parse_roots,
+    help="Folder where the videos of root NAME are now, if they moved; may be given several times.",
+)  # fmt: skip
 
 
 def split_names(value: str | None) -> Sequence[str] | None:

@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from chordcache.amounts import human_bytes
+from chordcache.amounts import exact_duration, human_bytes
 from chordcache.building.build_options import BuildOptions
 from chordcache.choices import ON_DAMAGE, PLAN_FILES
 from chordcache.cli.commands import GroupedCommand
-from chordcache.cli.dry_run_output import dry_run_data, dry_run_lines, human_time, range_text
+from chordcache.cli.dry_run_output import dry_run_data, dry_run_lines, range_text
 from chordcache.cli.options import (
-    PATH,
     build_settings_options,
     echo_json,
     jobs_option,
@@ -23,7 +22,7 @@ from chordcache.cli.options import (
     size_option,
 )
 from chordcache.cli.output import echo
-from chordcache.cli.values import Choice
+from chordcache.cli.values import PATH, Choice
 
 if TYPE_CHECKING:  # --help does not need what they load
     from chordcache.tools.plan import Budget, Plan
@@ -80,7 +79,7 @@ def _verdict(result: Plan, budget: Budget) -> list[str]:
     lines = [f"{' and '.join(limits)}: these settings {'fit' if result.fits else 'do not fit'}"]
     for other in result.alternatives:
         fits = "fits" if other.fits else "too much"
-        size, time = range_text(other.num_bytes, human_bytes), range_text(other.elapsed_seconds, human_time)
+        size, time = range_text(other.num_bytes, human_bytes), range_text(other.elapsed_seconds, exact_duration)
         lines.append(f"  {fits:8} {size:33} {time:33} -c {other.preset}")
     if not result.fits and not any(other.fits for other in result.alternatives):
         lines.append("no preset fits; a smaller frames.short_side or frames.fps makes all features smaller")

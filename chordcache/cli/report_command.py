@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-import webbrowser
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 import chordcache as cc
-from chordcache.cli.options import PATH, cache_argument, echo_json, json_option
+from chordcache.cli.options import cache_argument, echo_json, json_option
 from chordcache.cli.output import echo
+from chordcache.cli.values import PATH
 from chordcache.errors import printable
 
 if TYPE_CHECKING:  # --help does not need what it loads
@@ -24,11 +23,8 @@ if TYPE_CHECKING:  # --help does not need what it loads
               help="The page. It must not be in the cache.")  # fmt: skip
 @click.option("--videos", "num_videos", type=int, default=1000, show_default=True, metavar="N",
               help="Largest number of videos that are shown, 12 kB each. Figures are of all.")  # fmt: skip
-@click.option("--verify", type=PATH, metavar="FILE",
-              help="Show the output of 'chordcache verify --json' instead of running verify --quick.")  # fmt: skip
-@click.option("--open", "is_opened", is_flag=True, help="Open the page in a browser.")
 @json_option
-def report(path: str, is_opened: bool, as_json: bool, **options: Any) -> None:
+def report(path: str, as_json: bool, **options: Any) -> None:
     """Write a page that shows all videos of a cache, and what is wrong with them.
 
     The page is one HTML file that works offline. The argument is a cache folder, or an index file, whose page has no
@@ -36,15 +32,13 @@ def report(path: str, is_opened: bool, as_json: bool, **options: Any) -> None:
 
     \b
     Example:
-      chordcache report cache -o report.html --open
+      chordcache report cache -o report.html
     """
     result = cc.report(path, progress=True, **options)
     if as_json:
         echo_json(dataclasses.asdict(result))
     else:
         _echo(result)
-    if is_opened and not _open(result.path):
-        echo(f"chordcache report: no browser was found; open '{printable(result.path)}' yourself", err=True)
 
 
 def _echo(result: ReportResult) -> None:
@@ -54,10 +48,3 @@ def _echo(result: ReportResult) -> None:
         f"{printable(result.path)}: {shown}{result.num_videos:,} videos{pictures}, "
         f"{result.num_bytes / 1e6:.1f} MB; {result.num_failures:,} failures, {result.num_findings:,} findings"
     )
-
-
-def _open(path: str) -> bool:
-    try:
-        return webbrowser.open(Path(path).absolute().as_uri())
-    except webbrowser.Error:
-        return False

@@ -10,7 +10,6 @@ import chordcache as cc
 from chordcache.choices import SCAN_LEVELS
 from chordcache.cli.commands import GroupedCommand
 from chordcache.cli.options import (
-    PATH,
     display_options,
     echo_summary,
     jobs_option,
@@ -19,7 +18,7 @@ from chordcache.cli.options import (
     skipped_frames,
 )
 from chordcache.cli.output import echo
-from chordcache.cli.values import Choice, words
+from chordcache.cli.values import PATH, Choice, words
 from chordcache.engine.display import Display
 from chordcache.errors import printable
 

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from chordcache.cli.options import PATH, echo_json, json_option
+from chordcache.cli.options import echo_json, json_option
 from chordcache.cli.output import echo
-from chordcache.cli.values import KEY
+from chordcache.cli.values import KEY, PATH
 from chordcache.errors import DamageError, UsageError, printable
 
 if TYPE_CHECKING:  # --help does not need what it loads

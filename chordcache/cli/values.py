@@ -124,18 +124,18 @@ _FROM_VARIABLES = "chordcache.cli.values"
 """Key in ``click.Context.meta`` of the parameters whose values come from variables, with the values"""
 
 
-def _note_variable(ctx: click.Context, param: click.Parameter, value: Any, source: Any) -> None:
-    if source is click.core.ParameterSource.ENVIRONMENT:
-        ctx.meta.setdefault(_FROM_VARIABLES, {})[param] = value
-
-
-class _Option(click.Option):
-    """Option that may take its value from an environment variable. An error about it then names the variable."""
+class _FromVariable(click.Parameter):
+    """Parameter that may take its value from an environment variable. An error about it then names the variable."""
 
     def consume_value(self, ctx: click.Context, opts: Mapping[str, Any]) -> Any:
         value, source = super().consume_value(ctx, opts)
-        _note_variable(ctx, self, value, source)
+        if source is click.core.ParameterSource.ENVIRONMENT:
+            ctx.meta.setdefault(_FROM_VARIABLES, {})[self] = value
         return value, source
+
+
+class _Option(_FromVariable, click.Option):
+    """Option of this kind."""
 
     def get_error_hint(self, ctx: click.Context | None) -> str:
         hint = click.Parameter.get_error_hint(self, ctx)
@@ -143,13 +143,8 @@ class _Option(click.Option):
         return f"{hint} (from {self.envvar})" if from_variable else hint
 
 
-class _Argument(click.Argument):
-    """Argument that may take its value from an environment variable. An error about it then names the variable."""
-
-    def consume_value(self, ctx: click.Context, opts: Mapping[str, Any]) -> Any:
-        value, source = super().consume_value(ctx, opts)
-        _note_variable(ctx, self, value, source)
-        return value, source
+class _Argument(_FromVariable, click.Argument):
+    """Argument of this kind."""
 
 
 def variable_option(variable: str) -> dict[str, Any]:

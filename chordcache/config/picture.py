@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from chordcache.amounts import shortened
 from chordcache.choices import ON_DAMAGE
 from chordcache.config.checks import check_choice, check_number, check_short_side
 from chordcache.errors import ConfigError
@@ -144,14 +145,14 @@ def _checked_buckets(buckets: Any) -> tuple[Bucket, ...]:
     """Return buckets from plain data. Raise ``ConfigError`` if they are not valid."""
     if not isinstance(buckets, list | tuple) or not 1 <= len(buckets) <= MAX_BUCKETS:
         raise ConfigError(
-            f"frames.buckets: got {_shortened(buckets)}, expected a list of 1 to {MAX_BUCKETS} buckets "
+            f"frames.buckets: got {shortened(repr(buckets), 80)}, expected a list of 1 to {MAX_BUCKETS} buckets "
             "[height, width, num_frames], or null"
         )
     checked = []
     for number, values in enumerate(buckets):
         name = f"frames.buckets[{number}]"
         if not isinstance(values, list | tuple) or len(values) != len(Bucket._fields):
-            raise ConfigError(f"{name}: got {_shortened(values)}, expected [height, width, num_frames]")
+            raise ConfigError(f"{name}: got {shortened(repr(values), 80)}, expected [height, width, num_frames]")
         bucket = Bucket(*values)
         for side in ("height", "width"):
             value = getattr(bucket, side)
@@ -163,8 +164,3 @@ def _checked_buckets(buckets: Any) -> tuple[Bucket, ...]:
             raise ConfigError(f"{name}: got {list(bucket)} a second time, expected each bucket once")
         checked.append(bucket)
     return tuple(checked)
-
-
-def _shortened(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 80 else f"{text[:77]}..."

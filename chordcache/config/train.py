@@ -24,14 +24,9 @@ TRAIN_SECTIONS = (
 
 
 def checked_train(data: Any) -> dict[str, Any]:
-    """Return the sections of ``train`` that are not null.
+    """Return the sections of ``train`` that are not null. Names and arguments are checked later.
 
-    Names and arguments are checked later, when objects are made from them.
-
-    Raises
-    ------
-    ConfigError
-        If a section is unknown, does not have a name, or has something else than plain JSON data.
+    Raises ``ConfigError`` if a section is unknown, does not have a name, or has something else than plain JSON data.
     """
     if not isinstance(data, Mapping):
         raise ConfigError(f"train: got {data!r}, expected a mapping of sections")

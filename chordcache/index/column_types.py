@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from chordcache.amounts import shortened
 from chordcache.errors import UsageError, printable
 
 BOX_NUMBERS = ("time_seconds", "x1", "y1", "x2", "y2")
@@ -82,8 +83,7 @@ def extra_problem(extra: Mapping[str, Any], columns: Mapping[str, str]) -> str |
     for name, value in extra.items():
         kind = columns.get(name, "str")
         if value is not None and not COLUMN_TYPES[kind](value):
-            shown = json.dumps(value, default=str)
-            shown = shown if len(shown) <= 80 else f"{shown[:80]}..."
+            shown = shortened(json.dumps(value, default=str), 80)
             hint = "" if name in columns else ". Declare its type under 'columns' of the header"
             return f"column '{printable(name)}': got {printable(shown)}, expected {kind}{hint}"
     return None

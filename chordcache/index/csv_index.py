@@ -80,7 +80,7 @@ _EXTRA = "extra."
 
 
 class PathTable(CsvTable):
-    """A CSV file with a column ``path``: an index, or a hand-written list.
+    """A CSV file with a column ``path``: an index, or a hand-written list. Raises as ``CsvTable`` does.
 
     Attributes
     ----------
@@ -90,13 +90,6 @@ class PathTable(CsvTable):
         Type of each extra column that is not text.
     segment_columns : dict[str, str]
         Each column that is a field of ``Segment`` to that field.
-
-    Raises
-    ------
-    NotFoundError
-        If the file does not exist.
-    UsageError
-        If it has no column ``path``, or a column twice.
     """
 
     def __init__(self, path: Path) -> None:

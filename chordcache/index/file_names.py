@@ -80,19 +80,9 @@ def below(path: str, folder: str) -> str | None:
 
 
 class ListRoots:
-    """The roots of the files that a list names.
+    """The roots of the files that a list names: ``roots``, label to absolute folder.
 
-    Parameters
-    ----------
-    base : str
-        Absolute folder in which relative paths begin.
-    roots : Mapping[str, str]
-        Label to absolute folder.
-
-    Attributes
-    ----------
-    roots : dict[str, str]
-        Label to absolute folder.
+    Relative paths begin in ``base``.
     """
 
     def __init__(self, base: str, roots: Mapping[str, str]) -> None:
@@ -139,17 +129,9 @@ def roots_note(roots: Mapping[str, str]) -> str:
 
 
 class SameFiles:
-    """Names of files that are equal for records of one file in two roots.
+    """Names of files that are equal for records of one file in two roots, which map a label to an absolute folder.
 
-    Parameters
-    ----------
-    roots : Mapping[str, str]
-        Label to absolute folder.
-
-    Attributes
-    ----------
-    can_be : bool
-        True if one root is inside another. Otherwise records of two roots never have the same file.
+    ``can_be`` is True if one root is inside another. Otherwise records of two roots never have the same file.
     """
 
     def __init__(self, roots: Mapping[str, str]) -> None:

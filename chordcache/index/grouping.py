@@ -18,12 +18,7 @@ from chordcache.storage import layout
 class IndexRows:
     """The rows of an index, read in one pass. The file stays open, because a build may replace it.
 
-    Use it as a context manager, which closes the file.
-
-    Parameters
-    ----------
-    index : Index
-        The index.
+    Use it as a context manager, which closes the file. Raises ``UsageError`` if the index names an item twice.
 
     Attributes
     ----------
@@ -31,11 +26,6 @@ class IndexRows:
         The key of each item.
     total_seconds : float or None
         [seconds] Length of all items, or None if the index does not state that of one that can be read.
-
-    Raises
-    ------
-    UsageError
-        If the index names an item twice.
     """
 
     def __init__(self, index: Index) -> None:

@@ -125,16 +125,14 @@ def read_index(path: str | os.PathLike[str]) -> Index:
 
     Raises
     ------
-    NotFoundError
-        If the file does not exist.
+    NotFoundError, UnreadableError
+        If the file does not exist, or cannot be read.
     UsageError
         If the file is not an index, or a CSV file has a mistake.
     DamageError
         If it is damaged or cut short. The iteration raises when it reaches a damaged record.
     FormatVersionError
         If another version of chordcache wrote it.
-    UnreadableError
-        If it cannot be read.
     """
     path = Path(path)
     if path.name == "index.jsonl" and os.path.lexists(path.with_name("chordcache.json")):
@@ -167,27 +165,9 @@ def no_videos(index: Index) -> NotFoundError:
 class IndexWriter:
     """A writer of an index, record by record. The file appears, complete or not at all, when the ``with`` block ends.
 
-    Parameters
-    ----------
-    path : str | PathLike
-        Path that ends in .json, .jsonl or .csv.
-    roots : Mapping[str, str]
-        Label to absolute folder.
-    level : str | None
-        Level of the scan, of ``SCAN_LEVELS``.
-    follow_symlinks : bool
-        True if records may lie behind links that lead out of their roots. A CSV file does not store it.
-    whole_roots : sequence of str
-        Labels of the roots of which the index has every video. A CSV file does not store them.
-    columns : Mapping[str, str], optional
-        Extra column to its type, of ``COLUMN_TYPES``. Columns that are not named here are text.
-
-    Raises
-    ------
-    UsageError
-        If the suffix is not one of these, or the file cannot be written.
-    NoSpaceError
-        If the disk is full.
+    ``path`` ends in .json, .jsonl or .csv. The other parameters are the fields of ``IndexHeader``, of which a CSV file
+    stores only the roots and the types of the columns. Raises ``UsageError`` if the file cannot be written, and
+    ``NoSpaceError``.
     """
 
     def __init__(

@@ -62,14 +62,9 @@ def _check_depth(value: Any, num_levels: int) -> None:
 
 
 class JsonStream:
-    """A position in a JSON document, and the values after it.
+    """A position in a JSON document, from that of an open file on, and the values after it.
 
     All methods raise ``ValueError`` if the document is not JSON at the position.
-
-    Parameters
-    ----------
-    file : BinaryIO
-        An open file. Its position is the start.
     """
 
     def __init__(self, file: BinaryIO) -> None:

@@ -24,16 +24,10 @@ class Labels:
     ----------
     source : str
         "dir" takes the name of the file's folder as the label, and None directly in the root. Any other value is a CSV
-        file. Its paths are relative to the root, begin with the root's label and a slash, or are absolute.
+        file. Its paths are relative to the root, begin with the root's label and a slash, or are absolute. Raises as
+        ``PathTable`` does, and ``UsageError`` if it has a path twice or names segments.
     roots : Mapping[str, str]
         Root label to folder, for absolute paths and paths through links of folders.
-
-    Raises
-    ------
-    NotFoundError
-        If the file does not exist.
-    UsageError
-        If it has no column ``path``, has one path twice, or names segments.
     """
 
     def __init__(self, source: str, roots: Mapping[str, str] = MappingProxyType({})) -> None:

@@ -22,8 +22,9 @@ class ReusableRecords:
     Parameters
     ----------
     path : str | PathLike
-        The index of an earlier scan. If it is missing, damaged or of an older format version, no record is
-        found. One in CSV has no facts, but labels, captions and extra columns.
+        The index of an earlier scan. If it is missing, damaged or of an older format version, it has no records. One
+        in CSV has no facts, but labels, captions and extra columns. Raises ``UsageError`` if the file is not the index
+        of a scan, which would overwrite it, and ``FormatVersionError`` for a newer version.
 
     Attributes
     ----------
@@ -31,13 +32,6 @@ class ReusableRecords:
         Reason why an existing index is not used, for people.
     columns : dict[str, str]
         Type of each extra column that is not text.
-
-    Raises
-    ------
-    UsageError
-        If the file is not the index of a scan. The scan would overwrite it.
-    FormatVersionError
-        If a newer version of the format wrote the file.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -50,11 +44,8 @@ class ReusableRecords:
             return
         try:
             self._index = read_index(path)
-        except DamageError as error:
-            self.problem = f"the earlier index is not used: {error}"
-            return
-        except FormatVersionError as error:
-            if not error.is_older:
+        except (DamageError, FormatVersionError) as error:
+            if isinstance(error, FormatVersionError) and not error.is_older:
                 raise
             self.problem = f"the earlier index is not used: {error}"
             return
@@ -93,16 +84,9 @@ class ReusableRecords:
         return len(self._offsets)
 
     def get(self, root: str, path: str, identity: Identity, level: str) -> VideoRecord | None:
-        """Return the record of a file that is unchanged and was scanned deeply enough, even if the scan failed.
+        """Return the record of a file that is unchanged and was scanned at ``level`` or deeper.
 
-        Parameters
-        ----------
-        root, path : str
-            As in ``VideoRecord``.
-        identity : Identity
-            Current identity of the file.
-        level : str
-            Required level of ``SCAN_LEVELS``. A record of a deeper level is returned too.
+        It may have an error.
         """
         offset = self._offsets.get(hash((root, path)))
         if offset is None:

@@ -105,11 +105,7 @@ class SealedSink:
 
     def write(self, record: VideoRecord) -> None:
         """Append one record."""
-        self.write_line(seal(record) + "\n")
-
-    def write_line(self, line: str) -> None:
-        """Append the line of one record."""
-        self._file.write(line)
+        self._file.write(seal(record) + "\n")
         self._num_records += 1
 
     def finish(self) -> None:

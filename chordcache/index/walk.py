@@ -55,7 +55,7 @@ class _Entry:
 
 
 def iter_files(root: str, *, follow_symlinks: bool = False) -> Iterator[CorpusFile]:
-    """Walk a folder in the order of the relative paths' bytes.
+    """Walk a folder in the order of the relative paths' bytes. Raises ``NotFoundError`` if it does not exist.
 
     The walk holds one folder's listing per level in memory. By default it follows a link to a file only if the target
     is inside the root, and never follows a link to a folder.
@@ -72,11 +72,6 @@ def iter_files(root: str, *, follow_symlinks: bool = False) -> Iterator[CorpusFi
     ------
     CorpusFile
         Every entry that is not a folder, and every folder that cannot be listed (``problem``).
-
-    Raises
-    ------
-    NotFoundError
-        If the corpus does not exist.
     """
     if not os.path.lexists(root):
         raise NotFoundError(f"no such corpus '{printable(root)}'")
@@ -195,25 +190,10 @@ class Corpus:
 
 
 def parse_roots(args: Sequence[str]) -> list[Corpus]:
-    """Return the corpora that the command line names, with their labels.
+    """Return the corpora that the command line names, in order: folders, files, or NAME=PATH.
 
-    Parameters
-    ----------
-    args : Sequence[str]
-        Folders, files, or NAME=PATH. Files of one folder make one corpus.
-
-    Returns
-    -------
-    list[Corpus]
-        The corpora in the order of the arguments. The default label is the folder's name. For a file, it is the name
-        of the file's folder.
-
-    Raises
-    ------
-    NotFoundError
-        If the corpus does not exist.
-    UsageError
-        If two folders have the same label, or a folder has none.
+    Files of one folder make one corpus. The default label is the folder's name, for a file that of the file's folder.
+    Raises ``NotFoundError``, or ``UsageError`` if two folders have the same label or a folder has none.
     """
     corpora: dict[str, Corpus] = {}
     for arg in args:

@@ -25,6 +25,7 @@ SMALL, NORMAL, LARGE = 0.42, 0.48, 0.62
 """Scales of the font"""
 
 _FONT = cv2.FONT_HERSHEY_SIMPLEX
+_MAX_LINES = 3
 
 
 def plain(text: str) -> str:
@@ -59,14 +60,14 @@ def put_text(
     cv2.putText(picture, plain(text), (round(x - shift), baseline), _FONT, scale, color, 1, cv2.LINE_AA)
 
 
-def wrapped(text: str, width: int, scale: float = NORMAL, max_lines: int = 3) -> list[str]:
-    """Break a text into lines of at most ``width`` pixels. A text that needs more than ``max_lines`` is cut."""
-    text = plain(text)[: max_lines * width]
+def wrapped(text: str, width: int) -> list[str]:
+    """Break a text into lines of at most ``width`` pixels. A text that needs more than ``_MAX_LINES`` is cut."""
+    text = plain(text)[: _MAX_LINES * width]
     lines: list[str] = []
-    while text and len(lines) < max_lines:
+    while text and len(lines) < _MAX_LINES:
         length = len(text)
-        while text_width(text[:length], scale) > width:
-            length = min(length - 1, round(length * width / text_width(text[:length], scale)) + 1)
+        while text_width(text[:length]) > width:
+            length = min(length - 1, round(length * width / text_width(text[:length])) + 1)
         space = text.rfind(" ", 0, length + 1)
         cut = length if length == len(text) or space <= 0 else space
         lines.append(text[:cut])

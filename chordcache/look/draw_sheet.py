@@ -243,14 +243,12 @@ class _Drawing:
 
     def _add_keyframes(self) -> None:
         with self.noting("keyframes"):
-            keyframes = [number for number in self.video.keyframes.tolist() if self._is_inside(number)]
+            times = self.times[self.video.keyframes].tolist()
             part = self.add(_KEYFRAMES_HEIGHT, "keyframes")
             drawing.draw_grid(part, self.axis, 0, _KEYFRAMES_HEIGHT)
-            for number in keyframes:
-                drawing.draw_mark(part, self.axis.x_of(self.times[number]), 0, _KEYFRAMES_HEIGHT, MARK)
-
-    def _is_inside(self, number: int) -> bool:
-        return self.axis.start_seconds <= float(self.times[number]) < self.axis.stop_seconds
+            for seconds in times:
+                if self.axis.start_seconds <= seconds < self.axis.stop_seconds:
+                    drawing.draw_mark(part, self.axis.x_of(seconds), 0, _KEYFRAMES_HEIGHT, MARK)
 
     def _one_by_one(self, feature: str, numbers: list[int]) -> list[np.ndarray | None]:
         """Read rows of a feature. If one is damaged, the others are read all the same."""

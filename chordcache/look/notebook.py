@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import base64
 import html
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 import numpy as np
 
-from chordcache.amounts import first_few, human_bytes, shortened
+from chordcache.amounts import first_few, shortened
 from chordcache.errors import ChordcacheError, printable
-from chordcache.look.video_facts import feature_line, num_bytes_of, show_command
+from chordcache.look.video_facts import describe_video, rows_of_facts
 from chordcache.read.cache import Cache
 from chordcache.read.video import Video
 from chordcache.storage.cache_header import read_header
@@ -24,9 +24,11 @@ _MAX_PICTURE_BYTES = 120_000
 _NUM_POSTERS = 8
 _POSTER_HEIGHT = 96
 _MAX_ITEMS = 20
-"""Number of labels, columns or features that are listed"""
-_MAX_LETTERS = 300
-"""Number of letters of a caption or of another text"""
+"""Number of labels or roots that are listed"""
+_MAX_ROWS = 60
+"""Number of facts of a video"""
+_MAX_LETTERS = 400
+"""Number of letters of a text"""
 
 Html = str
 """Text that is HTML already"""
@@ -40,57 +42,27 @@ def cache_html(cache: Cache) -> Html:
         chosen = np.unique(np.linspace(0, last, _NUM_POSTERS).round().astype(int)).tolist() if last >= 0 else []
         posters = "".join(_figure(cache, cache[position]) for position in chosen)
     except ChordcacheError as error:
-        return _page(printable(repr(cache.path)), _table({"error": str(error)}))
-    return _page(f"chordcache: {cache.path.name}", _table(facts), posters)
+        return _page(printable(repr(cache.path)), _table([("error", str(error))]))
+    return _page(f"chordcache: {cache.path.name}", _table(facts.items()), posters)
 
 
 def video_html(video: Video) -> Html:
     """Return the facts of a video and its sheet."""
-    return _page(video.key, _table(_facts_of_video(video)), _sheet(video))
+    rows = list(rows_of_facts(describe_video(video)))
+    more = [("...", f"{len(rows) - _MAX_ROWS:,} more, see chordcache info")] if len(rows) > _MAX_ROWS else []
+    return _page(video.key, _table(rows[:_MAX_ROWS] + more), _sheet(video))
 
 
 def _facts_of_cache(cache: Cache) -> dict[str, str]:
     header = read_header(cache.path)
-    labels = [shortened(label, 60) for label in cache.labels()[: _MAX_ITEMS + 1]]
-    num_labels = len(cache.labels())
     return {
         "path": str(cache.path),
         "videos": f"{len(cache):,}",
         "frames": f"{int(cache.num_frames.sum(dtype=np.int64)):,}",
         "features": "; ".join(f"{tier}: {', '.join(names)}" for tier, names in header.features.items()),
-        "labels": ", ".join([*labels[:_MAX_ITEMS], *_more(num_labels)]) or "none",
+        "labels": ", ".join(shortened(label, 60) for label in first_few(cache.labels(), _MAX_ITEMS)) or "none",
         "roots": ", ".join(first_few([f"{name}: {path}" for name, path in header.roots.items()], _MAX_ITEMS)),
     }
-
-
-def _more(num_items: int) -> list[str]:
-    return [f"... and {num_items - _MAX_ITEMS:,} more"] if num_items > _MAX_ITEMS else []
-
-
-def _facts_of_video(video: Video) -> dict[str, str]:
-    facts = {
-        "path": video.path,
-        "frames": f"{video.num_frames:,}",
-        "size": f"{video.width} x {video.height}",
-        "seconds": f"{video.duration_seconds:.3f} from {video.start_seconds:.3f}",
-        "bytes": human_bytes(num_bytes_of(video)),
-    }
-    if video.segment is not None:
-        facts["segment"] = f"{video.segment} of the file"
-    if video.damage is not None:
-        facts["damage"] = str(video.damage)
-    labels = [*([video.label] if video.label else []), *video.labels]
-    if labels:
-        facts["labels"] = ", ".join(shortened(label, 60) for label in labels[:_MAX_ITEMS])
-    captions = [*([video.caption] if video.caption else []), *video.captions]
-    for number, caption in enumerate(captions[:_MAX_ITEMS]):
-        facts["caption" if number == 0 else f"caption {number + 1}"] = caption
-    for info in video.sidecar.features[:_MAX_ITEMS]:
-        facts[f"{info.feature} ({info.tier})"] = feature_line(info)
-    for name, value in list(video.extra.items())[:_MAX_ITEMS]:
-        facts[f"extra: {name}"] = shortened(str(value), _MAX_LETTERS)
-    facts["show"] = show_command(video)
-    return facts
 
 
 def _escaped(text: str) -> Html:
@@ -98,11 +70,9 @@ def _escaped(text: str) -> Html:
     return f"<bdi>{html.escape(printable(shortened(text, _MAX_LETTERS)))}</bdi>"
 
 
-def _table(facts: Mapping[str, str]) -> Html:
+def _table(facts: Iterable[tuple[str, str]]) -> Html:
     cell = 'style="text-align:left;vertical-align:top;overflow-wrap:anywhere"'
-    rows = (
-        f"<tr><th {cell}>{_escaped(name)}</th><td {cell}>{_escaped(value)}</td></tr>" for name, value in facts.items()
-    )
+    rows = (f"<tr><th {cell}>{_escaped(name)}</th><td {cell}>{_escaped(value)}</td></tr>" for name, value in facts)
     return f"<table>{''.join(rows)}</table>"
 
 

@@ -1,4 +1,4 @@
-"""Pictures of features for people: flow and mel as colors, rows of small frames, and their files."""
+"""Pictures of features for people: flow and mel as colors, small frames, and their files."""
 
 from __future__ import annotations
 
@@ -32,34 +32,19 @@ _MAX_ASPECT = 16 / 9
 
 
 def flow_scale(flow: np.ndarray) -> float:
-    """Return the length that gets the full color in ``flow_colors``, at least ``MIN_FLOW_PX``.
+    """Return the length that gets the full color in ``flow_colors`` [pixels], at least ``MIN_FLOW_PX``.
 
-    Parameters
-    ----------
-    flow : np.ndarray [shape=(..., 2), dtype=float, pixels, (dx, dy)]
-        Vectors of all pictures that are compared with each other.
-
-    Returns
-    -------
-    float [pixels]
+    ``flow`` [shape=(..., 2), dtype=float, pixels, (dx, dy)] has the vectors of all pictures that are compared.
     """
     lengths = np.hypot(flow[..., 0], flow[..., 1], dtype=np.float32)
     return max(MIN_FLOW_PX, float(np.percentile(lengths, _FULL_FLOW_PERCENT))) if lengths.size else MIN_FLOW_PX
 
 
 def flow_colors(flow: np.ndarray, scale_px: float) -> np.ndarray:
-    """Return flow as colors: the hue is the direction, the saturation the length.
+    """Return flow as colors [shape=(H, W, 3), dtype=uint8, RGB]: the hue is the direction, the saturation the length.
 
-    Parameters
-    ----------
-    flow : np.ndarray [shape=(H, W, 2), dtype=float, pixels, (dx, dy)]
-        One picture of vectors.
-    scale_px : float
-        Length of the full color, from ``flow_scale``. Longer vectors have the same color.
-
-    Returns
-    -------
-    np.ndarray [shape=(H, W, 3), dtype=uint8, RGB, 0 to 255]
+    ``flow`` is one picture of vectors [shape=(H, W, 2), dtype=float, pixels, (dx, dy)]. Those of at least ``scale_px``
+    have the full color.
     """
     x, y = (np.ascontiguousarray(flow[..., axis], np.float32) for axis in (0, 1))
     length, angle = cv2.cartToPolar(x, y)
@@ -77,19 +62,10 @@ def color_wheel(size_px: int) -> np.ndarray:
 
 
 def mel_colors(mel: np.ndarray, width: int, height: int) -> np.ndarray:
-    """Return a mel spectrogram as colors, the lowest band at the bottom.
+    """Return a mel spectrogram as colors [shape=(height, width, 3), dtype=uint8, RGB], the lowest band at the bottom.
 
-    Parameters
-    ----------
-    mel : np.ndarray [shape=(n, n_mels) or (n, C, n_mels), dtype=float, dB]
-        Rows in time. The channels are averaged.
-    width, height : int
-        [pixels] Size of the picture.
-
-    Returns
-    -------
-    np.ndarray [shape=(height, width, 3), dtype=uint8, RGB]
-        The brightest color is the loudest band. Black is 80 dB below it, or less.
+    ``mel`` has rows in time [shape=(n, n_mels) or (n, C, n_mels), dtype=float, dB]. Channels are averaged. The
+    brightest color is the loudest band. Black is 80 dB below it, or less.
     """
     bands = np.asarray(mel, np.float32)
     if bands.ndim == 3:
@@ -101,26 +77,11 @@ def mel_colors(mel: np.ndarray, width: int, height: int) -> np.ndarray:
 
 
 def mel_rows(cache: Cache, video: Video, first: int, stop: int, min_rows: int) -> np.ndarray:
-    """Return mel of a part of a video with few rows. It is read in parts of a minute, so that memory is bounded.
+    """Return mel of the frames ``first`` to ``stop`` with few rows [shape=(n, n_mels), dtype=float, dB].
 
-    Parameters
-    ----------
-    cache, video
-        The video.
-    first, stop : int
-        Numbers of frames.
-    min_rows : int
-        If mel has at least twice as many rows, neighbors are averaged, so that at least this number is left.
-
-    Returns
-    -------
-    np.ndarray [shape=(n, n_mels), dtype=float, dB]
-        Rows in time, of equal length except for the last. The channels are averaged. It may have no rows.
-
-    Raises
-    ------
-    FeatureAbsentError, DamageError
-        As in ``Cache.read``.
+    It is read in parts of a minute, so that memory is bounded. If it has at least twice ``min_rows``, neighbors are
+    averaged, so that at least ``min_rows`` are left. Rows have equal lengths, except for the last. Channels are
+    averaged. Raises as ``Cache.read`` does.
     """
     seconds = video.duration_seconds * (stop - first) / max(1, video.num_frames)
     num_parts = min(max(1, int(seconds / _MEL_SECONDS)), max(1, stop - first))
@@ -143,24 +104,9 @@ def mel_rows(cache: Cache, video: Video, first: int, stop: int, min_rows: int) -
 
 
 def motion_lengths(cache: Cache, video: Video, numbers: np.ndarray) -> np.ndarray:
-    """Return the mean length of the codec's vectors in frames, where the frames have vectors.
+    """Return the mean length of the codec's vectors in some frames [shape=(T,), dtype=float, source pixels].
 
-    Parameters
-    ----------
-    cache, video
-        The video.
-    numbers : np.ndarray [shape=(T,), dtype=int]
-        Rows of the feature "motion".
-
-    Returns
-    -------
-    np.ndarray [shape=(T,), dtype=float, source pixels]
-        NaN for a frame without vectors.
-
-    Raises
-    ------
-    FeatureAbsentError, DamageError
-        As in ``Cache.read``.
+    It is NaN for a frame without vectors. Raises as ``Cache.read`` does.
     """
     vectors = cache.read(video, "motion", indices=numbers).astype(np.float32)
     covered = cache.read(video, "motion.covered", indices=numbers)
@@ -170,19 +116,10 @@ def motion_lengths(cache: Cache, video: Video, numbers: np.ndarray) -> np.ndarra
 
 
 def visible_landmarks(landmarks: np.ndarray, width: int, height: int) -> np.ndarray:
-    """Return the places of landmarks as shares of the picture.
+    """Return the places of landmarks as shares of the picture [shape=(n, 2), dtype=float, 0 to 1, (x, y)].
 
-    Parameters
-    ----------
-    landmarks : np.ndarray [shape=(n, 4), dtype=float, (x, y, z, visibility)]
-        Landmarks of a frame, [pixels].
-    width, height : int
-        [pixels] Size of the frame.
-
-    Returns
-    -------
-    np.ndarray [shape=(n, 2), dtype=float, 0 to 1, (x, y)]
-        NaN for a landmark that is hidden or outside of the picture.
+    ``landmarks`` are those of a frame [shape=(n, 4), dtype=float, pixels, (x, y, z, visibility)]. A landmark that is
+    hidden or outside of the picture is NaN.
     """
     places = landmarks[:, :2] / (width, height)
     shown = (landmarks[:, 3] >= _MIN_VISIBILITY) & ((places >= 0) & (places <= 1)).all(1)  # False for NaN: no person
@@ -193,11 +130,6 @@ def scaled_to_height(picture: np.ndarray, height: int) -> np.ndarray:
     """Scale a picture to a height [shape=(height, W, 3), dtype=uint8]. W is at least 8 and at most 16 / 9 of it."""
     width = min(max(8, round(picture.shape[1] * height / picture.shape[0])), int(height * _MAX_ASPECT))
     return cv2.resize(picture, (width, height), interpolation=cv2.INTER_AREA)
-
-
-def side_by_side(pictures: Sequence[np.ndarray], height: int) -> np.ndarray:
-    """Return pictures of any sizes in a row of one height [shape=(height, W, 3), dtype=uint8, RGB]."""
-    return np.hstack([scaled_to_height(picture, height) for picture in pictures])
 
 
 def webp(picture: np.ndarray, quality: int) -> bytes:

@@ -61,12 +61,7 @@ class Sheet:
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write the picture as PNG. The file appears complete or not at all.
 
-        Raises
-        ------
-        UsageError
-            If the file cannot be written, or ``path`` exists and is not a regular file.
-        NoSpaceError
-            If the disk is full.
+        Raises ``UsageError`` if the file cannot be written or is not a regular one, and ``NoSpaceError``.
         """
         target = Path(path)
         partial = target.with_name(f".{target.name}.{os.getpid()}.partial")

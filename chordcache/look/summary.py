@@ -27,10 +27,8 @@ def summarize(path: str | Path) -> dict[str, Any]:
 
     Raises
     ------
-    NotFoundError
-        If ``path`` is not a cache and not an index.
-    DamageError, FormatVersionError, UsageError
-        If the cache or the index cannot be read.
+    NotFoundError, DamageError, FormatVersionError, UsageError
+        If ``path`` is not a cache and not an index, or cannot be read.
     """
     path = Path(path)
     return _of_index(path) if os.path.isfile(path) else _of_cache(path)

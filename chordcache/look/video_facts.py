@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from chordcache.amounts import human_bytes
+from chordcache.amounts import first_few, human_bytes, shortened
 from chordcache.errors import DamageError, FeatureAbsentError, printable
 from chordcache.read.cache import Cache
 from chordcache.read.video import Video
 from chordcache.records import FeatureInfo, to_json
 from chordcache.storage.cache_header import read_header
+
+_MAX_ITEMS = 20
+"""Number of labels or captions that are listed for people"""
+
+_MAX_LETTERS = 400
+"""Number of letters of a caption or of another text for people"""
 
 
 @dataclass(frozen=True)
@@ -35,27 +42,13 @@ class ListedVideo:
     label: str | None
 
 
-def iter_listed(cache: Cache, label: str | None = None) -> Iterator[ListedVideo]:
-    """Yield the videos of a cache in the order of their keys. Memory use does not grow with their number.
-
-    Parameters
-    ----------
-    cache : Cache
-        The cache.
-    label : str, optional
-        Only videos that have this label, alone or among others.
-    """
+def iter_listed(cache: Cache) -> Iterator[ListedVideo]:
+    """Yield the videos of a cache in the order of their keys. Memory use does not grow with their number."""
     for video in cache:
-        if has_label(video, label):
-            yield ListedVideo(
-                video.key, video.path, round(video.duration_seconds, 6), video.num_frames, video.width, video.height,
-                num_bytes_of(video), video.label or (", ".join(video.labels) or None),
-            )  # fmt: skip
-
-
-def has_label(video: Video, label: str | None) -> bool:
-    """Return whether a video has a label, alone or among others. Each has None."""
-    return label is None or label == video.label or label in video.labels
+        yield ListedVideo(
+            video.key, video.path, round(video.duration_seconds, 6), video.num_frames, video.width, video.height,
+            num_bytes_of(video), video.label or (", ".join(video.labels) or None),
+        )  # fmt: skip
 
 
 def num_bytes_of(video: Video) -> int:
@@ -105,11 +98,59 @@ def show_command(video: Video) -> str:
     return f"chordcache show {shlex.quote(printable(video.cache_path))} {video.key}"
 
 
-def feature_line(info: FeatureInfo) -> str:
-    """Return a feature in one line for people, such as "float16 (131, 256, 454, 2), 12.3 MB"."""
-    if info.absent is not None:
-        return f"absent: {info.absent}"
-    return f"{info.dtype} {info.shape}, {human_bytes(info.num_bytes)}"
+def rows_of_facts(facts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield name and text of the facts for people. Texts are cut. ``facts`` is the result of ``describe_video``."""
+    for name in ("key", "path", "root", "source"):
+        yield name, str(facts[name])
+    yield "source file", f"{human_bytes(facts['source_bytes'])}, modified {facts['source_modified']}"
+    if facts["segment"]:
+        yield "segment", json.dumps(facts["segment"])
+    yield "frames", f"{facts['frames']}, {_keyframes_text(facts['keyframes'])}"
+    shown = f"{facts['display_width']} x {facts['display_height']}"
+    yield "size", f"{facts['width']} x {facts['height']}, shown as {shown}"
+    if facts["bucket"]:
+        _, _, width, height = facts["display_crop"]
+        yield "bucket", f"{facts['bucket']}, cut to {width:.0f} x {height:.0f}"
+    start, duration = facts["start_seconds"], facts["duration_seconds"]
+    yield "time", f"{start:.6g} s to {start + duration:.6g} s, {duration:.6g} s ({facts['timestamp_source']})"
+    if facts["frames_skipped"]:
+        yield "skipped", f"{facts['frames_skipped']} frames before the first keyframe"
+    for note in facts["notes"]:
+        yield "note", note
+    yield "bytes", human_bytes(facts["bytes"])
+    for feature in facts["features"]:
+        yield f"  {feature['feature']}, {feature['tier']}", _feature_text(feature)
+    if damage := facts["damage"]:
+        kept = f"{damage['num_frames_kept']} of {damage['num_frames']} frames kept"
+        yield "damage", _cut(f"{kept}; then {damage['message']}")
+    yield from _annotations(facts)
+    yield "show", facts["show"]
+
+
+def _annotations(facts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    for name in ("label", "caption"):
+        if facts[name] is not None:
+            yield name, _cut(facts[name])
+    for name in ("labels", "captions"):
+        for text in first_few(facts[name], _MAX_ITEMS):
+            yield name, _cut(text)
+    for name, value in facts["extra"].items():
+        yield f"extra {name}", _cut(value if isinstance(value, str) else json.dumps(value))
+
+
+def _cut(text: str) -> str:
+    return shortened(text, _MAX_LETTERS)
+
+
+def _keyframes_text(number: int | None) -> str:
+    return "keyframes unknown" if number is None else f"{number} keyframe{'s' * (number != 1)}"
+
+
+def _feature_text(feature: Mapping[str, Any]) -> str:
+    if feature["absent"] is not None:
+        return f"absent: {feature['absent']}"
+    shape = " x ".join(map(str, feature["shape"]))
+    return f"{feature['dtype']} {shape}, {human_bytes(feature['bytes'])}, {feature['file']}"
 
 
 def _when(mtime_ns: int) -> str | None:

@@ -96,7 +96,7 @@ def warn_of_left_out(
     if num_quarantined := sum(causes.values()):
         of_each = ", ".join(f"{cause} {count}" for cause, count in sorted(causes.items(), key=lambda item: -item[1]))
         reasons.insert(0, f"{num_quarantined} in quarantine ({of_each})")
-        end = f". List them with 'chordcache ls --problems {printable(cache or '')}'"
+        end = f". List them with 'chordcache info {printable(cache or '')} --problems'"
     if reasons:
         num_left_out = num_quarantined + sum(others.values())
         warnings.warn(

@@ -27,9 +27,6 @@ _MIN_OPEN_FILES = 4096
 _MIN_PROCESSES = 4096
 """Threads count. A training process of PyTorch starts some hundred on a large machine."""
 
-_MIN_MAPS = 65530
-"""The kernel's default. Each open artefact of LMDB and each library is at least one memory map."""
-
 _WORKER_BYTES = 1 << 29
 """Memory of a worker that makes all features of a 720p video is 332 MiB, see docs/performance.md."""
 
@@ -126,7 +123,7 @@ def diagnose(
     Parameters
     ----------
     path : str or PathLike
-        Folder of the cache, or the one that it will be made in.
+        Folder of the cache, or the one that it will be made in. ``NotFoundError`` if it does not exist.
     jobs : int, optional
         Number of worker processes that will run, by default one for each processor.
     system : System, optional
@@ -136,13 +133,6 @@ def diagnose(
     -------
     tuple of Finding
         All findings, those that are ok too.
-
-    Raises
-    ------
-    NotFoundError
-        If the path does not exist.
-    UsageError
-        If ``jobs`` is not a number of processes.
     """
     check_jobs(jobs)
     if not os.path.lexists(path):
@@ -222,25 +212,15 @@ def _shared_memory(place: _Place) -> Iterator[Finding]:
     yield Finding("/dev/shm", "warning", what, why, action) if is_small else Finding("/dev/shm", "ok", what)
 
 
-def _open_files(place: _Place) -> Iterator[Finding]:
-    limit = place.system.limit("Max open files")
+def _limits(place: _Place) -> Iterator[Finding]:
     why = "PyTorch passes each tensor of a batch from a worker process as an open file."
-    yield _limit("open files", limit, _MIN_OPEN_FILES, why, "ulimit -n 65536")
-
-
-def _processes(place: _Place) -> Iterator[Finding]:
-    limit = place.system.limit("Max processes")
+    yield _limit(place, "open files", _MIN_OPEN_FILES, why, "ulimit -n 65536")
     why = "Each thread of each process of this user counts. A worker that cannot start ends the build."
-    yield _limit("processes", limit, _MIN_PROCESSES, why, "ulimit -u 65536")
+    yield _limit(place, "processes", _MIN_PROCESSES, why, "ulimit -u 65536")
 
 
-def _maps(place: _Place) -> Iterator[Finding]:
-    why = "Each open artefact and each library is a memory map. Opening fails with 'Cannot allocate memory'."
-    action = "sudo sysctl vm.max_map_count=262144"
-    yield _limit("memory maps", place.system.max_map_count(), _MIN_MAPS, why, action)
-
-
-def _limit(name: str, value: float | None, least: int, why: str, action: str) -> Finding:
+def _limit(place: _Place, name: str, least: int, why: str, action: str) -> Finding:
+    value = place.system.limit(f"Max {name}")
     if value is None:
         return Finding(name, "note", "the limit is not known", why, action)
     what = "no limit" if value == float("inf") else f"at most {value:.0f}"
@@ -327,6 +307,6 @@ def _size(num_bytes: float) -> str:
 
 
 _CHECKS = (
-    _cpus, _threads, _container, _memory, _shared_memory, _open_files, _processes, _maps,
+    _cpus, _threads, _container, _memory, _shared_memory, _limits,
     _disk, _read_ahead, _space, _versions, _opencv,
 )  # fmt: skip

@@ -92,23 +92,8 @@ def plan_build(
 ) -> Plan:
     """Estimate a build into a new cache, and try the presets if the estimate exceeds a budget.
 
-    Parameters
-    ----------
-    index, sample, options, progress
-        As in ``dry_run``.
-    budget : Budget, optional
-        The limits, by default none.
-    **arguments
-        ``tiers``, ``features``, ``config``, ``jobs`` and ``roots`` as in ``dry_run``.
-
-    Returns
-    -------
-    Plan
-
-    Raises
-    ------
-    UsageError, ConfigError, NotFoundError, NoSpaceError, WorkersDiedError, StoppedError
-        As in ``dry_run``.
+    ``index``, ``sample``, ``options``, ``progress`` and the further ``arguments`` ``tiers``, ``features``, ``config``,
+    ``jobs`` and ``roots`` are those of ``dry_run``. It also raises as ``dry_run`` does.
     """
     budget, options = budget or Budget(), options or BuildOptions()
     with TemporaryDirectory(prefix="chordcache-plan-") as folder:

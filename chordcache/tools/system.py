@@ -67,10 +67,6 @@ class System:
                 return float("inf") if value == "unlimited" else float(value)
         return None
 
-    def max_map_count(self) -> int | None:
-        """Return the largest number of memory maps of a process, or None if it is not known."""
-        return self.number(self.proc / "sys" / "vm" / "max_map_count")
-
     def memory_bytes(self) -> int | None:
         """Return the memory that programs can have [bytes], or None if it is not known."""
         for line in self._lines(self.proc / "meminfo"):
@@ -133,4 +129,4 @@ class System:
 
 def _unescaped(text: str) -> str:
     """Return a path of mountinfo, in which a space is written as an octal number."""
-    return re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), text)
+    return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), text)

@@ -1,4 +1,4 @@
-"""The versions of the libraries that this program uses, for ``--version``, ``doctor`` and ``bench``."""
+"""The versions of the libraries that this program uses, for ``doctor`` and ``bench``."""
 
 from __future__ import annotations
 

@@ -83,29 +83,13 @@ def test_ls_prints_a_line_for_each_video(folder, run_cli):
     assert "street/evil\\x1b[31m\\u202egpj.mp4" in result.stdout
 
 
-def test_ls_of_a_label(folder, run_cli):
-    assert len(run_cli("ls", "--label", "people", cwd=folder).stdout.splitlines()) == 2
-    assert run_cli("ls", "--label", "other", cwd=folder).stdout == ""
-    assert json.loads(run_cli("ls", "--label", "none", "--json", cwd=folder).stdout) == []
-
-
-def test_problems_are_those_of_the_quarantine_and_the_absent_features(folder, run_cli):
-    found = json.loads(run_cli("ls", "--problems", "--json", cwd=folder).stdout)
-    quarantined = [each for each in found if each["kind"] == "quarantined"]
-    for each, failure in zip(quarantined, failures(folder), strict=True):
+def test_problems_are_those_of_the_quarantine(folder, run_cli):
+    problems = json.loads(run_cli("info", "--problems", "--json", cwd=folder).stdout)
+    for problem, failure in zip(problems, failures(folder), strict=True):
+        assert problem["kind"] == "quarantined"
         for name in ("key", "root", "path", "stage", "cause", "message"):
-            assert each[name] == failure[name]
-        assert each["remedy"] == REMEDIES[failure["cause"]]
-    absent = {(each["key"], each["stage"]): each["message"] for each in found if each["kind"] == "absent"}
-    assert absent == {
-        (key, info["feature"]): info["absent"]
-        for key, data in sidecars(folder).items()
-        for info in data["features"]
-        if "absent" in info
-    }
-    lines = run_cli("ls", "--problems", cwd=folder).stdout
-    assert len(lines.splitlines()) == len(found)
-    assert_clean(lines)
+            assert problem[name] == failure[name]
+        assert problem["remedy"] == REMEDIES[failure["cause"]]
 
 
 def test_info_problems_say_what_to_do(folder, run_cli):
@@ -128,7 +112,7 @@ def test_damaged_videos_are_problems(tmp_path, make_video, run_cli):
     arguments = ("--tier", "lmdb", "--on-damage", "trim")
     for step in (("scan", "videos"), ("build", *arguments)):
         run_cli(*step, cwd=tmp_path)
-    (found,) = json.loads(run_cli("ls", "--problems", "--json", cwd=tmp_path).stdout)
+    (found,) = json.loads(run_cli("info", "--problems", "--json", cwd=tmp_path).stdout)
     (data,) = sidecars(tmp_path).values()
     assert (found["kind"], found["cause"]) == ("damaged", data["damage"]["cause"])
     assert data["damage"]["message"] in found["message"]
@@ -229,7 +213,7 @@ def test_caches_without_videos(tmp_path, run_cli):
     assert run_cli("build", "--tier", "lmdb", cwd=tmp_path).returncode == 3
     assert run_cli("ls", cwd=tmp_path).stdout == ""
     assert json.loads(run_cli("ls", "--json", cwd=tmp_path).stdout) == []
-    assert "junk.mp4" in run_cli("ls", "--problems", cwd=tmp_path).stdout
+    assert "junk.mp4" in run_cli("info", "--problems", cwd=tmp_path).stdout
     assert "videos               0\n" in run_cli("info", cwd=tmp_path).stdout
     assert run_cli("show", "cache", "junk", cwd=tmp_path).returncode == 10
 
@@ -307,7 +291,7 @@ def test_forged_names_are_escaped(folder, run_cli, tmp_path, monkeypatch):
     monkeypatch.setattr("chordcache.look.video_facts.describe_video", lambda video: {**facts(video), "show": BAD})
     facts = describe_video
     for arguments in (
-        ["ls", cache], ["ls", cache, "--problems"], ["ls", cache, "--json"], ["info", cache], ["info", cache, "people"],
+        ["ls", cache], ["ls", cache, "--json"], ["info", cache], ["info", cache, "people"],
         ["info", cache, "--problems"], ["verify", cache], ["gc", cache, "--dry-run"], ["show", cache, BAD],
         ["build", folder / "index.json", "-o", cache, "--dry-run"], ["report", cache, "-o", tmp_path / "r.html"],
         ["info", cache, BAD], ["ls", tmp_path / BAD], ["build", "a", BAD], ["finish", tmp_path / BAD], [BAD],

@@ -232,9 +232,9 @@ def test_a_full_standard_output(built: Path, command: tuple[str, ...], unbuffere
 # A pipe whose reader leaves
 
 READERS = [
-    *(("--help",), ("--version",), ("-V", "-v"), ("help", "build"), ("ls", "--help"), ("completion", "bash")),
+    *(("--help",), ("--version",), ("help", "build"), ("ls", "--help"), ("completion", "bash")),
     *(("scan", "videos"), ("build",), ("build", "--json"), ("build", "--dry-run"), ("verify", "--quick", "--json")),
-    *(("info",), ("info", "--json"), ("ls",), ("ls", "--json"), ("ls", "--problems", "--json"), ("gc",)),
+    *(("info",), ("info", "--json"), ("ls",), ("ls", "--json"), ("info", "--problems", "--json"), ("gc",)),
     *(("extractors",), ("config", "show"), ("doctor", ".")),
 ]
 

@@ -136,8 +136,13 @@ def test_a_mistake_in_a_list_is_named(
         ("csv", {"video_template": "{id.x}"}, "video_template: got the field 'id.x', expected one of path, id"),
         ("csv", {"video_template": "{id"}, "video_template: got '{id', expected fields in braces"),
         ("csv", {"video_template": "{id:{path}}"}, "video_template: got '{id:{path}}', expected plain fields"),
-        ("csv", {"label_column": "x"}, "label_column: got 'x', expected one of 'path', 'id'"),
-        ("csv", {"path_column": "id", "video_template": "{id}"}, "path_column: got 'id' and a template, expected one"),
+        ("csv", {"columns": {"label": "x"}}, "columns: got label='x', expected one of 'path', 'id'"),
+        ("csv", {"columns": {"name": "x"}}, "columns: got 'name', expected one of path, label, caption, start, end"),
+        (
+            "csv",
+            {"columns": {"path": "id"}, "video_template": "{id}"},
+            "columns: got path='id' and a template, expected",
+        ),
     ],
 )
 def test_a_wrong_option_is_named(tmp_path: Path, format: str, options: dict[str, object], message: str) -> None:

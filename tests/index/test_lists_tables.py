@@ -10,6 +10,7 @@ import pytest
 from helpers.lists import indexed, place, write
 
 from chordcache.errors import UsageError
+from chordcache.index.index_files import read_index
 from chordcache.records import Segment, VideoRecord
 
 
@@ -79,7 +80,7 @@ def test_parquet_lists_keep_the_types_of_their_columns(tmp_path: Path, clips: Pa
         {"file_name": "b.mp4", "labels": [2], "n": -1, "x": 0.5, "ok": None, "tags": [], "start": None},
     ]
     pq.write_table(pa.Table.from_pylist(rows), tmp_path / "list.parquet")
-    options = {"start_column": "start"}
+    options = {"columns": {"start": "start"}}
     records, columns, _ = indexed(
         tmp_path / "list.parquet", "csv", videos=[place(clips, tmp_path, "a.mp4", "b.mp4")], options=options
     )
@@ -113,10 +114,27 @@ def test_empty_cells_and_times_of_parquet(tmp_path: Path, clips: Path) -> None:
 
 def test_named_columns_and_frame_numbers(tmp_path: Path, clips: Path) -> None:
     source = write(tmp_path / "list.tsv", 'clip\tclass\tsays\tstart_frame\tend_frame\nx/a.mp4\tc\tit\'s "a"\t5\t12\n')
-    options = {"path_column": "clip", "label_column": "class", "caption_column": "says"}
+    options = {"columns": {"path": "clip", "label": "class", "caption": "says"}}
     records, _, _ = indexed(source, "csv", videos=[place(clips, tmp_path, "x/a.mp4")], options=options)
     segment = Segment(start_frame=5, end_frame=12)
     assert records == [VideoRecord("videos", "x/a.mp4", segment=segment, label="c", caption='it\'s "a"')]
+
+
+def test_the_command_takes_columns_and_values(tmp_path: Path, clips: Path, run_cli) -> None:
+    write(tmp_path / "list.csv", "clip,split\na.mp4,train\nb.mp4,val\n")
+    place(clips, tmp_path, "a.mp4", "b.mp4")
+    arguments = ("index", "list.csv", "--videos", "videos")
+    result = run_cli(*arguments, "--column", "path=clip", "--where", "split=val", cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert [record.path for record in read_index(tmp_path / "index.json")] == ["b.mp4"]
+    for options, message in (
+        (("--column", "path"), "--column: got 'path', expected MEANING=NAME"),
+        (("--column", "path=x"), "--column: got path='x', expected one of 'clip', 'split'"),
+        (("--where", "=val"), "--where: got '=val', expected COLUMN=VALUE"),
+    ):
+        result = run_cli(*arguments, *options, cwd=tmp_path)
+        assert result.returncode == 2
+        assert message in result.stderr
 
 
 def test_a_template_makes_paths_of_columns(tmp_path: Path, clips: Path) -> None:

@@ -53,10 +53,10 @@ def test_channels_of_mel_are_averaged():
     assert (pictures.mel_colors(mel, 60, 40) == pictures.mel_colors(mel.mean(1), 60, 40)).all()
 
 
-def test_a_row_has_one_height_and_a_bounded_width():
+def test_small_frames_have_one_height_and_a_bounded_width():
     shapes = [(90, 160, 3), (160, 90, 3), (10, 1000, 3), (1000, 3, 3)]
-    row = pictures.side_by_side([np.zeros(shape, np.uint8) for shape in shapes], 72)
-    assert row.shape == (72, 128 + 40 + 128 + 8, 3)
+    small = [pictures.scaled_to_height(np.zeros(shape, np.uint8), 72) for shape in shapes]
+    assert [picture.shape for picture in small] == [(72, 128, 3), (72, 40, 3), (72, 128, 3), (72, 8, 3)]
 
 
 def test_files_keep_the_order_of_the_channels():

@@ -38,16 +38,12 @@ def built(tmp_path_factory, make_video) -> Path:
 
 
 def test_the_input_is_never_the_output(built, tmp_path):
-    index, findings = tmp_path / "index.json", tmp_path / "found.json"
+    index = tmp_path / "index.json"
     index.write_bytes((built.parent / "index.json").read_bytes())
-    findings.write_text("[]")
     (tmp_path / "link.json").symlink_to(index)
     for output in (index, tmp_path / "link.json"):
         with pytest.raises(cc.UsageError, match="which is also 'path', expected another file"):
             cc.report(index, output)
-    with pytest.raises(cc.UsageError, match="which is also 'verify', expected another file"):
-        cc.report(built, findings, verify=findings)
-    assert findings.read_text() == "[]"
     assert index.read_bytes() == (built.parent / "index.json").read_bytes()
 
 
@@ -123,7 +119,7 @@ def test_a_time_that_is_not_a_number_has_no_mark():
 def test_the_command_of_a_finding_can_be_pasted():
     problems = Problems()
     problems.add_unreadable("key", "message", Path("/a b/it's"))
-    assert shlex.split(problems.findings.shown[0].action)[-1] == "/a b/it's"
+    assert shlex.split(problems.findings.shown[0].remedy)[-1] == "/a b/it's"
 
 
 # Problems
@@ -141,7 +137,7 @@ def test_the_problems_are_those_of_info(tmp_path, make_video):
     options = cc.BuildOptions(on_damage="trim")
     cc.build(cc.scan([tmp_path / "videos"], jobs=1), tmp_path / "cache", jobs=1, options=options)
     result = cc.report(tmp_path / "cache", tmp_path / "r.html")
-    found = list(iter_problems(tmp_path / "cache", with_absent=False))
+    found = list(iter_problems(tmp_path / "cache"))
     assert [each.kind for each in found] == ["quarantined", "damaged"]
     text = Page(tmp_path / "r.html").text
     for each in found:

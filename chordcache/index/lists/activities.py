@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import math
 from collections.abc import Iterator
 from functools import partial
@@ -12,10 +11,11 @@ from typing import Any, NamedTuple
 
 from chordcache.errors import UsageError, printable
 from chordcache.index.class_labels import label_of
+from chordcache.index.encoding import text_problem
 from chordcache.index.json_stream import JsonStream
 from chordcache.index.lists.classes import CLASS_NAME
 from chordcache.index.lists.items import Item, ItemList, ListOptions, labels_in, segment_between
-from chordcache.index.lists.tables import open_for_reading, row_error, text_lines
+from chordcache.index.lists.tables import CsvTable, open_for_reading, row_error, text_lines
 from chordcache.index.lists.templates import Template
 from chordcache.records import Segment
 
@@ -29,14 +29,7 @@ def read_activitynet(path: Path, options: ListOptions) -> ItemList:
     without annotations, as those of the test set, is one item for the whole file. ``subset`` and ``duration`` are extra
     columns. Files are ``v_{video_id}`` with any suffix.
 
-    Source: http://activity-net.org/download.html.
-
-    Raises
-    ------
-    NotFoundError
-        If the file does not exist.
-    UsageError
-        If it is not such a file.
+    Source: http://activity-net.org/download.html. Raises as ``read_table`` does.
     """
     open_for_reading(path).close()
     template = Template(options.video_template or "v_{video_id}.*", ("video_id", "subset"))
@@ -124,14 +117,7 @@ def read_ava(path: Path, options: ListOptions) -> ItemList:
     ``label``. Its ``time_seconds`` counts from the start of the segment, which is less than one frame before the
     segment's first frame. ``key_seconds`` is the key time in the file. Files are ``{video_id}`` with any suffix.
 
-    Source: https://research.google.com/ava/download.html.
-
-    Raises
-    ------
-    NotFoundError
-        If the list or ``classes`` does not exist.
-    UsageError
-        If a line has another form.
+    Source: https://research.google.com/ava/download.html. Raises as ``read_table`` does.
     """
     open_for_reading(path).close()
     template = Template(options.video_template or "{video_id}.*", ("video_id",))
@@ -141,7 +127,8 @@ def read_ava(path: Path, options: ListOptions) -> ItemList:
 
 
 def _ava_items(path: Path, template: Template, names: dict[str, str] | None, seconds: float) -> Iterator[Item]:
-    for (video, time), group in groupby(_ava_actions(path), lambda each: (each.video, each.time)):
+    actions_of_list = (_ava_action(path, number, line) for number, line in text_lines(path))
+    for (video, time), group in groupby(actions_of_list, lambda action: (action.video, action.time)):
         actions = list(group)
         start = max(0.0, time - seconds / 2)
         try:
@@ -167,12 +154,8 @@ def _box(action: _Action, label: str, time_seconds: float) -> dict[str, Any]:
     return box | {"label": label}
 
 
-def _ava_actions(path: Path) -> Iterator[_Action]:
-    for number, line in text_lines(path):
-        yield _ava_action(path, number, [cell.strip(' "') for cell in line.split(",")])
-
-
-def _ava_action(path: Path, row: int, cells: list[str]) -> _Action:
+def _ava_action(path: Path, row: int, line: str) -> _Action:
+    cells = [cell.strip(' "') for cell in line.split(",")]
     try:
         if len(cells) not in _AVA_CELLS or not cells[0]:
             raise ValueError
@@ -203,8 +186,12 @@ def _name_of(action: str, names: dict[str, str] | None) -> str:
 
 def _action_names(path: Path) -> dict[str, str]:
     """Read AVA's list of actions as CSV: label_id,label_name,label_type."""
-    rows = csv.DictReader(line for _, line in text_lines(path, CLASS_NAME))
-    if not {"label_id", "label_name"} <= set(rows.fieldnames or ()):
-        columns = printable(", ".join(rows.fieldnames or ()))
-        raise UsageError(f"classes: got the columns {columns}, expected label_id and label_name")
-    return {row["label_id"]: row["label_name"] for row in rows}
+    table = CsvTable(path)
+    if not {"label_id", "label_name"} <= table.types.keys():
+        raise UsageError(f"classes: got the columns {table.found}, expected label_id and label_name")
+    names = {}
+    for line, row in table.rows():
+        names[row.get("label_id", "")] = name = row.get("label_name", "")
+        if problem := text_problem(CLASS_NAME, name):
+            raise table.error(line, problem)
+    return names

@@ -32,14 +32,7 @@ def read_ucf101(path: Path, options: ListOptions) -> ItemList:
     becomes the extra column ``class_id``, counted from 1. It has to agree with ``classInd.txt``, if that file lies
     beside the list or ``classes`` names it.
 
-    Source: https://www.crcv.ucf.edu/data/UCF101.php.
-
-    Raises
-    ------
-    NotFoundError
-        If the list or ``classes`` does not exist.
-    UsageError
-        If a line has another form.
+    Source: https://www.crcv.ucf.edu/data/UCF101.php. Raises as ``read_table`` does.
     """
     open_for_reading(path).close()
     names = _ucf101_classes(_beside(path, "classInd.txt", options))
@@ -123,14 +116,7 @@ def read_mmaction(path: Path, options: ListOptions) -> ItemList:
     suffix of a video is a folder of frames, as in lists of raw frames. Its first number is the number of frames, and
     ``video_template`` has to name the video, such as "{path}.mp4".
 
-    Source: https://mmaction2.readthedocs.io/en/latest/user_guides/prepare_dataset.html.
-
-    Raises
-    ------
-    NotFoundError
-        If the list or ``classes`` does not exist.
-    UsageError
-        If a line has another form, or a number has no name.
+    Source: https://mmaction2.readthedocs.io/en/latest/user_guides/prepare_dataset.html. Raises as ``read_table`` does.
     """
     open_for_reading(path).close()
     classes = _beside(path, "", options) if options.classes is not None else None
@@ -169,14 +155,7 @@ def read_ssv2(path: Path, options: ListOptions) -> ItemList:
     placeholders are filled in. If ``labels.json`` lies beside the list, or ``classes`` names it, the number of the
     class becomes the extra column ``class_id``, counted from 0. Files are ``{id}.webm``.
 
-    Source: https://www.qualcomm.com/developer/software/something-something-v-2-dataset.
-
-    Raises
-    ------
-    NotFoundError
-        If the list or ``classes`` does not exist.
-    UsageError
-        If the file is not such a list.
+    Source: https://www.qualcomm.com/developer/software/something-something-v-2-dataset. Raises as ``read_table`` does.
     """
     open_for_reading(path).close()
     ids = _ssv2_classes(_beside(path, "labels.json", options))

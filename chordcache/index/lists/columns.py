@@ -26,12 +26,7 @@ _FRAMES = ("start_frame", "end_frame")
 def read_table(path: Path, options: ListOptions) -> ItemList:
     """Read a CSV, TSV, JSON, JSON Lines or Parquet list. All columns without a meaning are kept as extra columns.
 
-    Raises
-    ------
-    NotFoundError
-        If the file does not exist.
-    UsageError
-        If it is not of its format, or misses a column.
+    Raises ``NotFoundError`` if a file does not exist, and ``UsageError`` if it is not of its format.
     """
     table = open_table(path)
     return _item_list(table, _columns(table, options), options.video_template)
@@ -82,20 +77,23 @@ def _open_with(path: Path, required: tuple[str, ...], declared: Mapping[str, str
 
 def _columns(table: Table, options: ListOptions) -> dict[str, str]:
     """Return the column of each meaning that the list has."""
-    if options.path_column and options.video_template:
-        raise UsageError(f"path_column: got '{printable(options.path_column)}' and a template, expected one of the two")
+    named = options.columns
+    for meaning, name in named.items():
+        if meaning not in _USUAL:
+            raise UsageError(f"columns: got '{printable(meaning)}', expected one of {', '.join(_USUAL)}")
+        if name not in table.types:
+            raise UsageError(f"columns: got {meaning}='{printable(name)}', expected one of {table.found}")
+    if "path" in named and options.video_template:
+        raise UsageError(f"columns: got path='{printable(named['path'])}' and a template, expected one of the two")
     columns = {}
     for meaning, usual in _USUAL.items():
-        asked = getattr(options, f"{meaning}_column")
-        if asked is not None and asked not in table.types:
-            raise UsageError(f"{meaning}_column: got '{printable(asked)}', expected one of {table.found}")
-        name = asked or next((name for name in usual if name in table.types), None)
-        if name is not None and not (meaning == "path" and options.video_template):
-            columns[meaning] = name
+        column = named.get(meaning) or next((name for name in usual if name in table.types), None)
+        if column is not None and not (meaning == "path" and options.video_template):
+            columns[meaning] = column
     if "path" not in columns and options.video_template is None:
         raise UsageError(
             f"'{printable(table.path)}': got the columns {table.found}, expected one of {', '.join(_USUAL['path'])}. "
-            "Name it with path_column (--path-column), or give video_template (--video-template)."
+            "Name it with columns (--column path=NAME), or give video_template (--video-template)."
         )
     return columns | {name: name for name in _FRAMES if name in table.types}
 

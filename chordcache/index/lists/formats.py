@@ -14,8 +14,6 @@ from chordcache.index.lists.items import ItemList, ListOptions
 from chordcache.index.lists.lerobot import read_lerobot
 from chordcache.index.lists.pairs import read_pairs
 
-_COLUMN_OPTIONS = ("path_column", "label_column", "caption_column", "start_column", "end_column")
-
 
 @dataclass(frozen=True)
 class ListFormat:
@@ -27,7 +25,7 @@ class ListFormat:
 
 
 LIST_READERS: Mapping[str, ListFormat] = {
-    "csv": ListFormat(read_table, ("video_template", *_COLUMN_OPTIONS)),
+    "csv": ListFormat(read_table, ("video_template", "columns")),
     "kinetics": ListFormat(read_kinetics, ("video_template",)),
     "ucf101": ListFormat(read_ucf101, ("video_template", "classes")),
     "ssv2": ListFormat(read_ssv2, ("video_template", "classes")),
@@ -42,20 +40,12 @@ LIST_READERS: Mapping[str, ListFormat] = {
 
 
 def open_list(path: Path, name: str, options: ListOptions) -> ItemList:
-    """Open a list.
-
-    Raises
-    ------
-    NotFoundError
-        If the list does not exist.
-    UsageError
-        If the format is not known or does not use an option, or the list is not of the format.
-    """
+    """Open a list. Raises ``UsageError`` for an unknown format or an option that it does not use, and as readers do."""
     if name not in LIST_READERS:
         raise UsageError(f"format: got '{printable(name)}', expected one of {', '.join(LIST_READERS)}")
     for field in fields(options):
         value = getattr(options, field.name)
-        if value is not None and field.name not in LIST_READERS[name].options:
+        if value not in (None, {}) and field.name not in LIST_READERS[name].options:
             users = [other for other, format_ in LIST_READERS.items() if field.name in format_.options]
             raise UsageError(
                 f"{field.name}: got '{printable(str(value))}' for a list of the format '{name}', "

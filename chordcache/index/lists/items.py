@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -54,26 +54,13 @@ class ItemList:
 
 @dataclass(frozen=True)
 class ListOptions:
-    """The options of some formats of lists. ``chordcache.index.lists.formats`` states the options of each format.
-
-    Raises
-    ------
-    UsageError
-        If ``seconds`` is not a finite number above 0.
-    """
+    """The options of some formats of lists, see ``LIST_READERS``. Raises ``UsageError`` if ``seconds`` is not valid."""
 
     video_template: str | None = None
     """Path of a row's file, such as "{youtube_id}_{time_start:06d}.mp4", with the names of the list's columns"""
-    path_column: str | None = None
-    """Column of the paths"""
-    label_column: str | None = None
-    """Column of the label, or of a list of labels"""
-    caption_column: str | None = None
-    """Column of the caption, or of a list of captions"""
-    start_column: str | None = None
-    """Column of the start of a segment [seconds or hh:mm:ss from the file's first frame]"""
-    end_column: str | None = None
-    """Column of the end of a segment [seconds or hh:mm:ss from the file's first frame]"""
+    columns: Mapping[str, str] = field(default_factory=dict)
+    """Meaning to the column that has it: "path", "label", "caption", and "start" and "end" of a segment [seconds or
+    hh:mm:ss from the file's first frame]"""
     classes: str | None = None
     """File with the names of the classes"""
     seconds: float | None = None
@@ -124,12 +111,7 @@ def segment_between(
 ) -> Segment | None:
     """Return the segment that values of a list state, or None if all are None or blank.
 
-    Times are numbers of seconds, or texts such as "12.5", "1:02:03" or "2:03".
-
-    Raises
-    ------
-    UsageError
-        If a time or the number of a frame is not one, or is negative or not finite.
+    Times are numbers of seconds, or texts such as "12.5", "1:02:03" or "2:03". Raises ``UsageError``.
     """
     bounds: dict[str, Any] = {}
     for name, value in zip(SEGMENT_COLUMNS, (start_seconds, end_seconds, start_frame, end_frame), strict=True):

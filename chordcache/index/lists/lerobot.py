@@ -35,17 +35,10 @@ def read_lerobot(path: Path, _options: ListOptions) -> ItemList:
     The tasks of the episode are its captions. ``episode_index``, ``camera`` and ``fps`` are extra columns. In version
     3.0 a file holds several episodes. The segment is stated as frame numbers. An episode has ``length`` frames, and
     begins where the one before it in the file ends, because the times of the dataset drift: each is a sum of durations
-    that containers state. A gap between the times of two episodes is kept, in whole frames.
+    that containers state. A gap between the times of two episodes is kept, in whole frames. An episode whose length
+    differs from its times by a frame or more is an error.
 
-    Source: https://huggingface.co/docs/lerobot/lerobot-dataset-v3.
-
-    Raises
-    ------
-    NotFoundError
-        If the folder has no ``meta/info.json``.
-    UsageError
-        If the version is another one, the dataset has no videos, the length of an episode differs from its times by a
-        frame or more, or pyarrow is missing for version 3.0.
+    Source: https://huggingface.co/docs/lerobot/lerobot-dataset-v3. Raises as ``read_table`` does.
     """
     info = _info(path / "meta" / "info.json")
     version = str(info.get("codebase_version", ""))

@@ -18,7 +18,7 @@ _SUFFIXES = (".mp4", ".mkv", ".webm", ".avi", ".mov")
 """Suffixes that ".*" stands for, in the order in which they are tried"""
 
 
-class Found(NamedTuple):
+class Place(NamedTuple):
     """The place of a file that a list names."""
 
     root: str
@@ -37,19 +37,8 @@ class OutsideError(UsageError):
 class Locator(ListRoots):
     """A function from the paths of a list to files below named roots. It looks at each file once.
 
-    Parameters
-    ----------
-    videos : sequence of str
-        Folders, or NAME=PATH. Relative paths are relative to the first.
-    folder : Path
-        Folder to use if ``videos`` is empty.
-
-    Raises
-    ------
-    NotFoundError
-        If a folder does not exist.
-    UsageError
-        If one is a file, or two have the same label.
+    ``videos`` are folders, or NAME=PATH, by default ``folder``. Relative paths are relative to the first. Raises as
+    ``parse_roots`` does, and ``UsageError`` if one is a file.
     """
 
     def __init__(self, videos: Sequence[str], folder: Path) -> None:
@@ -58,17 +47,14 @@ class Locator(ListRoots):
             if corpus.names:
                 raise UsageError(f"videos: got the file '{printable(corpus.names[0])}', expected a folder")
         super().__init__(corpora[0].folder, {corpus.label: corpus.folder for corpus in corpora})
-        self._last: tuple[str, Found] | None = None
+        self._last: tuple[str, Place] | None = None
         self._suffixes: dict[int, str | None] = {}
         """Hash of root and path to the suffix that replaces ".*", or None if the file does not exist"""
 
-    def find(self, path: str) -> Found:
+    def find(self, path: str) -> Place:
         """Return the place of a file.
 
-        Raises
-        ------
-        UsageError
-            If the path is not a file name, or lies outside all roots.
+        Raises ``UsageError`` if the path is not a file name or lies outside of all roots.
         """
         if self._last is not None and self._last[0] == path:  # most lists name the segments of a file in a row
             return self._last[1]
@@ -76,7 +62,7 @@ class Locator(ListRoots):
         self._last = (path, file._replace(is_first=False))
         return file
 
-    def _look_up(self, root: str, inner: str) -> Found:
+    def _look_up(self, root: str, inner: str) -> Place:
         stem = inner.removesuffix(_ANY_SUFFIX)
         key = hash((root, inner))
         is_first = key not in self._suffixes
@@ -85,11 +71,11 @@ class Locator(ListRoots):
             start = os.path.join(self.roots[root], stem)
             self._suffixes[key] = next((suffix for suffix in suffixes if _is_file(start + suffix)), None)
         suffix = self._suffixes[key]
-        return Found(root, inner if suffix is None else stem + suffix, suffix is not None, is_first)
+        return Place(root, inner if suffix is None else stem + suffix, suffix is not None, is_first)
 
-    def real_of(self, found: Found) -> str:
+    def real_of(self, place: Place) -> str:
         """Return the real name of a file that was found."""
-        return self.real(os.path.join(self.roots[found.root], found.path))
+        return self.real(os.path.join(self.roots[place.root], place.path))
 
     def _checked_place(self, path: str) -> tuple[str, str]:
         """Return the label of the root of a path, and the path relative to the root."""

@@ -26,14 +26,8 @@ def read_pairs(path: Path, _options: ListOptions) -> ItemList:
     The text may also lie in a folder ``labels`` beside the folder ``videos``. A video without a caption is an item
     all the same, and the summary names it.
 
-    Sources: https://github.com/zai-org/CogVideo/tree/main/sat, https://github.com/webdataset/webdataset.
-
-    Raises
-    ------
-    NotFoundError
-        If the folder does not exist.
-    UsageError
-        If a file beside a video is not UTF-8 text, or not a JSON object.
+    Sources: https://github.com/zai-org/CogVideo/tree/main/sat, https://github.com/webdataset/webdataset. Raises as
+    ``read_table`` does.
     """
     if not path.is_dir():
         raise NotFoundError(f"no such folder '{printable(path)}'")

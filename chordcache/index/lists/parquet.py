@@ -44,10 +44,7 @@ Rows = Iterator[tuple[int, dict[str, Any]]]
 def open_parquet(path: Path) -> tuple[dict[str, str], Callable[[], Rows]]:
     """Return the type of each column of a Parquet file, and a function that yields number and values of each row.
 
-    Raises
-    ------
-    UsageError
-        If pyarrow is not installed, the file is not Parquet, or its values would take too much memory.
+    Raises ``UsageError`` if pyarrow is not installed, the file is not Parquet, or its values are too large.
     """
     try:
         import pyarrow as pa

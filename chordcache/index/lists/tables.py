@@ -64,14 +64,7 @@ def check_width(path: Path, columns: Sized) -> None:
 def open_for_reading(path: Path, advice: str = "") -> BinaryIO:
     """Open a file that a user named.
 
-    Raises
-    ------
-    NotFoundError
-        If the file does not exist. ``advice`` ends the message.
-    UnreadableError
-        If the file cannot be read.
-    UsageError
-        If the file is UTF-16 or UTF-32.
+    Raises ``NotFoundError`` with ``advice`` at its end, ``UnreadableError``, or ``UsageError`` for UTF-16 and UTF-32.
     """
     try:
         with readable(path):
@@ -157,19 +150,8 @@ class Table:
 def open_table(path: Path, declared: Mapping[str, str] = _NOTHING) -> Table:
     """Open a list by its suffix: .csv, .tsv, .json, .jsonl, .ndjson or .parquet.
 
-    Parameters
-    ----------
-    path : Path
-        The list.
-    declared : Mapping[str, str]
-        Types of columns of a CSV file whose header row does not state them.
-
-    Raises
-    ------
-    NotFoundError
-        If the file does not exist.
-    UsageError
-        If the suffix is another one, or the file is not of its format.
+    ``declared`` has the types of columns of a CSV file whose header row does not state them. Raises ``NotFoundError``,
+    or ``UsageError`` if the suffix is another one or the file is not of its format.
     """
     suffix = path.suffix.lower()
     if suffix in (".csv", ".tsv"):
@@ -208,24 +190,9 @@ def csv_reader(texts: Iterable[str], delimiter: str, *, is_split: bool) -> Any:
 class CsvTable(Table):
     """A CSV file with a header row. The column root_path marks a file that chordcache wrote, not a person.
 
-    Parameters
-    ----------
-    path : Path
-        The file.
-    delimiter : str
-        Character between cells.
-    declared : Mapping[str, str]
-        Types of columns whose header does not state one.
-    is_split : bool
-        True to read as published split files need it: lines with # are comments, space may precede a cell, a row may
-        have any number of cells, and names of columns are lowercase.
-
-    Raises
-    ------
-    NotFoundError
-        If the file does not exist.
-    UsageError
-        If the file has a column twice.
+    ``declared`` has the types of columns whose header does not state one. ``is_split`` reads as published split files
+    need it: lines with # are comments, space may precede a cell, a row may have any number of cells, and names of
+    columns are lowercase. Raises ``NotFoundError``, or ``UsageError`` if the file has a column twice.
     """
 
     def __init__(

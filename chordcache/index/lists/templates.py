@@ -18,17 +18,7 @@ _WHOLE, _REAL = frozenset("bcdoxX"), frozenset("eEfFgG%")
 class Template:
     """A path with the names of fields in braces, as ``str.format`` takes it, without attributes and indices.
 
-    Parameters
-    ----------
-    text : str
-        Such as ``{youtube_id}_{time_start:06d}.mp4``.
-    fields : collection of str
-        Names that it may use.
-
-    Raises
-    ------
-    UsageError
-        If it is not such a template, or uses another name.
+    Raises ``UsageError`` if ``text`` is not such a template, or uses a name that is not in ``fields``.
 
     Examples
     --------

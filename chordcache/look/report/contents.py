@@ -8,6 +8,7 @@ import shlex
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from markupsafe import Markup
@@ -19,7 +20,6 @@ from chordcache.errors import ChordcacheError, printable
 from chordcache.look.report.charts import Bar, MeasureTable, bars
 from chordcache.look.report.inputs import CacheInput, IndexInput
 from chordcache.look.report.problem_rows import Problems
-from chordcache.look.report.report_options import Options
 from chordcache.look.report.rows import FIELDS, ORDERS, measures_of
 from chordcache.look.report.run_rows import RunRow, run_rows
 from chordcache.look.report.texts import for_script, readable
@@ -58,40 +58,30 @@ class Chart(NamedTuple):
 
 
 class Contents:
-    """The contents of a page.
-
-    Parameters
-    ----------
-    options : Options
-    source : CacheInput or IndexInput
-        The videos.
-    problems : Problems
-        Failures and findings so far. Artefacts that cannot be read are added.
-    header : mapping
-        Header of the cache as JSON data, empty for an index.
-    """
+    """The contents of the page of a cache or an index. Artefacts that cannot be read are added to ``problems``."""
 
     def __init__(
-        self, options: Options, source: CacheInput | IndexInput, problems: Problems, header: Mapping[str, Any]
+        self, path: Path, source: CacheInput | IndexInput, problems: Problems, header: Mapping[str, Any]
     ) -> None:
-        self._options, self._source, self._problems = options, source, problems
+        self._path, self._source, self._problems = path, source, problems
+        self._is_cache = source.cache is not None
         self._settings = list(_settings(header))
         self.totals, self._measures = Totals(), MeasureTable()
         has_opencv = importlib.util.find_spec("cv2") is not None
-        if source.cache is not None and not has_opencv:
+        if self._is_cache and not has_opencv:
             problems.notes.append("The page has no pictures, because OpenCV is missing: pip install 'chordcache[cv]'")
-        self.has_pictures = source.cache is not None and has_opencv
+        self.has_pictures = self._is_cache and has_opencv
         self.tiles = Tiles(source.cache if has_opencv else None)
 
-    def fill(self) -> None:
-        """Read all videos once."""
-        shown = set(evenly_spread(len(self._source), self._options.num_videos).tolist())
-        with terminal.progress_bar(len(self._source), "video", shown=self._options.progress) as bar:
+    def fill(self, num_tiles: int, *, shown: bool) -> None:
+        """Read all videos once, and make tiles of some. ``shown`` says whether a progress bar is."""
+        chosen = set(evenly_spread(len(self._source), num_tiles).tolist())
+        with terminal.progress_bar(len(self._source), "video", shown=shown) as bar:
             for number, entry in enumerate(self._source):
                 measures = measures_of(entry)
-                if number in shown:
+                if number in chosen:
                     for message in self.tiles.add(entry, measures):
-                        self._problems.add_unreadable(entry.key, message, self._options.path)
+                        self._problems.add_unreadable(entry.key, message, self._path)
                 if entry.video is not None:
                     self.totals.add_video(entry.video)
                 elif entry.record is not None:
@@ -104,10 +94,9 @@ class Contents:
         """Return the values of the template."""
         self._histograms = self._measures.histograms()
         problems = self._problems
-        is_cache = self._options.is_cache
         return {
-            "title": readable(self._options.path.absolute().name, 120),
-            "is_cache": is_cache,
+            "title": readable(self._path.absolute().name, 120),
+            "is_cache": self._is_cache,
             "cards": self._cards(),
             "notes": problems.notes,
             "charts": self._charts(),
@@ -120,12 +109,11 @@ class Contents:
             "legend": [(name, text) for name, text in _LEGEND if name in self._known_fields()],
             "has_histograms": bool(self._histograms),
             "failures": problems.failures,
-            "failures_file": "quarantine.jsonl in the cache" if is_cache else "the index",
+            "failures_file": "quarantine.jsonl in the cache" if self._is_cache else "the index",
             "damaged": problems.damaged,
             "findings": problems.findings,
-            "checked": problems.checked,
             "num_problems": len(problems),
-            "absent": self._absent(),
+            "absent": [(readable(reason, 300), count) for reason, count in self.totals.absent.most_common(100)],
             "settings": self._settings,
             "version": __version__,
             "made": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
@@ -163,20 +151,16 @@ class Contents:
             Chart("Most common labels", labels, "", "count"),
         ]
 
-    def _absent(self) -> list[tuple[str, int]]:
-        """Return the most common reasons why features are absent."""
-        return [(readable(reason, 300), count) for reason, count in self.totals.absent.most_common(100)]
-
     def _known_fields(self) -> set[str]:
         """Return the fields by which videos can be sorted."""
         return {"path", *self._measures.known, *(["labels"] if self.tiles.labels else [])}
 
     def _runs(self) -> list[RunRow]:
         """Return the latest runs, the last one first."""
-        if not self._options.is_cache:
+        if not self._is_cache:
             return []
         try:
-            return run_rows(self._options.path)
+            return run_rows(self._path)
         except ChordcacheError as error:
             self._problems.notes.append(readable(str(error)))
             return []
@@ -184,7 +168,7 @@ class Contents:
     def _data(self) -> dict[str, Any]:
         """Return what the page's script needs besides the videos."""
         shared = self.tiles.shared
-        path = printable(self._options.path)
+        path = printable(self._path)
         return {
             "fields": FIELDS,
             "labels": shared.labels.all(),
@@ -192,7 +176,7 @@ class Contents:
             "facts": shared.facts.all(),
             "per_block": PER_BLOCK,
             "histograms": self._histograms,
-            "command": f"chordcache show {shlex.quote(path)}" if self._options.is_cache else None,
+            "command": f"chordcache show {shlex.quote(path)}" if self._is_cache else None,
             "sample": self._sample(),
             "empty": "no frames" if self.has_pictures else "no pictures on this page",
         }

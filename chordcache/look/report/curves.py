@@ -50,17 +50,8 @@ def curves_of_content(content: ContentFacts) -> list[Any]:
 def motion_of_frames(cache: Cache, video: Video, seconds: np.ndarray) -> tuple[list[Any], float | None]:
     """Return the curve of the codec's motion vectors, and their mean length [source pixels].
 
-    Parameters
-    ----------
-    cache, video
-        The video.
-    seconds : np.ndarray [shape=(num_frames,), dtype=float64, seconds from the first frame]
-        Times of all frames.
-
-    Raises
-    ------
-    FeatureAbsentError, DamageError
-        As in ``Cache.read``.
+    ``seconds`` are the times of all frames [shape=(num_frames,), dtype=float64, seconds from the first frame]. Raises
+    as ``Cache.read`` does.
     """
     from chordcache.look.pictures import motion_lengths  # it needs OpenCV
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from types import TracebackType
 from typing import NamedTuple
 
 import numpy as np
@@ -31,7 +30,7 @@ class Entry(NamedTuple):
 class RecordsByKey:
     """The records of a cache's index by key. It holds 16 bytes for each, and keeps the file open.
 
-    A missing or damaged index yields no records, and ``problem`` says why.
+    A missing or damaged index has no records, and ``problem`` says why.
     """
 
     def __init__(self, cache: Path) -> None:
@@ -76,29 +75,22 @@ def _hash_of(key: str) -> int:
 class CacheInput:
     """The videos of a cache in the order of their keys, also while its first build is running.
 
-    Parameters
-    ----------
-    path : Path
-        Folder of the cache.
-
-    Raises
-    ------
-    NotFoundError, FormatVersionError
-        As in ``Cache``, except that a missing or damaged catalog is not an error.
+    A missing or damaged catalog or index is not an error. ``notes`` has a sentence for each.
     """
 
     def __init__(self, path: Path) -> None:
-        self.problem: str | None = None
+        self.notes: list[str] = []
         self._keys: list[str] | None = None
         try:
             self.cache = Cache(path)
         except (NotFoundError, DamageError) as error:
             self.cache = Cache.without_catalog(path)
-            self.problem = str(error)
+            self.notes.append(str(error))
             self._sidecars = Sidecars(path)
             self._keys = self._sidecars.sorted_keys()
         self._records = RecordsByKey(path)
-        self.index_problem = self._records.problem
+        if self._records.problem:
+            self.notes.append(self._records.problem)
 
     def __len__(self) -> int:
         return len(self.cache) if self._keys is None else len(self._keys)
@@ -118,33 +110,17 @@ class CacheInput:
             return None
         return Entry(video.key, video, self._records.get(video.key))
 
-    def __enter__(self) -> CacheInput:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
+        """Close the files."""
         self._records.close()
         self.cache.close()
 
 
 class IndexInput:
-    """The items of an index, without a cache.
-
-    Parameters
-    ----------
-    path : Path
-        The index.
-
-    Raises
-    ------
-    NotFoundError, UsageError, DamageError, FormatVersionError
-        As in ``read_index``. A damaged record raises when the iteration reaches it.
-    """
+    """The items of an index, without a cache. A damaged record raises ``DamageError`` when it is reached."""
 
     cache = None
-    problem: str | None = None
-    index_problem: str | None = None
+    notes: Sequence[str] = ()
 
     def __init__(self, path: Path) -> None:
         self._index = read_index(path)
@@ -155,10 +131,5 @@ class IndexInput:
     def __iter__(self) -> Iterator[Entry]:
         return (Entry(key_of(record), None, record) for record in self._index)
 
-    def __enter__(self) -> IndexInput:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
-    ) -> None:
-        return None
+    def close(self) -> None:
+        """Do nothing: each iteration closes its file."""

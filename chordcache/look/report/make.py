@@ -5,17 +5,20 @@ from __future__ import annotations
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from chordcache.engine.signals import stop_signals
 from chordcache.errors import UsageError
 from chordcache.look.report.contents import Contents
 from chordcache.look.report.inputs import CacheInput, IndexInput
-from chordcache.look.report.page import new_file, pieces_of_page
-from chordcache.look.report.problem_rows import Problems, check, read_findings
-from chordcache.look.report.report_options import check_options
+from chordcache.look.report.page import check_output, new_file, pieces_of_page
+from chordcache.look.report.problem_rows import Problems
 from chordcache.look.report.texts import readable
 from chordcache.records import to_json
 from chordcache.storage.cache_header import read_header
+
+MAX_TILES = 10_000
+"""Largest number of videos that a page shows"""
 
 
 @dataclass(frozen=True)
@@ -36,14 +39,9 @@ class ReportResult:
 
 
 def report(
-    path: str | Path = "cache",
-    output: str | Path = "report.html",
-    *,
-    num_videos: int = 1000,
-    verify: str | Path | None = None,
-    progress: bool = False,
+    path: str | Path = "cache", output: str | Path = "report.html", *, num_videos: int = 1000, progress: bool = False
 ) -> ReportResult:
-    """Write a page of all videos that works offline: figures, pictures, curves, failures.
+    """Write a page of all videos that works offline: figures, pictures, curves, and the findings of a quick check.
 
     Parameters
     ----------
@@ -54,8 +52,6 @@ def report(
     num_videos : int
         Largest number of videos that have a tile, 1 to 10,000, evenly spread. A tile has about 12 kB. Figures are of
         all videos.
-    verify : str or Path, optional
-        Output of ``chordcache verify --json``. By default the page has the findings of ``verify --quick``.
     progress : bool
         True to show a progress bar on standard error, if that is a terminal.
 
@@ -72,33 +68,31 @@ def report(
     NoSpaceError
         If the disk is full.
     """
-    findings = None if verify is None else Path(verify)
-    options = check_options(Path(path), Path(output), num_videos, verify=findings, progress=progress)
+    path, output = Path(path), Path(output)
+    if not 1 <= num_videos <= MAX_TILES:
+        raise UsageError(f"num_videos: got {num_videos}, expected 1 to {MAX_TILES}")
+    check_output(output, path)
     problems = Problems()
-    if findings is not None:
-        if not options.is_cache:
-            raise UsageError("verify: got it with an index, expected it with a cache. Leave it out.")
-        problems.add_damage(read_findings(findings))
-        problems.checked = f"chordcache verify --json, read from {readable(findings.name, 80)}"
-    config = to_json(read_header(options.path)) if options.is_cache else {}
-    if options.is_cache:
-        problems.add_quarantine(options.path)
-        if findings is None:
-            check(options.path, problems)
+    header: dict[str, Any] = {}
+    is_cache = not path.is_file()
+    if is_cache:
+        header = to_json(read_header(path))
+        problems.add_quarantine(path)
+        problems.check(path)
     with stop_signals(), ExitStack() as stack:
-        source: CacheInput | IndexInput = CacheInput(options.path) if options.is_cache else IndexInput(options.path)
-        stack.enter_context(source)
-        problems.notes += [readable(note) for note in (source.problem, source.index_problem) if note]
-        file = stack.enter_context(new_file(options.output))
-        contents = Contents(options, source, problems, config)
-        contents.fill()
+        source: CacheInput | IndexInput = CacheInput(path) if is_cache else IndexInput(path)
+        stack.callback(source.close)
+        problems.notes += map(readable, source.notes)
+        file = stack.enter_context(new_file(output))
+        contents = Contents(path, source, problems, header)
+        contents.fill(num_videos, shown=progress)
         for piece in pieces_of_page(contents.context()):
             file.write(piece)
     return ReportResult(
-        path=str(options.output),
+        path=str(output),
         num_videos=contents.totals.num_videos,
         num_shown=len(contents.tiles),
-        num_bytes=options.output.stat().st_size,
+        num_bytes=output.stat().st_size,
         has_pictures=contents.has_pictures,
         num_failures=len(problems.failures),
         num_findings=len(problems.findings),

@@ -15,6 +15,7 @@ from markupsafe import Markup
 
 from chordcache.errors import UsageError, printable
 from chordcache.storage.atomic import NO_SPACE, no_space_as_error, publish
+from chordcache.storage.layout import check_local
 
 _FOLDER = Path(__file__).resolve().parent
 
@@ -38,12 +39,9 @@ def policy(scripts: Sequence[str], styles: Sequence[str]) -> str:
 
 
 def pieces_of_page(context: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the page in pieces. Iterators in the context are read as they are needed.
+    """Yield the page in pieces. Of the values of the template, everything but ``Markup`` is escaped.
 
-    Parameters
-    ----------
-    context : mapping
-        Values of the template. Everything but ``Markup`` is escaped.
+    Iterators in the context are read as they are needed.
     """
     assets = {
         "uplot_css": _asset("uplot/uPlot.min.css"),
@@ -57,16 +55,33 @@ def pieces_of_page(context: Mapping[str, Any]) -> Iterator[str]:
     return template.generate(**assets, **context, policy=Markup(policy(scripts, styles)))
 
 
+def check_output(output: Path, path: Path) -> None:
+    """Raise ``UsageError`` if an output cannot be a new file, lies in a cache, or is what the page is made from."""
+    check_local("output", output)
+    name = printable(output)
+    try:
+        if output.is_dir():
+            raise UsageError(f"output: got the folder '{name}', expected a file")
+        if not output.parent.is_dir():
+            raise UsageError(f"output: got '{name}', expected a file in a folder that exists")
+        if output.exists() and not output.is_file():
+            raise UsageError(f"output: got '{name}', which is not a regular file, expected a file")
+        if output.exists() and path.exists() and os.path.samefile(output, path):
+            raise UsageError(f"output: got '{name}', which is also 'path', expected another file")
+        folder = Path(os.path.realpath(output.parent))
+        if any((parent / "chordcache.json").exists() for parent in (folder, *folder.parents)):
+            raise UsageError(f"output: got '{name}', a file in the cache, expected one outside of it")
+    except UsageError:
+        raise
+    except (OSError, ValueError) as error:
+        raise UsageError(f"output: cannot write '{name}': {error}") from None
+
+
 @contextmanager
 def new_file(path: Path) -> Iterator[IO[str]]:
     """Yield a file under another name, which gets its final name at the end of the block.
 
-    Raises
-    ------
-    UsageError
-        If the file cannot be written.
-    NoSpaceError
-        If the disk is full.
+    Raises ``UsageError`` if it cannot be written, and ``NoSpaceError`` if the disk is full.
     """
     partial = path.with_name(f".{path.name[:80]}-{os.getpid()}.partial")
     with no_space_as_error(path):

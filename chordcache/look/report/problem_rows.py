@@ -2,48 +2,30 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from chordcache.building.fix_commands import repair_command
-from chordcache.errors import ChordcacheError, NotFoundError, UsageError, printable
-from chordcache.look.problems import Problem, problem_of_record, problems_of_video, quarantined
+from chordcache.errors import ChordcacheError
+from chordcache.look.problems import Problem, problem_of_record, problem_of_video, quarantined
 from chordcache.look.report.texts import readable
 from chordcache.read.video import Video
 from chordcache.records import VideoRecord
-from chordcache.verifying.findings import Damage
 from chordcache.verifying.verify import verify_quickly
+
+FINDING = "finding"
+"""Kind of the problems that ``verify`` or the report itself has found"""
 
 _MAX_ROWS = 2000
 """Rows of a list on the page. A browser is slow with more, and the files have all of them"""
-
-_MESSAGE = 600
-"""Characters of a message"""
-
-
-@dataclass(frozen=True)
-class Line:
-    """A line of one of the lists."""
-
-    name: str
-    """File of the source or of the cache"""
-    stage: str
-    cause: str
-    message: str
-    action: str
-    """Next step, as a sentence or a command"""
-    key: str = ""
-    """Key of a cached video, if one is concerned"""
 
 
 @dataclass(eq=False)
 class ProblemList:
     """A list that keeps the first problems and counts all."""
 
-    shown: list[Line] = field(default_factory=list)
+    shown: list[Problem] = field(default_factory=list)
     by_cause: Counter[str] = field(default_factory=Counter)
 
     def __len__(self) -> int:
@@ -54,11 +36,13 @@ class ProblemList:
         """Number of problems that are counted but not shown."""
         return len(self) - len(self.shown)
 
-    def add(self, problem: Line) -> None:
-        """Count a problem, and keep it if there is room."""
-        self.by_cause[problem.cause] += 1
+    def add(self, problem: Problem) -> None:
+        """Count a problem, and keep it if there is room, with texts that can be shown."""
+        lengths = {"path": 400, "stage": 60, "cause": 60, "message": 600, "remedy": 400, "key": 80}
+        shown = {name: readable(getattr(problem, name), length) for name, length in lengths.items()}
+        self.by_cause[shown["cause"]] += 1
         if len(self.shown) < _MAX_ROWS:
-            self.shown.append(problem)
+            self.shown.append(replace(problem, **shown))
 
 
 class Problems:
@@ -74,8 +58,6 @@ class Problems:
         self._files: dict[str, list[str]] = {}
         self.notes: list[str] = []
         """Reasons why something of the page is missing"""
-        self.checked = ""
-        """Source of the findings, for people"""
 
     def __len__(self) -> int:
         return len(self.failures) + len(self.damaged) + len(self.findings)
@@ -84,82 +66,31 @@ class Problems:
         """Take the failures in the quarantine of a cache."""
         try:
             for failure in quarantined(cache):
-                _add(self.failures, failure)
+                self.failures.add(failure)
         except ChordcacheError as error:
             self.notes.append(readable(str(error)))
 
     def add_entry(self, video: Video | None, record: VideoRecord | None) -> None:
         """Take the damage of a cached video, or the error of the record of another."""
-        if video is not None:
-            for damage in problems_of_video(video, with_absent=False):
-                _add(self.damaged, damage)
-        elif record is not None and (problem := problem_of_record(record)) is not None:
-            _add(self.failures, problem)
+        if video is not None and (damage := problem_of_video(video)) is not None:
+            self.damaged.add(damage)
+        elif video is None and record is not None and (problem := problem_of_record(record)) is not None:
+            self.failures.add(problem)
 
     def add_unreadable(self, key: str, message: str, cache: Path) -> None:
         """Take an artefact that could not be read for the page, unless ``verify`` has named its file."""
         if any(file in message for file in self._files.get(key, ())):
             return
-        action = repair_command(cache)
-        self.findings.add(Line(key, "report", "damaged", readable(message, _MESSAGE), action, key))
+        self.findings.add(Problem(FINDING, key, "", key, "report", "damaged", message, repair_command(cache)))
 
-    def add_damage(self, damage: list[Damage]) -> None:
-        """Take findings of ``verify``."""
+    def check(self, cache: Path) -> None:
+        """Run ``verify --quick`` and take its findings."""
+        try:
+            damage = verify_quickly(cache).damage
+        except ChordcacheError as error:
+            self.notes.append(readable(f"The cache could not be checked: {error}"))
+            return
         for finding in damage:
             self._files.setdefault(finding.key or "", []).append(finding.file)
-            text = readable(finding.message, _MESSAGE)
-            action, key = readable(finding.fix_command, 400), readable(finding.key or "", 80)
-            self.findings.add(
-                Line(readable(finding.file, 400), "verify", readable(finding.kind, 60), text, action, key)
-            )
-
-
-def _add(found: ProblemList, problem: Problem) -> None:
-    name, text = readable(problem.path, 400), readable(problem.message, _MESSAGE)
-    key = problem.key if problem.kind == "damaged" else ""
-    found.add(Line(name, readable(problem.stage, 60), readable(problem.cause, 60), text, problem.remedy, key))
-
-
-def check(cache: Path, problems: Problems) -> None:
-    """Run ``verify --quick`` and take its findings."""
-    problems.checked = "chordcache verify --quick, run for this page"
-    try:
-        problems.add_damage(verify_quickly(cache).damage)
-    except ChordcacheError as error:
-        problems.notes.append(readable(f"The cache could not be checked: {error}"))
-
-
-def read_findings(path: Path) -> list[Damage]:
-    """Read the output of ``chordcache verify --json``.
-
-    Raises
-    ------
-    NotFoundError
-        If the file cannot be read.
-    UsageError
-        If it is not such an output.
-    """
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise NotFoundError(f"verify: cannot read '{printable(path)}': {error.strerror}") from None
-    except (ValueError, RecursionError):
-        raise _not_findings(path) from None
-    if not isinstance(data, list):
-        raise _not_findings(path)
-    return [_finding(path, finding) for finding in data]
-
-
-def _finding(path: Path, data: Any) -> Damage:
-    try:
-        finding = Damage(**data)
-    except TypeError:
-        raise _not_findings(path) from None
-    texts = (finding.kind, finding.file, finding.message, finding.fix_command, finding.key or "", finding.record or "")
-    if not all(isinstance(text, str) for text in texts):
-        raise _not_findings(path)
-    return finding
-
-
-def _not_findings(path: Path) -> UsageError:
-    return UsageError(f"verify: got '{printable(path)}', expected the output of 'chordcache verify --json'")
+            key, action = finding.key or "", finding.fix_command
+            self.findings.add(Problem(FINDING, key, "", finding.file, "verify", finding.kind, finding.message, action))

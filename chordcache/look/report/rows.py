@@ -15,7 +15,8 @@ from chordcache.look.problems import problem_of_record
 from chordcache.look.report.curves import curves_of_content, level_dbfs
 from chordcache.look.report.inputs import Entry
 from chordcache.look.report.texts import Texts, readable
-from chordcache.records import AudioFacts, HeaderFacts, VideoRecord
+from chordcache.look.video_facts import num_bytes_of
+from chordcache.records import HeaderFacts, VideoRecord
 
 FIELDS = (
     "key", "path", "labels", "caption", "traits", "frames", "seconds", "start", "width", "height",
@@ -93,7 +94,7 @@ def measures_of(entry: Entry) -> Measures:
     if video is not None:
         measures.seconds, measures.frames = video.duration_seconds, video.num_frames
         measures.height = video.sidecar.display_height or video.height
-        measures.bytes = sum({info.file: info.num_bytes for info in video.sidecar.features if info.file}.values())
+        measures.bytes = num_bytes_of(video)
         if video.duration_seconds > 0:
             measures.fps = video.num_frames / video.duration_seconds
     elif packets is not None:
@@ -159,7 +160,8 @@ def details_of(entry: Entry, shared: Shared) -> dict[str, Any]:
     described = video.sidecar if video else record
     assert described is not None
     content = (video.content if video else None) or (record.content if record else None)
-    details: dict[str, Any] = {"facts": [_shared_fact(shared, *fact) for fact in _facts(entry)]}
+    details: dict[str, Any] = {}
+    details["facts"] = [shared.facts.number((name, readable(text, 300))) for name, text in _facts(entry)]
     captions = [*([described.caption] if described.caption else []), *described.captions]
     if len(captions) > 1 or (captions and len(captions[0]) > _CAPTION_IN_ROW):
         details["captions"] = [readable(caption, _CAPTION) for caption in captions[:_MAX_CAPTIONS]]
@@ -183,10 +185,6 @@ def details_of(entry: Entry, shared: Shared) -> dict[str, Any]:
 
 def _rounded(value: float, digits: int) -> float | None:
     return round(value, digits) if math.isfinite(value) else None
-
-
-def _shared_fact(shared: Shared, name: str, text: str) -> Any:
-    return shared.facts.number((name, readable(text, 300)))
 
 
 def _display_size(entry: Entry) -> tuple[int | None, int | None]:
@@ -239,7 +237,9 @@ def _facts(entry: Entry) -> Iterator[tuple[str, str]]:
         yield "error", record.error
     if record is not None and record.header is not None:
         yield from _header_facts(record.header)
-        yield "sound", _sound_text(record.audio) if record.audio else "none"
+        audio = record.audio
+        rate = f"{audio.sample_rate_hz / 1000:g} kHz, {audio.num_channels} channels" if audio else ""
+        yield "sound", f"{audio.codec}, {rate}" if audio else "none"
     if record is not None and record.packets is not None:
         yield "frame rate", "variable" if record.packets.variable_frame_rate else "constant"
     if video is not None:
@@ -271,10 +271,6 @@ def _header_facts(header: HeaderFacts) -> Iterator[tuple[str, str]]:
     if header.sample_aspect_ratio != "1:1":
         yield "pixel aspect", header.sample_aspect_ratio
         yield "stored size", f"{header.coded_width}x{header.coded_height}"
-
-
-def _sound_text(audio: AudioFacts) -> str:
-    return f"{audio.codec}, {audio.sample_rate_hz / 1000:g} kHz, {audio.num_channels} channels"
 
 
 def _feature_text(entry: Entry, file: str) -> str:

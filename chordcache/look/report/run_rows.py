@@ -6,6 +6,7 @@ from collections import deque
 from pathlib import Path
 from typing import NamedTuple
 
+from chordcache.amounts import exact_duration
 from chordcache.look.report.texts import readable
 from chordcache.storage.run_log import Run, read_runs
 
@@ -27,13 +28,7 @@ class RunRow(NamedTuple):
 
 
 def run_rows(cache: Path) -> list[RunRow]:
-    """Return the latest runs, the last one first.
-
-    Raises
-    ------
-    DamageError
-        If the log of the runs is damaged.
-    """
+    """Return the latest runs, the last one first. Raises ``DamageError`` if their log is damaged."""
     runs = deque(read_runs(cache), maxlen=_MAX_RUNS)
     fastest = max((_speed(run) for run in runs), default=0.0)
     return [_row(run, fastest) for run in reversed(runs)]
@@ -53,14 +48,8 @@ def _row(run: Run, fastest: float) -> RunRow:
         command=readable(run.command, 20),
         videos=f"{num_videos:,}",
         failed=f"{num_failed:,}",
-        took=_duration(run.elapsed_seconds),
+        took=exact_duration(run.elapsed_seconds),
         speed=f"{speed:,.0f} frames/s" if speed else "",
         share=round(100 * speed / fastest, 2) if fastest else 0.0,
         outcome=readable(run.outcome, 40),
     )
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 120:
-        return f"{seconds:.1f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"

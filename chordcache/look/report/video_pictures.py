@@ -80,15 +80,15 @@ def picture_of(cache: Cache, video: Video) -> Picture:
     return picture
 
 
-def _attempt(made: Picture, read: Callable[[], Any]) -> Any:
+def _attempt(picture: Picture, read: Callable[[], Any]) -> Any:
     """Return what a function reads, or None if the video does not have it or its file is damaged."""
     try:
         return read()
     except FeatureAbsentError:
         return None
     except (DamageError, OSError) as error:
-        if str(error) not in made.problems:
-            made.problems.append(str(error))
+        if str(error) not in picture.problems:
+            picture.problems.append(str(error))
         return None
 
 
@@ -102,13 +102,7 @@ def _cell_size(video: Video) -> tuple[int, int]:
 def _numbers_in_slots(times: np.ndarray, duration: float, count: int) -> np.ndarray:
     """Return the frames that are shown in the middle of each slot, so that a cell lies at its time on the axis.
 
-    Parameters
-    ----------
-    times : np.ndarray [shape=(T,), dtype=float64, seconds from the first frame]
-    duration : float
-        [seconds]
-    count : int
-        Number of slots of equal length.
+    ``times`` are those of all frames [shape=(T,), dtype=float64, seconds from the first frame].
     """
     middles = (np.arange(count) + 0.5) / count * duration
     return np.clip(np.searchsorted(np.maximum.accumulate(times), middles, side="right") - 1, 0, len(times) - 1)
@@ -137,7 +131,7 @@ def _fitted(picture: np.ndarray, size: tuple[int, int]) -> np.ndarray:
 
 
 def _flow_row(
-    cache: Cache, video: Video, numbers: np.ndarray, size: tuple[int, int], made: Picture
+    cache: Cache, video: Video, numbers: np.ndarray, size: tuple[int, int], picture: Picture
 ) -> np.ndarray | None:
     num_rows = video.num_rows(video.feature("flow"), "flow")
     if not num_rows:
@@ -145,8 +139,8 @@ def _flow_row(
     flow = cache.read(video, "flow", indices=np.minimum(numbers, num_rows - 1))
     step = max(1, int(min(flow.shape[1] / size[1], flow.shape[2] / size[0]) / 1.5))  # flow is smooth
     small = [_fitted(field[::step, ::step].astype(np.float32), size) for field in flow]
-    made.flow_px = round(flow_scale(np.stack(small)), 2)
-    return np.hstack([flow_colors(field, made.flow_px) for field in small])
+    picture.flow_px = round(flow_scale(np.stack(small)), 2)
+    return np.hstack([flow_colors(field, picture.flow_px) for field in small])
 
 
 def _mel_row(cache: Cache, video: Video, width: int) -> np.ndarray | None:

@@ -5,18 +5,16 @@ from __future__ import annotations
 import importlib.util
 import os
 import platform
-import tempfile
 from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 
 from chordcache import __version__
-from chordcache.errors import NotFoundError, UsageError, printable
+from chordcache.errors import UsageError
 from chordcache.tools.bench.result import BenchResult, RowResult
 from chordcache.tools.bench.rounds import ChildFailedError, ChildProcess, in_turn, spread_of
 from chordcache.tools.bench.row import measure_round
-from chordcache.tools.bench.sample import Sample, build_sample, sample_of_cache
-from chordcache.tools.bench.ways import NUM_ROUNDS, SOURCES, BenchOptions, Way
+from chordcache.tools.bench.ways import NUM_ROUNDS, SOURCES, BenchOptions, Sample, Way, sample_of_cache
 from chordcache.tools.versions import library_versions
 
 _MAX_TIMES = 3.0
@@ -24,11 +22,7 @@ _MAX_TIMES = 3.0
 
 
 def bench(
-    path: str | Path = "cache",
-    *,
-    options: BenchOptions | None = None,
-    config: str | Path | None = None,
-    roots: Mapping[str, str] | None = None,
+    cache: str | Path = "cache", *, options: BenchOptions | None = None, roots: Mapping[str, str] | None = None
 ) -> BenchResult:
     """Measure the ways to feed a training job with clips of a cache's videos. It changes nothing in the cache.
 
@@ -37,21 +31,17 @@ def bench(
 
     Parameters
     ----------
-    path : str or Path
-        A cache, or an index. Of an index, a small temporary cache is built.
+    cache : str or Path
+        A cache.
     options : BenchOptions, optional
         What to measure.
-    config
-        As in ``build``, for the temporary cache of an index.
     roots : mapping of str to str, optional
         Label of a root to the folder where its videos are now.
 
     Raises
     ------
-    NotFoundError
-        If the path is neither a cache nor an index.
-    DamageError, FormatVersionError
-        If the cache or the index cannot be read.
+    NotFoundError, DamageError, FormatVersionError
+        If the cache cannot be read.
     UsageError
         If there is not a video with frames, or PyTorch or OpenCV is not installed.
     """
@@ -59,28 +49,22 @@ def bench(
     for module, install in (("torch", "'chordcache[torch]'"), ("cv2", "'chordcache[cv]'")):
         if importlib.util.find_spec(module) is None:
             raise UsageError(f"bench needs {module}, which is not installed. Run: pip install {install}")
-    path = Path(path)
-    if not path.exists():
-        raise NotFoundError(f"path: got '{printable(path)}', which does not exist, expected a cache or an index")
-    with tempfile.TemporaryDirectory(prefix="chordcache-bench-") as folder:
-        cache, notes = build_sample(path, Path(folder), config, roots) if path.is_file() else (path.absolute(), [])
-        sample = sample_of_cache(cache, roots)
-        rows = _measured(sample, options)
-    if sample.no_source is not None:
-        notes = [*notes, f"The sources are left out: {sample.no_source}."]
+    sample = sample_of_cache(Path(cache).absolute(), roots)
+    rows = _measured(sample, options)
+    notes = () if sample.no_source is None else (f"The sources are left out: {sample.no_source}.",)
     machine = {
         "processors": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
         "architecture": platform.machine(),
         "versions": {"chordcache": __version__, **library_versions()},
     }
-    return BenchResult(str(path), len(sample.keys), options, machine, rows, tuple(notes))
+    return BenchResult(str(cache), len(sample.keys), options, machine, rows, notes)
 
 
 def _measured(sample: Sample, options: BenchOptions) -> tuple[RowResult, ...]:
     """Measure all ways."""
     pairs = [*((reader, "DataLoader") for reader in SOURCES), ("cache", "DataLoader"), ("cache", "ClipLoader")]
     with ExitStack() as stack:
-        rows = [_Row(Way(*pair, sample.cache, sample.keys, sample.paths, options), sample) for pair in pairs]
+        rows = [_Row(Way(*pair, sample, options)) for pair in pairs]
         for row in rows:
             stack.callback(row.close)
         rounds = in_turn({number: row.measure for number, row in enumerate(rows)}, NUM_ROUNDS)
@@ -103,9 +87,9 @@ def _measured(sample: Sample, options: BenchOptions) -> tuple[RowResult, ...]:
 class _Row:
     """One way, and its process."""
 
-    def __init__(self, way: Way, sample: Sample) -> None:
+    def __init__(self, way: Way) -> None:
         self.way = way
-        self.reason = None if way.reader == "cache" else sample.no_source
+        self.reason = None if way.reader == "cache" else way.sample.no_source
         """Reason why the way cannot be measured, or not any more"""
         if way.reader == "torchcodec" and importlib.util.find_spec("torchcodec") is None:
             self.reason = "not installed: pip install torchcodec"

@@ -93,8 +93,8 @@ class SourceClips(ClipDataset):
 
     def __init__(self, way: Way) -> None:
         options = way.options
-        self._cache = Cache(way.cache)
-        self._keys, self._paths = way.keys, way.paths
+        self._cache = Cache(way.sample.cache)
+        self._keys, self._paths = way.sample.keys, way.sample.paths
         self._clips_per_video = way.clips_per_video
         self._sampler = RandomClipSampler(options.num_frames, stride=options.stride)
         self._crop = CenterCrop((options.size, options.size))
@@ -111,7 +111,8 @@ class SourceClips(ClipDataset):
         epoch, number = self._split(index)
         place, clip = divmod(number, self._clips_per_video)
         video = self._cache[self._keys[place]]
-        numbers = self._sampler.frame_numbers(video, self._request(epoch or 0, number, clip))
+        request = ClipRequest(epoch=epoch or 0, index=number, clip=clip, num_clips=self._clips_per_video)
+        numbers = self._sampler.frame_numbers(video, request)
         memory = buffer(self._shape) if buffer else None
         out = memory.numpy() if isinstance(memory, torch.Tensor) else np.empty(self._shape, np.uint8)
         is_worker = get_worker_info() is not None
@@ -146,9 +147,6 @@ class SourceClips(ClipDataset):
         """Settings in which the samples of a batch agree, see ``ClipDataset``."""
         return {"features": ("frames",)}
 
-    def _request(self, epoch: int, number: int, clip: int) -> ClipRequest:
-        return ClipRequest(epoch=epoch, index=number, clip=clip, num_clips=self._clips_per_video)
-
 
 def dataset_of(way: Way) -> ClipDataset:
     """Make the dataset of a way. All have the same clips under the same numbers."""
@@ -156,8 +154,8 @@ def dataset_of(way: Way) -> ClipDataset:
         return SourceClips(way)
     options = way.options
     return ChordVideoDataset(
-        way.cache,
-        videos=way.keys,
+        way.sample.cache,
+        videos=way.sample.keys,
         clip_sampler=RandomClipSampler(options.num_frames, stride=options.stride),
         size=(options.size, options.size),
         clips_per_video=way.clips_per_video,

@@ -39,7 +39,7 @@ class BenchResult:
     """The result of ``bench``."""
 
     source: str
-    """The cache or the index"""
+    """The cache"""
     num_videos: int
     """Videos that the clips were drawn from"""
     settings: BenchOptions

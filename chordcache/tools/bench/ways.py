@@ -1,17 +1,27 @@
-"""The options of a measurement, and the ways to make batches that it compares."""
+"""The options of a measurement, the videos that it draws clips from, and the ways to make batches that it compares."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+import random
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from chordcache.arguments import check_at_least, check_positive
+from chordcache.errors import UsageError, printable
+from chordcache.read.cache import open_cache
+from chordcache.read.video import Video
+from chordcache.storage.cache_header import read_header
 
 NUM_ROUNDS = 5
 """Rounds of a measurement. Each way is measured once in each, so that a slow minute of the machine hits all of them."""
 
 NUM_CLIPS = 20_000
 """Number of clips that a pass has at least"""
+
+MAX_VIDEOS = 64
+"""Number of videos of a cache that clips are drawn from, at most"""
 
 SOURCES: Mapping[str, str] = {
     "opencv": "OpenCV (seek for each frame)",
@@ -59,6 +69,18 @@ class BenchOptions:
 
 
 @dataclass(frozen=True)
+class Sample:
+    """Some videos of a cache."""
+
+    cache: str
+    keys: tuple[str, ...]
+    paths: tuple[str, ...]
+    """Absolute path of each video's source"""
+    no_source: str | None
+    """Reason why the sources cannot be read, None if they can"""
+
+
+@dataclass(frozen=True)
 class Way:
     """One way to make batches. Picklable and hashable."""
 
@@ -66,11 +88,8 @@ class Way:
     """Key of ``SOURCES``, or "cache" """
     loader: str
     """"DataLoader" or "ClipLoader" """
-    cache: str
-    keys: tuple[str, ...]
+    sample: Sample
     """Videos that clips are drawn from"""
-    paths: tuple[str, ...]
-    """Source of each video"""
     options: BenchOptions
 
     @property
@@ -81,4 +100,33 @@ class Way:
     @property
     def clips_per_video(self) -> int:
         """Number of clips of each video in a pass."""
-        return -(-NUM_CLIPS // len(self.keys))
+        return -(-NUM_CLIPS // len(self.sample.keys))
+
+
+def sample_of_cache(cache: Path, roots: Mapping[str, str] | None) -> Sample:
+    """Choose videos of a cache at random, the same ones each time. Raises ``UsageError`` if none has frames."""
+    folders = {**read_header(cache).roots, **(roots or {})}
+    with open_cache(cache) as opened:
+        positions = sorted(random.Random(0).sample(range(len(opened)), min(len(opened), MAX_VIDEOS)))
+        chosen = (opened[position] for position in positions)
+        videos = [video for video in chosen if any(i.feature == "frames" and i.file for i in video.sidecar.features)]
+    if not videos:
+        raise UsageError(
+            f"cache: got '{printable(cache)}' without frames of any video, expected at least one. "
+            "Build it with 'chordcache build INDEX --tier lmdb'."
+        )
+    paths = tuple(os.path.join(folders.get(video.root, ""), video.path) for video in videos)
+    return Sample(str(cache), tuple(video.key for video in videos), paths, _why_no_source(videos, paths))
+
+
+def _why_no_source(videos: Sequence[Video], paths: Sequence[str]) -> str | None:
+    missing = [path for path in paths if not os.path.isfile(path)]
+    if missing:
+        return (
+            f"the sources of {len(missing)} of {len(paths)} videos are missing, such as '{printable(missing[0])}'. "
+            "Use --root if they moved"
+        )
+    for video, path in zip(videos, paths, strict=True):
+        if os.path.getsize(path) != video.sidecar.source.size:
+            return f"'{printable(path)}' changed since it was cached"
+    return None
