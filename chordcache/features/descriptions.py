@@ -10,6 +10,7 @@ from typing import Any
 
 from chordcache.config.config import Config, config_from_json, config_sections
 from chordcache.errors import ConfigError
+from chordcache.features.read_sides import BUILT_IN
 from chordcache.features.registry import entry_points, extractor_class
 from chordcache.storage.artefacts.tiers import TIERS
 
@@ -45,7 +46,8 @@ def describe_extractors() -> list[ExtractorFacts]:
 def _built_in() -> Iterator[ExtractorFacts]:
     for name, section in config_sections().items():
         config = config_from_json({"features": {name: {}}} if name != "frames" else {})
-        reference, cls = extractor_class(name)
+        reference = BUILT_IN[name].extractor
+        cls = extractor_class(name, reference)
         arguments = cls.arguments(section(), config.picture)
         yield ExtractorFacts(
             name,
@@ -63,7 +65,7 @@ def _plug_ins() -> Iterator[ExtractorFacts]:
         package = entry.dist.name if entry.dist is not None else "?"
         missing, description, parameters = None, "", {}
         try:
-            _, cls = extractor_class(entry.name, entry.value)
+            cls = extractor_class(entry.name, entry.value)
             description, parameters = _summary(cls), _parameters_of(cls)
             missing = cls.missing_requirement({name: value for name, value in parameters.items() if value != _REQUIRED})
         except ConfigError as error:

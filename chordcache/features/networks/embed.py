@@ -10,7 +10,7 @@ import numpy as np
 
 from chordcache.errors import UsageError, printable
 from chordcache.features.base import Rows
-from chordcache.features.networks.extractor import PretrainedExtractor
+from chordcache.features.networks.extractor import PretrainedExtractor, stored
 from chordcache.features.networks.pixels import Preprocessing, preprocessing_of
 from chordcache.features.networks.pretrained import (
     check_files,
@@ -19,7 +19,6 @@ from chordcache.features.networks.pretrained import (
     load_network,
     missing_package,
 )
-from chordcache.features.networks.stored import stored
 
 if TYPE_CHECKING:
     from chordcache.config.picture import PictureConfig

@@ -10,7 +10,7 @@ import numpy as np
 
 from chordcache.errors import ConfigError
 from chordcache.features.base import NO_ROWS, Rows
-from chordcache.features.networks.extractor import PretrainedExtractor
+from chordcache.features.networks.extractor import PretrainedExtractor, stored
 from chordcache.features.networks.pretrained import (
     check_files,
     config_of,
@@ -19,7 +19,6 @@ from chordcache.features.networks.pretrained import (
     missing_package,
     problem_of_model,
 )
-from chordcache.features.networks.stored import stored
 
 if TYPE_CHECKING:
     from chordcache.config.picture import PictureConfig
