@@ -85,7 +85,6 @@ class DecodePass:
     sinks : mapping of str to sequence of Sink
         Receivers of the rows of each feature.
     picture : PictureConfig
-        Settings of the pictures.
     with_content : bool
         True to measure ``ContentFacts`` too.
     only : container of int, optional

@@ -52,20 +52,11 @@ class FrameIndex:
 
 
 def seek_frames_of(pts: ArrayLike, keys: ArrayLike) -> np.ndarray:
-    """Return the frame at which decoding has to begin, for each frame.
+    """Return the frame at which decoding has to begin, for each frame [shape=(T,), dtype=int64].
 
-    Parameters
-    ----------
-    pts : array_like of int
-        Times of all frames, ascending.
-    keys : array_like of int
-        Presentation times of the keyframes at which decoding can begin, in decode order. A keyframe counts only for
-        frames that are shown at its time or later. Frames that are stored after it and shown before it may need older
-        frames.
-
-    Returns
-    -------
-    np.ndarray [shape=(T,), dtype=int64]
+    ``pts`` are the times of all frames, ascending. ``keys`` are the presentation times of the keyframes at which
+    decoding can begin, in decode order. A keyframe counts only for frames that are shown at its time or later. Frames
+    that are stored after it and shown before it may need older frames.
 
     Examples
     --------

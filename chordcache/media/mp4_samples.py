@@ -96,12 +96,7 @@ def refused(reason: str) -> MediaError:
 
 
 def read_video_track(data: memoryview) -> VideoTrack:
-    """Read the tables of a file with one video track that is not fragmented.
-
-    Parameters
-    ----------
-    data : memoryview
-        Content of the whole file, usually mapped.
+    """Read the tables of a file with one video track that is not fragmented. ``data`` is its whole content.
 
     Raises
     ------

@@ -121,18 +121,10 @@ def _is_recovery_point(message: bytes) -> bool:
 def prove_start(packets: Iterable[Any], extradata: bytes) -> OpenStart | None:
     """Follow the references of a stream that begins with an I picture until none before it can be left.
 
-    Parameters
-    ----------
-    packets : iterable of av.Packet
-        The packets of the track, from the first one on. No more are taken than the proof needs.
-    extradata : bytes
-        The container's header of the track.
-
-    Returns
-    -------
-    OpenStart or None
-        None if a picture that is shown after the first one may refer to a picture before it. Also None for fields,
-        flexible order of macroblocks, partitions, order type 1, frame numbers with gaps, and long-term references.
+    ``packets`` are those of the track, from the first one on. No more are taken than the proof needs. ``extradata`` is
+    the container's header of the track. Return None if a picture that is shown after the first one may refer to a
+    picture before it. Also None for fields, flexible order of macroblocks, partitions, order type 1, frame numbers with
+    gaps, and long-term references.
 
     Notes
     -----
