@@ -20,17 +20,14 @@ class ExtractorFacts:
     """One extractor that a config can name."""
 
     name: str
-    """Name of the feature"""
     extractor: str
     """"module:Class\""""
     description: str
-    """One line"""
     parameters: Mapping[str, Any]
     """Parameter to its default, or to "(required)\""""
     tiers: tuple[str, ...]
     """Tiers that hold the feature, if the config does not say otherwise"""
     package: str
-    """Package that has the extractor"""
     missing: str | None
     """Reason why it cannot be used, with the command that installs a missing package. None if it can be used"""
 

@@ -51,8 +51,6 @@ class FlowExtractor(Extractor):
 
     Parameters
     ----------
-    name : str
-        Name of the feature.
     method : {"farneback", "dis"}
         Polynomial expansion, or dense inverse search, which is 2 to 16 times as fast.
     preset : {"ultrafast", "fast", "medium"}

@@ -48,8 +48,6 @@ class MelExtractor(Extractor):
 
     Parameters
     ----------
-    name : str
-        Name of the feature.
     sample_rate : int
         [Hz] Rate that libswresample resamples the track to.
     n_fft : int

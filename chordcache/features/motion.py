@@ -56,11 +56,6 @@ class MotionExtractor(Extractor):
     row or column instead of the last. If the stored size changes midway, the grid is resampled (to the nearest cell),
     and the vectors are scaled to the size of the first frame.
 
-    Parameters
-    ----------
-    name : str
-        Name of the feature.
-
     Notes
     -----
     Source: AVMotionVector, libavutil/motion_vector.h.

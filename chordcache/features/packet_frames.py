@@ -41,9 +41,7 @@ class _Step(NamedTuple):
     """A packet to decode."""
 
     number: int
-    """Number of its frame"""
     is_first: bool
-    """True if a chain begins"""
     num_wanted: int
     """Number of times that its frame is wanted: 0 if only later frames of the chain are"""
 
@@ -52,12 +50,8 @@ def iter_rgb(artefact: Artefact, info: FeatureInfo, numbers: Sequence[int], part
     """Decode a part of frames [shape=(part.height, part.width, 3), dtype=uint8, RGB], in the order of ``numbers``.
 
     Each frame is yielded in the same memory. Row numbers may come in any order, and repeat. Ascending numbers are the
-    fast case. The pixels outside of ``part`` are decoded, but not converted.
-
-    Raises
-    ------
-    DamageError
-        If a packet is not what was written, or does not give its frame.
+    fast case. The pixels outside of ``part`` are decoded, but not converted. Raise ``DamageError`` if a packet is
+    not what was written, or does not give its frame.
     """
     from chordcache.media.packet_decoder import to_rgb
 

@@ -39,7 +39,6 @@ class FeatureSpec:
     extractor: str
     """"module:Class\""""
     arguments: Mapping[str, Any]
-    """Keyword arguments of the class"""
     params: Mapping[str, Any]
     """Arguments, and under "picture" the ``PictureConfig``. Settings that do not change the numbers have defaults"""
     fingerprint: str
@@ -48,13 +47,11 @@ class FeatureSpec:
     """True if the extractor needs sound and has its own clock"""
     needs_motion_vectors: bool
     units: Mapping[str, str]
-    """Units as in ``Extractor``"""
     uses: tuple[str, ...] = ()
     """Fields of the item that it is made of"""
     device: str = ""
     """Device of its network, or "" if it is not a ``NetworkExtractor``"""
     batch_size: int = 1
-    """Largest batch of its network"""
 
     def make(self) -> Extractor:
         """Return a new extractor, for one video. Call ``set_up`` before."""

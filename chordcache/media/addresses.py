@@ -33,14 +33,8 @@ _STREAM_FORMATS = f"{CONTAINERS},hls,rtsp,mpjpeg"
 def open_stream(url: str, *, timeout_seconds: float) -> Iterator[Media]:
     """Open a stream: http, https (a file or an HLS playlist), rtsp or rtsps; rtsp goes over TCP.
 
-    ``timeout_seconds`` is the longest wait for an answer, and from one packet to the next.
-
-    Raises
-    ------
-    MediaError
-        If it cannot be opened.
-    UsageError
-        If ``url`` is not such an address.
+    ``timeout_seconds`` is the longest wait for an answer, and from one packet to the next. Raise ``MediaError`` if the
+    stream cannot be opened, and ``UsageError`` if ``url`` is not such an address.
     """
     scheme = url.partition("://")[0].lower()
     if "://" not in url or scheme not in _SCHEMES:

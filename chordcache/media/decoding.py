@@ -15,9 +15,8 @@ from chordcache.errors import MediaError
 from chordcache.media.audio_track import Sound
 from chordcache.media.checks.faults import Faults
 from chordcache.media.checks.packet_check import Role
-from chordcache.media.demux import Media
+from chordcache.media.demux import LastFrame, Media
 from chordcache.media.joints import JOINABLE
-from chordcache.media.last_frame import LastFrame
 from chordcache.records import DamageFacts
 
 _SOUND_SECONDS = 10.0
@@ -161,10 +160,7 @@ class Decoding:
     def settle(self) -> None:
         """Count the frames that did not come, after the last packet.
 
-        Raises
-        ------
-        MediaError
-            ``no-frames`` if no frame came, and no fault is known.
+        Raise ``MediaError``, ``no-frames``, if no frame came, and no fault is known.
         """
         lost = self.lost()
         self._num_leading = len(self._promised) - len(lost)
@@ -302,10 +298,7 @@ def _frames_before(
 ) -> Iterator[DecodedFrame]:
     """Decode a damaged file up to its damage. Later packets are only read as far as sound needs it.
 
-    Raises
-    ------
-    MediaError
-        ``changed`` if the file shows fewer frames than when its damage was found.
+    Raise ``MediaError``, ``changed``, if the file shows fewer frames than when its damage was found.
     """
     faults = Faults()
     decoding = Decoding(media, faults, motion_vectors=motion_vectors)

@@ -22,13 +22,41 @@ from chordcache.media.checks.truncation import may_end_anywhere
 from chordcache.media.containers import best_audio, best_video, is_listed_key, open_container, refuse_unshowable
 from chordcache.media.ffmpeg_log import LogMessage, capture, first_serious, reason_of
 from chordcache.media.joints import JOINABLE, Joints, Part, find_joints, on_one_clock, whole_units
-from chordcache.media.last_frame import LastFrame
 from chordcache.media.sound_decoder import SoundDecoder
 from chordcache.media.video_decoder import VideoDecoder
 from chordcache.records import DamageFacts
 
 _FALLBACK_FPS = Fraction(25)
 """Rate that libavformat assumes for raw streams that state none"""
+
+LONG_STEPS = Fraction(3, 2)
+"""Least duration of a frame that stands for longer than others, in usual steps"""
+
+
+class LastFrame:
+    """The packet that is shown last, and the time for which its picture stands."""
+
+    def __init__(self) -> None:
+        self._pts = self._ticks = -1
+
+    def see(self, packet: av.Packet[av.VideoStream]) -> None:
+        """Take the next packet of the video track.
+
+        A container states durations between decoding times. They are those of pictures only where no packet follows.
+        """
+        if packet.pts is None or packet.is_discard:
+            return
+        self._ticks = (packet.duration or 0) if packet.pts > self._pts else 0
+        self._pts = max(self._pts, packet.pts)
+
+    def long_seconds(self, unit: Fraction, end_seconds: Fraction, step_seconds: Fraction) -> Fraction:
+        """Return the duration that the container states for it, up to the end of the file.
+
+        Return 0 if it is not longer than a frame of ``step_seconds``. Containers round, and guess. ``unit`` is the
+        duration of a tick [seconds].
+        """
+        stated = min(self._ticks * unit, end_seconds - self._pts * unit)
+        return stated if stated > LONG_STEPS * step_seconds else Fraction(0)
 
 
 class Media:
@@ -158,10 +186,8 @@ class Media:
     def shown_packets(self, *, is_thorough: bool) -> Iterator[tuple[av.Packet[av.VideoStream], PacketCheck]]:
         """Demux the video track from start to end, without decoding; yield the packets that each promise a frame.
 
-        Raises
-        ------
-        MediaError
-            At the end: if the container reports damage, or ends too early; ``no-frames`` if no packet was yielded.
+        Raise ``MediaError`` at the end: if the container reports damage, or ends too early; ``no-frames`` if no packet
+        was yielded.
         """
         faults = Faults()
         check = self.packet_check(is_thorough=is_thorough)

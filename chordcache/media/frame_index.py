@@ -73,10 +73,8 @@ def seek_frames_of(pts: ArrayLike, keys: ArrayLike) -> np.ndarray:
 def read_frame_index(media: Media) -> FrameIndex:
     """Demux a file from its current position to its end, without decoding.
 
-    Raises
-    ------
-    MediaError
-        ``clock`` if two frames cannot be distinguished by their time; otherwise as ``Media.shown_packets``.
+    Raise ``MediaError``, ``clock``, if two frames cannot be distinguished by their time; otherwise as
+    ``Media.shown_packets``.
     """
     video = media.require_video()
     shown: list[int] = []

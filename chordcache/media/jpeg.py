@@ -33,12 +33,7 @@ def _packed_rows(plane: np.ndarray) -> np.ndarray:
 def decode_into(data: Any, out: np.ndarray) -> None:
     """Decompress a JPEG, a JFIF file, into a contiguous array [shape=(H, W, 3), dtype=uint8, 0 to 255, RGB].
 
-    Raises
-    ------
-    DamageError
-        If the data is not a JPEG, or has another size.
-    UsageError
-        If ``out`` is another kind of array.
+    Raise ``DamageError`` if the data is not a JPEG, or has another size, and ``UsageError`` for another kind of array.
     """
     check_pixels(out, out.shape[:2])
     try:

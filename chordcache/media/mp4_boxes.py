@@ -27,7 +27,6 @@ class BoxHeader(NamedTuple):
 
     kind: bytes
     body: int
-    """Begin of the body"""
     end: int
     """End of the box, which may be beyond the end of its parent"""
 

@@ -9,8 +9,8 @@ import numpy as np
 from chordcache.errors import MediaError
 from chordcache.media.audio import parts_of_sound
 from chordcache.media.audio_track import Sound
+from chordcache.media.demux import LONG_STEPS
 from chordcache.media.exact_frames import ExactFrames
-from chordcache.media.last_frame import LONG_STEPS
 from chordcache.records import Segment
 
 

@@ -29,7 +29,6 @@ class RefusedSound:
     num_all: int = 0
     """Number of packets that were sent to the decoder"""
     error: str = ""
-    """FFmpeg's last error"""
 
     def __str__(self) -> str:
         """Return it for people."""

@@ -45,7 +45,6 @@ class OpenSource:
     place: str
     """Path of the open file, whatever takes its name. It ends with the context. Each open of it has its own position"""
     state: SourceState
-    """State of the file when it was opened"""
 
 
 @contextmanager

@@ -55,9 +55,7 @@ class View:
     layout: str | None = None
     """"side_by_side", "top_bottom" or None for the whole picture"""
     second: bool = False
-    """True for the right or lower half"""
     note: str | None = None
-    """Change that was made, as text"""
 
     def region(self, width: int, height: int) -> Region:
         """Return the region in a picture of this size. Offsets and lengths are even, to cut halved chroma exactly.

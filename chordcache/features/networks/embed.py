@@ -65,17 +65,11 @@ class EmbedExtractor(PretrainedExtractor):
 
     Parameters
     ----------
-    name : str
-        Name of the feature.
-    model : str
-        Folder of the model, or its name on the Hugging Face Hub, see ``networks.pretrained``.
+    model, dtype, files
+        See ``PretrainedExtractor``.
     output : str
         "pooled": a vector for the frame. "projected": that of CLIP in the space it shares with captions. "tokens": the
         last hidden states.
-    dtype : str
-        "float16" or "float32", as stored. The network computes in float32.
-    files : str
-        Hash of the files of a local folder, so that other weights give another fingerprint.
     pixels : mapping
         Fields of ``Preprocessing``.
 

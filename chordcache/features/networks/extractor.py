@@ -91,7 +91,17 @@ class NetworkExtractor(Extractor, ABC):
 
 
 class PretrainedExtractor(NetworkExtractor):
-    """The maker of a feature by a model of ``networks.pretrained``. Its arguments have "model" and "files"."""
+    """The maker of a feature by a model of ``networks.pretrained``.
+
+    Parameters
+    ----------
+    model : str
+        Folder of the model, or its name on the Hugging Face Hub.
+    dtype : str
+        "float16" or "float32", as stored. The network computes in float32.
+    files : str
+        Hash of the files of a local folder, so that other weights give another fingerprint.
+    """
 
     @classmethod
     def identity(cls, arguments: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -67,11 +67,8 @@ class Preprocessing:
     cut: tuple[int, int] | None
     """(height, width) of the middle that is cut out, [pixels], with zeros around a smaller picture, or None"""
     factor: float
-    """Factor of all values"""
     mean: tuple[float, ...]
-    """Values that are subtracted from R, G and B"""
     std: tuple[float, ...]
-    """Values that R, G and B are divided by"""
 
     @property
     def size(self) -> tuple[int, int]:

@@ -52,19 +52,13 @@ class TextExtractor(PretrainedExtractor):
 
     Parameters
     ----------
-    name : str
-        Name of the feature.
-    model : str
-        Folder of the model, or its name on the Hugging Face Hub, see ``networks.pretrained``.
+    model, dtype, files
+        See ``PretrainedExtractor``.
     tokenizer : str or None
         Folder or name of the tokenizer. None means that it is with the model.
     max_tokens : int or None
         Largest number of tokens. The end of a longer caption is left out, and ``facts`` say how many tokens. None means
         that of the tokenizer.
-    dtype : str
-        "float16" or "float32", as stored. The network computes in float32.
-    files : str
-        Hash of the files of local folders, so that other weights give another fingerprint.
 
     Notes
     -----
