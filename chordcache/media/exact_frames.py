@@ -38,14 +38,14 @@ class FrameReader(Generic[Picture]):
 
     def advance(self, number: int) -> Picture:
         """Return the picture of a later frame. Raise ``MediaError`` if it does not come, or another one does."""
-        for found, picture in self._pictures:
-            if found is not None and found < self.next:
+        for shown, picture in self._pictures:
+            if shown is not None and shown < self.next:
                 continue  # shown before the keyframe that decoding began at, and needs older frames
-            if found != self.next:
+            if shown != self.next:
                 what = f"frame {self.next} does not come out of the decoder when its packet says so"
                 raise MediaError("decode", "decode", what, self.next)
             self.next += 1
-            if found == number:
+            if shown == number:
                 return picture
         raise MediaError("decode", "short", f"frame {number} cannot be decoded", self.next)
 

@@ -251,7 +251,7 @@ class VideoDecoder:
         for following, tag in [*self._kept[:-1], (longer, last_tag), (None, None)]:
             again += self._pictures(spare, following, tag)
         self.problem = None
-        picture = next((found for tag, found in again if tag == last_tag), None)
+        picture = next((decoded for tag, decoded in again if tag == last_tag), None)
         if self._last_picture is None or picture is None:
             return self._last_picture is None and picture is None
         return _are_equal(picture, self._last_picture[1])

@@ -132,9 +132,9 @@ def load_vae(name: str, model: str) -> Any:
     return network.eval()
 
 
-def _check_all_loaded(name: str, model: str, found: Mapping[str, Any]) -> None:
+def _check_all_loaded(name: str, model: str, info: Mapping[str, Any]) -> None:
     """Raise ``UsageError`` if ``from_pretrained`` filled weights with random numbers."""
-    random = sorted({*found["missing_keys"], *(weight for weight, *_ in found["mismatched_keys"])})
+    random = sorted({*info["missing_keys"], *(weight for weight, *_ in info["mismatched_keys"])})
     if random:
         raise UsageError(
             f"model: got '{printable(model)}', where {len(random)} of the weights of {name} are absent or of another "

@@ -268,7 +268,7 @@ class _Proof:
             return [[references[age] for age in sorted(references)]]
         if part.kind != _B or self._num_absent:  # an absent picture may be shown later than some of the others
             return [[], []]
-        by_order = sorted(self._references, key=lambda each: each.order)
+        by_order = sorted(self._references, key=lambda reference: reference.order)
         before = [reference for reference in reversed(by_order) if reference.order < order]
         after = [reference for reference in by_order if reference.order > order]
         first = [*before, *substitutes, *after]
@@ -298,7 +298,7 @@ class _Proof:
             raise _Unproven
         room = largest - len(self._references)
         self._num_absent = min(self._num_absent, room)
-        newest = sorted(self._substitutes, key=lambda each: (picture.frame_num - each) % self._modulus(picture))
+        newest = sorted(self._substitutes, key=lambda number: (picture.frame_num - number) % self._modulus(picture))
         self._substitutes = set(newest[:room])
         self._last_number = picture.frame_num
 
