@@ -22,7 +22,7 @@ from chordcache.media.activity import ContentMeter
 from chordcache.media.audio_track import Sound
 from chordcache.media.decoding import DecodedFrame
 from chordcache.media.demux import Media
-from chordcache.media.scaling import Frame, FrameMaker
+from chordcache.media.scaling import FrameMaker
 from chordcache.records import ContentFacts, DamageFacts, Segment
 from chordcache.storage.artefacts.writer import Block
 from chordcache.storage.row_clock import CLOCK_FACTS, clock_problem
@@ -44,7 +44,6 @@ class FeatureResult:
     """Shape of the feature's own array"""
     dtype: str = ""
     num_rows: dict[str, int] = field(default_factory=dict)
-    """Number of rows of each array"""
     facts: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -85,7 +84,6 @@ class DecodePass:
     sinks : mapping of str to sequence of Sink
         Receivers of the rows of each feature.
     picture : PictureConfig
-        Settings of the pictures.
     with_content : bool
         True to measure ``ContentFacts`` too.
     only : container of int, optional
@@ -115,21 +113,17 @@ class DecodePass:
         self._num_frames = 0
         self._filter = FpsFilter(picture.fps)
         self._pts_seconds, self._source_frames = array("d"), array("q")  # a tenth of a list's memory
-        self._keyframes = _Keyframes()
+        self._keyframes, self._is_after_keyframe = array("q"), False
+        """Kept frames that are keyframes of the source, or follow one; True if one came since the last kept frame"""
         self._meter: ContentMeter | None = None
         self.made: dict[str, FeatureResult] = {}
-        """Result of each feature"""
 
     def run(self, path: str, segment: Segment | None = None, *, damage: DamageFacts | None = None) -> DecodeResult:
         """Decode a file from the first frame to the last, or only a segment of it.
 
-        ``damage`` is that of the file, before which the item ends. By default, damage is an error.
-
-        Raises
-        ------
-        MediaError
-            As in ``decode_frames`` and ``SegmentReader``. If an extractor raises, or returns another number of rows
-            than it declares, the stage is the feature's name and the cause is ``extractor``.
+        ``damage`` is that of the file, before which the item ends. By default, damage is an error. Raise ``MediaError``
+        as ``decode_frames`` and ``SegmentReader``. If an extractor raises, or returns another number of rows than it
+        declares, the stage is the feature's name and the cause is ``extractor``.
         """
         if segment is None and self.picture.buckets is None:
             return decode_whole(path, self, damage)
@@ -137,7 +131,8 @@ class DecodePass:
 
     def begin(self, media: Media, bucket: Bucket | None = None) -> None:
         """Make the extractors for an item."""
-        video = _video_info(media)
+        codec = media.require_video().codec_context
+        video = VideoInfo(codec.codec.canonical_name, codec.width, codec.height, media.audio is not None)
         self._maker = FrameMaker(self.picture, media.require_video().sample_aspect_ratio, bucket)
         self._meter = ContentMeter() if self._with_content else None
         for name, spec in self._specs.items():
@@ -172,17 +167,23 @@ class DecodePass:
 
     def add_frame(self, decoded: DecodedFrame) -> None:
         """Take the next frame of the source, in presentation order."""
-        self._keyframes.see(decoded)
+        self._is_after_keyframe = self._is_after_keyframe or decoded.picture.key_frame
         if self._meter is not None:
             self._meter.add_frame(decoded)
         if not self._filter.keeps(decoded.pts_seconds):
             return
         frame = self._maker.frame(decoded)
         if self._only is None or frame.number in self._only:
-            self._extract(frame)
+            for name, extractor in self._extractors.items():
+                with _calling(name, self._num_frames):
+                    rows = extractor.add_frame(frame)
+                self._pass_rows(name, rows)
+            self._num_frames += 1
         self._pts_seconds.append(frame.pts_seconds)
         self._source_frames.append(frame.source_number)
-        self._keyframes.keep(frame.number)
+        if self._is_after_keyframe:
+            self._keyframes.append(frame.number)
+            self._is_after_keyframe = False
 
     def finish(self, media: Media, sounds: Iterable[Sound] = (), end_seconds: float | None = None) -> DecodeResult:
         """Take the remaining sound, and return the result. See ``feed.Receiver``."""
@@ -199,7 +200,7 @@ class DecodePass:
         return DecodeResult(
             pts_seconds=np.asarray(self._pts_seconds),
             source_frames=np.asarray(self._source_frames),
-            keyframes=np.asarray(self._keyframes.numbers),
+            keyframes=np.asarray(self._keyframes),
             width=width,
             height=height,
             display_size=scaler.display_size,
@@ -210,13 +211,6 @@ class DecodePass:
             notes=_notes(media, self._maker),
             content=self._meter.facts() if self._meter else None,
         )
-
-    def _extract(self, frame: Frame) -> None:
-        for name, extractor in self._extractors.items():
-            with _calling(name, self._num_frames):
-                rows = extractor.add_frame(frame)
-            self._pass_rows(name, rows)
-        self._num_frames += 1
 
     def _finish(self) -> None:
         for name, extractor in self._extractors.items():
@@ -266,26 +260,6 @@ class DecodePass:
         return MediaError(name, "extractor", what, self._num_frames)
 
 
-class _Keyframes:
-    """The kept frames that are keyframes of the source, or the first ones after keyframes that are not kept."""
-
-    def __init__(self) -> None:
-        self.numbers = array("q")
-        """Numbers of these frames in the cache, ascending"""
-        self._is_pending = False
-        """True if a keyframe came, and no frame was kept since then"""
-
-    def see(self, decoded: DecodedFrame) -> None:
-        """Take the next frame of the source."""
-        self._is_pending = self._is_pending or decoded.picture.key_frame
-
-    def keep(self, number: int) -> None:
-        """Take the number of the last frame of the source, which is kept."""
-        if self._is_pending:
-            self.numbers.append(number)
-            self._is_pending = False
-
-
 @contextmanager
 def _calling(name: str, num_frames: int) -> Iterator[None]:
     """Turn any exception of an extractor into a ``MediaError``. A plug-in may raise anything. Only one video fails."""
@@ -296,11 +270,6 @@ def _calling(name: str, num_frames: int) -> Iterator[None]:
     except Exception as error:  # item boundary
         what = " ".join(traceback.format_exception_only(error)[-1].split())
         raise MediaError(name, "extractor", what, num_frames) from error
-
-
-def _video_info(media: Media) -> VideoInfo:
-    codec = media.require_video().codec_context
-    return VideoInfo(codec.codec.canonical_name, codec.width, codec.height, media.audio is not None)
 
 
 def _notes(media: Media, maker: FrameMaker) -> tuple[str, ...]:

@@ -10,6 +10,7 @@ from typing import Any
 
 from chordcache.config.config import Config, config_from_json, config_sections
 from chordcache.errors import ConfigError
+from chordcache.features.read_sides import BUILT_IN
 from chordcache.features.registry import entry_points, extractor_class
 from chordcache.storage.artefacts.tiers import TIERS
 
@@ -19,17 +20,14 @@ class ExtractorFacts:
     """One extractor that a config can name."""
 
     name: str
-    """Name of the feature"""
     extractor: str
     """"module:Class\""""
     description: str
-    """One line"""
     parameters: Mapping[str, Any]
     """Parameter to its default, or to "(required)\""""
     tiers: tuple[str, ...]
     """Tiers that hold the feature, if the config does not say otherwise"""
     package: str
-    """Package that has the extractor"""
     missing: str | None
     """Reason why it cannot be used, with the command that installs a missing package. None if it can be used"""
 
@@ -45,7 +43,8 @@ def describe_extractors() -> list[ExtractorFacts]:
 def _built_in() -> Iterator[ExtractorFacts]:
     for name, section in config_sections().items():
         config = config_from_json({"features": {name: {}}} if name != "frames" else {})
-        reference, cls = extractor_class(name)
+        reference = BUILT_IN[name].extractor
+        cls = extractor_class(name, reference)
         arguments = cls.arguments(section(), config.picture)
         yield ExtractorFacts(
             name,
@@ -63,7 +62,7 @@ def _plug_ins() -> Iterator[ExtractorFacts]:
         package = entry.dist.name if entry.dist is not None else "?"
         missing, description, parameters = None, "", {}
         try:
-            _, cls = extractor_class(entry.name, entry.value)
+            cls = extractor_class(entry.name, entry.value)
             description, parameters = _summary(cls), _parameters_of(cls)
             missing = cls.missing_requirement({name: value for name, value in parameters.items() if value != _REQUIRED})
         except ConfigError as error:

@@ -64,19 +64,8 @@ class SegmentReceiver(Receiver[object], Protocol):
 def decode_whole(path: str, receiver: Receiver[Result_co], damage: DamageFacts | None = None) -> Result_co:
     """Decode a file from the first frame to the last. Return the result of the receiver's ``finish``.
 
-    Parameters
-    ----------
-    path : str
-        The file.
-    receiver : Receiver
-        The receiver of its frames and sound.
-    damage : DamageFacts, optional
-        The damage of the file, before which the item ends. By default, damage is an error.
-
-    Raises
-    ------
-    MediaError
-        As in ``decode_frames``, and what the receiver raises.
+    ``damage`` is that of the file, before which the item ends. By default, damage is an error. Raise ``MediaError`` as
+    ``decode_frames``, and what the receiver raises.
     """
     with open_media(path) as media:
         media.damage = damage
@@ -88,17 +77,9 @@ def decode_whole(path: str, receiver: Receiver[Result_co], damage: DamageFacts |
 
 
 def decode_segment(path: str, receiver: Receiver[Result_co], segment: Segment | None) -> Result_co:
-    """Decode one segment of a file, or the frames of the whole file that are in its bucket.
+    """Decode one segment of a file, or the frames of the whole file that are in its bucket, as ``decode_whole``.
 
-    Returns
-    -------
-    Result
-        The result of the receiver's ``finish``.
-
-    Raises
-    ------
-    MediaError
-        As in ``SegmentReader``; ``bucket`` if the item fills none; and what the receiver raises.
+    Raise ``MediaError`` as ``SegmentReader``; ``bucket`` if the item fills none; and what the receiver raises.
     """
     with SegmentReader(path) as reader:
         span = reader.span_of(segment or _WHOLE)
@@ -116,12 +97,8 @@ def decode_segments(path: str, items: Sequence[SegmentReceiver]) -> None:
     With buckets, items may also be the whole file. Frames after those in an item's bucket are not decoded.
 
     An item is prepared when its first frame comes, and is complete with its last one, so that only items that overlap
-    are open at the same time. An error ends the items that need the frame. The others continue.
-
-    Raises
-    ------
-    MediaError
-        If the file cannot be opened, or its packets are damaged.
+    are open at the same time. An error ends the items that need the frame. The others continue. Raise ``MediaError`` if
+    the file cannot be opened, or its packets are damaged.
     """
     with SegmentReader(path) as reader:
         motion_vectors = any(item.needs_motion_vectors for item in items)
@@ -180,16 +157,13 @@ def _finish(reader: SegmentReader, span: range, segment: Segment | None, receive
 def _begin(reader: SegmentReader, span: range, first: DecodedFrame, receiver: Receiver[object]) -> range:
     """Prepare a receiver. Return the frames that it takes: all of the item, or those in its bucket.
 
-    Raises
-    ------
-    MediaError
-        ``bucket`` if the item has fewer frames than each bucket.
+    Raise ``MediaError``, ``bucket``, if the item has fewer frames than each bucket.
     """
     picture = receiver.picture
     if picture.buckets is None:
         receiver.begin(reader.media)
         return span
-    keeps, pts_seconds = FpsFilter(picture.fps).keeps, reader.pts_seconds
+    keeps, pts_seconds = FpsFilter(picture.fps).keeps, reader.frame_index.pts_seconds
     kept = [number for number in span if keeps(float(pts_seconds[number]))]
     scaler = PictureScaler(picture, reader.media.require_video().sample_aspect_ratio)
     scaler.settle(first.picture)

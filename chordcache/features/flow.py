@@ -51,8 +51,6 @@ class FlowExtractor(Extractor):
 
     Parameters
     ----------
-    name : str
-        Name of the feature.
     method : {"farneback", "dis"}
         Polynomial expansion, or dense inverse search, which is 2 to 16 times as fast.
     preset : {"ultrafast", "fast", "medium"}
@@ -238,18 +236,9 @@ def compose_flow(steps: np.ndarray, *, one_thread: bool = False) -> np.ndarray:
     """Follow each pixel through consecutive flow fields, from the first frame to the last.
 
     ``F(x) = f1(x) + f2(x + f1(x)) + ...``. Each field is read bilinearly. Beyond the border, the value on the border is
-    used.
-
-    Parameters
-    ----------
-    steps : np.ndarray [shape=(n, H, W, 2), float, pixels, (dx, dy)]
-        Fields that follow each other; n >= 1.
-    one_thread : bool
-        Switch OpenCV's own threads off, for the whole process and from now on, if n > 1.
-
-    Returns
-    -------
-    np.ndarray [shape=(H, W, 2), dtype=float32, pixels, (dx, dy)]
+    used. The fields [shape=(n, H, W, 2), float, pixels, (dx, dy)] follow each other, n >= 1. The result has
+    [shape=(H, W, 2), dtype=float32, pixels, (dx, dy)]. ``one_thread`` switches OpenCV's own threads off, for the whole
+    process and from now on, if n > 1.
 
     Notes
     -----
@@ -271,20 +260,10 @@ def compose_flow(steps: np.ndarray, *, one_thread: bool = False) -> np.ndarray:
 def cut_flow(flow: np.ndarray, crop: CropBox, *, picture: tuple[int, int], one_thread: bool = False) -> np.ndarray:
     """Apply the crop of ``cut_frames`` to a flow field. Mirroring changes the sign of dx.
 
-    Parameters
-    ----------
-    flow : np.ndarray [shape=(H, W, 2), dtype=float32, pixels of H x W, (dx, dy)]
-        The field. Its size may differ from the picture's.
-    crop : CropBox
-        The crop. The result is zero where the crop lies outside of the picture.
-    picture : tuple of int
-        (height, width) of the picture as it is cached, [pixels].
-    one_thread : bool
-        As in ``compose_flow``, if anything has to be scaled.
-
-    Returns
-    -------
-    np.ndarray [shape=(h, w, 2), dtype=float32, pixels of h x w, (dx, dy)]
+    The field [shape=(H, W, 2), dtype=float32, pixels of H x W, (dx, dy)] may have another size than the picture, whose
+    (height, width) as it is cached is ``picture``, [pixels]. The result [shape=(h, w, 2), dtype=float32, pixels of h x
+    w, (dx, dy)] is zero where the crop lies outside of the picture. ``one_thread`` is as in ``compose_flow``, if
+    anything has to be scaled.
 
     Examples
     --------

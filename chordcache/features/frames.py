@@ -33,8 +33,6 @@ class FramesExtractor(Extractor):
 
     Parameters
     ----------
-    name : str
-        Name of the feature.
     codec : {"jpeg", "raw", "mpeg4", "h264", "planes"}
         "jpeg" for a JPEG per frame, "raw" for RGB24 [shape=(H, W, 3), dtype=uint8], "planes" for what packets are made
         of, see ``packet_frames.joined``, which is not a setting. The others are for a packet per frame.
@@ -91,11 +89,7 @@ class FpsFilter:
     """Filter that keeps the first frame at or after each tick of a clock that starts with the first frame.
 
     All frames of a slower source are kept, and no frame is repeated. A timestamp may be 0.5 ms early, due to rounding.
-
-    Parameters
-    ----------
-    fps : float or None
-        [frames per second] at most. None keeps every frame.
+    An ``fps`` of None keeps every frame.
     """
 
     def __init__(self, fps: float | None) -> None:
@@ -185,7 +179,7 @@ def record_decoder(info: FeatureInfo) -> Callable[[int, Any], None]:
     """
     codec = info.params["codec"]
     if codec in PACKET_CODECS:
-        return packet_frames.PacketCheck(info).look
+        return packet_frames.packet_check(info)
     out = np.empty(info.shape[1:], np.uint8)
     return lambda _number, record: jpeg.decode_into(record, out) if codec == "jpeg" else None
 
@@ -225,27 +219,13 @@ def _cut_in_blocks(clip: Clip, crop: CropBox, out: np.ndarray | None) -> np.ndar
 def cut_frames(
     frames: np.ndarray, crop: CropBox, *, out: np.ndarray | None = None, one_thread: bool = False
 ) -> np.ndarray:
-    """Cut a crop out of frames, scale it, and mirror it.
+    """Cut a crop out of frames [shape=(T, H, W, 3), dtype=uint8, any channel order], scale it, and mirror it.
 
     The cut comes first, so that only the remaining pixels are scaled. The filter is linear, and antialiased when the
-    crop shrinks: see ``media.cropping.resize_pictures``.
-
-    Parameters
-    ----------
-    frames : np.ndarray [shape=(T, H, W, 3), dtype=uint8, 0 to 255]
-        Any channel order.
-    crop : CropBox
-        The crop. The result is black where the crop lies outside of the frames.
-    out : np.ndarray, optional [shape=(T, h, w, 3), dtype=uint8]
-        C-contiguous memory for the result.
-    one_thread : bool
-        Switch OpenCV's own threads off, for the whole process and from now on, if anything has to be scaled.
-
-    Returns
-    -------
-    np.ndarray [shape=(T, h, w, 3), dtype=uint8, 0 to 255]
-        ``out`` if it was given. Otherwise C-contiguous, unless mirrored. The result may share the memory of ``frames``
-        if they already have this size.
+    crop shrinks: see ``media.cropping.resize_pictures``. The result [shape=(T, h, w, 3)] is black where the crop lies
+    outside of the frames. It is in ``out``, if that is given, which must be C-contiguous. Otherwise it is C-contiguous,
+    unless mirrored, and may share the memory of ``frames`` if they already have this size. ``one_thread`` switches
+    OpenCV's own threads off, for the whole process and from now on, if anything has to be scaled.
 
     Raises
     ------

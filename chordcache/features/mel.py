@@ -48,8 +48,6 @@ class MelExtractor(Extractor):
 
     Parameters
     ----------
-    name : str
-        Name of the feature.
     sample_rate : int
         [Hz] Rate that libswresample resamples the track to.
     n_fft : int
@@ -174,43 +172,10 @@ class MelReadSide(ReadSide):
         return {"audio": np.full((info.params["n_mels"], num_rows), SILENCE_DECIBELS, np.float32)}
 
 
-def log_mel(samples: np.ndarray, window: np.ndarray, filters: Filters, hop_length: int) -> np.ndarray:
-    """Return each whole window of a signal as a row of bands. Samples that are not a number count as 0.
-
-    Parameters
-    ----------
-    samples : np.ndarray [shape=(C, num_samples), dtype=float32]
-        At least one window long.
-    window : np.ndarray
-    filters : Filters
-        See ``mel_tables.window_and_filters``.
-    hop_length : int
-        [samples]
-
-    Returns
-    -------
-    np.ndarray [shape=(C, 1 + (num_samples - n_fft) // hop_length, n_mels), dtype=float32, dB]
-    """
-    samples = np.nan_to_num(samples).clip(-MAX_AMPLITUDE, MAX_AMPLITUDE)
-    windows = np.lib.stride_tricks.sliding_window_view(samples, len(window), axis=1)[:, ::hop_length]
-    spectrum = np.fft.rfft(windows * window).astype(np.complex64)  # in float64 up to here, as in librosa
-    power = np.square(np.abs(spectrum))
-    # Compute each band alone and without BLAS: the last bits of BLAS depend on its number of threads
-    bands = np.stack([np.einsum("...k,k->...", power[..., band], weights) for band, weights in filters], axis=-1)
-    decibels: np.ndarray = 10 * np.log10(np.maximum(10 ** (SILENCE_DECIBELS / 10), bands))
-    return decibels
-
-
 class Spectrogram:
     """A log-mel-spectrogram of a signal that comes in pieces, with half a window of silence at each end.
 
-    Parameters
-    ----------
-    window : np.ndarray
-    filters : Filters
-        See ``mel_tables.window_and_filters``.
-    hop_length : int
-        [samples] 1 to n_fft.
+    ``window`` and ``filters`` are those of ``mel_tables.window_and_filters``. ``hop_length`` is 1 to n_fft [samples].
     """
 
     def __init__(self, window: np.ndarray, filters: Filters, hop_length: int) -> None:
@@ -242,7 +207,18 @@ class Spectrogram:
             yield self._rows(np.concatenate(self._waiting, axis=1))
 
     def _rows(self, signal: np.ndarray) -> np.ndarray:
-        return log_mel(signal, self._window, self._filters, self._hop_length)
+        """Return each whole window of a signal [shape=(C, n), dtype=float32] as a row of bands [dtype=float32, dB].
+
+        Samples that are not a number count as 0.
+        """
+        samples = np.nan_to_num(signal).clip(-MAX_AMPLITUDE, MAX_AMPLITUDE)
+        windows = np.lib.stride_tricks.sliding_window_view(samples, len(self._window), axis=1)[:, :: self._hop_length]
+        spectrum = np.fft.rfft(windows * self._window).astype(np.complex64)  # in float64 up to here, as in librosa
+        power = np.square(np.abs(spectrum))
+        # Compute each band alone and without BLAS: the last bits of BLAS depend on its number of threads
+        bands = [np.einsum("...k,k->...", power[..., band], weights) for band, weights in self._filters]
+        decibels: np.ndarray = 10 * np.log10(np.maximum(10 ** (SILENCE_DECIBELS / 10), np.stack(bands, axis=-1)))
+        return decibels
 
     def _silence(self, num_channels: int) -> np.ndarray:
         return np.zeros((num_channels, len(self._window) // 2), np.float32)

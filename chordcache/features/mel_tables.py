@@ -30,13 +30,7 @@ _LOG_STEP = np.log(6.4) / 27.0
 def window_and_filters(
     sample_rate: int, n_fft: int, n_mels: int, fmin: float, fmax: float | None
 ) -> tuple[np.ndarray, Filters]:
-    """Return the window and the filters that turn samples into bands. The parameters are as in ``MelExtractor``.
-
-    Returns
-    -------
-    tuple of np.ndarray [shape=(n_fft,), dtype=float64], Filters
-        The window, and the weights of each band.
-    """
+    """Return the window [shape=(n_fft,), dtype=float64] and the weights of each band. See ``MelExtractor``."""
     bands = []
     for weights in mel_weights(sample_rate, n_fft, n_mels, fmin, fmax):
         used = np.flatnonzero(weights)
@@ -61,10 +55,8 @@ def hann_window(num_samples: int) -> np.ndarray:
 def mel_weights(sample_rate: int, n_fft: int, n_mels: int, fmin: float, fmax: float | None) -> np.ndarray:
     """Return the weight of each frequency in each band: triangles of area 1 over the frequencies in Hz.
 
-    Returns
-    -------
-    np.ndarray [shape=(n_mels, 1 + n_fft // 2), dtype=float32]
-        A row is all zero if its band lies between two frequencies.
+    The result has [shape=(n_mels, 1 + n_fft // 2), dtype=float32]. A row is all zero if its band lies between two
+    frequencies.
 
     Notes
     -----

@@ -56,11 +56,6 @@ class MotionExtractor(Extractor):
     row or column instead of the last. If the stored size changes midway, the grid is resampled (to the nearest cell),
     and the vectors are scaled to the size of the first frame.
 
-    Parameters
-    ----------
-    name : str
-        Name of the feature.
-
     Notes
     -----
     Source: AVMotionVector, libavutil/motion_vector.h.
@@ -72,10 +67,8 @@ class MotionExtractor(Extractor):
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
-        from chordcache.media.motion_vectors import (  # not at the top: it loads PyAV, which readers do without
-            MOTION_VECTOR_CODECS,
-            motion_vectors,
-        )
+        # Not at the top: it loads PyAV, which readers do without
+        from chordcache.media.picture_data import MOTION_VECTOR_CODECS, motion_vectors
 
         self._codecs, self._motion_vectors = MOTION_VECTOR_CODECS, motion_vectors
         self._size: tuple[int, int] | None = None
@@ -122,11 +115,8 @@ class MotionExtractor(Extractor):
 def motion_grid(vectors: np.ndarray | None, region: tuple[int, int, int, int]) -> tuple[np.ndarray, np.ndarray]:
     """Average the vectors of each cell that have a reference in the past, by area.
 
-    Parameters
-    ----------
-    vectors : np.ndarray [shape=(n,), dtype=motion_vectors.MOTION_VECTOR] or None
-    region : tuple of int
-        [pixels] (left, top, width, height) of the shown part in the stored picture.
+    ``vectors`` [shape=(n,), dtype=picture_data.MOTION_VECTOR] may be None. ``region`` is the (left, top, width, height)
+    [pixels] of the shown part in the stored picture.
 
     Returns
     -------
@@ -239,16 +229,14 @@ def cut_motion(
     """Apply the crop of ``cut_frames`` to motion. Mirroring changes the sign of dx.
 
     A cell of the result gets the value of the source cell that holds its center. Cells are counted from the top left.
-    In a turned picture whose first row or column is partial, see ``MotionExtractor``, they may be off by one.
+    In a turned picture whose first row or column is partial, see ``MotionExtractor``, they may be off by one. The
+    result is zero, and not covered, where the crop lies outside of the picture.
 
     Parameters
     ----------
     motion : np.ndarray [shape=(T, rows, columns, 2), float, pixels of the source, (dx, dy)]
-        One vector for each block of the source.
     covered : np.ndarray [shape=(T, rows, columns), dtype=bool]
-        True where there is such a vector.
     crop : CropBox
-        The crop. The result is zero, and not covered, where the crop lies outside of the picture.
     source : tuple of int
         (height, width) of the upright source, [pixels of the source].
     picture : tuple of int

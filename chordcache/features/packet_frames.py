@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -41,36 +41,17 @@ class _Step(NamedTuple):
     """A packet to decode."""
 
     number: int
-    """Number of its frame"""
     is_first: bool
-    """True if a chain begins"""
     num_wanted: int
     """Number of times that its frame is wanted: 0 if only later frames of the chain are"""
 
 
 def iter_rgb(artefact: Artefact, info: FeatureInfo, numbers: Sequence[int], part: Rectangle) -> Iterator[np.ndarray]:
-    """Decode a part of frames, in the order of ``numbers``.
+    """Decode a part of frames [shape=(part.height, part.width, 3), dtype=uint8, RGB], in the order of ``numbers``.
 
-    Parameters
-    ----------
-    artefact : Artefact
-        An artefact that has the frames.
-    info : FeatureInfo
-        The record of the frames.
-    numbers : sequence of int
-        Row numbers in any order, repeats allowed. Ascending numbers are the fast case.
-    part : Rectangle
-        The pixels to convert to RGB. The others are decoded, but not converted.
-
-    Yields
-    ------
-    np.ndarray [shape=(part.height, part.width, 3), dtype=uint8, 0 to 255, RGB]
-        The next frame, in the same memory.
-
-    Raises
-    ------
-    DamageError
-        If a packet is not what was written, or does not give its frame.
+    Each frame is yielded in the same memory. Row numbers may come in any order, and repeat. Ascending numbers are the
+    fast case. The pixels outside of ``part`` are decoded, but not converted. Raise ``DamageError`` if a packet is
+    not what was written, or does not give its frame.
     """
     from chordcache.media.packet_decoder import to_rgb
 
@@ -90,24 +71,14 @@ def read_rgb(artefact: Artefact, info: FeatureInfo, numbers: Sequence[int], out:
         to_rgb(picture, 0, 0, out[position])
 
 
-class PacketCheck:
-    """Check that packets decode, which takes all packets of a file in order.
+def packet_check(info: FeatureInfo) -> Callable[[int, Any], None]:
+    """Return a function that decodes the packets of a file, which it takes in order. It raises ``DamageError``."""
+    decoder, gop, stride = _decoder(info), info.params["gop"], info.params["stride"]
 
-    Parameters
-    ----------
-    info : FeatureInfo
-        The record of the frames.
-    """
+    def check(number: int, packet: Any) -> None:
+        decoder.decode(number % stride, packet, is_first=first_of_chain(number, gop, stride) == number)
 
-    def __init__(self, info: FeatureInfo) -> None:
-        self._info = info
-        self._decoder = _decoder(info)
-
-    def look(self, number: int, packet: Any) -> None:
-        """Decode the next packet. Raises ``DamageError``."""
-        gop, stride = self._info.params["gop"], self._info.params["stride"]
-        is_first = first_of_chain(number, gop, stride) == number
-        self._decoder.decode(number % stride, packet, is_first=is_first)
+    return check
 
 
 def iter_pictures(artefact: Artefact, info: FeatureInfo, numbers: Sequence[int]) -> Iterator[Picture]:

@@ -35,12 +35,7 @@ class PoseExtractor(Extractor):
         x and y may lie outside the frame. z is the depth: 0 at the middle of the hips, smaller towards the camera.
         Values are NaN if no person is found, and in skipped frames.
 
-    Parameters
-    ----------
-    name : str
-        Name of the feature.
-    stride : int
-        Number of kept frames from one search for a person to the next.
+    ``stride`` is the number of kept frames from one search for a person to the next.
 
     Notes
     -----
@@ -130,18 +125,10 @@ class PoseReadSide(ReadSide):
 
 
 def cut_pose(pose: np.ndarray, crop: CropBox) -> np.ndarray:
-    """Apply the crop of ``cut_frames`` to landmarks. NaN stays NaN. Landmarks may lie outside of the result.
+    """Apply the crop of ``cut_frames`` to landmarks [shape=(T, 33, 4), dtype=float32, x, y, z in pixels, visibility].
 
-    Parameters
-    ----------
-    pose : np.ndarray [shape=(T, 33, 4), dtype=float32, x, y, z in pixels of the cached picture, visibility]
-        The upper left corner of the picture is (0, 0). z is in the unit of x.
-    crop : CropBox
-        The crop. If mirrored, left and right landmarks change places: a person's left hand is then the right hand.
-
-    Returns
-    -------
-    np.ndarray [shape=(T, 33, 4), dtype=float32, x, y, z in pixels of h x w, visibility]
+    The upper left corner of the picture is (0, 0), and z is in the unit of x. NaN stays NaN. Landmarks may lie outside
+    of the result. If mirrored, left and right landmarks change places: a person's left hand is then the right hand.
 
     Examples
     --------

@@ -104,11 +104,6 @@ class ReadSide:
 
     It serves every feature of a plug-in, because the plug-in's module is not imported where a cache is read. A subclass
     overrides what differs for its feature. It keeps no state.
-
-    Parameters
-    ----------
-    name : str
-        Name of the feature.
     """
 
     padding: ClassVar[Mapping[str, float]] = {}
@@ -124,7 +119,7 @@ class ReadSide:
     def rows(
         self, artefact: Artefact, info: FeatureInfo, array: str, numbers: Sequence[int], out: np.ndarray | None
     ) -> np.ndarray:
-        """Read rows of a feature that has one row for each frame, or between frames. Decode them.
+        """Read rows of a feature that has one row for each frame, or between frames. Decode them for ``Cache.read``.
 
         Parameters
         ----------
@@ -138,11 +133,6 @@ class ReadSide:
             Row numbers in any order, repeats allowed.
         out : np.ndarray or None
             C-contiguous memory for the result.
-
-        Returns
-        -------
-        np.ndarray [shape=(len(numbers), ...)]
-            What ``Cache.read`` returns.
         """
         return artefact.rows(array, numbers, out)
 

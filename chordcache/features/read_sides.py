@@ -24,9 +24,7 @@ BUILT_IN = {
     "waveform": BuiltIn(
         "chordcache.features.waveform:WaveformExtractor", "chordcache.features.waveform:WaveformReadSide"
     ),
-    "text": BuiltIn(
-        "chordcache.features.networks.text:TextExtractor", "chordcache.features.networks.text:TextReadSide"
-    ),
+    "text": BuiltIn("chordcache.features.networks.text:TextExtractor", "chordcache.features.read_side:ReadSide"),
     "latents": BuiltIn(
         "chordcache.features.networks.latents:LatentsExtractor",
         "chordcache.features.networks.latents_read_side:LatentsReadSide",

@@ -30,8 +30,6 @@ if TYPE_CHECKING:  # reading a cache does not load the parser of YAML
 ENTRY_POINTS = "chordcache.extractors"
 """Group of entry points in which a package names its extractors: ``name = "package.module:Class"``"""
 
-_FIELDS = ", ".join(ITEM_FIELDS)
-
 
 @dataclass(frozen=True)
 class FeatureSpec:
@@ -41,7 +39,6 @@ class FeatureSpec:
     extractor: str
     """"module:Class\""""
     arguments: Mapping[str, Any]
-    """Keyword arguments of the class"""
     params: Mapping[str, Any]
     """Arguments, and under "picture" the ``PictureConfig``. Settings that do not change the numbers have defaults"""
     fingerprint: str
@@ -50,17 +47,15 @@ class FeatureSpec:
     """True if the extractor needs sound and has its own clock"""
     needs_motion_vectors: bool
     units: Mapping[str, str]
-    """Units as in ``Extractor``"""
     uses: tuple[str, ...] = ()
     """Fields of the item that it is made of"""
     device: str = ""
     """Device of its network, or "" if it is not a ``NetworkExtractor``"""
     batch_size: int = 1
-    """Largest batch of its network"""
 
     def make(self) -> Extractor:
         """Return a new extractor, for one video. Call ``set_up`` before."""
-        extractor: Extractor = _class_of(self.name, self.extractor)(self.name, **self.arguments)
+        extractor: Extractor = extractor_class(self.name, self.extractor)(self.name, **self.arguments)
         extractor.model = connection_to(self.network).stream() if self.device else _models.get(self._model_key)
         return extractor
 
@@ -79,13 +74,7 @@ class FeatureSpec:
         )
 
     def set_up(self) -> None:
-        """Load what all videos share, if this process has not done so.
-
-        Raises
-        ------
-        UsageError
-            If it cannot be loaded.
-        """
+        """Load what all videos share, if this process has not done so. Raise ``UsageError`` if it cannot be loaded."""
         if self.device:
             connection_to(self.network)
         elif self._model_key not in _models:
@@ -104,7 +93,7 @@ _models: dict[tuple[str, str], Any] = {}
 def _set_up(name: str, extractor: str, arguments: Mapping[str, Any], device: str) -> Any:
     """Return the result of an extractor's ``setup``. Raise ``UsageError`` if it fails."""
     try:
-        return _class_of(name, extractor).setup(device, **arguments)
+        return extractor_class(name, extractor).setup(device, **arguments)
     except UsageError:
         raise
     except Exception as error:  # item boundary: a plug-in may raise anything
@@ -115,22 +104,20 @@ def _set_up(name: str, extractor: str, arguments: Mapping[str, Any], device: str
 def _load_network(name: str, extractor: str, arguments: Mapping[str, Any], device: str) -> Infer:
     """Load a network, and return the function of a batch."""
     model = _set_up(name, extractor, arguments, device)
-    return partial(_class_of(name, extractor).infer, model)
+    return partial(extractor_class(name, extractor).infer, model)
 
 
 def resolve(name: str, config: Config) -> FeatureSpec:
     """Return the specification of one of ``config.names()``.
 
-    Raises
-    ------
-    ConfigError
-        If its extractor cannot be imported, or does not accept its parameters. Also as in ``check_trusted``.
+    Raise ``ConfigError`` if its extractor cannot be imported, or does not accept its parameters, and as
+    ``check_trusted``.
     """
     section: Any = config.section(name)
     picture = config.picture.normalized()
     extractor = BUILT_IN[name].extractor if name in BUILT_IN else section.extractor
     check_trusted(name, section)
-    cls = _class_of(name, extractor)
+    cls = extractor_class(name, extractor)
     arguments = cls.arguments(section, picture) if name in BUILT_IN else dict(section.params)
     device, batch_size = _network_settings(name, cls, arguments)
     try:
@@ -138,7 +125,8 @@ def resolve(name: str, config: Config) -> FeatureSpec:
     except TypeError as error:
         raise ConfigError(f"features.{name}: '{extractor}' does not take its parameters: {error}") from None
     if not set(cls.uses) <= set(ITEM_FIELDS):
-        raise ConfigError(f"features.{name}: '{extractor}' uses {', '.join(cls.uses)}, expected some of {_FIELDS}")
+        fields = ", ".join(ITEM_FIELDS)
+        raise ConfigError(f"features.{name}: '{extractor}' uses {', '.join(cls.uses)}, expected some of {fields}")
     used: dict[str, Any] = {"picture": cls.picture_used(picture).params()}
     if cls.uses:
         used["uses"] = list(cls.uses)
@@ -193,7 +181,7 @@ def _network_settings(name: str, cls: type[Extractor], arguments: dict[str, Any]
 
 def check_requirement(spec: FeatureSpec) -> None:
     """Raise ``UsageError`` if a package that the feature needs is not installed."""
-    missing = _class_of(spec.name, spec.extractor).missing_requirement(spec.arguments)
+    missing = extractor_class(spec.name, spec.extractor).missing_requirement(spec.arguments)
     if missing is not None:
         raise UsageError(f"feature '{spec.name}': {missing}")
 
@@ -204,27 +192,11 @@ def check_gpu(spec: FeatureSpec) -> None:
         spec.network.devices()
 
 
-def extractor_class(name: str, extractor: str | None = None) -> tuple[str, type[Extractor]]:
-    """Return "module:Class" of an extractor, and the class.
+def extractor_class(name: str, extractor: str) -> Any:
+    """Return the class that "module:Class" names.
 
-    Parameters
-    ----------
-    name : str
-        Name of the feature.
-    extractor : str, optional
-        "module:Class" of a plug-in. By default the built-in extractor of that name.
-
-    Raises
-    ------
-    ConfigError
-        If the class cannot be imported, or is not an extractor.
+    Raise ``ConfigError`` for the feature ``name`` if it cannot be imported, or is not an extractor.
     """
-    reference = extractor or BUILT_IN[name].extractor
-    cls: type[Extractor] = _class_of(name, reference)
-    return reference, cls
-
-
-def _class_of(name: str, extractor: str) -> Any:
     try:
         cls = imported(extractor)
     except Exception as error:  # noqa: BLE001 # item boundary: a plug-in may raise anything

@@ -53,8 +53,6 @@ class WaveformExtractor(Extractor):
 
     Parameters
     ----------
-    name : str
-        Name of the feature.
     sample_rate : int, optional
         [Hz] Rate that libswresample resamples the track to. None keeps the rate of the first sound.
     dtype : {"float32", "int16"}

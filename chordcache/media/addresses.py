@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import Any
 
 import av
@@ -31,21 +31,10 @@ _STREAM_FORMATS = f"{CONTAINERS},hls,rtsp,mpjpeg"
 
 @contextmanager
 def open_stream(url: str, *, timeout_seconds: float) -> Iterator[Media]:
-    """Open a stream.
+    """Open a stream: http, https (a file or an HLS playlist), rtsp or rtsps; rtsp goes over TCP.
 
-    Parameters
-    ----------
-    url : str
-        http, https (a file or an HLS playlist), rtsp or rtsps; rtsp goes over TCP.
-    timeout_seconds : float
-        [seconds] Longest wait for an answer, and from one packet to the next.
-
-    Raises
-    ------
-    MediaError
-        If it cannot be opened.
-    UsageError
-        If ``url`` is not such an address.
+    ``timeout_seconds`` is the longest wait for an answer, and from one packet to the next. Raise ``MediaError`` if the
+    stream cannot be opened, and ``UsageError`` if ``url`` is not such an address.
     """
     scheme = url.partition("://")[0].lower()
     if "://" not in url or scheme not in _SCHEMES:
@@ -90,8 +79,5 @@ def _opened(name: str, device_format: str | None, options: dict[str, str], timeo
             raise MediaError("open", "io", f"the source cannot be opened: {error.strerror or error}") from None
         except ValueError as error:  # an input format that this libavdevice does not know
             raise UsageError(f"device: {error}") from None
-        media = Media(container, messages, is_file=False)
-        try:
+        with closing(Media(container, messages, is_file=False)) as media:
             yield media
-        finally:
-            media.close()

@@ -11,7 +11,7 @@ import numpy as np
 
 from chordcache import progress
 from chordcache.errors import FeatureAbsentError, MediaError, UsageError
-from chordcache.media.audio_track import SAMPLE_RATES, AudioClock, PlacedSound, Sound, is_readable
+from chordcache.media.audio_track import SAMPLE_RATES, AudioClock, PlacedSound, Sound, is_readable, paste
 from chordcache.media.demux import Media, open_media
 from chordcache.media.joints import Joints
 
@@ -29,24 +29,11 @@ _MAX_SECONDS = 3600.0
 
 
 def read_sound(path: str, start_seconds: float, duration_seconds: float, *, joints: Joints | None = None) -> np.ndarray:
-    """Decode a part of a file's audio track.
+    """Return a part of a file's audio track at its rate [shape=(num_samples, channels), dtype=float32, -1 to 1].
 
-    Parameters
-    ----------
-    path : str
-        The file.
-    start_seconds : float
-        [seconds] on the clock of the frames' ``pts_seconds``; may be before the start of the track.
-    duration_seconds : float
-        [seconds]
-    joints : Joints, optional
-        ``Media.joints`` of the file, if it was read before.
-
-    Returns
-    -------
-    np.ndarray [shape=(num_samples, channels), dtype=float32, -1 to 1]
-        ``round(duration_seconds * rate)`` samples at the track's own rate. Silence where the track has no samples or
-        its decoder refuses them.
+    These are ``round(duration_seconds * rate)`` samples, silent where the track has none or its decoder refuses them.
+    ``start_seconds`` is on the clock of the frames' ``pts_seconds``, and may be before the start of the track.
+    ``joints`` are ``Media.joints`` of the file, if it was read before.
 
     Raises
     ------
@@ -77,22 +64,11 @@ def read_sound(path: str, start_seconds: float, duration_seconds: float, *, join
 
 
 def parts_of_sound(media: Media, start_seconds: float, end_seconds: float) -> Iterator[Sound]:
-    """Decode the parts of a file's audio track that overlap with a time.
+    """Decode the parts of a file's audio track that overlap with a time [seconds, on the clock of ``pts_seconds``].
 
-    A part is what a packet decodes to, such as 21 ms of AAC. Its ends may be outside of the time.
-
-    Parameters
-    ----------
-    media : Media
-        The file, which is opened once more. It gets the decoder of the sound, with what that refused. A file without an
-        audio track yields nothing.
-    start_seconds, end_seconds : float
-        [seconds] on the clock of the frames' ``pts_seconds``.
-
-    Raises
-    ------
-    MediaError
-        If the file cannot be read.
+    A part is what a packet decodes to, such as 21 ms of AAC. Its ends may be outside of the time. The file is opened
+    once more. ``media`` gets the decoder of the sound, with what that refused. Raise ``MediaError`` if the file cannot
+    be read.
     """
     if media.audio is None:
         return
@@ -232,7 +208,7 @@ class _SoundReader:
                 if not from_start and at > 0:
                     return False
                 from_start = True
-                self._copy_at(at, piece)
+                paste(self.samples, at, piece)
                 if at + len(piece) >= len(self.samples):
                     return True
         return from_start
@@ -242,8 +218,3 @@ class _SoundReader:
         if sound.pts is None or sound.time_base is None:
             return False
         return float(sound.pts * sound.time_base) + sound.samples / sound.sample_rate < self._start_seconds
-
-    def _copy_at(self, at: int, piece: np.ndarray) -> None:
-        begin, end = max(at, 0), min(at + len(piece), len(self.samples))
-        if begin < end:
-            self.samples[begin:end] = piece[begin - at : end - at]

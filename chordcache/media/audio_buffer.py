@@ -7,18 +7,13 @@ from collections import deque
 import av
 import numpy as np
 
-from chordcache.media.audio_track import SAMPLE_RATES, PlacedSound, Sound, is_readable
+from chordcache.media.audio_track import SAMPLE_RATES, PlacedSound, Sound, is_readable, paste
 
 
 class AudioBuffer:
-    """A bounded buffer of decoded sound. Older sound is dropped.
+    """A bounded buffer of decoded sound, at most ``max_seconds``. Older sound is dropped.
 
-    Parameters
-    ----------
-    track : av.AudioStream
-        The track of the sound. Its rate must be in ``SAMPLE_RATES``.
-    max_seconds : float
-        [seconds] Length of the sound that is kept.
+    The rate of the track must be in ``SAMPLE_RATES``.
     """
 
     def __init__(self, track: av.AudioStream, max_seconds: float) -> None:
@@ -69,17 +64,12 @@ class AudioBuffer:
         return self._placed.start_seconds + self._pieces[0][0] / self.sample_rate
 
     def samples(self, start_seconds: float, duration_seconds: float) -> np.ndarray:
-        """Return the sound that begins at a time, with silence where the buffer has none.
+        """Return the sound that begins at a time [shape=(num_samples, channels), dtype=float32, -1 to 1].
 
-        Returns
-        -------
-        np.ndarray [shape=(num_samples, channels), dtype=float32, -1 to 1]
+        There is silence where the buffer has none.
         """
         out = np.zeros((round(duration_seconds * self.sample_rate), self._num_channels), np.float32)
         first = round((self._placed.start_seconds - start_seconds) * self.sample_rate)
         for number, piece in self._pieces:
-            at = first + number
-            begin, end = max(at, 0), min(at + len(piece), len(out))
-            if begin < end:
-                out[begin:end] = piece[begin - at : end - at]
+            paste(out, first + number, piece)
         return out

@@ -44,6 +44,13 @@ def is_readable(sound: Sound) -> bool:
     return bool(sound.samples) and sound.sample_rate in SAMPLE_RATES
 
 
+def paste(samples: np.ndarray, at: int, piece: np.ndarray) -> None:
+    """Copy a piece into samples [shape=(n, channels)], the first to ``at``. What lies outside of them is left out."""
+    begin, end = max(at, 0), min(at + len(piece), len(samples))
+    if begin < end:
+        samples[begin:end] = piece[begin - at : end - at]
+
+
 class Placed(NamedTuple):
     """A part of the sound with its place in the signal."""
 
@@ -160,16 +167,9 @@ class AudioClock:
 
 
 class PlacedSound:
-    """Decoded sound at its own rate, with the place of each piece in the signal.
+    """Decoded sound at one rate [Hz] and with one set of channels, with the place of each piece in the signal.
 
-    Parameters
-    ----------
-    layout : av.AudioLayout
-        Channels of the pieces.
-    sample_rate : int
-        [Hz] of the pieces.
-    clock : AudioClock, optional
-        Clock that places the first sound. By default, its first sample is sample 0.
+    ``clock`` places the first sound. By default, its first sample is sample 0.
     """
 
     def __init__(self, layout: av.AudioLayout, sample_rate: int, clock: AudioClock | None = None) -> None:
@@ -208,14 +208,8 @@ class AudioTrack:
     """Decoded sound as one signal: one rate, one set of channels, and a clock that is right from end to end.
 
     The signal is made in the runs of an ``AudioClock``. If a run begins later than the signal ends, silence fills the
-    gap. If it begins earlier, its start is cut off.
-
-    Parameters
-    ----------
-    sample_rate : int, optional
-        [Hz] of the signal. None takes the rate of the first sound.
-    mono : bool
-        Mix all channels into one.
+    gap. If it begins earlier, its start is cut off. A ``sample_rate`` [Hz] of None is that of the first sound. ``mono``
+    mixes all channels into one.
     """
 
     def __init__(self, sample_rate: int | None, *, mono: bool) -> None:

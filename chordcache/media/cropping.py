@@ -64,10 +64,7 @@ def check_pixels(out: np.ndarray, size: tuple[int, ...]) -> None:
 class CropBox:
     """A rectangle of the cached picture. It is cut out, then scaled, then mirrored.
 
-    Raises
-    ------
-    UsageError
-        If the rectangle or the result does not have a pixel.
+    Raise ``UsageError`` if the rectangle or the result does not have a pixel.
     """
 
     top: int
@@ -161,14 +158,8 @@ def resize_pictures(pictures: np.ndarray, out: np.ndarray, one_thread: bool) -> 
     with three taps, or five above 2, so that both steps are nearly a triangle as wide as the shrink. Above 4, pictures
     are first shrunk by area to between 2 and 4 times the size.
 
-    Parameters
-    ----------
-    pictures : np.ndarray [shape=(n, H, W, C), dtype=uint8, 0 to 255]
-        Rows may be strided, so that a crop need not be copied.
-    out : np.ndarray [shape=(n, h, w, C), dtype=uint8]
-        C-contiguous memory that is filled.
-    one_thread : bool
-        See ``load_opencv``.
+    ``pictures`` [shape=(n, H, W, C), dtype=uint8] may have strided rows, so that a crop need not be copied. ``out``
+    [shape=(n, h, w, C), dtype=uint8] is C-contiguous memory that is filled.
 
     Notes
     -----

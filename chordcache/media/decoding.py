@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from fractions import Fraction
 
 import av
 
@@ -13,10 +15,8 @@ from chordcache.errors import MediaError
 from chordcache.media.audio_track import Sound
 from chordcache.media.checks.faults import Faults
 from chordcache.media.checks.packet_check import Role
-from chordcache.media.demux import Media
+from chordcache.media.demux import LastFrame, Media
 from chordcache.media.joints import JOINABLE
-from chordcache.media.last_frame import LastFrame
-from chordcache.media.timestamps import Clock
 from chordcache.records import DamageFacts
 
 _SOUND_SECONDS = 10.0
@@ -41,14 +41,7 @@ class DecodedFrame:
 class Decoding:
     """Decoder of packets as they are demuxed, which keeps account of the frames that they promise.
 
-    Parameters
-    ----------
-    media : Media
-        The file that the packets come from.
-    faults : Faults
-        Gets the faults that are found.
-    motion_vectors : bool
-        If True, ask the decoder for its motion vectors.
+    ``faults`` gets the faults that are found.
     """
 
     def __init__(self, media: Media, faults: Faults, *, motion_vectors: bool = False) -> None:
@@ -56,7 +49,7 @@ class Decoding:
         self._faults = faults
         self._decoder = media.video_decoder(motion_vectors=motion_vectors)
         self.check = media.packet_check(is_thorough=True)
-        self._clock = Clock(media)
+        self._clock = _Clock(media)
         self._num_sent = 0
         self._promised: dict[int, int | None] = {}
         """Presentation times of packets whose frames have not come yet, by number of the packet"""
@@ -167,10 +160,7 @@ class Decoding:
     def settle(self) -> None:
         """Count the frames that did not come, after the last packet.
 
-        Raises
-        ------
-        MediaError
-            ``no-frames`` if no frame came, and no fault is known.
+        Raise ``MediaError``, ``no-frames``, if no frame came, and no fault is known.
         """
         lost = self.lost()
         self._num_leading = len(self._promised) - len(lost)
@@ -204,6 +194,45 @@ class Decoding:
         return "decode", f"the first at {min(seconds):.3f} s; the decoder says nothing about it"
 
 
+class _Clock:
+    """Clock that gives decoded pictures their presentation time."""
+
+    def __init__(self, media: Media) -> None:
+        self._media = media
+        time_base = media.require_video().time_base or Fraction(1)
+        self._ticks, self._per_second = time_base.numerator, time_base.denominator
+        self._frame_seconds = float(media.frame_seconds)
+        self._due: deque[int | None] = deque()
+        """Decoding times of packets whose frames have not come out yet"""
+        self._next_seconds = 0.0
+
+    def expect(self, packet: av.Packet[av.VideoStream]) -> None:
+        """Note a packet that a frame will come out of."""
+        if self._media.timestamp_source == "dts":
+            self._due.append(packet.dts)
+
+    def pass_over(self, packet: av.Packet[av.VideoStream]) -> None:
+        """Note a packet that yields no frame, although its frame was to be shown before all expected ones."""
+        if self._media.timestamp_source == "dts":
+            self._due.append(packet.dts)
+            self._due.popleft()
+
+    def time_of(self, picture: av.VideoFrame) -> float:
+        """Return the time of the next picture [seconds].
+
+        B-frames delay the decoder, not the pictures. If packets have decoding times only, frame n is shown when packet
+        n is due.
+        """
+        stamp = picture.pts if self._media.timestamp_source == "pts" else self._due.popleft() if self._due else None
+        seconds = self._next_seconds if stamp is None else self.seconds(stamp)
+        self._next_seconds = seconds + self._frame_seconds
+        return seconds
+
+    def seconds(self, stamp: int) -> float:
+        """Convert a time of the track [ticks] to [seconds]."""
+        return stamp * self._ticks / self._per_second
+
+
 def decode_frames(
     media: Media,
     *,
@@ -212,17 +241,10 @@ def decode_frames(
 ) -> Iterator[DecodedFrame]:
     """Decode every frame that is to be shown, in presentation order, on one thread, from the start of the file.
 
-    After a fault is found, no more frames are yielded. The rest of the file is still decoded, to count the lost
-    frames. If ``media.damage`` is known, frames are yielded up to it.
-
-    Parameters
-    ----------
-    media : Media
-        The file.
-    motion_vectors : bool
-        If True, ask the decoder for its motion vectors, as side data of the pictures.
-    on_sound : callable, optional
-        Gets the audio track, decoded in the same pass. Packets that its decoder refuses are skipped, as in players.
+    After a fault is found, no more frames are yielded. The rest of the file is still decoded, to count the lost frames.
+    If ``media.damage`` is known, frames are yielded up to it. With ``motion_vectors``, pictures have those as side
+    data. ``on_sound`` gets the audio track, decoded in the same pass. Packets that its decoder refuses are skipped, as
+    in players.
 
     Raises
     ------
@@ -253,19 +275,8 @@ def decode_frames(
 def decode_from(media: Media, entry_pts: int | None, *, motion_vectors: bool = False) -> Iterator[DecodedFrame]:
     """Decode from a keyframe on, in a file whose packets were all checked before.
 
-    Parameters
-    ----------
-    media : Media
-        The file.
-    entry_pts : int or None
-        As in ``Media.packets_from``.
-    motion_vectors : bool
-        As in ``decode_frames``. The first pass over an open file decides.
-
-    Raises
-    ------
-    MediaError
-        ``decode`` before the first frame that may be wrong.
+    ``entry_pts`` is as in ``Media.packets_from``, ``motion_vectors`` as in ``decode_frames``. The first pass over an
+    open file decides. Raise ``MediaError``, ``decode``, before the first frame that may be wrong.
     """
     faults = Faults()
     decoding = Decoding(media, faults, motion_vectors=motion_vectors)
@@ -287,10 +298,7 @@ def _frames_before(
 ) -> Iterator[DecodedFrame]:
     """Decode a damaged file up to its damage. Later packets are only read as far as sound needs it.
 
-    Raises
-    ------
-    MediaError
-        ``changed`` if the file shows fewer frames than when its damage was found.
+    Raise ``MediaError``, ``changed``, if the file shows fewer frames than when its damage was found.
     """
     faults = Faults()
     decoding = Decoding(media, faults, motion_vectors=motion_vectors)

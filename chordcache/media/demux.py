@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from fractions import Fraction
 from functools import partial
 from typing import Any
@@ -22,13 +22,41 @@ from chordcache.media.checks.truncation import may_end_anywhere
 from chordcache.media.containers import best_audio, best_video, is_listed_key, open_container, refuse_unshowable
 from chordcache.media.ffmpeg_log import LogMessage, capture, first_serious, reason_of
 from chordcache.media.joints import JOINABLE, Joints, Part, find_joints, on_one_clock, whole_units
-from chordcache.media.last_frame import LastFrame
 from chordcache.media.sound_decoder import SoundDecoder
 from chordcache.media.video_decoder import VideoDecoder
 from chordcache.records import DamageFacts
 
 _FALLBACK_FPS = Fraction(25)
 """Rate that libavformat assumes for raw streams that state none"""
+
+LONG_STEPS = Fraction(3, 2)
+"""Least duration of a frame that stands for longer than others, in usual steps"""
+
+
+class LastFrame:
+    """The packet that is shown last, and the time for which its picture stands."""
+
+    def __init__(self) -> None:
+        self._pts = self._ticks = -1
+
+    def see(self, packet: av.Packet[av.VideoStream]) -> None:
+        """Take the next packet of the video track.
+
+        A container states durations between decoding times. They are those of pictures only where no packet follows.
+        """
+        if packet.pts is None or packet.is_discard:
+            return
+        self._ticks = (packet.duration or 0) if packet.pts > self._pts else 0
+        self._pts = max(self._pts, packet.pts)
+
+    def long_seconds(self, unit: Fraction, end_seconds: Fraction, step_seconds: Fraction) -> Fraction:
+        """Return the duration that the container states for it, up to the end of the file.
+
+        Return 0 if it is not longer than a frame of ``step_seconds``. Containers round, and guess. ``unit`` is the
+        duration of a tick [seconds].
+        """
+        stated = min(self._ticks * unit, end_seconds - self._pts * unit)
+        return stated if stated > LONG_STEPS * step_seconds else Fraction(0)
 
 
 class Media:
@@ -158,15 +186,8 @@ class Media:
     def shown_packets(self, *, is_thorough: bool) -> Iterator[tuple[av.Packet[av.VideoStream], PacketCheck]]:
         """Demux the video track from start to end, without decoding; yield the packets that each promise a frame.
 
-        Parameters
-        ----------
-        is_thorough : bool
-            See ``PacketCheck``.
-
-        Raises
-        ------
-        MediaError
-            At the end: if the container reports damage, or ends too early; ``no-frames`` if no packet was yielded.
+        Raise ``MediaError`` at the end: if the container reports damage, or ends too early; ``no-frames`` if no packet
+        was yielded.
         """
         faults = Faults()
         check = self.packet_check(is_thorough=is_thorough)
@@ -189,14 +210,9 @@ class Media:
     ) -> Iterator[av.Packet[av.VideoStream]]:
         """Demux from the start up to and with the empty packet that flushes the decoder, and set ``timestamp_source``.
 
-        Parameters
-        ----------
-        faults : Faults
-            Gets what the container reports: messages, marks on packets, an end that comes too early.
-        check : PacketCheck
-            Judges the packets that are yielded. Parsers report errors in those before the first keyframe.
-        on_sound : callable, optional
-            Gets the decoded audio track, as its packets are read.
+        ``faults`` gets what the container reports: messages, marks on packets, an end that comes too early. ``check``
+        judges the packets that are yielded. Parsers report errors in those before the first keyframe. ``on_sound`` gets
+        the decoded audio track, as its packets are read.
         """
         if self._opening_fault:
             faults.add("decode", f"when it was opened: {self._opening_fault}")
@@ -289,16 +305,9 @@ class Media:
     def packets_from(self, entry_pts: int | None) -> Iterator[av.Packet[av.VideoStream]]:
         """Demux the video track from a keyframe on, in a file whose packets were all checked before.
 
-        Parameters
-        ----------
-        entry_pts : int or None
-            [ticks] Time of the keyframe to begin with. The current position of the file must be before it. If another
-            keyframe comes first, no packets are yielded. None begins at the current position of the file.
-
-        Raises
-        ------
-        MediaError
-            If a packet cannot be read.
+        ``entry_pts`` [ticks] is the time of the keyframe to begin with. The current position of the file must be before
+        it. If another keyframe comes first, no packets are yielded. None begins at the current position of the file.
+        Raise ``MediaError`` if a packet cannot be read.
         """
         is_first = True
         try:
@@ -339,31 +348,19 @@ class Media:
 @contextmanager
 def open_media(path: str, joints: Joints | None = None) -> Iterator[Media]:
     """Open a media file from an unknown author. Collect FFmpeg's messages until it is closed. See ``hold_media``."""
-    with capture() as messages:
-        media = Media(open_container(path, messages), messages, joints=joints)
-        try:
-            yield media
-        finally:
-            media.close()
+    with capture() as messages, closing(Media(open_container(path, messages), messages, joints=joints)) as media:
+        yield media
 
 
 def hold_media(path: str, joints: Joints | None = None) -> Media:
     """Open a media file from an unknown author and keep it open. Every later read must run inside ``capture``.
 
     The format whitelist keeps a playlist that calls itself .mp4 from opening other files and addresses. The absolute
-    path keeps a name like ``http:x.mp4`` from being used as an address.
+    path keeps a name like ``http:x.mp4`` from being used as an address. ``path`` is the ``place`` of an
+    ``open_source``, which stays open as long as the container. ``joints`` are the recordings that were joined in the
+    file, if it was read before.
 
-    Parameters
-    ----------
-    path : str
-        ``place`` of an ``open_source``, which stays open as long as the container.
-    joints : Joints, optional
-        Recordings that were joined in the file, if it was read before.
-
-    Raises
-    ------
-    MediaError
-        If it is not a media file, or is of a format that is not allowed.
+    Raise ``MediaError`` if it is not a media file, or is of a format that is not allowed.
     """
     with capture() as messages:
         return Media(open_container(path, messages), messages, joints=joints)

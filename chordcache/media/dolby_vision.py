@@ -27,16 +27,9 @@ _MAX_HEAD_BYTES = 1 << 20
 def incompatible_profile(path: str, format_name: str, track_id: int) -> int | None:
     """Return the Dolby Vision profile of a video track if its pictures cannot be shown as SDR, PQ or HLG.
 
-    None if there is another profile, or none, or in other containers than MP4, Matroska and MPEG-TS.
-
-    Parameters
-    ----------
-    path : str
-        The file.
-    format_name : str
-        libavformat's name of its format.
-    track_id : int
-        Number of the track in an MP4, or its PID. In Matroska, the first configuration counts.
+    None if there is another profile, or none, or in other containers than MP4, Matroska and MPEG-TS. ``format_name`` is
+    libavformat's name of the format. ``track_id`` is the number of the track in an MP4, or its PID. In Matroska, the
+    first configuration counts.
 
     Notes
     -----

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from fractions import Fraction
 from itertools import chain
-from typing import Generic, TypeVar
+from typing import Generic, Self, TypeVar
 
 import numpy as np
 
@@ -27,12 +27,8 @@ _NANOSECOND = Fraction(1, 10**9)
 class FrameReader(Generic[Picture]):
     """Reader of the pictures from a running decoder, in the order in which they are shown.
 
-    Parameters
-    ----------
-    pictures : iterator of (int or None, Picture)
-        Pictures with their frame numbers. The number is None for a time at which no frame should be shown.
-    first : int
-        Number of the first frame that can be decoded completely.
+    ``pictures`` come with their frame numbers, None for a time at which no frame should be shown. ``first`` is the
+    number of the first frame that can be decoded completely.
     """
 
     def __init__(self, pictures: Iterator[tuple[int | None, Picture]], first: int) -> None:
@@ -41,21 +37,15 @@ class FrameReader(Generic[Picture]):
         """Number of the next frame"""
 
     def advance(self, number: int) -> Picture:
-        """Return the picture of a later frame.
-
-        Raises
-        ------
-        MediaError
-            If the frame does not come, or another frame comes in its place.
-        """
-        for found, picture in self._pictures:
-            if found is not None and found < self.next:
+        """Return the picture of a later frame. Raise ``MediaError`` if it does not come, or another one does."""
+        for shown, picture in self._pictures:
+            if shown is not None and shown < self.next:
                 continue  # shown before the keyframe that decoding began at, and needs older frames
-            if found != self.next:
+            if shown != self.next:
                 what = f"frame {self.next} does not come out of the decoder when its packet says so"
                 raise MediaError("decode", "decode", what, self.next)
             self.next += 1
-            if found == number:
+            if shown == number:
                 return picture
         raise MediaError("decode", "short", f"frame {number} cannot be decoded", self.next)
 
@@ -67,10 +57,10 @@ class ExactFrames:
     end of the last request. A file whose frames cannot be distinguished by their time is decoded once when it is
     opened, and from its start whenever a request goes back.
 
-    Parameters
-    ----------
-    path : str
-        The file.
+    Raises
+    ------
+    MediaError
+        If the file cannot be opened, or its packets are damaged.
 
     Attributes
     ----------
@@ -80,11 +70,6 @@ class ExactFrames:
         The time of each frame, and the frame at which decoding begins for it.
     sequential_reason : str | None
         Reason why frames can only be counted from the start.
-
-    Raises
-    ------
-    MediaError
-        If the file cannot be opened, or its packets are damaged.
     """
 
     def __init__(self, path: str) -> None:
@@ -99,7 +84,7 @@ class ExactFrames:
             self.media.close()
             raise
 
-    def __enter__(self) -> ExactFrames:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -110,19 +95,10 @@ class ExactFrames:
         self.media.close()
 
     def frame(self, number: int, *, motion_vectors: bool = False) -> DecodedFrame:
-        """Decode a frame.
+        """Decode the frame of this number in presentation order. Ascending numbers take one decode.
 
-        Parameters
-        ----------
-        number : int
-            Number of the frame in presentation order.
-        motion_vectors : bool
-            True to ask the decoder for its motion vectors. The first request decides.
-
-        Raises
-        ------
-        MediaError
-            If the frame cannot be decoded, or another one comes in its place.
+        The first request decides whether the decoder is asked for motion vectors. Raise ``MediaError`` if the frame
+        cannot be decoded, or another one comes in its place.
         """
         seek_frame = int(self.frame_index.seek_frames[number])
         reader, self._frame_reader = self._frame_reader, None  # not continued after an error

@@ -71,12 +71,7 @@ def capture() -> Iterator[list[LogMessage]]:
 def first_serious(messages: Sequence[LogMessage], *, besides: Collection[str] = ()) -> str | None:
     """Return the first message that reports damage, such as "hevc: Could not find ref with POC 12".
 
-    Parameters
-    ----------
-    messages : sequence of LogMessage
-        The messages.
-    besides : collection of str
-        Names of the sources whose messages are ignored.
+    Messages of the sources ``besides`` are ignored.
     """
     for _, source, text in messages:
         if source not in (*_PARSERS, *besides) and not _HARMLESS.search(text):

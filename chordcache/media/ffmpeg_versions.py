@@ -6,10 +6,7 @@ from __future__ import annotations
 def describe() -> str:
     """Return the versions as text, such as "8.0 (libavcodec 62.11.100, libavformat 62.3.100)".
 
-    Raises
-    ------
-    ImportError
-        If PyAV is not installed, or cannot load its libraries.
+    Raise ``ImportError`` if PyAV is not installed, or cannot load its libraries.
     """
     import av
 

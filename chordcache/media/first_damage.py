@@ -22,26 +22,14 @@ def may_trim(error: MediaError) -> bool:
 
 
 def survey(media: Media) -> DamageFacts | None:
-    """Decode a damaged file from start to end, and count the frames before its first damage.
+    """Decode a damaged file, newly opened, from start to end, and count the frames before its first damage.
 
     Damage seldom begins where it is reported: a decoder may take the first wrong bytes for a valid picture, and the
     later pictures of a group refer to it. The count ends at the group of pictures in which the first report is. If the
     file is only cut off at its end, it ends before the packets that the cut may concern.
 
-    Parameters
-    ----------
-    media : Media
-        The file, newly opened.
-
-    Returns
-    -------
-    DamageFacts or None
-        None if the place of the damage is unknown, or no frame is before it.
-
-    Raises
-    ------
-    MediaError
-        If no frame can be decoded.
+    Return None if the place of the damage is unknown, or no frame is before it. Raise ``MediaError`` if no frame can be
+    decoded.
     """
     track = _Track(media)
     track.read()

@@ -52,20 +52,11 @@ class FrameIndex:
 
 
 def seek_frames_of(pts: ArrayLike, keys: ArrayLike) -> np.ndarray:
-    """Return the frame at which decoding has to begin, for each frame.
+    """Return the frame at which decoding has to begin, for each frame [shape=(T,), dtype=int64].
 
-    Parameters
-    ----------
-    pts : array_like of int
-        Times of all frames, ascending.
-    keys : array_like of int
-        Presentation times of the keyframes at which decoding can begin, in decode order. A keyframe counts only for
-        frames that are shown at its time or later. Frames that are stored after it and shown before it may need older
-        frames.
-
-    Returns
-    -------
-    np.ndarray [shape=(T,), dtype=int64]
+    ``pts`` are the times of all frames, ascending. ``keys`` are the presentation times of the keyframes at which
+    decoding can begin, in decode order. A keyframe counts only for frames that are shown at its time or later. Frames
+    that are stored after it and shown before it may need older frames.
 
     Examples
     --------
@@ -82,10 +73,8 @@ def seek_frames_of(pts: ArrayLike, keys: ArrayLike) -> np.ndarray:
 def read_frame_index(media: Media) -> FrameIndex:
     """Demux a file from its current position to its end, without decoding.
 
-    Raises
-    ------
-    MediaError
-        ``clock`` if two frames cannot be distinguished by their time; otherwise as ``Media.shown_packets``.
+    Raise ``MediaError``, ``clock``, if two frames cannot be distinguished by their time; otherwise as
+    ``Media.shown_packets``.
     """
     video = media.require_video()
     shown: list[int] = []

@@ -18,12 +18,7 @@ def evenly_spread(length: int, count: int) -> np.ndarray:
 def frame_numbers(indices: Sequence[int] | np.ndarray, num_frames: int | None, owner: str) -> list[int]:
     """Return the argument ``indices`` as a list of frame numbers. See ``check_frame_numbers``.
 
-    Raises
-    ------
-    UsageError
-        If ``indices`` is not one list of integers. numpy would turn 1.5, or a mask, into numbers.
-    IndexError
-        If a number is out of range.
+    Raise ``UsageError`` if it is not one list of integers. numpy would turn 1.5, or a mask, into numbers.
     """
     chosen = np.asarray(indices)
     if chosen.ndim != 1 or (chosen.size and chosen.dtype.kind not in "iu"):
@@ -36,18 +31,10 @@ def frame_numbers(indices: Sequence[int] | np.ndarray, num_frames: int | None, o
 
 
 def check_frame_numbers(name: str, values: Iterable[int], num_frames: int | None, owner: str) -> None:
-    """Raise ``IndexError`` for the first number that is not in [0, num_frames).
+    """Raise ``IndexError`` for the first number that is not in [0, num_frames), None if more frames are to come.
 
-    Parameters
-    ----------
-    name : str
-        Parameter that holds the numbers, for the message.
-    values : iterable of int
-        The numbers.
-    num_frames : int or None
-        Number of frames, None if more are to come.
-    owner : str
-        Owner of the frames, for the message, such as "video 'k'".
+    ``name`` is the parameter that holds the numbers, and ``owner`` has the frames, such as "video 'k'", for the
+    message.
     """
     stop = math.inf if num_frames is None else num_frames
     for value in values:

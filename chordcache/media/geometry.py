@@ -44,13 +44,9 @@ class Orientation:
 
 
 def orientation_of_matrix(matrix: tuple[int, ...]) -> Orientation:
-    """Read a display matrix.
+    """Read a display matrix (a, b, u, c, d, v, x, y, w): a point (p, q) is shown at (a p + c q, b p + d q).
 
-    Parameters
-    ----------
-    matrix : tuple of int
-        Nine numbers (a, b, u, c, d, v, x, y, w): a point (p, q) is shown at (a p + c q, b p + d q). Angles that are
-        not a multiple of 90 degrees count as 0, as in ffmpeg's players.
+    Angles that are not a multiple of 90 degrees count as 0, as in ffmpeg's players.
 
     Notes
     -----
@@ -137,23 +133,10 @@ def centered(length: int, share: float, step: int) -> tuple[int, int]:
 
 
 def expected_shape(picture: PictureConfig, width: int, height: int, num_frames: float) -> tuple[int, int, float]:
-    """Return the size and the number of frames that an item will have in a cache.
+    """Return width, height [pixels] and number of frames of an item in a cache; zeros if it fills no bucket.
 
-    Parameters
-    ----------
-    picture : PictureConfig
-        Settings of the pictures.
-    width, height : int
-        [pixels] of the displayed source.
-    num_frames : float
-        Number of frames of the item after ``fps``, which may be an estimate.
-
-    Returns
-    -------
-    width, height : int
-        [pixels] 0 if the item does not fill a bucket.
-    num_frames : float
-        Likewise.
+    ``width`` and ``height`` are those of the displayed source. ``num_frames`` is the number after ``fps``, which may be
+    an estimate.
     """
     if picture.buckets is None:
         return *scaled_size(width, height, picture.short_side), num_frames

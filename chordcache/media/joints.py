@@ -54,14 +54,8 @@ def find_joints(tracks: Sequence[int], frame_seconds: Fraction, reopen: Callable
     minutes. Its pictures continue one frame after those of the recording before. If only the sound is set back, they
     keep their distance. Its sound is moved as far as its pictures.
 
-    Parameters
-    ----------
-    tracks : sequence of int
-        Indexes of the track of pictures, and of that of sound if there is one.
-    frame_seconds : Fraction
-        [seconds] Duration of a frame.
-    reopen : callable
-        Opens the file again.
+    ``tracks`` are the indexes of the track of pictures, and of that of sound if there is one. ``reopen`` opens the file
+    again.
     """
     with capture():  # what the container reports is judged when the file is decoded
         packets = _read(reopen, tracks)

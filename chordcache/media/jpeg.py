@@ -17,19 +17,9 @@ _BLOCK_PX = 16
 
 
 def encode_planes(y: np.ndarray, u: np.ndarray, v: np.ndarray, *, quality: int) -> bytes:
-    """Compress full-range BT.601 YUV planes without a conversion.
+    """Compress full-range BT.601 YUV planes to a JFIF file, without a conversion. ``quality`` is 1 to 100.
 
-    Parameters
-    ----------
-    y, u, v : np.ndarray [shape=(H, W), (H/2, W/2), (H/2, W/2), dtype=uint8, 0 to 255]
-        May be strided.
-    quality : int
-        1 to 100.
-
-    Returns
-    -------
-    bytes
-        A JFIF file.
+    The planes [shape=(H, W), (H/2, W/2), (H/2, W/2), dtype=uint8, 0 to 255] may be strided.
     """
     data: bytes = simplejpeg.encode_jpeg_yuv_planes(*map(_packed_rows, (y, u, v)), quality=quality)
     return data
@@ -41,21 +31,9 @@ def _packed_rows(plane: np.ndarray) -> np.ndarray:
 
 
 def decode_into(data: Any, out: np.ndarray) -> None:
-    """Decompress a JPEG directly into ``out``.
+    """Decompress a JPEG, a JFIF file, into a contiguous array [shape=(H, W, 3), dtype=uint8, 0 to 255, RGB].
 
-    Parameters
-    ----------
-    data : bytes-like
-        A JFIF file.
-    out : np.ndarray [shape=(H, W, 3), dtype=uint8, 0 to 255, RGB]
-        Contiguous array that is filled.
-
-    Raises
-    ------
-    DamageError
-        If the data is not a JPEG, or has another size.
-    UsageError
-        If ``out`` is another kind of array.
+    Raise ``DamageError`` if the data is not a JPEG, or has another size, and ``UsageError`` for another kind of array.
     """
     check_pixels(out, out.shape[:2])
     try:
@@ -84,23 +62,9 @@ def region_around(part: Rectangle, picture: tuple[int, int]) -> Rectangle | None
 def decode_region_into(data: Any, region: Rectangle, picture: tuple[int, int], out: np.ndarray) -> None:
     """Decompress a region of a JPEG directly into ``out``. All but its outer columns equal those of ``decode_into``.
 
-    Parameters
-    ----------
-    data : bytes-like
-        A JFIF file.
-    region : Rectangle
-        What ``region_around`` returned.
-    picture : tuple of int
-        (height, width) of the JPEG, [pixels].
-    out : np.ndarray [shape=(region.height, region.width, 3), dtype=uint8, 0 to 255, RGB]
-        Contiguous array that is filled.
-
-    Raises
-    ------
-    DamageError
-        If the data is not a JPEG, or has another size.
-    UsageError
-        If ``out`` is another kind of array.
+    ``region`` is what ``region_around`` returned, and ``picture`` the (height, width) of the JPEG, [pixels]. ``out``
+    [shape=(region.height, region.width, 3), dtype=uint8, 0 to 255, RGB] is a contiguous array. Raises as
+    ``decode_into``.
     """
     decoder = _part_decoder()
     if decoder is None or not decoder.decode(data, picture, region, out):

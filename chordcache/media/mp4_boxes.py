@@ -27,7 +27,6 @@ class BoxHeader(NamedTuple):
 
     kind: bytes
     body: int
-    """Begin of the body"""
     end: int
     """End of the box, which may be beyond the end of its parent"""
 
@@ -35,19 +34,11 @@ class BoxHeader(NamedTuple):
 def box_headers(
     read: Callable[[int], bytes | memoryview], start: int, stop: int, *, max_boxes: int = _MAX_BOXES
 ) -> Iterator[BoxHeader]:
-    """Yield the headers of the boxes that follow each other in a range [start, stop).
+    """Yield the headers of the boxes that follow each other in a range [start, stop), [bytes], at most ``max_boxes``.
 
     The headers end at the first box that is not whole: one that is shorter than its header, or reaches beyond the
     range. The latter is still yielded. Nesting is left to the caller, so that it cannot be deeper than expected.
-
-    Parameters
-    ----------
-    read : callable
-        Function that returns up to 16 bytes from a position on, and fewer only at the end of the data.
-    start, stop : int
-        [bytes] Range of the boxes.
-    max_boxes : int
-        Most headers that are yielded.
+    ``read`` returns up to 16 bytes from a position on, and fewer only at the end of the data.
 
     Notes
     -----
@@ -74,41 +65,27 @@ def box_headers(
 
 
 def display_matrices(path: str) -> dict[int, tuple[int, ...]]:
-    """Read the display matrix of each track.
+    """Return the display matrix of each track by its id: nine numbers (a, b, u, c, d, v, x, y, w) of its header.
 
-    Returns
-    -------
-    dict of int to tuple of int
-        Nine numbers (a, b, u, c, d, v, x, y, w) of a track's header, by track id. Tracks that cannot be read are
-        missing.
-
-    Notes
-    -----
-    Source: ISO/IEC 14496-12, 8.3.2 (tkhd).
+    Tracks that cannot be read are missing (ISO/IEC 14496-12, 8.3.2, tkhd).
     """
     matrices = {}
     with opened(path) as file:
-        end = file.seek(0, 2)
-        for moov in _boxes(file, 0, end, b"moov"):
-            for trak in _boxes(file, *moov, b"trak"):
-                for start, stop in _boxes(file, *trak, b"tkhd"):
-                    file.seek(start)
-                    body = file.read(min(stop - start, 96))
-                    # version and flags 4, then 5 fields (two of them 8 bytes wide in version 1), then 16 bytes
-                    id_at, matrix_at = (20, 52) if body[:1] == b"\x01" else (12, 40)
-                    if len(body) >= matrix_at + 36:
-                        (track_id,) = struct.unpack_from(">I", body, id_at)
-                        matrices[track_id] = struct.unpack_from(">9i", body, matrix_at)
+        for start, stop in _inside(file, _whole(file), b"moov", b"trak", b"tkhd"):
+            file.seek(start)
+            body = file.read(min(stop - start, 96))
+            # version and flags 4, then 5 fields (two of them 8 bytes wide in version 1), then 16 bytes
+            id_at, matrix_at = (20, 52) if body[:1] == b"\x01" else (12, 40)
+            if len(body) >= matrix_at + 36:
+                (track_id,) = struct.unpack_from(">I", body, id_at)
+                matrices[track_id] = struct.unpack_from(">9i", body, matrix_at)
     return matrices
 
 
 def has_encrypted_video(path: str) -> bool:
     """Return whether the sample description of a video track says that it is encrypted (ISO/IEC 23001-7, 4.1)."""
     with opened(path) as file:
-        ranges = [(0, file.seek(0, 2))]
-        for kind in (b"moov", b"trak", b"mdia", b"minf", b"stbl", b"stsd"):
-            ranges = [box for start, stop in ranges for box in _boxes(file, start, stop, kind)]
-        for start, _ in ranges:
+        for start, _ in _inside(file, _whole(file), b"moov", b"trak", b"mdia", b"minf", b"stbl", b"stsd"):
             file.seek(start + 12)  # version, flags, number of entries; size of the first one
             if file.read(4) == b"encv":
                 return True
@@ -121,19 +98,15 @@ def video_entry_parts(path: str, track_id: int) -> dict[bytes, bytes]:
     Only the first sample description counts. A track that is not found has no boxes (ISO/IEC 14496-12, 12.1.3).
     """
     with opened(path) as file:
-        for moov in _boxes(file, 0, file.seek(0, 2), b"moov"):
-            for trak in _boxes(file, *moov, b"trak"):
-                if not any(_track_id(file, *tkhd) == track_id for tkhd in _boxes(file, *trak, b"tkhd")):
-                    continue
-                ranges = [trak]
-                for kind in (b"mdia", b"minf", b"stbl", b"stsd"):
-                    ranges = [box for start, stop in ranges for box in _boxes(file, start, stop, kind)]
-                for start, stop in ranges:
-                    for entry in file_headers(file, start + 8, stop):
-                        return {
-                            box.kind: _head(file, box, 64)
-                            for box in file_headers(file, entry.body + _VIDEO_ENTRY_BYTES, min(entry.end, stop))
-                        }
+        for trak in _inside(file, _whole(file), b"moov", b"trak"):
+            if not any(_track_id(file, *tkhd) == track_id for tkhd in _inside(file, trak, b"tkhd")):
+                continue
+            for start, stop in _inside(file, trak, b"mdia", b"minf", b"stbl", b"stsd"):
+                for entry in file_headers(file, start + 8, stop):
+                    return {
+                        box.kind: _head(file, box, 64)
+                        for box in file_headers(file, entry.body + _VIDEO_ENTRY_BYTES, min(entry.end, stop))
+                    }
     return {}
 
 
@@ -150,11 +123,16 @@ def _head(file: BinaryIO, box: BoxHeader, num_bytes: int) -> bytes:
     return file.read(min(num_bytes, box.end - box.body))
 
 
-def _boxes(file: BinaryIO, start: int, stop: int, kind: bytes) -> Iterator[tuple[int, int]]:
-    """Yield the body ranges [start, stop) of the boxes of one kind that are directly in a range."""
-    for box in file_headers(file, start, stop):
-        if box.kind == kind and box.end <= stop:
-            yield box.body, box.end
+def _whole(file: BinaryIO) -> tuple[int, int]:
+    return 0, file.seek(0, 2)
+
+
+def _inside(file: BinaryIO, outer: tuple[int, int], kind: bytes, *kinds: bytes) -> Iterator[tuple[int, int]]:
+    """Yield the body ranges [start, stop) of the boxes in a range that are nested in this order of kinds."""
+    for box in file_headers(file, *outer):
+        if box.kind == kind and box.end <= outer[1]:
+            body = box.body, box.end
+            yield from _inside(file, body, *kinds) if kinds else (body,)
 
 
 def file_headers(file: BinaryIO, start: int, stop: int) -> Iterator[BoxHeader]:

@@ -23,19 +23,9 @@ _DECODERS = {"av1": "libdav1d"}
 
 
 class SampleDecoder:
-    """Decoder for one track.
+    """Decoder for one track of a file, whose whole content is ``data``.
 
-    Parameters
-    ----------
-    track : VideoTrack
-        The track's codec and its samples.
-    data : memoryview
-        Content of the whole file.
-
-    Raises
-    ------
-    MediaError
-        If libavcodec does not accept the configuration.
+    Raise ``MediaError`` if libavcodec does not accept the configuration.
     """
 
     def __init__(self, track: VideoTrack, data: memoryview) -> None:
@@ -75,12 +65,8 @@ class SampleDecoder:
     def pictures(self, first: int, stop: int) -> Iterator[Any]:
         """Decode samples [first, stop), in decode order; yield all pictures, with times in ticks of the track.
 
-        Only one such generator can be in use: a new one resets the decoder of the one before.
-
-        Raises
-        ------
-        MediaError
-            At the first picture that the decoder refuses or conceals.
+        Only one such generator can be in use: a new one resets the decoder of the one before. Raise ``MediaError`` at
+        the first picture that the decoder refuses or conceals.
         """
         self._decoder.flush()
         faults = Faults()

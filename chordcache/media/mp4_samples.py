@@ -62,9 +62,7 @@ class VideoTrack:
     """Only video track of a file, with its samples in decode order."""
 
     codec: str
-    """libavcodec's name of the codec"""
     extradata: bytes
-    """Configuration of the decoder"""
     width: int
     """[pixels] Width as stored"""
     height: int
@@ -79,7 +77,7 @@ class VideoTrack:
     offsets: np.ndarray
     """[shape=(N,), dtype=int64, bytes] Positions from the start of the file"""
     sizes: np.ndarray
-    """[shape=(N,), dtype=int64, bytes] Lengths of the samples"""
+    """[shape=(N,), dtype=int64, bytes]"""
     pts: np.ndarray
     """[shape=(N,), dtype=int64, ticks] Times on libavformat's clock, which begins with the edit list"""
     is_shown: np.ndarray
@@ -96,12 +94,7 @@ def refused(reason: str) -> MediaError:
 
 
 def read_video_track(data: memoryview) -> VideoTrack:
-    """Read the tables of a file with one video track that is not fragmented.
-
-    Parameters
-    ----------
-    data : memoryview
-        Content of the whole file, usually mapped.
+    """Read the tables of a file with one video track that is not fragmented. ``data`` is its whole content.
 
     Raises
     ------

@@ -42,14 +42,8 @@ _idle = threading.local()
 class PacketDecoder:
     """Decoder of one or several chains at the same time. It is a context manager.
 
-    Parameters
-    ----------
-    codec : {"h264", "mpeg4"}
-        The codec.
-    size : tuple of int
-        (width, height) of the pictures, [pixels].
-    stride : int
-        Number of chains at the same time.
+    ``codec`` is "h264" or "mpeg4", ``size`` the (width, height) of the pictures, [pixels], and ``stride`` the number of
+    chains at the same time.
     """
 
     def __init__(self, codec: str, size: tuple[int, int], stride: int) -> None:
@@ -68,22 +62,13 @@ class PacketDecoder:
             del idle[:-_MAX_IDLE]
 
     def decode(self, chain: int, packet: Any, *, is_first: bool) -> Picture:
-        """Return the picture of a packet.
+        """Return the picture of the next packet of a chain, whose number is in [0, stride).
 
-        Parameters
-        ----------
-        chain : int
-            Number of the open chain, in [0, stride).
-        packet : bytes-like
-            The next packet of the chain, already checked: the decoder does not notice every change.
-        is_first : bool
-            True if the packet is the first of a chain.
+        The packet was checked before: the decoder does not notice every change. ``is_first`` is True for the first one
+        of a chain.
 
-        Raises
-        ------
-        DamageError
-            If the packet does not give exactly one whole picture of the size, or a chain does not begin with a
-            keyframe.
+        Raise ``DamageError`` if the packet does not give exactly one whole picture of the size, or a chain does not
+        begin with a keyframe.
         """
         context = self._contexts[chain]
         if context is None:
@@ -130,23 +115,12 @@ def _open(codec: str) -> Any:
 
 
 def to_rgb(picture: Picture, top: int, left: int, out: np.ndarray) -> None:
-    """Convert a part of a picture of full-range BT.601.
+    """Convert a part of a picture of full-range BT.601, from row ``top`` and column ``left`` on.
 
     Each 2x2 pixels have the chroma that is stored for them, so that a part is equal to the same part of the whole.
+    ``out`` [shape=(H, W, 3), dtype=uint8, 0 to 255, RGB] is C-contiguous. Its size is that of the part.
 
-    Parameters
-    ----------
-    picture : Picture
-        The picture.
-    top, left : int
-        First row and column of the part, [pixels].
-    out : np.ndarray [shape=(H, W, 3), dtype=uint8, 0 to 255, RGB]
-        C-contiguous array that is filled. Its size is that of the part.
-
-    Raises
-    ------
-    UsageError
-        If ``out`` is another kind of array, or larger than the picture below and right of the place.
+    Raise ``UsageError`` if ``out`` is another kind of array, or larger than the picture below and right of the place.
     """
     check_pixels(out, out.shape[:2])
     if top < 0 or left < 0 or top + out.shape[0] > picture.height or left + out.shape[1] > picture.width:

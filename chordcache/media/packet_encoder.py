@@ -50,21 +50,11 @@ def missing_encoder(codec: str) -> str | None:
 
 
 class PacketEncoder:
-    """Encoder of pictures of one size.
+    """Encoder of pictures of one size to packets of the codec "h264" or "mpeg4".
 
     Pictures whose numbers differ by ``stride`` follow each other in a chain of ``gop`` packets. A chain begins with a
-    keyframe, and does not depend on other chains. Its packets in a row are a stream that players can play.
-
-    Parameters
-    ----------
-    codec : {"h264", "mpeg4"}
-        The codec.
-    gop : int
-        Number of pictures in a chain.
-    stride : int
-        Distance of the pictures in a chain.
-    quality : int
-        ``crf`` of H.264, or ``quantizer`` of MPEG-4. Lower is better.
+    keyframe, and does not depend on other chains. Its packets in a row are a stream that players can play. ``quality``
+    is ``crf`` of H.264, or ``quantizer`` of MPEG-4. Lower is better.
     """
 
     def __init__(self, codec: str, *, gop: int, stride: int, **quality: int) -> None:
@@ -81,15 +71,8 @@ class PacketEncoder:
     def add(self, y: np.ndarray, u: np.ndarray, v: np.ndarray) -> list[bytes]:
         """Take the next picture. Return the packets that are complete now, in the order of the pictures.
 
-        Parameters
-        ----------
-        y, u, v : np.ndarray [shape=(H, W), (H/2, W/2), (H/2, W/2), dtype=uint8]
-            Full-range BT.601 planes, as JPEG stores them. May be strided.
-
-        Raises
-        ------
-        MediaError
-            ``refused-size`` if the codec does not take pictures of this size.
+        The planes [shape=(H, W), (H/2, W/2), (H/2, W/2), dtype=uint8] are full-range BT.601, as JPEG stores them, and
+        may be strided. Raise ``MediaError``, ``refused-size``, if the codec does not take pictures of this size.
         """
         phase = self._num_pictures % self._stride
         if phase == len(self._contexts):

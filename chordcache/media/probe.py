@@ -41,7 +41,7 @@ _RANGES = {1: "limited", 2: "full"}
 def probe(
     path: str, *, root: str, relative_path: str, level: str = "packets", inside: str | None = None
 ) -> VideoRecord:
-    """Examine one file as deeply as ``level`` says.
+    """Examine one file: its headers, at level "packets" also all packets, at level "content" also what they decode to.
 
     Parameters
     ----------
@@ -50,7 +50,6 @@ def probe(
     root, relative_path : str
         Root and path of the file in the record.
     level : {"headers", "packets", "content"}
-        Depth: read the headers only, also read all packets, or also decode.
     inside : str, optional
         Real folder that links must not lead ``path`` out of. By default they may lead anywhere.
 
@@ -58,11 +57,6 @@ def probe(
     -------
     VideoRecord
         Record, with ``error`` set if the file cannot be used. Facts that were found before the error stay in it.
-
-    Raises
-    ------
-    UsageError
-        If the level does not exist.
     """
     if level not in SCAN_LEVELS:
         raise UsageError(f"level: got '{level}', expected one of {', '.join(SCAN_LEVELS)}")

@@ -101,15 +101,8 @@ class Resampler:
     def jpeg(self, picture: av.VideoFrame, width: int, height: int) -> Planes:
         """Scale to full-range BT.601 with chroma in the middle of its four pixels, as JPEG requires.
 
-        Returns
-        -------
-        tuple of np.ndarray [shape=(H, W), (H/2, W/2), (H/2, W/2), dtype=uint8, 0 to 255]
-            Views that may be strided.
-
-        Raises
-        ------
-        MediaError
-            ``decode`` if the picture's format or matrix is unknown.
+        The planes [shape=(H, W), (H/2, W/2), (H/2, W/2), dtype=uint8, 0 to 255] may be strided. Raise ``MediaError``,
+        ``decode``, if the picture's format or matrix is unknown.
         """
         with _refusing(picture):
             if picture.format.name.startswith("xyz"):  # libavfilter's scale takes it for RGB
@@ -148,13 +141,7 @@ class Resampler:
         return plane_array(y), plane_array(u), plane_array(v)
 
     def rgb(self, picture: av.VideoFrame, width: int, height: int, pixel_format: str = "gbrp") -> av.VideoFrame:
-        """Scale to planes of full-range RGB, in the order green, blue, red.
-
-        Raises
-        ------
-        MediaError
-            ``decode`` if the picture's format or matrix is unknown.
-        """
+        """Scale to planes of full-range RGB, in the order green, blue, red. Raises as ``jpeg``."""
         with _refusing(picture):
             picture = _with_chroma(picture)
             unstated = _is_yuv(picture) and _matrix(picture) == _UNSTATED_MATRIX

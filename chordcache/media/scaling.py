@@ -93,10 +93,9 @@ class PictureScaler:
     Parameters
     ----------
     config : PictureConfig
-        Settings. ``short_side`` is of the upright picture. ``hdr`` is the treatment of PQ and HLG pictures, see
-        ``tonemap.tone_map``. ``stereo`` is the eye whose picture is cut out, with the coded pixel aspect. Left and
-        right refer to the stored picture, which is rotated afterwards. ``stereo_layout`` is for files that do not state
-        it, see ``stereo3d.view_of``. ``fps`` and ``buckets`` are ignored.
+        Settings. ``short_side`` is of the upright picture. ``stereo`` is the eye whose picture is cut out, with the
+        coded pixel aspect. Left and right refer to the stored picture, which is rotated afterwards. ``fps`` and
+        ``buckets`` are ignored.
     aspect : Fraction or None
         Sample aspect ratio; None or 0 if the pixels are square.
     bucket : Bucket, optional
@@ -164,22 +163,14 @@ class PictureScaler:
     def planes(self, picture: av.VideoFrame) -> Planes:
         """Scale to full-range BT.601 YUV 4:2:0, as JPEG stores it.
 
-        Returns
-        -------
-        tuple of np.ndarray [shape=(H, W), (H/2, W/2), (H/2, W/2), dtype=uint8, 0 to 255]
-            Views that may be strided.
+        The planes [shape=(H, W), (H/2, W/2), (H/2, W/2), dtype=uint8, 0 to 255] are views that may be strided.
         """
         scaled = self._resampler.jpeg(self._shown(picture), *self._stored_size)
         y, u, v = map(self.orientation.apply, scaled)  # the orientation is known after the first picture
         return y, u, v
 
     def rgb(self, picture: av.VideoFrame) -> np.ndarray:
-        """Scale to RGB.
-
-        Returns
-        -------
-        np.ndarray [shape=(H, W, 3), dtype=uint8, 0 to 255, RGB]
-        """
+        """Scale to RGB [shape=(H, W, 3), dtype=uint8, 0 to 255]."""
         scaled = self._resampler.rgb(self._shown(picture), *self._stored_size)
         green, blue, red = (self.orientation.apply(plane_array(plane)) for plane in scaled.planes)
         return np.stack((red, green, blue), axis=-1)
@@ -255,17 +246,7 @@ class PictureScaler:
 
 
 class FrameMaker:
-    """Maker of ``Frame`` objects from one video's decoded pictures.
-
-    Parameters
-    ----------
-    config : PictureConfig
-        Settings of the cached frames, see ``PictureScaler``.
-    aspect : Fraction or None
-        Sample aspect ratio.
-    bucket : Bucket, optional
-        The bucket of the item.
-    """
+    """Maker of ``Frame`` objects from one video's decoded pictures. The parameters are as in ``PictureScaler``."""
 
     def __init__(self, config: PictureConfig, aspect: Fraction | None, bucket: Bucket | None = None) -> None:
         self._config = config

@@ -9,10 +9,8 @@ import numpy as np
 from chordcache.errors import MediaError
 from chordcache.media.audio import parts_of_sound
 from chordcache.media.audio_track import Sound
-from chordcache.media.decoding import DecodedFrame
-from chordcache.media.demux import Media
+from chordcache.media.demux import LONG_STEPS
 from chordcache.media.exact_frames import ExactFrames
-from chordcache.media.last_frame import LONG_STEPS
 from chordcache.records import Segment
 
 
@@ -24,7 +22,6 @@ def span_of(
     Parameters
     ----------
     segment : Segment
-        The segment.
     pts_seconds : np.ndarray [shape=(T,), dtype=float64, seconds]
         Times of all frames of the file.
     frame_seconds : float
@@ -67,18 +64,8 @@ def end_of(segment: Segment | None, span: range, pts_seconds: np.ndarray, frame_
     """Return the time at which the last frame of a segment ends [seconds], on the clock of ``pts_seconds``.
 
     It ends with the next frame of the file. A frame that stands for longer than others ends with the segment, if that
-    is earlier.
-
-    Parameters
-    ----------
-    segment : Segment or None
-        The segment, or None for the whole file.
-    span : range
-        Positions of its frames in ``pts_seconds``.
-    pts_seconds : np.ndarray [shape=(T,), dtype=float64, seconds]
-        Times of all frames of the file.
-    frame_seconds : float
-        [seconds] Duration of the last frame of the file.
+    is earlier. ``segment`` is None for the whole file. ``span`` has the positions of its frames in ``pts_seconds``, the
+    times of all frames of the file. ``frame_seconds`` is the duration of the last one.
     """
     last = float(pts_seconds[span.stop - 1])
     end = float(pts_seconds[span.stop]) if span.stop < len(pts_seconds) else last + frame_seconds
@@ -96,53 +83,17 @@ def _problem(segment: Segment, what: str) -> MediaError:
     return MediaError("segment", "segment", f"segment {segment} {what}")
 
 
-class SegmentReader:
-    """Reader of the frames and the sound of segments of one file. It seeks past the frames that no segment needs.
-
-    Parameters
-    ----------
-    path : str
-        The file.
-
-    Raises
-    ------
-    MediaError
-        As ``ExactFrames``.
-    """
-
-    def __init__(self, path: str) -> None:
-        self._frames = ExactFrames(path)
-
-    def __enter__(self) -> SegmentReader:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._frames.close()
-
-    @property
-    def media(self) -> Media:
-        """The open file."""
-        return self._frames.media
-
-    @property
-    def pts_seconds(self) -> np.ndarray:
-        """Times of all frames of the file [shape=(T,), dtype=float64, seconds]."""
-        return self._frames.frame_index.pts_seconds
+class SegmentReader(ExactFrames):
+    """Reader of the frames and the sound of segments of one file. It seeks past the frames that no segment needs."""
 
     def span_of(self, segment: Segment) -> range:
         """Return the numbers of the frames of a segment. Raises as the function ``span_of``."""
-        index = self._frames.frame_index
-        return span_of(segment, index.pts_seconds, float(index.frame_seconds))
-
-    def frame(self, number: int, *, motion_vectors: bool) -> DecodedFrame:
-        """Decode a frame. Ascending numbers take one decode. See ``ExactFrames.frame``."""
-        return self._frames.frame(number, motion_vectors=motion_vectors)
+        return span_of(segment, self.frame_index.pts_seconds, float(self.frame_index.frame_seconds))
 
     def end_of(self, segment: Segment | None, span: range) -> float:
         """Return the time at which some frames of a segment end [seconds]. See the function ``end_of``."""
-        index = self._frames.frame_index
-        return end_of(segment, span, index.pts_seconds, float(index.frame_seconds))
+        return end_of(segment, span, self.frame_index.pts_seconds, float(self.frame_index.frame_seconds))
 
     def sounds(self, span: range, end_seconds: float) -> Iterator[Sound]:
         """Decode the parts of the audio track that overlap with some frames, of which the last one ends at a time."""
-        return parts_of_sound(self.media, float(self.pts_seconds[span.start]), end_seconds)
+        return parts_of_sound(self.media, float(self.frame_index.pts_seconds[span.start]), end_seconds)

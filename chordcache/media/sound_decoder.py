@@ -29,7 +29,6 @@ class RefusedSound:
     num_all: int = 0
     """Number of packets that were sent to the decoder"""
     error: str = ""
-    """FFmpeg's last error"""
 
     def __str__(self) -> str:
         """Return it for people."""
@@ -39,13 +38,8 @@ class RefusedSound:
 class SoundDecoder:
     """Decoder of the packets of an audio track, in their order.
 
-    Parameters
-    ----------
-    format_name : str
-        Name of the container's format.
-    parts : mapping of int to Part
-        Index of the track to the recording that the packet is of, in a file of joined recordings. Sound outside of the
-        recording's time is left out.
+    ``parts`` has the recording that the packet of a track is of, in a file of joined recordings. Sound outside of the
+    recording's time is left out.
     """
 
     def __init__(self, format_name: str, parts: Mapping[int, Part]) -> None:

@@ -45,7 +45,6 @@ class OpenSource:
     place: str
     """Path of the open file, whatever takes its name. It ends with the context. Each open of it has its own position"""
     state: SourceState
-    """State of the file when it was opened"""
 
 
 @contextmanager
@@ -205,9 +204,9 @@ def check_unchanged(path: str, before: SourceState, inside: str | None = None, *
         raise MediaError("decode", "changed", "the file changed while it was read", num_frames_ok)
 
 
-def bytes_changed(found: str, expected: str) -> MediaError:
+def bytes_changed(digest: str, expected: str) -> MediaError:
     """Return the error for a file whose bytes have another hash than before, although nothing wrote to it."""
-    what = f"its bytes changed: xxh3-128 {found}, was {expected}; restore the file, or touch it if it is right"
+    what = f"its bytes changed: xxh3-128 {digest}, was {expected}; restore the file, or touch it if it is right"
     return MediaError("decode", "changed", what)
 
 

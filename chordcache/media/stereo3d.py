@@ -43,12 +43,7 @@ class StatedStereo:
 
     @classmethod
     def parse(cls, data: bytes) -> StatedStereo:
-        """Read an ``AVStereo3D``: type, flags and view, which are ints. The rest is ignored.
-
-        Notes
-        -----
-        Source: libavutil/stereo3d.h.
-        """
+        """Read an ``AVStereo3D`` (libavutil/stereo3d.h): type, flags and view, which are ints. The rest is ignored."""
         kind, flags, view = struct.unpack_from("3i", data)
         return cls(kind, bool(flags & _INVERTED), _EYES.get(view))
 
@@ -60,9 +55,7 @@ class View:
     layout: str | None = None
     """"side_by_side", "top_bottom" or None for the whole picture"""
     second: bool = False
-    """True for the right or lower half"""
     note: str | None = None
-    """Change that was made, as text"""
 
     def region(self, width: int, height: int) -> Region:
         """Return the region in a picture of this size. Offsets and lengths are even, to cut halved chroma exactly.
@@ -90,25 +83,13 @@ class View:
 
 
 def view_of(eye: str, layout: str, stated: StatedStereo | None, *, multiview: bool) -> View:
-    """Choose the part to cut out.
+    """Choose the part to cut out for an eye, "left" or "right" in the stored picture, before it is rotated.
 
-    The file's own statement has priority over ``layout``. Without either, the file counts as mono.
+    The file's own statement ``stated`` has priority over ``layout``, which is "auto", "side_by_side" or "top_bottom",
+    where the left eye's half is the left or upper one. Without either, the file counts as mono. ``multiview`` is True
+    if the other eye has a layer of its own, which is not decoded (MV-HEVC).
 
-    Parameters
-    ----------
-    eye : {"left", "right"}
-        Eye in the stored picture, before it is rotated.
-    layout : {"auto", "side_by_side", "top_bottom"}
-        Layout of files that do not state it, where the left eye's half is the left or upper one.
-    stated : StatedStereo or None
-        None if the file states nothing.
-    multiview : bool
-        True if the other eye has a layer of its own, which is not decoded (MV-HEVC).
-
-    Raises
-    ------
-    MediaError
-        ``stereo`` if this eye's picture is not available.
+    Raise ``MediaError``, ``stereo``, if this eye's picture is not available.
     """
     if multiview:
         return _base_view(eye, stated.eye if stated else None)

@@ -32,14 +32,8 @@ class StreamHeader(NamedTuple):
 def stream_header(codec: Any, reader: PacketReader, packet: Any) -> StreamHeader:
     """Return what the stream states, and what the container states where the stream does not.
 
-    Parameters
-    ----------
-    codec : av.CodecContext
-        Context of the track with the container's claims. It stays as it is.
-    reader : PacketReader
-        Reader for the track's codec.
-    packet : av.Packet or None
-        First packet that shows a picture. Without one, only the headers in the container are read.
+    ``codec`` is the context of the track with the container's claims. It stays as it is. ``packet`` is the first one
+    that shows a picture. If it is None, only the headers in the container are read.
     """
     claims = _header_of(codec)
     if isinstance(reader, H264Reader):  # its decoder reads headers only when it decodes a picture

@@ -34,12 +34,8 @@ _ENCODER_STEPS = 4096
 def signal_peak(light_level: bytes | None, mastering: bytes | None) -> float:
     """Return the highest brightness of the content, [times the reference white].
 
-    Parameters
-    ----------
-    light_level : bytes or None
-        An ``AVContentLightMetadata``: MaxCLL and MaxFALL, as ints. Used first.
-    mastering : bytes or None
-        An ``AVMasteringDisplayMetadata``: ten rationals, of which the last is the largest luminance, and two flags.
+    ``light_level`` is an ``AVContentLightMetadata``: MaxCLL and MaxFALL, as ints. It comes first. ``mastering`` is an
+    ``AVMasteringDisplayMetadata``: ten rationals, of which the last is the largest luminance, and two flags.
 
     Notes
     -----
@@ -57,25 +53,14 @@ def signal_peak(light_level: bytes | None, mastering: bytes | None) -> float:
 
 
 def tone_map(codes: np.ndarray, *, transfer: int, primaries: int, peak: float) -> np.ndarray:
-    """Convert HDR codes to SDR codes.
+    """Convert HDR codes to SDR codes [shape=(3, H, W), R G B, full range], from uint16 to uint8.
 
     Codes become light, and light is converted to the primaries of BT.709. Hable's curve reduces the brightest of the
     three channels. The other two are scaled by the same factor, which keeps the hue. Values are clipped to 0 to 1 and
     become codes again.
 
-    Parameters
-    ----------
-    codes : np.ndarray [shape=(3, H, W), dtype=uint16, 0 to 65535, full range, R G B]
-    transfer : int
-        A key of ``TRANSFERS``.
-    primaries : int
-        AVColorPrimaries of the source.
-    peak : float
-        [times the reference white] Light that becomes white, see ``signal_peak``.
-
-    Returns
-    -------
-    np.ndarray [shape=(3, H, W), dtype=uint8, 0 to 255, full range, R G B]
+    ``transfer`` is a key of ``TRANSFERS``, ``primaries`` the AVColorPrimaries of the source, and ``peak`` the light
+    that becomes white [times the reference white], see ``signal_peak``.
 
     Notes
     -----

@@ -65,38 +65,20 @@ def load_library(names: list[str]) -> Any | None:
 
 
 class PartDecoder:
-    """A decoder of parts of JPEGs. Any thread may use it.
-
-    Parameters
-    ----------
-    library : ctypes.CDLL
-        What ``load_library`` returned.
-    """
+    """A decoder of parts of JPEGs, by what ``load_library`` returned. Any thread may use it."""
 
     def __init__(self, library: Any) -> None:
         self._library = library
         self._of_thread = threading.local()
 
     def decode(self, data: Any, picture: tuple[int, int], region: Rectangle, out: np.ndarray) -> bool:
-        """Decompress a part of a JPEG into ``out``, and return whether that was possible.
+        """Decompress a part of a JPEG, a JFIF file, into ``out``. Return False if that is not possible.
 
-        Parameters
-        ----------
-        data : bytes-like
-            A JFIF file.
-        picture : tuple of int
-            (height, width) that the JPEG must have, [pixels].
-        region : Rectangle
-            The part. The first column must be the first of a block of chroma, which is a multiple of 16 for 4:2:0.
-            Other columns at the border of the part are not those of the whole picture: their chroma is interpolated
-            without the neighbor outside.
-        out : np.ndarray [shape=(region.height, region.width, 3), dtype=uint8, 0 to 255, RGB]
-            C-contiguous array that is filled. Undefined if the result is False.
-
-        Raises
-        ------
-        UsageError
-            If ``out`` is another kind of array.
+        The JPEG must have the size ``picture`` (height, width), [pixels]. The first column of ``region`` must be the
+        first of a block of chroma, which is a multiple of 16 for 4:2:0. Other columns at the border of the part are not
+        those of the whole picture: their chroma is interpolated without the neighbor outside. ``out``
+        [shape=(region.height, region.width, 3), dtype=uint8, 0 to 255, RGB] is C-contiguous, or ``UsageError`` is
+        raised. It is undefined if the result is False.
         """
         check_pixels(out, region[2:])
         handle = getattr(self._of_thread, "handle", None)

@@ -58,8 +58,6 @@ class VideoDecoder:
         Context of the track. It is configured here, unless it is open already.
     said : callable
         Returns the list that gets FFmpeg's messages of this thread.
-    motion_vectors : bool
-        If True, ask for motion vectors, as side data of the pictures.
     checks_end : bool
         If True, ``finish`` checks if the last packet was cut off, for containers that do not state its length.
     """
@@ -108,28 +106,15 @@ class VideoDecoder:
     def begin_open(self, *, is_unsettled: bool, is_leading: bool) -> None:
         """Expect another packet of H.264 that begins with an unmarked I picture, see ``checks/h264_start``.
 
-        Its decoder marks all pictures up to the next recovery point, and returns them only if it is asked to.
-
-        Parameters
-        ----------
-        is_unsettled : bool
-            True if the next packet may remove references that are not in the file.
-        is_leading : bool
-            True if the next packet may refer to such pictures. It is decoded, and not shown.
+        Its decoder marks all pictures up to the next recovery point, and returns them only if it is asked to. The next
+        packet may remove references that are not in the file if ``is_unsettled``. If ``is_leading``, it may refer to
+        such pictures. It is decoded, and not shown.
         """
         self._is_open, self._is_unsettled, self._is_leading = True, is_unsettled, is_leading
         self._context.flags |= Flags.output_corrupt
 
     def decode(self, packet: Any, tag: Any) -> Tagged:
-        """Decode a packet, return the pictures that come out, and set ``problem``.
-
-        Parameters
-        ----------
-        packet : av.Packet
-            Packet of the track.
-        tag : object
-            Is returned with the packet's picture.
-        """
+        """Decode a packet, return the pictures that come out, each with the tag of its packet, and set ``problem``."""
         if self._keeps:
             self._remember_packet(packet, tag)
         num_said = len(self._said())
@@ -266,7 +251,7 @@ class VideoDecoder:
         for following, tag in [*self._kept[:-1], (longer, last_tag), (None, None)]:
             again += self._pictures(spare, following, tag)
         self.problem = None
-        picture = next((found for tag, found in again if tag == last_tag), None)
+        picture = next((decoded for tag, decoded in again if tag == last_tag), None)
         if self._last_picture is None or picture is None:
             return self._last_picture is None and picture is None
         return _are_equal(picture, self._last_picture[1])

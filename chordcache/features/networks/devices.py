@@ -18,18 +18,9 @@ def check_device(name: str, value: object) -> None:
 def devices_of(key: str, device: str) -> tuple[str, ...]:
     """Return the devices of this machine that a name means, one process for each.
 
-    Parameters
-    ----------
-    key : str
-        Key in the config, for messages.
-    device : str
-        "cpu"; "cuda" for all GPUs that this process may use; "cuda:N" for one of them; "auto" for all GPUs if there are
-        any, else the CPU.
-
-    Raises
-    ------
-    UsageError
-        If the machine does not have this device.
+    "cuda" stands for all GPUs that this process may use, "cuda:N" for one of them, and "auto" for all GPUs if there are
+    any, else the CPU. ``key`` is the key in the config, for messages. Raise ``UsageError`` if the machine does not have
+    this device.
     """
     if device == "cpu":
         return ("cpu",)

@@ -10,7 +10,7 @@ import numpy as np
 
 from chordcache.errors import UsageError, printable
 from chordcache.features.base import Rows
-from chordcache.features.networks.extractor import PretrainedExtractor
+from chordcache.features.networks.extractor import PretrainedExtractor, stored
 from chordcache.features.networks.pixels import Preprocessing, preprocessing_of
 from chordcache.features.networks.pretrained import (
     check_files,
@@ -19,7 +19,6 @@ from chordcache.features.networks.pretrained import (
     load_network,
     missing_package,
 )
-from chordcache.features.networks.stored import stored
 
 if TYPE_CHECKING:
     from chordcache.config.picture import PictureConfig
@@ -66,17 +65,11 @@ class EmbedExtractor(PretrainedExtractor):
 
     Parameters
     ----------
-    name : str
-        Name of the feature.
-    model : str
-        Folder of the model, or its name on the Hugging Face Hub, see ``networks.pretrained``.
+    model, dtype, files
+        See ``PretrainedExtractor``.
     output : str
         "pooled": a vector for the frame. "projected": that of CLIP in the space it shares with captions. "tokens": the
         last hidden states.
-    dtype : str
-        "float16" or "float32", as stored. The network computes in float32.
-    files : str
-        Hash of the files of a local folder, so that other weights give another fingerprint.
     pixels : mapping
         Fields of ``Preprocessing``.
 

@@ -6,6 +6,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from chordcache.engine.networks.network import NetworkError, Stream
 from chordcache.errors import MediaError
 from chordcache.features.base import NO_ROWS, Extractor, Rows
@@ -89,9 +91,30 @@ class NetworkExtractor(Extractor, ABC):
 
 
 class PretrainedExtractor(NetworkExtractor):
-    """The maker of a feature by a model of ``networks.pretrained``. Its arguments have "model" and "files"."""
+    """The maker of a feature by a model of ``networks.pretrained``.
+
+    Parameters
+    ----------
+    model : str
+        Folder of the model, or its name on the Hugging Face Hub.
+    dtype : str
+        "float16" or "float32", as stored. The network computes in float32.
+    files : str
+        Hash of the files of a local folder, so that other weights give another fingerprint.
+    """
 
     @classmethod
     def identity(cls, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return the arguments without the paths of files that are hashed."""
         return without_paths(arguments)
+
+
+def stored(values: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    """Return outputs of a network in another dtype. Raise ``ValueError`` if one is not finite, or does not fit."""
+    if not np.isfinite(values).all():
+        raise ValueError("the network returned values that are not finite")
+    with np.errstate(over="ignore"):
+        rows = values.astype(dtype)
+    if not np.isfinite(rows).all():
+        raise ValueError(f"values up to {np.abs(values).max():.3g} do not fit into {dtype}; use float32")
+    return rows

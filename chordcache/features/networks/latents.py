@@ -10,7 +10,7 @@ import numpy as np
 
 from chordcache.errors import ConfigError
 from chordcache.features.base import NO_ROWS, Rows
-from chordcache.features.networks.extractor import PretrainedExtractor
+from chordcache.features.networks.extractor import PretrainedExtractor, stored
 from chordcache.features.networks.pretrained import (
     check_files,
     config_of,
@@ -19,7 +19,6 @@ from chordcache.features.networks.pretrained import (
     missing_package,
     problem_of_model,
 )
-from chordcache.features.networks.stored import stored
 
 if TYPE_CHECKING:
     from chordcache.config.picture import PictureConfig
@@ -52,23 +51,17 @@ class LatentsExtractor(PretrainedExtractor):
 
     Parameters
     ----------
-    name : str
-        Name of the feature.
-    model : str
-        Folder of the VAE, or its name on the Hugging Face Hub, see ``networks.pretrained``.
+    model, dtype, files
+        See ``PretrainedExtractor``.
     clip_frames : int
         Number of frames of a clip, 1 plus a multiple of the compression of time. A longer video is encoded as several
         clips, each without the frames before it. A VAE of pictures ignores it.
     fit : str
         "pad" repeats the last rows, columns and frames of what the VAE cannot take. "refuse" quarantines the video.
-    dtype : str
-        "float16" or "float32", as stored. The network computes in float32.
     compression : sequence of int
         Number of frames, and of rows and columns of pixels, that become one in the latents.
     normalization : mapping
         ``scaling_factor``, ``shift_factor``, ``latents_mean`` and ``latents_std`` of the VAE, as far as it has them.
-    files : str
-        Hash of the files of a local folder, so that other weights give another fingerprint.
 
     Notes
     -----

@@ -23,13 +23,7 @@ class LatentsReadSide(ReadSide):
     is_spatial: ClassVar[bool] = True
 
     def read_clip(self, clip: Clip) -> Arrays:
-        """Read the rows, and cut them.
-
-        Raises
-        ------
-        UsageError
-            If the crop scales or mirrors, or does not lie between two latents.
-        """
+        """Read the rows, and cut them. Raise ``UsageError`` for a crop that scales or mirrors, or cuts a latent."""
         rows = clip.read(self.name, indices=clip.numbers)
         if clip.crop is None or clip.crop == _whole(clip.picture):
             return {self.name: rows}
@@ -39,23 +33,10 @@ class LatentsReadSide(ReadSide):
 
 
 def shape_of_clip(info: FeatureInfo, numbers: np.ndarray, crop: CropBox | None, picture: tuple[int, int]) -> Shape:
-    """Return the shape (t, C, h, w) of the latents of a clip.
+    """Return the shape (t, C, h, w) of the latents of a clip of these frame numbers [shape=(T,), dtype=int64].
 
-    Parameters
-    ----------
-    info : FeatureInfo
-        The record of the latents.
-    numbers : np.ndarray
-        [shape=(T,), dtype=int64, frame numbers]
-    crop : CropBox or None
-        The crop of the clip.
-    picture : tuple of int
-        (height, width) of the cached frames of the video, [pixels].
-
-    Raises
-    ------
-    UsageError
-        As in ``LatentsReadSide.read_clip``.
+    ``info`` is the record of the latents, and ``picture`` the (height, width) of the cached frames of the video,
+    [pixels]. Raise ``UsageError`` as ``LatentsReadSide.read_clip``.
     """
     groups = FrameGroups.of(info.facts)
     num_rows = len(numbers) if groups is None else len(np.unique(groups.row_of(numbers)))

@@ -67,11 +67,8 @@ class Preprocessing:
     cut: tuple[int, int] | None
     """(height, width) of the middle that is cut out, [pixels], with zeros around a smaller picture, or None"""
     factor: float
-    """Factor of all values"""
     mean: tuple[float, ...]
-    """Values that are subtracted from R, G and B"""
     std: tuple[float, ...]
-    """Values that R, G and B are divided by"""
 
     @property
     def size(self) -> tuple[int, int]:
@@ -81,18 +78,7 @@ class Preprocessing:
         return size
 
     def crop(self, rgb: np.ndarray) -> np.ndarray:
-        """Scale a picture, and cut it.
-
-        Parameters
-        ----------
-        rgb : np.ndarray
-            [shape=(H, W, 3), dtype=uint8, RGB] C-contiguous.
-
-        Returns
-        -------
-        np.ndarray
-            [shape=(*size, 3), dtype=uint8, RGB] C-contiguous.
-        """
+        """Scale a picture [shape=(H, W, 3), dtype=uint8, RGB, C-contiguous], and cut it to ``size``."""
         from PIL import Image  # an optional package
 
         size = self._scaled_size(*rgb.shape[:2])
@@ -102,17 +88,9 @@ class Preprocessing:
         return np.ascontiguousarray(rgb if self.cut is None else _middle(rgb, self.cut))
 
     def normalize(self, pixels: torch.Tensor) -> torch.Tensor:
-        """Normalize pictures.
+        """Normalize results of ``crop`` [shape=(B, h, w, 3), dtype=uint8, RGB] on their device.
 
-        Parameters
-        ----------
-        pixels : torch.Tensor
-            [shape=(B, h, w, 3), dtype=uint8, RGB] Results of ``crop``.
-
-        Returns
-        -------
-        torch.Tensor
-            [shape=(B, 3, h, w), dtype=float32, RGB] On the same device.
+        The result has [shape=(B, 3, h, w), dtype=float32].
         """
         import torch
 
@@ -129,19 +107,9 @@ class Preprocessing:
 
 
 def preprocessing_of(key: str, model: str) -> Preprocessing:
-    """Return the steps of the image processor of a model.
+    """Return the steps of the image processor of a model. ``key`` and ``model`` are as in ``config_of``.
 
-    Parameters
-    ----------
-    key : str
-        Key in the config of the build, for messages.
-    model : str
-        Folder of the model, or its name on the Hub.
-
-    Raises
-    ------
-    UsageError
-        If it has none, or one whose result would differ.
+    Raise ``UsageError`` if it has none, or one whose result would differ.
     """
     together = config_of(key, model, "processor_config.json", optional=True).get("image_processor")
     if together is not None and not isinstance(together, dict):

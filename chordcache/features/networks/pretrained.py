@@ -50,23 +50,10 @@ def is_folder(model: str) -> bool:
 
 
 def config_of(key: str, model: str, file: str = "config.json", *, optional: bool = False) -> dict[str, Any]:
-    """Return the content of a JSON file of a model. For a name on the Hub, it may be downloaded.
+    """Return the content of a JSON file of a model, a folder or a name. For a name on the Hub, it may be downloaded.
 
-    Parameters
-    ----------
-    key : str
-        Key in the config of the build, for messages.
-    model : str
-        Folder or name.
-    file : str
-        Name of the file.
-    optional : bool
-        True to return an empty dict if the model does not have the file.
-
-    Raises
-    ------
-    UsageError
-        If the file is absent, or holds something else.
+    ``key`` is the key in the config of the build, for messages. If the file is absent and ``optional``, return an empty
+    dict. Raise ``UsageError`` if it is absent otherwise, or holds something else.
     """
     got = f"{key}: got '{printable(model)}'"
     if not model:
@@ -86,21 +73,9 @@ def config_of(key: str, model: str, file: str = "config.json", *, optional: bool
 
 
 def kind_of_model(key: str, model: str, field: str, kinds: Collection[str]) -> str:
-    """Return the kind that a model's config.json states.
+    """Return the kind that a ``field`` of a model's config.json states: "model_type" or "_class_name".
 
-    Parameters
-    ----------
-    key, model : str
-        As in ``config_of``.
-    field : str
-        Field of config.json, "model_type" or "_class_name".
-    kinds : collection of str
-        Possible kinds.
-
-    Raises
-    ------
-    UsageError
-        If config.json is missing, or states another kind.
+    Raise ``UsageError`` if config.json is missing, or states none of ``kinds``.
     """
     kind = config_of(key, model).get(field)
     if kind not in kinds:
@@ -121,19 +96,9 @@ def problem_of_model(key: str, arguments: Mapping[str, Any], field: str, kinds: 
 
 
 def load_network(name: str, model: str) -> Any:
-    """Return a network of transformers with the weights of a model, in float32 on the CPU.
+    """Return a network, a class of transformers, with the weights of a model, in float32 on the CPU.
 
-    Parameters
-    ----------
-    name : str
-        Class of transformers.
-    model : str
-        Folder or name.
-
-    Raises
-    ------
-    UsageError
-        If the model does not have all weights of the class. Others are not loaded.
+    Raise ``UsageError`` if the model does not have all weights of the class. Others are not loaded.
     """
     import torch  # takes seconds, and few builds need it
     import transformers
@@ -148,20 +113,7 @@ def load_network(name: str, model: str) -> Any:
 
 
 def load_vae(name: str, model: str) -> Any:
-    """Return a VAE of diffusers with the weights of a model, in float32 on the CPU.
-
-    Parameters
-    ----------
-    name : str
-        Class of diffusers.
-    model : str
-        Folder or name.
-
-    Raises
-    ------
-    UsageError
-        As in ``load_network``.
-    """
+    """Return a VAE, a class of diffusers, with the weights of a model, as ``load_network``."""
     import diffusers  # takes seconds, and few builds need it
     import torch
 
@@ -180,9 +132,9 @@ def load_vae(name: str, model: str) -> Any:
     return network.eval()
 
 
-def _check_all_loaded(name: str, model: str, found: Mapping[str, Any]) -> None:
+def _check_all_loaded(name: str, model: str, info: Mapping[str, Any]) -> None:
     """Raise ``UsageError`` if ``from_pretrained`` filled weights with random numbers."""
-    random = sorted({*found["missing_keys"], *(weight for weight, *_ in found["mismatched_keys"])})
+    random = sorted({*info["missing_keys"], *(weight for weight, *_ in info["mismatched_keys"])})
     if random:
         raise UsageError(
             f"model: got '{printable(model)}', where {len(random)} of the weights of {name} are absent or of another "

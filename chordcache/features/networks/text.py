@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 import numpy as np
 
 from chordcache.features.base import Rows, VideoInfo
-from chordcache.features.networks.extractor import PretrainedExtractor
+from chordcache.features.networks.extractor import PretrainedExtractor, stored
 from chordcache.features.networks.pretrained import (
     check_files,
     hash_of_files,
@@ -19,9 +19,6 @@ from chordcache.features.networks.pretrained import (
     missing_package,
     problem_of_model,
 )
-from chordcache.features.networks.stored import stored
-from chordcache.features.read_side import Arrays, Clip, ReadSide
-from chordcache.records import FeatureInfo
 
 if TYPE_CHECKING:
     from chordcache.config.picture import PictureConfig
@@ -55,19 +52,13 @@ class TextExtractor(PretrainedExtractor):
 
     Parameters
     ----------
-    name : str
-        Name of the feature.
-    model : str
-        Folder of the model, or its name on the Hugging Face Hub, see ``networks.pretrained``.
+    model, dtype, files
+        See ``PretrainedExtractor``.
     tokenizer : str or None
         Folder or name of the tokenizer. None means that it is with the model.
     max_tokens : int or None
         Largest number of tokens. The end of a longer caption is left out, and ``facts`` say how many tokens. None means
         that of the tokenizer.
-    dtype : str
-        "float16" or "float32", as stored. The network computes in float32.
-    files : str
-        Hash of the files of local folders, so that other weights give another fingerprint.
 
     Notes
     -----
@@ -151,12 +142,4 @@ class TextExtractor(PretrainedExtractor):
 
     def num_rows(self, num_frames: int) -> int | None:
         """Return None: the rows belong to the whole video."""
-        return None
-
-
-class TextReadSide(ReadSide):
-    """The read side of text: all rows, for any clip."""
-
-    def zeros(self, clip: Clip, info: FeatureInfo) -> Arrays | None:
-        """Return None: the width of an embedding is not known where it is absent."""
         return None

@@ -23,18 +23,30 @@ _DIRAC_HEADER_BYTES = 13
 """Length of a Dirac packet without content, such as the end of a sequence"""
 
 
-class Vp8Reader(PacketReader):
-    """VP8 (RFC 6386, 9.1)."""
+class FlaggedReader(PacketReader):
+    """Codecs that can be decoded from each keyframe on, for all later pictures. Containers mark keyframes reliably."""
+
+    def is_start(self, packet: memoryview, *, is_keyframe: bool) -> bool:
+        """See ``PacketReader``."""
+        return is_keyframe
+
+    def is_clean_start(self, packet: memoryview) -> bool:
+        """See ``PacketReader``."""
+        return True
+
+    def is_entry(self, packet: memoryview) -> bool:
+        """See ``PacketReader``."""
+        return True
+
+
+class Vp8Reader(FlaggedReader):
+    """VP8 (RFC 6386, 9.1), which marks keyframes in the packet."""
 
     checks_all = True
 
     def is_start(self, packet: memoryview, *, is_keyframe: bool) -> bool:
         """See ``PacketReader``."""
         return not packet[0] & 1
-
-    def is_clean_start(self, packet: memoryview) -> bool:
-        """See ``PacketReader``."""
-        return True
 
     def is_entry(self, packet: memoryview) -> bool:
         """See ``PacketReader``."""
@@ -45,8 +57,8 @@ class Vp8Reader(PacketReader):
         return not packet[0] >> 4 & 1
 
 
-class Vp9Reader(PacketReader):
-    """VP9 (bitstream specification, 6.2 and annex B; the last byte marks a superframe)."""
+class Vp9Reader(FlaggedReader):
+    """VP9, which marks keyframes too (bitstream specification, 6.2 and annex B; the last byte marks a superframe)."""
 
     checks_all = True
 
@@ -54,10 +66,6 @@ class Vp9Reader(PacketReader):
         """See ``PacketReader``."""
         at = self._flags_at(packet)
         return not packet[0] >> at & 1 and not packet[0] >> at - 1 & 1
-
-    def is_clean_start(self, packet: memoryview) -> bool:
-        """See ``PacketReader``."""
-        return True
 
     def is_entry(self, packet: memoryview) -> bool:
         """See ``PacketReader``."""
@@ -80,12 +88,7 @@ class Vp9Reader(PacketReader):
 class MpegReader(PacketReader):
     """MPEG-1, MPEG-2 (ISO/IEC 13818-2, 6.2.3) and MPEG-4 part 2 (ISO/IEC 14496-2, 6.2.5).
 
-    Parameters
-    ----------
-    is_part_2 : bool
-        True for MPEG-4: it has other start codes, and pictures that only repeat the one before them.
-    extradata : bytes
-        The container's header of the track.
+    Part 2 has other start codes, and pictures that only repeat the one before them.
     """
 
     _GROUP_START = b"\0\0\1\xb8"
@@ -202,22 +205,6 @@ class TheoraReader(PacketReader):
         return True
 
 
-class FlaggedReader(PacketReader):
-    """Codecs whose containers mark keyframes reliably. Decoding can begin at each keyframe for all later pictures."""
-
-    def is_start(self, packet: memoryview, *, is_keyframe: bool) -> bool:
-        """See ``PacketReader``."""
-        return is_keyframe
-
-    def is_clean_start(self, packet: memoryview) -> bool:
-        """See ``PacketReader``."""
-        return True
-
-    def is_entry(self, packet: memoryview) -> bool:
-        """See ``PacketReader``."""
-        return True
-
-
 class GifReader(FlaggedReader):
     """GIF (GIF89a, 20 and 24 to 26): extensions after the last image, such as comments, are a packet of their own."""
 
@@ -261,16 +248,10 @@ _READERS: dict[str, type[PacketReader]] = {
 
 
 def packet_reader(codec: str, extradata: bytes, pixel_format: str = "") -> PacketReader:
-    """Return the reader for a track.
+    """Return the reader for a track, by libavcodec's name of the codec.
 
-    Parameters
-    ----------
-    codec : str
-        libavcodec's name of the codec.
-    extradata : bytes
-        The container's header of the track, which states how H.264 and HEVC packets are divided.
-    pixel_format : str
-        Pixel format of the decoded pictures.
+    ``extradata`` is the container's header of the track, which states how H.264 and HEVC packets are divided.
+    ``pixel_format`` is that of the decoded pictures.
     """
     if codec == "h264":
         # old x264 encoded 4:4:4 streams wrongly, and identifies itself only in the first packet

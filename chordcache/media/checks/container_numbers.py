@@ -38,19 +38,8 @@ _READERS: dict[str, Reader] = {
 def first_loss(path: str, container: str, *, track: int) -> Loss | None:
     """Return the first loss that the numbers of a container reveal; None if they agree with its content.
 
-    Parameters
-    ----------
-    path : str
-        The file.
-    container : str
-        libavformat's name of its format.
-    track : int
-        Number of the video track in the container.
-
-    Raises
-    ------
-    MediaError
-        ``io`` if the file cannot be read.
+    ``container`` is libavformat's name of the format, and ``track`` the number of the video track in the container.
+    Raise ``MediaError``, ``io``, if the file cannot be read.
     """
     if container not in _READERS:
         return None

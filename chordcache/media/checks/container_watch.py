@@ -29,17 +29,7 @@ the last frame's duration."""
 
 
 class ContainerWatch:
-    """Watch over the packets of the video track as they are demuxed.
-
-    Parameters
-    ----------
-    container : av.container.InputContainer
-        The container that is read.
-    video : av.VideoStream
-        Its video track.
-    reopen : callable
-        Opens the file again.
-    """
+    """Watch over the packets of the video track as they are demuxed. ``reopen`` opens the file again."""
 
     def __init__(self, container: Any, video: av.VideoStream, reopen: Callable[[], Any]) -> None:
         self._container = container
@@ -73,10 +63,7 @@ class ContainerWatch:
     def read_numbers(self) -> None:
         """Compare the container's numbers with the file. A loss is reported at the first packet behind it.
 
-        Raises
-        ------
-        MediaError
-            ``io`` if the file cannot be read any more.
+        Raise ``MediaError``, ``io``, if the file cannot be read any more.
         """
         self._loss = first_loss(self._container.name, self._container.format.name, track=self._video.id)
 
@@ -132,12 +119,7 @@ class ContainerWatch:
     def faults_at_end(self) -> list[tuple[str, str]]:
         """Return cause and message of each fault that is found after the last packet.
 
-        Raises
-        ------
-        OSError
-            If the file cannot be read any more.
-        MediaError
-            If the file cannot be opened again.
+        Raise ``OSError`` if the file cannot be read any more, and ``MediaError`` if it cannot be opened again.
         """
         faults: list[tuple[str, str]] = []
         path, name = self._container.name, self._container.format.name

@@ -34,15 +34,7 @@ class Faults:
             self._cause, self._what = cause, f"{what}; {self._what}"
 
     def error(self, num_packets: int, num_frames_ok: int) -> MediaError:
-        """Return the error to raise.
-
-        Parameters
-        ----------
-        num_packets : int
-            Number of packets of the file, or of a part of it, that each promise a frame.
-        num_frames_ok : int
-            See ``MediaError``.
-        """
+        """Return the error to raise. ``num_packets`` of the file, or of a part of it, each promise a frame."""
         counts = []
         num_lost = self.num_lost + self.num_missing
         if num_lost:

@@ -121,18 +121,10 @@ def _is_recovery_point(message: bytes) -> bool:
 def prove_start(packets: Iterable[Any], extradata: bytes) -> OpenStart | None:
     """Follow the references of a stream that begins with an I picture until none before it can be left.
 
-    Parameters
-    ----------
-    packets : iterable of av.Packet
-        The packets of the track, from the first one on. No more are taken than the proof needs.
-    extradata : bytes
-        The container's header of the track.
-
-    Returns
-    -------
-    OpenStart or None
-        None if a picture that is shown after the first one may refer to a picture before it. Also None for fields,
-        flexible order of macroblocks, partitions, order type 1, frame numbers with gaps, and long-term references.
+    ``packets`` are those of the track, from the first one on. No more are taken than the proof needs. ``extradata`` is
+    the container's header of the track. Return None if a picture that is shown after the first one may refer to a
+    picture before it. Also None for fields, flexible order of macroblocks, partitions, order type 1, frame numbers with
+    gaps, and long-term references.
 
     Notes
     -----
@@ -276,7 +268,7 @@ class _Proof:
             return [[references[age] for age in sorted(references)]]
         if part.kind != _B or self._num_absent:  # an absent picture may be shown later than some of the others
             return [[], []]
-        by_order = sorted(self._references, key=lambda each: each.order)
+        by_order = sorted(self._references, key=lambda reference: reference.order)
         before = [reference for reference in reversed(by_order) if reference.order < order]
         after = [reference for reference in by_order if reference.order > order]
         first = [*before, *substitutes, *after]
@@ -306,7 +298,7 @@ class _Proof:
             raise _Unproven
         room = largest - len(self._references)
         self._num_absent = min(self._num_absent, room)
-        newest = sorted(self._substitutes, key=lambda each: (picture.frame_num - each) % self._modulus(picture))
+        newest = sorted(self._substitutes, key=lambda number: (picture.frame_num - number) % self._modulus(picture))
         self._substitutes = set(newest[:room])
         self._last_number = picture.frame_num
 

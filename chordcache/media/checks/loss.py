@@ -9,7 +9,6 @@ class Loss(NamedTuple):
     """First place where the numbers of a container disagree with its content."""
 
     what: str
-    """Message"""
     at: int | None = None
     """[bytes] Position from which on packets may be missing or wrong; None if it is unknown"""
     cause: str = "decode"

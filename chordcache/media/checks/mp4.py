@@ -36,17 +36,10 @@ _TOLERANCE_SECONDS = 0.5
 
 
 def loss_of_mp4(file: BinaryIO, track: int) -> Loss | None:
-    """Compare the numbers of an MP4 or QuickTime file with its content.
+    """Compare the numbers of an MP4 or QuickTime file with its content. ``track`` is the identifier of the video track.
 
     A jump of the sequence numbers alone is not a loss, since a track that was taken out leaves one. The track's times
     must jump too.
-
-    Parameters
-    ----------
-    file : BinaryIO
-        The file.
-    track : int
-        Identifier of the video track.
 
     Notes
     -----

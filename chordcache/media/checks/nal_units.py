@@ -17,10 +17,7 @@ _ZERO_RUN = re.compile(rb"\0{16,}")
 class NalReader(PacketReader):
     """Reader for codecs with NAL units: H.264 and HEVC.
 
-    Parameters
-    ----------
-    length_bytes : int
-        Size of the length field before each unit, 0 for start codes.
+    ``length_bytes`` is the size of the length field before each unit, 0 for start codes.
     """
 
     _mask, _shift = 0, 0
@@ -171,14 +168,8 @@ class _Slice(NamedTuple):
 class H264Reader(NalReader):
     """H.264 (ITU-T H.264, 7.3 and table 7-1), with fields and the numbers of reference frames.
 
-    Parameters
-    ----------
-    length_bytes : int
-        See ``NalReader``.
-    parameter_sets : tuple of bytes
-        Units from the container's header.
-    has_entries : bool
-        False if the stream has to be decoded from its start.
+    ``parameter_sets`` are units from the container's header. ``has_entries`` is False if the stream has to be decoded
+    from its start.
     """
 
     _mask, _shift = 0x1F, 0

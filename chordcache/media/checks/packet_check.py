@@ -33,8 +33,6 @@ class PacketCheck:
 
     Parameters
     ----------
-    reader : PacketReader
-        Reader for the track's codec.
     is_thorough : bool
         If True, also read every packet, for ``problem`` and ``num_left_out``. This takes 5 us for each.
     is_called_key : callable, optional

@@ -70,19 +70,8 @@ def joints(path: str, pid: int) -> set[int]:
 
     A new stream begins with its program table, and its counters do not continue those before it. The same holds where a
     stretch that begins before a table was lost. Only at a joint, another clock begins, or all counters have the values
-    that streams begin with.
-
-    Parameters
-    ----------
-    path : str
-        The file.
-    pid : int
-        PID of the track.
-
-    Returns
-    -------
-    set of int
-        [bytes] Positions of packets in the file, each of which begins the track's part of a joined stream.
+    that streams begin with. Return the positions in the file [bytes] of packets of the track ``pid``, each of which
+    begins the track's part of a joined stream.
 
     Notes
     -----
@@ -167,15 +156,9 @@ class _Jump(NamedTuple):
 def loss_of_transport_stream(file: BinaryIO, track: int) -> Loss | None:
     """Return the first place where the counters of two other tracks or tables jump, and it is not a joint.
 
-    After one loss in 16, the counter of the track itself continues by chance. libavformat marks the packets after all
-    others. Tables before the track's first packet may be of another part: recorders and cutters put them there.
-
-    Parameters
-    ----------
-    file : BinaryIO
-        The file.
-    track : int
-        PID of the video track.
+    After one loss in 16, the counter of the track itself, whose PID is ``track``, continues by chance. libavformat
+    marks the packets after all others. Tables before the track's first packet may be of another part: recorders and
+    cutters put them there.
 
     Notes
     -----

@@ -25,21 +25,10 @@ _SEGMENT = b"\x18\x53\x80\x67"
 
 
 def end_problem(path: str, container: str, *, last_packet_at: int | None = None) -> str | None:
-    """Return where a file ends if it should not end there.
+    """Return where a file ends if it should not end there, such as "in the middle of a packet". None if it may.
 
-    Parameters
-    ----------
-    path : str
-        The file.
-    container : str
-        libavformat's name of its format.
-    last_packet_at : int, optional
-        [bytes] Position of the last packet of the video track, according to libavformat.
-
-    Returns
-    -------
-    str or None
-        Text such as "in the middle of a packet"; None if nothing is wrong, or if this is unknown.
+    ``container`` is libavformat's name of the format. ``last_packet_at`` [bytes] is the position of the last packet of
+    the video track, according to libavformat.
 
     Notes
     -----
@@ -68,14 +57,7 @@ def end_problem(path: str, container: str, *, last_packet_at: int | None = None)
 def may_end_anywhere(path: str, container: str, *, track: int) -> bool:
     """Return whether the last picture may be cut off without a sign of this in the container.
 
-    Parameters
-    ----------
-    path : str
-        The file.
-    container : str
-        libavformat's name of its format.
-    track : int
-        Number of the track in the container; the PID in a transport stream.
+    ``track`` is the number of the track in the container, the PID in a transport stream.
     """
     if container == "mpegts":
         return has_full_end(path, track)
