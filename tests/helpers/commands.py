@@ -2,7 +2,7 @@
 
 COMMANDS = (
     *("scan", "index", "config", "plan", "build"),
-    *("finish", "verify", "merge", "gc"),
+    *("finish", "verify", "merge", "pack", "unpack", "gc"),
     *("info", "ls", "show", "report", "bench"),
     *("extractors", "doctor", "completion", "help"),
 )
