@@ -98,6 +98,7 @@ bench: $(STAMP) ## speed and memory, as ratios within one run
 	$(BIN)/python -m pip install -q --no-deps litdata  # its torchvision would bring another torch
 	$(BIN)/python bench/bench_loader.py $(CLIPS)
 	$(BIN)/python bench/bench_plan.py $(CLIPS)
+	$(BIN)/python bench/bench_packs.py $(CLIPS)
 	$(BIN)/python bench/scale.py $(CLIPS)/animation/bigbuckbunny.mp4
 	$(BIN)/python bench/bench_report.py $(CLIPS)
 

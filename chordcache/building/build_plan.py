@@ -15,6 +15,7 @@ from chordcache.building.existing_cache import earlier_header, repairable, tool_
 from chordcache.building.requested import Features, request_of
 from chordcache.choices import ON_DAMAGE
 from chordcache.config.config import Config, config_from_json, config_to_json
+from chordcache.digests import digest_file
 from chordcache.errors import UsageError, printable
 from chordcache.features.registry import FeatureSpec, check_requirement, resolve
 from chordcache.index.column_types import merged_columns
@@ -213,8 +214,8 @@ def write_plan(plan: BuildPlan, keys: Container[str], *, prune: bool) -> BuildPl
     """Write the index and the header of the cache, under its lock, before any video is built.
 
     The index gets the records of the plan, whose keys are ``keys``. It keeps the earlier ones, unless ``prune`` is set,
-    or the plan's index has all videos of their root and these are not among them. The header keeps the roots of earlier
-    builds.
+    or the plan's index has all videos of their root and these are not among them. It stays as it is if the last build
+    wrote it from the same index. The header keeps the roots of earlier builds.
 
     Returns
     -------
@@ -239,24 +240,39 @@ def write_plan(plan: BuildPlan, keys: Container[str], *, prune: bool) -> BuildPl
         roots = _merged_roots(earlier.roots if earlier else {}, plan)
         columns = merged_columns(earlier.columns if earlier else {}, index.columns)
         plan = replace(plan, follow_symlinks=plan.follow_symlinks or (earlier is not None and earlier.follow_symlinks))
-        with IndexWriter(
-            folder / path.name,
-            roots=roots,
-            level=index.level,
-            follow_symlinks=plan.follow_symlinks,
-            columns=columns,
-        ) as writer:
-            for record in () if prune or earlier is None else earlier:
-                is_named = layout.key_of(record) in keys
-                if not is_named and record.root not in index.whole_roots:
+        settings = (roots, index.level, plan.follow_symlinks, columns)
+        digests = _digest_of(index), _digest_of(earlier) if earlier else ""
+        is_written = (
+            not (earlier is None or plan.earlier is None or prune)
+            and digests == plan.earlier.index_digests
+            and settings == (earlier.roots, earlier.level, earlier.follow_symlinks, earlier.columns)
+        )
+        if not is_written:
+            with IndexWriter(
+                folder / path.name,
+                roots=roots,
+                level=index.level,
+                follow_symlinks=plan.follow_symlinks,
+                columns=columns,
+            ) as writer:
+                for record in () if prune or earlier is None else earlier:
+                    is_named = layout.key_of(record) in keys
+                    if not is_named and record.root not in index.whole_roots:
+                        writer.write(record)
+                for record in index:
                     writer.write(record)
-            for record in index:
-                writer.write(record)
-        atomic.publish(folder / path.name, path)
+            given = digests[0] if digests[0] == _digest_of(index) else ""  # another process may have replaced it
+            digests = given, digest_file(folder / path.name)
+            atomic.publish(folder / path.name, path)
     config = config_to_json(plan.config)
     header = Header(config, roots, plan.features, tool_versions(), plan.follow_symlinks, plan.source_hash)
-    write_header(cache, header.replace(columns=columns, on_damage=plan.on_damage))
+    write_header(cache, header.replace(columns=columns, on_damage=plan.on_damage, index_digests=digests))
     return plan
+
+
+def _digest_of(index: Index) -> str:
+    with index.open() as file:
+        return digest_file(os.dup(file.fileno()))
 
 
 def _merged_roots(earlier: Mapping[str, str], plan: BuildPlan) -> dict[str, str]:

@@ -13,7 +13,7 @@ from chordcache.building.trim import is_allowed, may_be_cached
 from chordcache.building.up_to_date import Needed, is_valid, needed
 from chordcache.choices import ON_DAMAGE
 from chordcache.index.grouping import IndexRows
-from chordcache.media.source_file import SourceState, look_or_none, real_folder
+from chordcache.media.source_file import FolderLooks, SourceState, real_folder
 from chordcache.records import ContentFacts, Identity, VideoRecord
 from chordcache.storage import layout
 from chordcache.storage.quarantine import Failure, Quarantine
@@ -38,6 +38,7 @@ class _Planner:
         self._inside = {
             label: None if plan.follow_symlinks else real_folder(root) for label, root in plan.roots.items()
         }
+        self._looks = FolderLooks()
         self._picture = plan.config.picture
         self._twins = _Twins(plan, options)
         self._sidecars = Sidecars(plan.cache)
@@ -47,7 +48,7 @@ class _Planner:
         """Return the tasks of one file, as it is now. Each row is its number in the index, and the record."""
         first = rows[0][1]
         source_path = os.path.join(self._plan.roots[first.root], first.path)
-        state = look_or_none(source_path, self._inside[first.root])
+        state = self._looks.look_or_none(source_path, self._inside[first.root])
         return [self._planned(record, row, source_path, state) for row, record in rows]
 
     def _planned(self, record: VideoRecord, row: int, source_path: str, state: SourceState | None) -> BuildTask:

@@ -6,6 +6,7 @@ import errno
 import os
 import stat
 import time
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -156,7 +157,10 @@ def _pin_below(inside: str, path: str) -> int:
 
 def _state(fd: int) -> SourceState:
     with _as_media_error():
-        status = os.fstat(fd)
+        return _state_of(os.fstat(fd))
+
+
+def _state_of(status: os.stat_result) -> SourceState:
     identity = Identity(status.st_size, status.st_mtime_ns)
     return SourceState(identity, status.st_ctime_ns, status.st_dev, status.st_ino)
 
@@ -190,6 +194,36 @@ def look_or_none(path: str, inside: str | None = None) -> SourceState | None:
         return look(path, inside)
     except MediaError:
         return None
+
+
+class FolderLooks:
+    """Looks at many files, those of one folder after another. The folder of the last file stays open.
+
+    A file is not opened: a later read of one that this user may not read raises the reason.
+    """
+
+    def __init__(self) -> None:
+        self._place: tuple[str, str | None] | None = None
+        self._folder = -1
+        self._close: weakref.finalize[[int], None] | None = None
+
+    def look_or_none(self, path: str, inside: str | None = None) -> SourceState | None:
+        """Return the state of a file, or None if it is not a regular file below ``inside``, or is behind a link."""
+        folder, name = os.path.split(path)
+        try:
+            if self._place != (folder, inside):
+                self._place = None
+                if self._close is not None:
+                    self._close()
+                self._folder = _pin_below(inside, folder) if inside else os.open(folder, os.O_PATH)
+                self._close = weakref.finalize(self, os.close, self._folder)
+                self._place = folder, inside
+            status = os.stat(name, dir_fd=self._folder, follow_symlinks=False)
+        except (OSError, MediaError):
+            return None
+        if stat.S_ISLNK(status.st_mode):
+            return look_or_none(path, inside)
+        return _state_of(status) if stat.S_ISREG(status.st_mode) else None
 
 
 def identity_or_none(path: str, inside: str | None = None) -> Identity | None:

@@ -38,6 +38,8 @@ class Header(Record, frozen=True, forbid_unknown_fields=False):
     """Extra column of the index to its type, of ``COLUMN_TYPES``, if it is not text"""
     on_damage: str = ON_DAMAGE[0]
     """Choice of the last build for damaged files, one of ``ON_DAMAGE``"""
+    index_digests: tuple[str, str] = ("", "")
+    """xxh3-128 of the index that the last build was given, and of the ``index.jsonl`` that it wrote"""
 
 
 def read_header(cache: Path) -> Header:

@@ -299,31 +299,33 @@ def _check_features(check: _Check, sidecar: Sidecar) -> list[Damage]:
 
 def _check_artefact(check: _Check, sidecar: Sidecar, infos: Sequence[FeatureInfo]) -> list[Damage]:
     """Check one file and the features in it."""
-    info = infos[0]
-    file = str(info.file)
-    path = check.cache / file
-    repair = repair_command(check.cache)
+    problem = _file_problem(check, infos[0])
+    if problem is None:
+        return _check_rows(check, sidecar, infos) if check.level == "deep" else []
+    kind, what = problem
+    command = "" if kind == "unreadable" else repair_command(check.cache)
+    return [Damage(kind, str(infos[0].file), what, command, check.key)]
+
+
+def _file_problem(check: _Check, info: FeatureInfo) -> tuple[str, str] | None:
+    """Return the kind of damage of a file and a sentence about it, or None."""
     try:
         num_bytes = feature_files.size_of(check.cache, info)
         if num_bytes != info.num_bytes:
-            what = f"the file has {num_bytes} bytes, expected {info.num_bytes}"
-            return [Damage("damaged", file, what, repair, check.key)]
-        if check.level == "quick":
-            return []
-        digest = feature_files.digest_of(check.cache, info)
+            return "damaged", f"the file has {num_bytes} bytes, expected {info.num_bytes}"
+        if check.level != "quick":
+            digest = feature_files.digest_of(check.cache, info)
+            if digest != info.digest:
+                return "damaged", f"its xxh3-128 is {digest}, expected {info.digest}"
     except FileNotFoundError:
-        return [Damage("missing", file, "the sidecar names it", repair, check.key)]
+        return "missing", "the sidecar names it"
     except PermissionError as error:
-        return [Damage("unreadable", file, str(unreadable(path, error)), "", check.key)]
+        return "unreadable", str(unreadable(check.cache / str(info.file), error))
     except UnreadableError as error:
-        return [Damage("damaged", file, str(error), repair, check.key)]
+        return "damaged", str(error)
     except OSError as error:
-        what = f"the file cannot be read: {error.strerror}"
-        return [Damage("damaged", file, what, repair, check.key)]
-    if digest != info.digest:
-        what = f"its xxh3-128 is {digest}, expected {info.digest}"
-        return [Damage("damaged", file, what, repair, check.key)]
-    return _check_rows(check, sidecar, infos) if check.level == "deep" else []
+        return "damaged", f"the file cannot be read: {error.strerror}"
+    return None
 
 
 def _check_rows(check: _Check, sidecar: Sidecar, infos: Sequence[FeatureInfo]) -> list[Damage]:

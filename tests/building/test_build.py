@@ -19,6 +19,7 @@ from helpers import processes
 
 import chordcache as cc
 from chordcache.records import RunSummary
+from chordcache.storage import sealed_json
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -141,6 +142,29 @@ def test_an_added_video_is_built_alone(work: Path, make_video: Maker) -> None:
     changed = touched(before, processes.files_of(work / "cache"))
     assert len(changed) == 2
     assert all("new-" in name for name in changed)
+
+
+def test_the_index_is_written_if_it_differs(work: Path) -> None:
+    """One of equal bytes stays. A record more, a lost line, another root and a flipped bit are each noticed."""
+    path = work / "cache" / "index.jsonl"
+    inode, content = path.stat().st_ino, path.read_bytes()
+    assert numbers(build(work)) == (0, 4, 1)
+    assert path.stat().st_ino == inode
+    lines = content.splitlines(keepends=True)
+    path.write_bytes(
+        b"".join([*lines[:1], *lines[2:-1]]) + sealed_json.seal({"num_records": len(lines) - 3}).encode() + b"\n"
+    )
+    assert numbers(build(work)) == (0, 4, 1)
+    assert path.read_bytes() == content
+    assert numbers(cc.build(work / "index.json", work / "cache", jobs=1, roots={"videos": work / "videos"})) == (
+        0,
+        4,
+        1,
+    )
+    assert path.read_bytes() == content
+    processes.flip(path, len(content) // 2, 3)
+    with pytest.raises(cc.DamageError, match="index.jsonl.*is damaged"):
+        build(work)
 
 
 def test_another_index_adds_to_the_cache(work: Path, make_video: Maker) -> None:

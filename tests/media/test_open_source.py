@@ -19,7 +19,7 @@ from helpers.inline import HERE
 
 import chordcache as cc
 from chordcache.index import scan as scan_module
-from chordcache.media.source_file import check_unchanged, look, open_source
+from chordcache.media.source_file import FolderLooks, check_unchanged, look, look_or_none, open_source
 from chordcache.sources.mapped_mp4 import MappedMP4Source
 
 pytestmark = pytest.mark.timeout(300)
@@ -243,3 +243,37 @@ def test_nothing_but_a_regular_file_is_opened(tmp_path: Path, kind: str) -> None
     opened = [line for line in trace.read_text().splitlines() if f'"{path}"' in line]
     assert len(opened) == 1
     assert "O_PATH" in opened[0]
+
+
+def test_looks_at_many_files_are_those_at_one_file(tmp_path: Path) -> None:
+    """Files, links inside and out of the root, and what is not a file, one folder after another."""
+    root, outside = tmp_path / "root", tmp_path / "outside"
+    for folder in (root / "a", root / "b", outside):
+        folder.mkdir(parents=True)
+        (folder / "clip.mp4").write_bytes(folder.name.encode())
+    (root / "a" / "inner.mp4").symlink_to(root / "b" / "clip.mp4")
+    (root / "a" / "outer.mp4").symlink_to(outside / "clip.mp4")
+    (root / "linked").symlink_to(root / "b")
+    (root / "leads out").symlink_to(outside)
+    os.mkfifo(root / "a" / "pipe.mp4")
+    names = ["a/clip.mp4", "a/inner.mp4", "a/outer.mp4", "a/pipe.mp4", "a/none.mp4", "b/clip.mp4", "none/clip.mp4"]
+    names += ["linked/clip.mp4", "leads out/clip.mp4", "a/clip.mp4", "a"]
+    looks = FolderLooks()
+    for inside in (str(root), None):
+        for name in names:
+            assert looks.look_or_none(f"{root}/{name}", inside) == look_or_none(f"{root}/{name}", inside), name
+    assert looks.look_or_none(f"{root}/a/outer.mp4", str(root)) is None
+    assert looks.look_or_none(f"{root}/leads out/clip.mp4", str(root)) is None
+
+
+def test_a_look_sees_a_file_that_took_the_name(tmp_path: Path) -> None:
+    path, other = tmp_path / "clip.mp4", tmp_path / "other.mp4"
+    path.write_bytes(b"one")
+    other.write_bytes(b"another")
+    looks = FolderLooks()
+    assert looks.look_or_none(str(path), str(tmp_path)) == look(str(path))
+    os.replace(other, path)
+    state = looks.look_or_none(str(path), str(tmp_path))
+    assert state == look(str(path))
+    assert state is not None
+    assert state.identity.size == len("another")
