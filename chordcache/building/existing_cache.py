@@ -119,9 +119,10 @@ def check_sidecars(cache: Path) -> int:
     UnreadableError
         If it cannot be listed.
     """
-    keys = set(Sidecars(cache).sorted_keys())
+    sidecars = Sidecars(cache)
+    keys = set(sidecars.sorted_keys())
     with suppress(NotFoundError):
-        lost = set(Catalog(cache).keys()) - keys
+        lost = {key for key in set(Catalog(cache).keys()) - keys if not sidecars.packs.has_left(key)}
         if lost:
             raise DamageError(
                 f"'{printable(cache / 'videos')}': got no sidecars of {len(lost)} videos that the catalog names, such "

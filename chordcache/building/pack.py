@@ -11,15 +11,19 @@ from chordcache.engine.signals import stop_signals
 from chordcache.errors import UsageError
 from chordcache.records import FeatureInfo
 from chordcache.storage import atomic, feature_files, layout, opener
-from chordcache.storage.cache_header import read_header
+from chordcache.storage.cache_header import read_header, write_header
 from chordcache.storage.lock import locked
-from chordcache.storage.packs import packable, write_pack
+from chordcache.storage.packs import aligned, packable, write_pack
 from chordcache.storage.run_log import recorded
 from chordcache.storage.sidecar import Sidecar
 from chordcache.storage.sidecars import Sidecars, write_catalog
 
 PACK_BYTES = 1 << 30
 """Default size of a pack [bytes]"""
+
+
+_MAX_VIDEOS = 100_000
+"""Largest number of videos in a pack: their sidecars are in memory while it is written"""
 
 
 @dataclass(frozen=True)
@@ -70,11 +74,13 @@ def pack(cache: str | Path, *, size: int = PACK_BYTES, progress: bool = False) -
     if size < 1 << 20:
         raise UsageError(f"size: got {size} bytes, expected at least 1 MiB")
     folder = Path(cache).absolute()
-    read_header(folder)  # raises before a lock is made in a folder that is not a cache
+    header = read_header(folder)  # raises before a lock is made in a folder that is not a cache
     with stop_signals(), locked(folder), recorded(folder, "pack") as notes:
         atomic.remove_partials(folder)
         sidecars = Sidecars(folder)
         keys = _keys_to_pack(sidecars, size)
+        if keys:
+            write_header(folder, header)  # a cache of format version 3 has no packs
         num_videos = num_packs = num_bytes = 0
         with terminal.progress_bar(len(keys), "video", shown=progress) as bar:
             for group in _groups(map(sidecars.read_stored, keys), size):
@@ -93,7 +99,8 @@ def pack(cache: str | Path, *, size: int = PACK_BYTES, progress: bool = False) -
 
 
 def _num_bytes(sidecar: Sidecar) -> int:
-    return sum(info.num_bytes for info in packable(sidecar))
+    """Return the space of the files of a video in a pack [bytes]."""
+    return sum(aligned(info.num_bytes) for info in packable(sidecar))
 
 
 def _keys_to_pack(sidecars: Sidecars, size: int) -> list[str]:
@@ -107,7 +114,8 @@ def _keys_to_pack(sidecars: Sidecars, size: int) -> list[str]:
             alone.append(key)
         else:
             packed[owner].append(key)
-            num_used[owner] += _num_bytes(sidecars.read(key))
+            sidecar, line, _ = sidecars.row(key)
+            num_used[owner] += _num_bytes(sidecar) + len(line)
     sparse = [name for name, num_bytes in num_used.items() if num_bytes < size / 2 and packed[name]]
     if not alone and all(num_used[name] > _pack_bytes(sidecars, name) / 2 for name in sparse) and len(sparse) < 2:
         return []
@@ -119,11 +127,11 @@ def _pack_bytes(sidecars: Sidecars, name: str) -> int:
 
 
 def _groups(sidecars: Iterable[Sidecar], size: int) -> Iterator[list[Sidecar]]:
-    """Yield videos whose files together have at most ``size`` bytes, or a single one."""
+    """Yield videos whose files together have at most ``size`` bytes, or a single one. Their number is bounded too."""
     group: list[Sidecar] = []
     num_bytes = 0
     for sidecar in sidecars:
-        if group and num_bytes + _num_bytes(sidecar) > size:
+        if group and (num_bytes + _num_bytes(sidecar) > size or len(group) == _MAX_VIDEOS):
             yield group
             group, num_bytes = [], 0
         group.append(sidecar)

@@ -21,7 +21,7 @@ from chordcache.building.existing_cache import repairable, versions
 from chordcache.building.merge import leaves
 from chordcache.config.config import config_to_json
 from chordcache.digests import digest_file, hex64
-from chordcache.errors import UsageError, printable
+from chordcache.errors import DamageError, UsageError, printable
 from chordcache.index.grouping import IndexRows
 from chordcache.index.index_files import Index, IndexWriter, cached_index
 from chordcache.records import Record, VideoRecord
@@ -209,7 +209,7 @@ def _link_published(source: Path, target: Path, keys: Iterable[str]) -> None:
         if opener.exists(target, final) or (sidecar := sidecars.read_or_none(key)) is None:
             continue
         infos = {str(info.file): info for info in sidecar.features if info.file is not None}
-        with suppress(FileNotFoundError), atomic.partial_folder(target) as folder:  # what is not there is built
+        with suppress(FileNotFoundError, DamageError), atomic.partial_folder(target) as folder:  # it is built then
             links = {folder / str(number): file for number, file in enumerate(sorted(infos))}
             for partial, file in links.items():
                 feature_files.copy(source, infos[file], partial)

@@ -205,7 +205,7 @@ class FolderLooks:
     def __init__(self) -> None:
         self._place: tuple[str, str | None] | None = None
         self._folder = -1
-        self._close: weakref.finalize[[int], None] | None = None
+        self._close: weakref.finalize[[int], FolderLooks] | None = None
 
     def look_or_none(self, path: str, inside: str | None = None) -> SourceState | None:
         """Return the state of a file, or None if it is not a regular file below ``inside``, or is behind a link."""

@@ -197,7 +197,7 @@ class Catalog:
     def row(self, position: int) -> tuple[Sidecar, bytes, int]:
         """Return a sidecar, its line, and the mtime of its file when this catalog was written [nanoseconds].
 
-        For a video in a pack, the last value is minus the number of the pack.
+        For a video in a pack, the last value is the mark of the pack.
         """
         return *self._row(position), self.mtime_ns(position)
 
@@ -232,7 +232,7 @@ class Catalog:
             if sealed_body(self._line(position)) is None:
                 raise self._damage(f"the digest of row {position} does not match")
         for name in SECTIONS:
-            self._file.section(name)
+            self._file.check_section(name)
 
     def _first_place(self) -> int:
         """Return the position of the first sidecar."""

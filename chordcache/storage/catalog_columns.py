@@ -75,7 +75,7 @@ class Columns:
         self._features = _FeatureStates()
 
     def add(self, sidecar: Sidecar, num_bytes: int, mtime_ns: int) -> None:
-        """Take a sidecar, the size of its line, and the mtime of its file, or minus the number of its pack."""
+        """Take a sidecar, the size of its line, and the mtime of its file, or the mark of its pack."""
         self._offsets.append(self._offsets[-1] + num_bytes)
         self._mtimes.append(mtime_ns)
         self._num_frames.append(sidecar.num_frames)
@@ -135,8 +135,8 @@ def publish_catalog(cache: Path, rows: Iterable[tuple[Sidecar, bytes, int]]) -> 
     cache : Path
         The folder of the cache.
     rows : iterable of (Sidecar, bytes, int)
-        Each sidecar, its line, and the mtime of its file [nanoseconds] or minus the number of its pack, in the order
-        of keys. An mtime of 0 is that of a file that must be read.
+        Each sidecar, its line, and the mtime of its file [nanoseconds] or the mark of its pack, in the order of keys.
+        An mtime of 0 is that of a file that must be read.
     """
     columns = Columns()
     with partial_folder(cache) as folder:

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from chordcache.digests import hex128
+from chordcache.digests import file_digest, hex128
 from chordcache.errors import DamageError, printable
 from chordcache.storage.opener import open_file
 from chordcache.storage.readable import readable
@@ -36,6 +36,12 @@ KIND, KIND_OF_PACKS = "chordcache-catalog", "chordcache-pack"
 _VERSION = 1
 _MAX_SECTION_BYTES = 1 << 30
 """Size above which a section is not read: the keys of ten million videos [bytes]"""
+
+_BLOCK_BYTES = 1 << 20
+"""Size of the pieces in which a section is compared [bytes]"""
+
+_MAX_NUMBER = 1 << 62
+"""Number above those of packs"""
 
 _MIN_VIDEO_BYTES = 40
 """Size of the numbers of a video in the sections [bytes]"""
@@ -110,7 +116,7 @@ class CatalogFile:
         try:
             head: dict[str, Any] = json.loads(body)
             is_known = (head.get("format"), head.get("catalog_version")) == (self._kind, _VERSION)
-            self.number = int(head.get("number", 0))
+            self.number: int = head.get("number", 0)
             num_videos, num_bytes = int(head["num_videos"]), int(head["num_bytes"])
             sections: dict[str, list[Any]] = head["sections"]
             table = {name: (int(start), int(size), str(digest)) for name, (start, size, digest) in sections.items()}
@@ -118,10 +124,14 @@ class CatalogFile:
             raise self.damage("its head is not one of a catalog") from None
         if not is_known:
             raise self.damage("another version of chordcache wrote it")
+        if type(self.number) is not int or not (self._kind == KIND_OF_PACKS) <= self.number < _MAX_NUMBER:
+            raise self.damage("its number is not one of a pack")
         if num_bytes != self.num_bytes:
             raise self.damage(f"got {self.num_bytes} bytes, expected {num_bytes}")
         if not 0 <= num_videos * _MIN_VIDEO_BYTES <= num_bytes:
             raise self.damage(f"got {num_videos} videos in {num_bytes} bytes")
+        if sum(size for _, size, _ in table.values()) > num_bytes:
+            raise self.damage("its sections are larger than the file")
         for name, (start, size, _) in table.items():
             if not (0 <= size <= _MAX_SECTION_BYTES and 0 <= start <= num_bytes - size):
                 raise self.damage(f"its section '{printable(name)}' is not inside the file")
@@ -136,13 +146,25 @@ class CatalogFile:
             raise self.damage("it is cut off")
         return data
 
+    def _place(self, name: str) -> tuple[int, int, str]:
+        if name not in self._table:
+            raise self.damage(f"its section '{name}' is missing")
+        return self._table[name]
+
+    def check_section(self, name: str) -> None:
+        """Compare the digest of a section, without keeping its content. Raises ``DamageError``."""
+        start, num_bytes, expected = self._place(name)
+        digest = file_digest()
+        for position in range(start, start + num_bytes, _BLOCK_BYTES):
+            digest.update(self.read(position, min(_BLOCK_BYTES, start + num_bytes - position)))
+        if digest.hexdigest() != expected:
+            raise self.damage(f"the digest of its section '{name}' does not match")
+
     def section(self, name: str) -> bytes:
         """Return the content of a section. Raises ``DamageError``."""
         content = self._sections.get(name)
         if content is None:
-            if name not in self._table:
-                raise self.damage(f"its section '{name}' is missing")
-            start, num_bytes, digest = self._table[name]
+            start, num_bytes, digest = self._place(name)
             content = self.read(start, num_bytes)
             if hex128(content) != digest:
                 raise self.damage(f"the digest of its section '{name}' does not match")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import sys
+from array import array
 from bisect import bisect_left
 from pathlib import Path
 
@@ -27,9 +29,12 @@ def matching(keys: list[str], start: str) -> list[str]:
 
 
 def names_videos(cache: str | os.PathLike[str]) -> bool:
-    """Return whether a cache has a catalog that names a video, or that cannot be read."""
+    """Return whether a cache has a catalog that names a video outside of packs, or that cannot be read."""
     try:
-        return CatalogFile(Path(cache)).num_videos > 0
+        mtimes = array("q", CatalogFile(Path(cache)).section("mtimes"))
+        if sys.byteorder == "big":
+            mtimes.byteswap()
+        return any(mtime >= 0 for mtime in mtimes)
     except FileNotFoundError:
         return False
     except (ChordcacheError, OSError, ValueError):

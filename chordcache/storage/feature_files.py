@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -40,12 +40,11 @@ def _blocks(cache: Path, info: FeatureInfo) -> Iterator[bytes]:
     """Read the file of a feature."""
     name = str(info.file) if info.packed is None else pack_file(info.packed.pack)
     rest = size_of(cache, info)
-    with opener.open_binary(cache, name) as file:
+    with opener.open_binary(cache, name) as file, readable(cache / name):
         file.seek(info.packed.offset if info.packed else 0)
-        with readable(cache / name):
-            while rest and (block := file.read(min(rest, _BLOCK_BYTES))):
-                yield block
-                rest -= len(block)
+        while rest and (block := file.read(min(rest, _BLOCK_BYTES))):
+            yield block
+            rest -= len(block)
 
 
 def digest_of(cache: Path, info: FeatureInfo) -> str:
@@ -81,13 +80,15 @@ def copy(cache: Path, info: FeatureInfo, partial: Path) -> None:
 def append_to(target: BinaryIO, cache: Path, info: FeatureInfo) -> None:
     """Copy the file of a feature behind what an open file has, and compare it with its size and digest.
 
-    Raises as ``size_of`` does, ``DamageError``, and ``OSError`` if the target cannot be written.
+    Raises ``DamageError``, also if the file is missing, ``UnreadableError``, and ``OSError`` if the target cannot be
+    written.
     """
     digest, num_bytes = file_digest(), 0
-    for block in _blocks(cache, info):
-        digest.update(block)
-        num_bytes += len(block)
-        target.write(block)
+    with suppress(FileNotFoundError):  # then it has another size than is expected
+        for block in _blocks(cache, info):
+            digest.update(block)
+            num_bytes += len(block)
+            target.write(block)
     if num_bytes != info.num_bytes or digest.hexdigest() != info.digest:
         raise DamageError(
             f"'{printable(cache / str(info.file))}' is damaged: its content is not what was written; run 'chordcache "

@@ -171,7 +171,7 @@ def _check_is_new(cache: Path) -> None:
     """Raise ``UnreadableError`` if videos were cached, so that their sidecars are lost, not copied or not mounted."""
     if not exists(cache, "chordcache.json"):
         return
-    if names_videos(cache) or any(exists(cache, tier) for tier in TIERS):
+    if names_videos(cache) or (any(exists(cache, tier) for tier in TIERS) and not exists(cache, PACKS)):
         raise UnreadableError(
             f"'{printable(cache / 'videos')}': got no such folder, expected the sidecars of the cache. Mount or copy "
             f"it. If it is lost, make an empty folder and run 'chordcache verify --repair {printable(cache)}'."

@@ -30,7 +30,7 @@ from chordcache.storage.catalog import Catalog
 from chordcache.storage.catalog_columns import Columns
 from chordcache.storage.catalog_file import HEAD_BYTES, CatalogFile, write_catalog_file
 from chordcache.storage.layout import PACKS, pack_file
-from chordcache.storage.opener import exists, list_folder
+from chordcache.storage.opener import list_folder
 from chordcache.storage.sealed_json import append_line, iter_sealed, seal
 from chordcache.storage.sidecar import Sidecar
 
@@ -82,12 +82,12 @@ class Pack(Catalog):
         end = HEAD_BYTES
         for key, sidecar in super().check():
             for info in packable(sidecar):
-                if info.packed != Packed(self.name, _aligned(end)):
+                if info.packed != Packed(self.name, aligned(end)):
                     raise self._damage(f"the files of '{printable(key)}' are not where they were written")
                 self._check_gap(end, info.packed.offset)
                 end = info.packed.offset + info.num_bytes
             yield key, sidecar
-        if _aligned(end) != self._first_place():
+        if aligned(end) != self._first_place():
             raise self._damage("it has bytes that belong to no video")
         self._check_gap(end, self._first_place())
 
@@ -105,7 +105,8 @@ class Pack(Catalog):
             raise self._damage(f"the bytes from {start} to {stop} are not what was written")
 
 
-def _aligned(position: int) -> int:
+def aligned(position: int) -> int:
+    """Return the first place of a file at or behind a position [bytes]."""
     return -(-position // _ALIGNMENT) * _ALIGNMENT
 
 
@@ -123,7 +124,7 @@ class Packs:
     cache : Path
         Folder of the cache.
     damaged : dict, optional
-        Dict to fill with the name of each damaged pack and its error. Without one, a damaged pack is an error.
+        Dict to fill with the name of each damaged file and its error. Without one, a damaged file is an error.
 
     Raises
     ------
@@ -147,21 +148,28 @@ class Packs:
             except DamageError as error:
                 if damaged is None:
                     raise
-                damaged[name] = error
-        removed = self._removed() if self.numbers else {}
+                damaged[pack_file(name)] = error
+        self._removed: dict[str, int] = {}
+        try:
+            for removal in iter_sealed(cache, REMOVED_FILE, _Removal, "a removed video"):
+                self._removed[removal.key] = removal.number
+        except DamageError as error:
+            if damaged is None:
+                raise DamageError(f"{error}; run 'chordcache verify --repair {printable(cache)}'") from None
+            damaged[REMOVED_FILE] = error
         for name in sorted(self.numbers, key=lambda name: (self.numbers[name], name)):
             for key in keys[name]:
-                if self.numbers[name] > removed.get(key, 0):
+                if self.numbers[name] > self._removed.get(key, 0):
                     self._owners[key] = name
-
-    def _removed(self) -> dict[str, int]:
-        lines = iter_sealed(self._cache, REMOVED_FILE, _Removal, "a removed video")
-        return {removal.key: removal.number for removal in lines}
 
     @property
     def last_number(self) -> int:
-        """Largest number of a pack, or 0."""
-        return max(self.numbers.values(), default=0)
+        """Largest number of a pack so far, or 0."""
+        return max((*self.numbers.values(), *self._removed.values()), default=0)
+
+    def has_left(self, key: str) -> bool:
+        """Return whether a video was in a pack, and left the cache."""
+        return key in self._removed and key not in self._owners
 
     def keys(self) -> list[str]:
         """Return the keys of all videos in packs that have not left the cache."""
@@ -172,19 +180,25 @@ class Packs:
         return self._owners.get(key)
 
     def row(self, key: str) -> tuple[Sidecar, bytes, int] | None:
-        """Return the sidecar of a video, its line, and minus the number of its pack, or None."""
+        """Return the sidecar of a video, its line, and the mark of its pack, or None."""
         name = self._owners.get(key)
         if name is None:
             return None
         row = self._open(name).find_row(key)
         if row is None:
             raise DamageError(f"'{printable(self._cache / pack_file(name))}' is damaged: video '{key}' is missing")
-        return *row, -self.numbers[name]
+        return *row, mark_of(name)
 
     def remove(self, key: str) -> None:
         """Take a video out of all packs. A later pack may have it again."""
         if self._owners.pop(key, None) is not None:
-            append_line(self._cache, REMOVED_FILE, seal(to_json(_Removal(key, self.last_number))))
+            self._removed[key] = self.last_number
+            append_line(self._cache, REMOVED_FILE, seal(to_json(_Removal(key, self._removed[key]))))
+
+
+def mark_of(name: str) -> int:
+    """Return the negative number by which a catalog names a pack in the place of an mtime."""
+    return -1 - int(name[:15], 16)
 
 
 def is_pack_file(file: str) -> bool:
@@ -196,12 +210,18 @@ def is_pack_file(file: str) -> bool:
 def read_packed(cache: Path, name: str, key: str) -> Sidecar:
     """Read the sidecar of a video in a pack. Raises ``DamageError``, ``UnreadableError`` and ``NotFoundError``."""
     try:
-        sidecar = Pack(cache, name).find(key)
+        status = os.stat(cache / pack_file(name))
+        sidecar = _opened(cache, name, (status.st_ino, status.st_mtime_ns)).find(key)
     except FileNotFoundError:
         sidecar = None
     if sidecar is None:
         raise NotFoundError(f"video '{key}' is not in '{printable(cache / pack_file(name))}'")
     return sidecar
+
+
+@lru_cache(_MAX_OPEN)
+def _opened(cache: Path, name: str, _version: tuple[int, int]) -> Pack:
+    return Pack(cache, name)
 
 
 def names_of_packs(cache: Path) -> list[str]:
@@ -214,7 +234,7 @@ def names_of_packs(cache: Path) -> list[str]:
 
 
 def write_pack(cache: Path, sidecars: Sequence[Sidecar], number: int) -> str:
-    """Write a pack of videos, and publish it. Return its name, which is that of equal content.
+    """Write a pack of videos, and publish it. Return its name.
 
     Parameters
     ----------
@@ -232,10 +252,8 @@ def write_pack(cache: Path, sidecars: Sequence[Sidecar], number: int) -> str:
     NoSpaceError
         If the disk is full.
     """
-    alone = [sidecar.unpacked().to_line() for sidecar in sidecars]
-    name = hex128("\n".join(alone).encode())
-    if exists(cache, pack_file(name)):  # an earlier run was killed after it
-        return name
+    lines = [str(number), *(sidecar.unpacked().to_line() for sidecar in sidecars)]
+    name = hex128("\n".join(lines).encode())
     placed, end = _placed(sidecars, name)
     columns = Columns(end)
     with partial_file(cache) as partial:
@@ -262,11 +280,11 @@ def _placed(sidecars: Sequence[Sidecar], name: str) -> tuple[list[Sidecar], int]
     for sidecar in sidecars:
         places = {}
         for info in packable(sidecar):
-            places[info.file] = Packed(name, _aligned(end))
-            end = _aligned(end) + info.num_bytes
+            places[info.file] = Packed(name, aligned(end))
+            end = aligned(end) + info.num_bytes
         features = tuple(info.replace(packed=places.get(info.file)) for info in sidecar.unpacked().features)
         placed.append(sidecar.replace(features=features))
-    return placed, _aligned(end)
+    return placed, aligned(end)
 
 
 def _read_back(cache: Path, name: str, partial: Path) -> None:

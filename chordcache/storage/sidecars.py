@@ -16,7 +16,7 @@ from chordcache.storage import opener
 from chordcache.storage.catalog import Catalog
 from chordcache.storage.catalog_columns import publish_catalog
 from chordcache.storage.layout import iter_keys, pack_file, sidecar_file
-from chordcache.storage.packs import Packs
+from chordcache.storage.packs import Packs, mark_of
 from chordcache.storage.sidecar import Sidecar, read_sidecar_line
 
 
@@ -134,7 +134,7 @@ class Sidecars:
             return True
         pack = self.packs.owner(key)
         is_packed = pack is not None and not opener.exists(self.cache, sidecar_file(key))
-        return is_packed and catalog.mtime_ns(position) == -self.packs.numbers[str(pack)]
+        return is_packed and catalog.mtime_ns(position) == mark_of(str(pack))
 
 
 def write_catalog(cache: Path) -> None:

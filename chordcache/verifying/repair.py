@@ -27,7 +27,7 @@ from chordcache.storage.cache_header import Header, read_header, write_header
 from chordcache.storage.catalog import Catalog
 from chordcache.storage.catalog_file import CATALOG
 from chordcache.storage.lock import locked
-from chordcache.storage.packs import Packs, names_of_packs
+from chordcache.storage.packs import REMOVED_FILE, Packs, mark_of, names_of_packs
 from chordcache.storage.run_log import RUNS_FILE, RunNotes, recorded
 from chordcache.storage.sidecars import Sidecars, update_catalog, write_catalog
 from chordcache.verifying.findings import Damage
@@ -96,14 +96,14 @@ def _repair(
     header = read_header(folder)
     if CATALOG in options.rebuild:
         write_header(folder, header)  # of a cache of an earlier format version
+    for name in {"quarantine.jsonl", RUNS_FILE, REMOVED_FILE}.intersection(options.rebuild):
+        atomic.publish_text(folder, name, "".join(f"{line}\n" for line in _sound_lines(folder, name)))
     restored = _restored_sidecars(folder, broken)
     damaged_packs = {name for name in names_of_packs(folder) if layout.pack_file(name) in options.rebuild}
     lost = _emptied(folder, damaged_packs)
     artefacts = [finding for finding in broken if finding.key is not None and finding.file != CATALOG]
     if "index.jsonl" in options.rebuild:
         _repair_index(folder, header)
-    for name in {"quarantine.jsonl", RUNS_FILE}.intersection(options.rebuild):
-        atomic.publish_text(folder, name, "".join(f"{line}\n" for line in _sound_lines(folder, name)))
     records = _records_of(folder, {*lost, *(str(finding.key) for finding in artefacts)}, restored)
     write_catalog(folder)
     if not records:
@@ -135,20 +135,28 @@ def _restored_sidecars(cache: Path, broken: Sequence[Damage]) -> set[str]:
 def _emptied(cache: Path, names: Set[str]) -> set[str]:
     """Remove damaged packs. Their intact files become files of their own. Return the keys of videos that lose files.
 
-    The catalog is the second copy of their sidecars.
+    The catalog is the second copy of their sidecars. Raises ``DamageError`` if it is damaged too.
     """
     lost: set[str] = set()
-    sidecars = Sidecars(cache, Packs(cache, {}))
-    catalog = None
-    with suppress(ChordcacheError):
+    if not names:
+        return lost
+    try:
         catalog = Catalog(cache)
-    for key in sidecars.sorted_keys() if names else ():
-        sidecar = sidecars.read_stored_or_none(key)
-        if sidecar is None and catalog is not None:
-            sidecar = catalog.find(key)
+        rows = map(catalog.row, range(len(catalog)))
+        marks = set(map(mark_of, names))
+        copies = {sidecar.key: sidecar for sidecar, _, mark in rows if mark in marks or names & sidecar.packs}
+    except ChordcacheError as error:
+        files = ", ".join(printable(layout.pack_file(name)) for name in sorted(names))
+        what = f"'{files}' is damaged, and so is the catalog, which has copies of its sidecars ({error})"
+        raise DamageError(f"{what}. Move the pack away to build its videos again.") from None
+    sidecars = Sidecars(cache, Packs(cache, {}))
+    for key in {*sidecars.sorted_keys(), *copies}:
+        sidecar = sidecars.read_stored_or_none(key) or copies.get(key)
         if sidecar is None:
             lost.add(key)
-        elif not names.isdisjoint({sidecars.packs.owner(key), *sidecar.packs}):
+        elif not sidecars.packs.has_left(key) and (
+            key in copies or names & {sidecars.packs.owner(key), *sidecar.packs}
+        ):
             try:
                 publish_unpacked(cache, sidecar)
             except (DamageError, FileNotFoundError):

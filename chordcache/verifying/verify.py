@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import closing
@@ -322,7 +323,8 @@ def _file_problem(check: _Check, info: FeatureInfo) -> tuple[str, str] | None:
     except PermissionError as error:
         return "unreadable", str(unreadable(check.cache / str(info.file), error))
     except UnreadableError as error:
-        return "damaged", str(error)
+        is_refused = error.errno in (errno.EACCES, errno.EPERM)
+        return "unreadable" if is_refused else "damaged", str(error)
     except OSError as error:
         return "damaged", f"the file cannot be read: {error.strerror}"
     return None

@@ -32,7 +32,7 @@ from chordcache.verifying.findings import Damage
 
 
 def check_packs(cache: Path, packs: Packs, damaged: Mapping[str, DamageError], *, level: str) -> list[Damage]:
-    """Check the packs, without the content of their files. Those that cannot be opened are known."""
+    """Check the packs, without the content of their files. What cannot be opened is known, by the name of its file."""
     errors: dict[str, ChordcacheError] = dict(damaged)
     for name in packs.numbers:
         try:
@@ -42,8 +42,8 @@ def check_packs(cache: Path, packs: Packs, damaged: Mapping[str, DamageError], *
             else:
                 deque(pack.check(), maxlen=0)
         except (DamageError, UnreadableError) as error:
-            errors[name] = error
-    return [_of_error(cache, layout.pack_file(name), error) for name, error in sorted(errors.items())]
+            errors[layout.pack_file(name)] = error
+    return [_of_error(cache, file, error) for file, error in sorted(errors.items())]
 
 
 def check_catalog(cache: Path, sidecars: Sidecars, features: Features, *, level: str) -> list[Damage]:
@@ -57,7 +57,9 @@ def check_catalog(cache: Path, sidecars: Sidecars, features: Features, *, level:
     try:
         catalog = Catalog(cache)
         for position, key in enumerate(_checked_keys(catalog, level)):
-            if key not in unseen:
+            if key not in unseen and sidecars.packs.has_left(key):
+                lagging.add(key)
+            elif key not in unseen:
                 what = "the catalog names it"
                 findings.append(Damage("missing", layout.sidecar_file(key), what, repair_command(cache), key))
             elif not (level == "quick" and sidecars.is_current(catalog, position, key)) and not _is_sidecar_of(

@@ -7,7 +7,7 @@ import json
 import os
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +18,14 @@ from helpers import processes, small_disks
 import chordcache as cc
 from chordcache.building.join_parts import finish
 from chordcache.building.pack import PackSummary, pack, unpack
+from chordcache.index.index_files import IndexWriter
 from chordcache.records import RunSummary
+from chordcache.storage import sealed_json
 from chordcache.storage.catalog_file import HEAD_BYTES
+from chordcache.storage.layout import sidecar_file
+from chordcache.storage.packs import write_pack
+from chordcache.storage.sidecars import Sidecars, write_catalog
+from chordcache.train.misses import background
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -181,7 +187,7 @@ def test_a_video_that_is_built_again_is_read_instead_of_its_packed_one(work: Pat
 def test_new_videos_lie_beside_packs_until_they_are_packed(work: Path, make_video: Callable[..., Path]) -> None:
     cache = packed(work)
     everything(cache)
-    make_video(work / "videos" / "new.mp4", num_frames=9)
+    make_video(work / "videos" / "new.mp4", num_frames=9, audio=True)
     cc.scan([work / "videos"], output=work / "index.jsonl", labels="dir", jobs=1)
     summary = build(work)
     assert (summary.num_done, summary.num_up_to_date) == (1, 5)
@@ -226,6 +232,155 @@ def test_a_pruned_video_comes_back_when_it_is_built_again(work: Path) -> None:
     cc.collect_garbage(cache)
     assert_same(cache, before)
     assert deep(cache) == []
+
+
+def pruned(work: Path, *names: str, tiers: Sequence[str] = TIERS) -> None:
+    """Prune videos as a run does whose index does not name them, with sources that stay as they are."""
+    index = cc.read_index(work / "index.jsonl")
+    with IndexWriter(work / "fewer.jsonl", roots=index.roots, level=index.level, whole_roots=index.roots) as writer:
+        for record in index:
+            if record.path.removesuffix(".mp4") not in names:
+                writer.write(record)
+    options = cc.BuildOptions(prune=True, prune_many=True)
+    roots = {"videos": work / "videos"}
+    summary = cc.build(work / "fewer.jsonl", work / "cache", tiers=tiers, jobs=1, roots=roots, options=options)
+    assert summary.num_pruned == len(names)
+
+
+def test_a_pruned_video_is_packed_again_with_equal_content(work: Path) -> None:
+    """A pack of equal content is another pack: the former one does not count for what was removed from it."""
+    cache = packed(work)
+    before = everything(cache)
+    for _ in range(2):
+        pruned(work, "c")
+        assert len(cc.open_cache(cache)) == 4
+        build(work)
+        pack(cache)
+        cc.collect_garbage(cache)
+        assert_same(cache, before)
+        assert deep(cache) == []
+
+
+def test_numbers_of_packs_never_go_down(work: Path) -> None:
+    """The list of removed videos outlives the pack that they were in."""
+    cache = packed(work)
+    before = everything(cache)
+    pruned(work, "c")
+    build(work)
+    key = source_of(cache, "c")
+    write_pack(cache, [Sidecars(cache).read(key)], 2)
+    (cache / sidecar_file(key)).unlink()
+    write_catalog(cache)
+    assert_same(cache, before)
+    pruned(work, "c")
+    cc.collect_garbage(cache)
+    assert len(packs_of(cache)) == 1
+    build(work)
+    pack(cache)
+    assert Sidecars(cache).packs.last_number == 3
+    cc.collect_garbage(cache)
+    assert_same(cache, before)
+    assert deep(cache) == []
+
+
+def test_a_repaired_pack_does_not_come_back(work: Path) -> None:
+    cache = packed(work)
+    before = everything(cache)
+    place = cc.open_cache(cache)[source_of(cache, "b")].sidecar.feature("flow", "npz")
+    damage(packs_of(cache)[0], place.packed.offset + place.num_bytes // 2)
+    cc.repair(cache, cc.verify(cache, jobs=1).damage, jobs=1, roots={"videos": str(work / "videos")})
+    pack(cache)
+    cc.collect_garbage(cache)
+    assert_same(cache, before)
+    assert deep(cache) == []
+
+
+def test_labels_that_change_there_and_back(work: Path) -> None:
+    cache = packed(work)
+    records = [*cc.read_index(work / "index.jsonl")]
+    index = cc.read_index(work / "index.jsonl")
+    for label in ("x", "y", "x"):
+        with IndexWriter(work / "labelled.jsonl", roots=index.roots, level=index.level) as writer:
+            for record in records:
+                writer.write(record.replace(label=label))
+        cc.build(work / "labelled.jsonl", cache, tiers=TIERS, jobs=1, roots={"videos": work / "videos"})
+        pack(cache)
+        assert {video.label for video in cc.open_cache(cache)} == {label}
+    cc.collect_garbage(cache)
+    assert {video.label for video in cc.open_cache(cache)} == {"x"}
+    assert deep(cache) == []
+
+
+def test_a_damaged_list_of_removed_videos(work: Path) -> None:
+    shutil.rmtree(work / "cache")
+    build(work, tiers=("lmdb", "npz"))
+    cache = packed(work)
+    before = everything(cache)
+    pruned(work, "c", "d", tiers=("lmdb", "npz"))
+    path = cache / "packs" / "removed.jsonl"
+    damage(path, path.stat().st_size - 20)
+    with pytest.raises(cc.DamageError, match="removed.jsonl.*verify --repair"):
+        build(work, tiers=("lmdb", "npz"))
+    report = cc.verify(cache, jobs=1)
+    assert "packs/removed.jsonl" in {finding.file for finding in report.damage}
+    cc.repair(cache, report.damage, jobs=1, roots={"videos": str(work / "videos")})
+    assert cc.verify(cache, jobs=1).exit_code in (0, 6)
+    assert build(work, tiers=("lmdb", "npz")).num_failed == 0
+    assert_same(cache, before)
+
+
+def test_a_copy_without_empty_folders(work: Path) -> None:
+    """As made by tools that copy files alone."""
+    cache = packed(work)
+    before = everything(cache)
+    shutil.rmtree(cache / "videos")
+    assert cc.verify(cache, jobs=1).damage == []
+    assert build(work).num_up_to_date == 5
+    assert_same(cache, before)
+
+
+def test_a_pack_without_a_second_copy_of_its_sidecars_is_not_removed(work: Path) -> None:
+    cache = packed(work)
+    (path,) = packs_of(cache)
+    damage(path, 100)
+    (cache / "catalog.bin").unlink()
+    with pytest.raises(cc.DamageError, match="Move the pack away to build its videos again"):
+        cc.repair(cache, cc.verify(cache, jobs=1).damage, jobs=1)
+    assert path.exists()
+
+
+@pytest.mark.parametrize("number", [0, -1, 1 << 70, "7", 1.5, True])
+def test_a_forged_number_is_damage(work: Path, number: object) -> None:
+    cache = packed(work)
+    (path,) = packs_of(cache)
+    content = path.read_bytes()
+    head = sealed_json.unseal(content[:HEAD_BYTES].decode().rstrip(), "")
+    line = sealed_json.seal({**head, "number": number}).encode().ljust(HEAD_BYTES - 1) + b"\n"
+    path.write_bytes(line + content[HEAD_BYTES:])
+    assert f"packs/{path.name}" in {finding.file for finding in cc.verify(cache, jobs=1).damage}
+    with pytest.raises(cc.DamageError, match="its number is not one of a pack"):
+        cc.collect_garbage(cache)
+
+
+def test_a_video_that_was_built_while_it_was_missed_is_repaired(work: Path) -> None:
+    """The broken piece of a pack is one of those that a reader's child builds again."""
+    cache = packed(work)
+    key = source_of(cache, "b")
+    place = cc.open_cache(cache)[key].sidecar.feature("flow", "npz")
+    assert [*background._broken_files(cache, key)] == []
+    damage(packs_of(cache)[0], place.packed.offset + place.num_bytes // 2)
+    assert [*background._broken_files(cache, key)] == [place.file]
+
+
+def test_hdf5_alone_is_packed_once(work: Path) -> None:
+    roots = {"videos": work / "videos"}
+    cc.build(work / "index.jsonl", work / "mixed", tiers=["hdf5"], config=work / "config.yaml", jobs=1, roots=roots)
+    before = everything(work / "mixed")
+    assert pack(work / "mixed").num_videos == 5
+    assert pack(work / "mixed") == PackSummary(0, 0, 0)
+    cc.collect_garbage(work / "mixed")
+    assert_same(work / "mixed", before)
+    assert deep(work / "mixed") == []
 
 
 def test_dropped_features_of_packed_videos(work: Path) -> None:

@@ -8,12 +8,15 @@ import re
 from pathlib import Path
 from typing import Any
 
+import click
 import numpy as np
 import pytest
+from click.testing import CliRunner
 from helpers.ffmpeg import ffmpeg
 
 import chordcache as cc
 from chordcache.building import estimate
+from chordcache.cli.options import size_option
 from chordcache.config.config import Config, config_from_json
 from chordcache.config.yaml_files import load_config, read_config
 from chordcache.errors import UsageError
@@ -309,9 +312,12 @@ def test_wrong_arguments(
     [("400GB", 400e9), ("1.5TiB", 1.5 * 2**40), ("12", 12.0), ("3k", 3000.0), ("2 mib", 2.0**21)],
 )
 def test_sizes(text: str, expected: float) -> None:
-    from chordcache.cli.plan_command import _parse_size
+    @click.command()
+    @size_option("--budget", "budget", help="Size.")
+    def command(budget: float) -> None:
+        click.echo(budget)
 
-    assert _parse_size(None, None, text) == expected  # type: ignore[arg-type]
+    assert float(CliRunner().invoke(command, ["--budget", text]).stdout) == expected
 
 
 # The statistics

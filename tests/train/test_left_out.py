@@ -56,7 +56,7 @@ def of_list(folder: Path, **settings: Any) -> Any:
 
 
 def paths_of(dataset: cc.ChordVideoDataset, folder: Path) -> list[str]:
-    path_of = dict(cc.open_cache(folder / "cache").paths())
+    path_of = dict(cc.open_cache(folder / "cache").catalog.paths())
     return [path_of[dataset[i]["video"]] for i in range(len(dataset))]
 
 

@@ -23,6 +23,7 @@ from helpers.sealed import reseal
 import chordcache as cc
 from chordcache.storage.catalog_file import CATALOG
 from chordcache.storage.sealed_json import seal
+from chordcache.storage.sidecars import Sidecars
 from chordcache.verifying.findings import Damage, VerifyReport
 from chordcache.verifying.verify_lists import check_catalog
 
@@ -171,7 +172,8 @@ def test_a_flipped_bit_of_the_catalog_is_found(cache: Path) -> None:
     bits += [random.below(8 * len(data)) for _ in range(150)]
     for bit in [bit for bit in bits if 0 <= bit < 8 * len(data)]:
         processes.flip(path, bit // 8, bit % 8)
-        assert [each.file for each in check_catalog(cache, [], {}, level="default")] == [CATALOG], f"bit {bit}"
+        findings = check_catalog(cache, Sidecars(cache), {}, level="default")
+        assert [finding.file for finding in findings] == [CATALOG], f"bit {bit}"
         processes.flip(path, bit // 8, bit % 8)
     assert path.read_bytes() == data
     assert found(cache) == (0, [])

@@ -36,17 +36,17 @@ from chordcache.engine.crashes import Crash, max_attempts
 from chordcache.engine.limits import Limits
 from chordcache.engine.pool import default_jobs
 from chordcache.engine.worker import Raised
-from chordcache.errors import ChordcacheError, DamageError, LockedError, NotFoundError, UsageError, printable
+from chordcache.errors import ChordcacheError, LockedError, UsageError, printable
 from chordcache.index.grouping import IndexRows
 from chordcache.index.index_files import Index, temporary_index
 from chordcache.records import Record, VideoRecord
 from chordcache.storage import feature_files, opener
 from chordcache.storage.atomic import check_space, no_space_as_error
-from chordcache.storage.layout import key_of, sidecar_file
+from chordcache.storage.layout import key_of
 from chordcache.storage.lock import locked, locked_beside
 from chordcache.storage.quarantine import Failure, Quarantine, read_quarantined
 from chordcache.storage.sealed_json import read_sealed, seal
-from chordcache.storage.sidecar import read_sidecar
+from chordcache.storage.sidecars import Sidecars
 
 FOLDER = ".on_demand"
 
@@ -287,22 +287,22 @@ def _opened(cache: Path, file: str) -> BinaryIO:
 
 def _broken_files(cache: Path, key: str) -> Iterator[str]:
     """Yield the artefacts of a video that are not as written."""
-    with suppress(NotFoundError, DamageError):
-        sidecar = read_sidecar(cache, key)
-        for info in {info.file: info for info in sidecar.features if info.file is not None}.values():
-            if not feature_files.is_intact(cache, info):
-                yield str(info.file)
+    sidecar = Sidecars(cache).read_or_none(key)
+    infos = {info.file: info for info in sidecar.features if info.file is not None} if sidecar else {}
+    for info in infos.values():
+        if not feature_files.is_intact(cache, info):
+            yield str(info.file)
 
 
 def _write_lists(cache: Path) -> str:
     """Write the videos that were built, and those that failed, into the index and the catalog of the cache."""
     with progress.paused(), locked(cache):
         names, failed = _names(cache), read_quarantined(cache)
-        requests = []
+        requests, sidecars = [], Sidecars(cache)
         for name in names:
             with suppress(ChordcacheError):  # it was cut short, and its video is not built
                 request = read_sealed(cache, f"{FOLDER}/{name}", BuildRequest, "a request")
-                if request.key in failed or opener.exists(cache, sidecar_file(request.key)):
+                if request.key in failed or sidecars.has(request.key):
                     requests.append(request)
         for _, group in groupby(sorted(requests, key=_origin), key=_origin):
             with _index_of(list(group)) as index:
