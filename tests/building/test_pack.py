@@ -300,10 +300,10 @@ def test_labels_that_change_there_and_back(work: Path) -> None:
     records = [*cc.read_index(work / "index.jsonl")]
     index = cc.read_index(work / "index.jsonl")
     for label in ("x", "y", "x"):
-        with IndexWriter(work / "labelled.jsonl", roots=index.roots, level=index.level) as writer:
+        with IndexWriter(work / "labels.jsonl", roots=index.roots, level=index.level) as writer:
             for record in records:
                 writer.write(record.replace(label=label))
-        cc.build(work / "labelled.jsonl", cache, tiers=TIERS, jobs=1, roots={"videos": work / "videos"})
+        cc.build(work / "labels.jsonl", cache, tiers=TIERS, jobs=1, roots={"videos": work / "videos"})
         pack(cache)
         assert {video.label for video in cc.open_cache(cache)} == {label}
     cc.collect_garbage(cache)

@@ -75,6 +75,7 @@ HEADER = Header(
     "only",
     {"lang": "str"},
     "trim",
+    ("a" * 32, "b" * 32),
 )
 FAILURE = Failure(
     "k", "v", "a.mp4", "decode", "short", "cut", IDENTITY, 3, 2, {"av": "18"}, ("0" * 16,), "today", "here", "trim"
