@@ -151,13 +151,13 @@ def _linked_pack(cache: Path, elsewhere: Path) -> None:
 
 
 def _place_in_pack(**place: object) -> Forgery:
-    """State another place of the frames in the catalog, under digests that are right."""
+    """State another place of the files of a video in the catalog, under digests that are right."""
 
     def change(cache: Path, elsewhere: Path) -> None:
         data = sealed_json.unseal(rows_of(cache)[0], "")
         for info in data["features"]:
-            if info["feature"] == "frames":
-                info["packed"] = {**info["packed"], **place}
+            if "packed" in info:
+                info["packed"].update(place)
         forge(cache, rows={0: sealed_json.seal(data)})
 
     return change
