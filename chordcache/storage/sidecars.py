@@ -77,12 +77,6 @@ class Sidecars:
         """Return the sidecar of a video from its file or pack, never from the catalog. Raises as ``read_sidecar``."""
         return self._stored_row(key)[0]
 
-    def read_stored_or_none(self, key: str) -> Sidecar | None:
-        """Return the same, or None if it is damaged. Raises ``UnreadableError``."""
-        with suppress(NotFoundError, DamageError):
-            return self.read_stored(key)
-        return None
-
     def _stored_row(self, key: str) -> tuple[Sidecar, bytes, int]:
         try:
             mtime_ns = os.lstat(f"{self.cache}/{sidecar_file(key)}").st_mtime_ns  # before the read: it may be replaced

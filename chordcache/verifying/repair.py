@@ -151,7 +151,7 @@ def _emptied(cache: Path, names: Set[str]) -> set[str]:
         raise DamageError(f"{what}. Move the pack away to build its videos again.") from None
     sidecars = Sidecars(cache, Packs(cache, {}))
     for key in {*sidecars.sorted_keys(), *copies}:
-        sidecar = sidecars.read_stored_or_none(key) or copies.get(key)
+        sidecar = sidecars.read_or_none(key) or copies.get(key)
         if sidecar is None:
             lost.add(key)
         elif not sidecars.packs.has_left(key) and (
