@@ -1,24 +1,27 @@
-"""A training step on a GPU fed by each way of ``ClipLoader``: utilization, clips per second, pixels. Needs CUDA.
+"""A training step on a GPU fed by each way of ``ClipLoader``, and a VAE in a build. Needs CUDA.
 
-The step is a forward and a backward pass of an R3D-18 with random weights, on clips of 16 frames of 112x112. The ways:
-JPEGs decoded on the CPU into pinned memory and copied on a side stream, the same with ``BatchAugment`` on the GPU, and
-JPEGs decoded on the GPU. Rounds are interleaved. The figures are medians.
+The step is a forward and a backward pass of an R3D-18 with random weights, on clips of 16 frames. The ways: JPEGs and
+planes decoded on the CPU into pinned memory and copied on a side stream, both decoded on the GPU, each with
+``BatchAugment`` there, and a DataLoader whose workers decode the sources. The ceiling is the step on one batch again
+and again. Rounds are interleaved. The figures are medians. Before, pixels are compared with those of the CPU, and
+batches of many threads with those of one that waits for the GPU after each.
 
-    python bench/gpu.py CLIPS_FOLDER [--threads 8]
+    python bench/gpu.py CLIPS_FOLDER [--side 112] [--threads 1 2 4] [--rounds 5] [--vae]
 """
 
 from __future__ import annotations
 
 import argparse
 import ctypes
+import os
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
-from itertools import pairwise
+from itertools import pairwise, repeat
 from pathlib import Path
 from typing import Any
 
@@ -29,9 +32,9 @@ import chordcache as cc
 from chordcache.config.config import config_from_json
 from chordcache.tools.bench.rounds import in_turn, spread_of
 
-BATCH_SIZE, NUM_BATCHES, ROUNDS = 16, 40, 5
+BATCH_SIZE, EPOCH_SECONDS = 16, 3.0
 SAMPLER = cc.RandomClipSampler(num_frames=16, stride=2)
-SIZE = (112, 112)
+MANY = BATCH_SIZE * 2000
 SAMPLE_SECONDS = 0.1
 """Interval between two looks at the GPU's utilization [seconds]"""
 
@@ -126,74 +129,154 @@ class Trainer:
         self._optimizer.step()
 
 
-def make_cache(clips: Path, work: Path) -> Path:
-    """Cache the clips at short side 128."""
-    config = config_from_json({"frames": {"short_side": 128}, "features": dict.fromkeys(("flow", "motion", "mel"))})
-    cc.build(cc.scan([clips]), work, config=config)
-    return work
+def make_cache(clips: Path, folder: Path, codec: str, side: int) -> Path:
+    """Cache the clips at the short side from which a size is cut."""
+    frames = {"short_side": side * 8 // 7, "codec": codec}
+    config = config_from_json({"frames": frames, "features": dict.fromkeys(("flow", "motion", "mel"))})
+    cc.build(cc.scan([clips]), folder, config=config)
+    return folder
 
 
-def epoch(loader: cc.ClipLoader, trainer: Trainer) -> tuple[float, float]:
-    """Run some steps. Return clips per second, and the utilization of the GPU [0 to 1], or nan without NVML."""
-    batches = iter(loader)
-    for _ in range(3):  # warm up
-        trainer.step(next(batches)["frames"])
+def epoch(batches: Iterator[torch.Tensor], trainer: Trainer) -> tuple[float, float]:
+    """Train for some seconds. Return clips per second, and the utilization of the GPU [0 to 1], or nan without NVML."""
+    for _ in range(4):  # warm up
+        trainer.step(next(batches))
     torch.cuda.synchronize()
     started = time.perf_counter()
+    num_batches = 0
     with Utilization() as utilization:
-        for _ in range(NUM_BATCHES):
-            trainer.step(next(batches)["frames"])
+        while time.perf_counter() - started < EPOCH_SECONDS:
+            trainer.step(next(batches))
+            torch.cuda.synchronize() if num_batches % 8 == 7 else None  # so that few steps are queued at the end
+            num_batches += 1
         torch.cuda.synchronize()
     seconds = time.perf_counter() - started
     mean = float("nan") if utilization.mean is None else utilization.mean
-    return BATCH_SIZE * NUM_BATCHES / seconds, mean
+    return BATCH_SIZE * num_batches / seconds, mean
 
 
-def compare_pixels(dataset: cc.ChordVideoDataset) -> None:
-    """Print the PSNR of the frames that the GPU decodes to those of the CPU."""
-    pairs = zip(
-        cc.ClipLoader(dataset, BATCH_SIZE, device="cuda"),
-        cc.ClipLoader(dataset, BATCH_SIZE, device="cuda", decode="cuda"),
-        strict=True,
+def frames_of(batches: Any) -> Iterator[torch.Tensor]:
+    """Yield the frames of batches on the GPU."""
+    for batch in batches:
+        yield batch["frames"].cuda(non_blocking=True)
+
+
+def compare_pixels(cache: Path, codec: str, side: int) -> None:
+    """Print the PSNR of the frames that the GPU decodes to those of the CPU, for a plain and for a scaled crop."""
+    for crop in (cc.CenterCrop((side, side)), cc.RandomResizedCrop((side, side))):
+        dataset = cc.ChordVideoDataset(cache, clip_sampler=SAMPLER, crop=crop, clips_per_video=64)
+        pairs = zip(
+            cc.ClipLoader(dataset, BATCH_SIZE, device="cuda"),
+            cc.ClipLoader(dataset, BATCH_SIZE, device="cuda", decode="cuda"),
+            strict=True,
+        )
+        errors = [torch.mean((a["frames"].float() - b["frames"].float()) ** 2).item() for a, b in pairs]
+        worst = 10 * torch.log10(torch.tensor(255**2 / max(*errors, 1e-9)))
+        print(f"pixels of {codec}, {type(crop).__name__}, GPU to CPU: worst of {len(errors)} batches {worst:.1f} dB")
+
+
+def compare_threads(cache: Path, codec: str, side: int, decode: str, trainer: Trainer) -> None:
+    """Print how many batches of eight threads, while the GPU trains, equal those of one thread that waits for it."""
+    dataset = cc.ChordVideoDataset(
+        cache, clip_sampler=SAMPLER, crop=cc.RandomResizedCrop((side, side)), clips_per_video=480
     )
-    errors = [torch.mean((a["frames"].float() - b["frames"].float()) ** 2).item() for a, b in pairs]
-    print(f"pixels, GPU to CPU: worst batch {10 * torch.log10(torch.tensor(255**2 / max(*errors, 1e-9))):.1f} dB")
+    alone = []
+    for batch in cc.ClipLoader(dataset, BATCH_SIZE, num_threads=1, prefetch=0, device="cuda", decode=decode):
+        torch.cuda.synchronize()
+        alone.append(batch["frames"].cpu())
+    num_equal = 0
+    together = cc.ClipLoader(dataset, BATCH_SIZE, num_threads=8, prefetch=4, device="cuda", decode=decode)
+    for expected, batch in zip(alone, together, strict=True):
+        trainer.step(batch["frames"])
+        num_equal += torch.equal(batch["frames"].cpu(), expected)
+    print(f"{codec}, decode {decode}: {num_equal} of {len(alone)} batches of many threads equal those of one")
+
+
+def ways_of(caches: dict[str, Path], clips: Path, side: int) -> dict[str, Callable[[int], Any]]:
+    """Return each way as a function from a number of threads to its batches."""
+    augment = cc.BatchAugment(policy="rand", features=("frames",))
+    ways: dict[str, Callable[[int], Any]] = {}
+    for codec, cache in caches.items():
+        dataset = cc.ChordVideoDataset(cache, clip_sampler=SAMPLER, size=(side, side), clips_per_video=MANY)
+        for decode in ("cpu", "cuda"):
+            load = partial(cc.ClipLoader, dataset, BATCH_SIZE, device="cuda", decode=decode)
+            ways[f"{codec}, {decode}"] = lambda threads, load=load: load(num_threads=threads)  # type: ignore[misc]
+            ways[f"{codec}, {decode}, augment"] = lambda threads, load=load: load(  # type: ignore[misc]
+                num_threads=threads, augment=augment
+            )
+    pictures = config_from_json({"frames": {"short_side": side * 8 // 7}}).picture
+    source = cc.videos.from_files(cc.MP4Source(pictures), clips)
+    sources = cc.ChordVideoDataset(source, clip_sampler=SAMPLER, size=(side, side), clips_per_video=MANY)
+    ways["sources, DataLoader"] = lambda threads: cc.make_loader(sources, BATCH_SIZE, threads)
+    return ways
+
+
+def measure(ways: dict[str, Callable[[int], Any]], threads: Sequence[int], rounds: int, trainer: Trainer) -> None:
+    """Print clips per second and the utilization of the GPU, for each way and number of threads."""
+    batch = next(frames_of(ways["jpeg, cpu"](4)))
+    runs: dict[str, Callable[[], tuple[float, float]]] = {
+        "ceiling: one batch again": lambda: epoch(repeat(batch), trainer)
+    }
+    for num_threads in threads:
+        for name, load in ways.items():
+            runs[f"{name}, {num_threads} threads"] = lambda load=load, num=num_threads: epoch(  # type: ignore[misc]
+                frames_of(load(num)), trainer
+            )
+    figures = in_turn(runs, rounds)
+    ceiling = spread_of([row["ceiling: one batch again"][0] for row in figures]).median
+    for name in runs:
+        rate, used = (spread_of(column).median for column in zip(*(row[name] for row in figures), strict=True))
+        print(f"{name:36} {rate:8.0f} clips/s  {rate / ceiling:5.0%} of the ceiling  GPU busy {used:.0%}")
+
+
+def encode_latents(clips: Path, work: Path) -> None:
+    """Build the latents of an AutoencoderKL of the size of Stable Diffusion's, with random weights."""
+    import diffusers
+
+    model = diffusers.AutoencoderKL(
+        block_out_channels=(128, 256, 512, 512), layers_per_block=2, latent_channels=4, sample_size=256,
+        down_block_types=("DownEncoderBlock2D",) * 4, up_block_types=("UpDecoderBlock2D",) * 4,
+    )  # fmt: skip
+    model.save_pretrained(work / "vae")
+    index = cc.scan([clips])
+    for device in ("cuda", "cpu"):
+        section = {"model": str(work / "vae"), "device": device, "batch_size": 16}
+        config = config_from_json({"frames": {"fps": 5 if device == "cpu" else None}, "features": {"latents": section}})
+        started = time.perf_counter()
+        with Utilization() as utilization:
+            cc.build(index, work / device, config=config, features=["latents"])
+        seconds = time.perf_counter() - started
+        num_frames = sum(video.num_frames for video in cc.open_cache(work / device))
+        used = "" if utilization.mean is None else f", GPU busy {utilization.mean:.0%}"
+        print(f"latents on {device}: {num_frames} frames in {seconds:.1f} s with the start of the network{used}")
 
 
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("clips", type=Path)
-    parser.add_argument("--threads", type=int, default=8)
+    parser.add_argument("--side", type=int, default=112, help="height and width of the clips, pixels")
+    parser.add_argument("--threads", type=int, nargs="+", default=[1, 2, 4])
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--vae", action="store_true", help="also build latents")
     arguments = parser.parse_args()
     if not torch.cuda.is_available():
         sys.exit("bench/gpu.py: no GPU that torch can use; not run")
-    print(torch.cuda.get_device_name(), torch.__version__)
+    print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, {len(os.sched_getaffinity(0))} processors")
     with tempfile.TemporaryDirectory() as folder:
-        dataset = cc.ChordVideoDataset(
-            make_cache(arguments.clips, Path(folder)),
-            clip_sampler=SAMPLER,
-            size=SIZE,
-            clips_per_video=BATCH_SIZE * (NUM_BATCHES + 4),
-        )
-        compare_pixels(cc.ChordVideoDataset(folder, clip_sampler=SAMPLER, size=SIZE, clips_per_video=8))
-        augment = cc.BatchAugment(policy="rand", features=("frames",))
-        ways: Mapping[str, Mapping[str, object]] = {
-            "CPU decode, side stream": {},
-            "the same, BatchAugment": {"augment": augment},
-            "GPU decode": {"decode": "cuda"},
-            "GPU decode, BatchAugment": {"decode": "cuda", "augment": augment},
+        caches = {
+            codec: make_cache(arguments.clips, Path(folder, codec), codec, arguments.side)
+            for codec in ("jpeg", "yuv420")
         }
         trainer = Trainer()
-
-        def run(options: Mapping[str, Any]) -> tuple[float, float]:
-            loader = cc.ClipLoader(dataset, BATCH_SIZE, num_threads=arguments.threads, device="cuda", **options)
-            return epoch(loader, trainer)
-
-        rounds = in_turn({name: partial(run, options) for name, options in ways.items()}, ROUNDS)
-        for name in ways:
-            rate, used = (spread_of(column).median for column in zip(*(row[name] for row in rounds), strict=True))
-            print(f"{name:26} {rate:8.0f} clips/s  GPU busy {used:.0%}")
+        for codec, cache in caches.items():
+            compare_pixels(cache, codec, arguments.side)
+            for decode in ("cpu", "cuda"):
+                compare_threads(cache, codec, arguments.side, decode, trainer)
+        ways = ways_of(caches, arguments.clips, arguments.side)
+        measure(ways, arguments.threads, arguments.rounds, trainer)
+        if arguments.vae:
+            encode_latents(arguments.clips, Path(folder))
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ from chordcache.errors import ConfigError
 
 CODEC_SETTINGS: Mapping[str, tuple[str, ...]] = {
     "jpeg": ("quality",),
+    "yuv420": (),
     "raw": (),
     "mpeg4": ("quantizer", "gop", "stride"),
     "h264": ("crf", "gop", "stride"),
@@ -90,7 +91,7 @@ class FramesConfig(PictureConfig):
     """The settings of cached frames: of the pictures, and of the record made of each."""
 
     codec: str = "jpeg"
-    """"jpeg", "raw" for RGB24, or "mpeg4" or "h264" for chains of packets of a video codec"""
+    """"jpeg", "yuv420" for planes, "raw" for RGB24, or "mpeg4" or "h264" for chains of packets of a video codec"""
     quality: int = 90
     """JPEG quality, 1 to 100"""
     quantizer: int = 2

@@ -12,7 +12,7 @@ import numpy as np
 from chordcache.errors import UsageError
 from chordcache.features import packet_frames
 from chordcache.features.base import NO_ROWS, Extractor, Rows
-from chordcache.features.packet_frames import PACKET_CODECS, PLANES
+from chordcache.features.packet_frames import PACKET_CODECS
 from chordcache.features.read_side import Arrays, Clip, EncodedFrames, ReadSide
 from chordcache.media import jpeg
 from chordcache.media.cropping import CropBox, Rectangle, blacken_padding, cut, resize_pictures
@@ -29,13 +29,13 @@ _BLOCK_BYTES = 1 << 20
 
 
 class FramesExtractor(Extractor):
-    """Kept frames: JPEG, raw pixels, or short chains of packets of a video codec.
+    """Kept frames: JPEG, planes, raw pixels, or short chains of packets of a video codec.
 
     Parameters
     ----------
-    codec : {"jpeg", "raw", "mpeg4", "h264", "planes"}
-        "jpeg" for a JPEG per frame, "raw" for RGB24 [shape=(H, W, 3), dtype=uint8], "planes" for what packets are made
-        of, see ``packet_frames.joined``, which is not a setting. The others are for a packet per frame.
+    codec : {"jpeg", "yuv420", "raw", "mpeg4", "h264"}
+        "jpeg" for a JPEG per frame, "yuv420" for the planes that JPEGs and packets are made of, see
+        ``media.planes.joined``, "raw" for RGB24 [shape=(H, W, 3), dtype=uint8]. The others are for a packet per frame.
     settings : int
         Settings of the codec, see ``FramesConfig``.
     """
@@ -67,8 +67,10 @@ class FramesExtractor(Extractor):
         """Return one record, or one row of pixels. Packets may come later."""
         if self._codec == "raw":
             return {self.name: frame.rgb()[None]}
-        if self._codec == PLANES:
-            return {self.name: packet_frames.joined(frame.planes())[None]}
+        if self._codec == "yuv420":
+            from chordcache.media.planes import joined
+
+            return {self.name: joined(frame.planes())[None]}
         if self._codec in PACKET_CODECS:
             return {self.name: self._packet_encoder().add(*frame.planes())}
         return {self.name: [jpeg.encode_planes(*frame.planes(), quality=self._settings["quality"])]}
@@ -126,6 +128,12 @@ class FramesReadSide(ReadSide):
         if info.params["codec"] in PACKET_CODECS:
             packet_frames.read_rgb(artefact, info, numbers, out)
             return out
+        if info.params["codec"] == "yuv420":
+            done, whole = 0, Rectangle(0, 0, *info.shape[1:3])
+            for planes in _iter_planes(artefact, info, numbers):
+                _convert(planes, whole, out[done : done + len(planes)])
+                done += len(planes)
+            return out
         _decode_each(artefact.records(array, numbers), numbers, out, jpeg.decode_into)
         return out
 
@@ -140,6 +148,12 @@ class FramesReadSide(ReadSide):
         if info.params["codec"] in PACKET_CODECS:  # one at a time: the decode of a chain is not interrupted
             for frame in packet_frames.iter_rgb(artefact, info, numbers, part or Rectangle(0, 0, *picture)):
                 yield frame[None]
+            return
+        if info.params["codec"] == "yuv420":
+            part = part or Rectangle(0, 0, *picture)
+            pixels = _scratch((len(numbers), part.height, part.width, 3))
+            for planes in _iter_planes(artefact, info, numbers):
+                yield _convert(planes, part, pixels[: len(planes)])
             return
         region = jpeg.region_around(part, picture) if part and info.params["codec"] == "jpeg" else None
         shape = (*(region[2:] if region else picture), *info.shape[3:])
@@ -159,7 +173,7 @@ class FramesReadSide(ReadSide):
     def read_clip(self, clip: Clip) -> Arrays:
         """Return ``frames`` [shape=(T, 3, h, w), dtype=uint8], or nothing if the clip has memory for them."""
         if isinstance(clip.frames_out, EncodedFrames):
-            clip.frames_out.jpegs += clip.iter_jpegs(clip.numbers)
+            clip.frames_out.pictures += clip.iter_encoded(clip.numbers)
             clip.frames_out.crop = clip.crop
             return {}
         if clip.crop is None or clip.crop == CropBox(0, 0, *clip.picture, clip.picture):
@@ -182,6 +196,25 @@ def record_decoder(info: FeatureInfo) -> Callable[[int, Any], None]:
         return packet_frames.packet_check(info)
     out = np.empty(info.shape[1:], np.uint8)
     return lambda _number, record: jpeg.decode_into(record, out) if codec == "jpeg" else None
+
+
+def _iter_planes(artefact: Artefact, info: FeatureInfo, numbers: Sequence[int]) -> Iterator[np.ndarray]:
+    """Yield the planes of frames, a few at a time [shape=(t, H * 3 / 2, W), dtype=uint8], in the same memory."""
+    shape = info.shape[1] * 3 // 2, info.shape[2]
+    num_frames = max(1, _BLOCK_BYTES // math.prod(shape))
+    block = _scratch((min(num_frames, len(numbers)), *shape))
+    for start in range(0, len(numbers), num_frames):
+        few = numbers[start : start + num_frames]
+        yield artefact.rows("frames", few, block[: len(few)])
+
+
+def _convert(pictures: np.ndarray, part: Rectangle, out: np.ndarray) -> np.ndarray:
+    """Convert a part of the planes of some pictures to RGB, into ``out``, and return it."""
+    from chordcache.media.planes import split, to_rgb
+
+    for picture, pixels in zip(pictures, out, strict=True):
+        to_rgb(split(picture), part.top, part.left, pixels)
+    return out
 
 
 def _decode_each(

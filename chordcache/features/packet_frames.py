@@ -20,21 +20,13 @@ PACKET_CODECS = ("h264", "mpeg4")
 """Values of ``frames.codec`` that store packets."""
 
 
-PLANES = "planes"
-"""Codec of an extractor whose rows are compared with packets"""
-
-
-def joined(planes: Sequence[np.ndarray]) -> np.ndarray:
-    """Join the planes Y, U and V of a picture in 4:2:0 [shape=(H * W * 3 / 2,), dtype=uint8]."""
-    return np.concatenate([plane.reshape(-1) for plane in planes])
-
-
 def read_planes(artefact: Artefact, info: FeatureInfo, number: int) -> np.ndarray:
-    """Decode one frame, and return its planes as ``joined`` does, without a conversion to RGB."""
-    from chordcache.media.picture_data import plane_array
+    """Decode one frame, and return its planes as ``media.planes.joined`` does, without a conversion to RGB."""
+    from chordcache.media.packet_decoder import planes_of
+    from chordcache.media.planes import joined
 
     (picture,) = iter_pictures(artefact, info, [number])
-    return joined([plane_array(plane) for plane in picture.planes])
+    return joined(planes_of(picture))
 
 
 class _Step(NamedTuple):
@@ -53,22 +45,24 @@ def iter_rgb(artefact: Artefact, info: FeatureInfo, numbers: Sequence[int], part
     fast case. The pixels outside of ``part`` are decoded, but not converted. Raise ``DamageError`` if a packet is
     not what was written, or does not give its frame.
     """
-    from chordcache.media.packet_decoder import to_rgb
+    from chordcache.media.packet_decoder import planes_of
+    from chordcache.media.planes import to_rgb
 
     out = np.empty((part.height, part.width, 3), np.uint8)
     for picture in iter_pictures(artefact, info, numbers):
-        to_rgb(picture, part.top, part.left, out)
+        to_rgb(planes_of(picture), part.top, part.left, out)
         yield out
 
 
 def read_rgb(artefact: Artefact, info: FeatureInfo, numbers: Sequence[int], out: np.ndarray) -> None:
     """Decode frames into ``out`` [shape=(T, H, W, 3), dtype=uint8], in the order of the file. See ``iter_rgb``."""
-    from chordcache.media.packet_decoder import to_rgb
+    from chordcache.media.packet_decoder import planes_of
+    from chordcache.media.planes import to_rgb
 
     order = np.argsort(np.asarray(numbers, np.int64), kind="stable").tolist()
     pictures = iter_pictures(artefact, info, [numbers[i] for i in order])
     for position, picture in zip(order, pictures, strict=True):
-        to_rgb(picture, 0, 0, out[position])
+        to_rgb(planes_of(picture), 0, 0, out[position])
 
 
 def packet_check(info: FeatureInfo) -> Callable[[int, Any], None]:

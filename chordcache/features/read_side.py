@@ -54,12 +54,12 @@ class ClipVideo(Protocol):
 
 @dataclass
 class EncodedFrames:
-    """The JPEGs of a clip, in place of memory for its decoded frames. A GPU decodes them later."""
+    """The frames of a clip as they are stored, in place of memory for decoded ones. A GPU decodes them later."""
 
     shape: tuple[int, ...]
     """(T, h, w, 3) of the frames after the crop. With several clips in a sample, (N, T, h, w, 3)"""
-    jpegs: list[bytes] = field(default_factory=list)
-    """JPEGs of all frames, in this order"""
+    pictures: list[bytes | np.ndarray] = field(default_factory=list)
+    """All frames, in this order. Each is a JPEG, or planes [shape=(H * 3 / 2, W), dtype=uint8], see ``media.planes``"""
     crop: CropBox | None = None
 
 
@@ -71,8 +71,8 @@ class Clip:
     """``Cache.read`` for this video: (feature, start, stop) or (feature, indices=), both with an optional ``out``"""
     iter_frames: Callable[..., Iterator[np.ndarray]]
     """``Cache.iter_frames`` for this video: (indices), with an optional ``part``"""
-    iter_jpegs: Callable[[np.ndarray], Iterator[bytes]]
-    """``Cache.iter_jpegs`` for this video"""
+    iter_encoded: Callable[[np.ndarray], Iterator[bytes | np.ndarray]]
+    """``Cache.iter_encoded`` for this video"""
     video: ClipVideo
     numbers: np.ndarray
     """[shape=(T,), dtype=int64, frame numbers]"""

@@ -1,19 +1,16 @@
-"""Decoder of the packets that ``packet_encoder`` makes, and the conversion of their pictures to RGB."""
+"""Decoder of the packets that ``packet_encoder`` makes."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, TypeAlias
 
 import av
 import numpy as np
 
-from chordcache.errors import DamageError, UsageError
-from chordcache.media.cropping import check_pixels
+from chordcache.errors import DamageError
 from chordcache.media.ffmpeg_log import reason_of
-from chordcache.media.opencv import cv2
 from chordcache.media.picture_data import plane_array
 
 Picture: TypeAlias = av.VideoFrame
@@ -26,14 +23,6 @@ _LOW_DELAY = 1 << 19
 
 _MAX_IDLE = 16
 """Number of idle contexts that a thread keeps. A context of 456x256 pixels takes about 1 MiB"""
-
-_MAX_PIXELS = 320 * 240 - 1
-"""Number of pixels that OpenCV converts in the thread that calls it. It gives larger pictures to threads of its own,
-which do not exist in a forked process (OpenCV 5.0)"""
-
-_LUMA_TO_LIMITED = 219 / 255, 16
-_CHROMA_TO_LIMITED = 224 / 255, 128 * (1 - 224 / 255)
-"""Factor and offset that convert full range to limited range"""
 
 _idle = threading.local()
 """Contexts that were used, by thread, with the codec and the size of the pictures. The last ones are at the end"""
@@ -114,44 +103,6 @@ def _open(codec: str) -> Any:
     return context
 
 
-def to_rgb(picture: Picture, top: int, left: int, out: np.ndarray) -> None:
-    """Convert a part of a picture of full-range BT.601, from row ``top`` and column ``left`` on.
-
-    Each 2x2 pixels have the chroma that is stored for them, so that a part is equal to the same part of the whole.
-    ``out`` [shape=(H, W, 3), dtype=uint8, 0 to 255, RGB] is C-contiguous. Its size is that of the part.
-
-    Raise ``UsageError`` if ``out`` is another kind of array, or larger than the picture below and right of the place.
-    """
-    check_pixels(out, out.shape[:2])
-    if top < 0 or left < 0 or top + out.shape[0] > picture.height or left + out.shape[1] > picture.width:
-        size = f"{picture.width}x{picture.height}"
-        raise UsageError(f"out: got {out.shape} at ({top}, {left}) of a picture of {size}, expected a part of it")
-    planes = [plane_array(plane) for plane in picture.planes]
-    height, width = out.shape[:2]
-    left_even, right_even = left // 2 * 2, (left + width + 1) // 2 * 2
-    num_rows = max(2, _MAX_PIXELS // (right_even - left_even) // 2 * 2)
-    for first in range(top // 2 * 2, top + height, num_rows):
-        last = min(first + num_rows, (top + height + 1) // 2 * 2)
-        stacked = _stacked(planes, slice(first, last), slice(left_even, right_even))
-        begin, end = max(first, top), min(last, top + height)
-        target = out[begin - top : end - top]
-        if target.shape[:2] == (last - first, right_even - left_even):
-            cv2.cvtColor(stacked, cv2.COLOR_YUV2RGB_I420, dst=target)
-        else:
-            rgb = cv2.cvtColor(stacked, cv2.COLOR_YUV2RGB_I420)
-            target[:] = rgb[begin - first : end - first, left - left_even :][:, :width]
-
-
-def _stacked(planes: Sequence[np.ndarray], rows: slice, columns: slice) -> np.ndarray:
-    """Return a part of three planes, which begins and ends at even pixels, as OpenCV expects it: in one array.
-
-    OpenCV expects limited range too. Rounding to it costs less than 0.2 dB at 44 dB.
-    """
-    height, width = rows.stop - rows.start, columns.stop - columns.start
-    stacked = np.empty((height * 3 // 2, width), np.uint8)
-    cv2.convertScaleAbs(planes[0][rows, columns], stacked[:height], *_LUMA_TO_LIMITED)
-    chroma = stacked[height:].reshape(2, height // 2, width // 2)
-    for target, plane in zip(chroma, planes[1:], strict=True):
-        part = plane[rows.start // 2 : rows.stop // 2, columns.start // 2 : columns.stop // 2]
-        cv2.convertScaleAbs(part, target, *_CHROMA_TO_LIMITED)
-    return stacked
+def planes_of(picture: Picture) -> list[np.ndarray]:
+    """Return views of the planes of a picture [shape=(H, W), twice (H / 2, W / 2), dtype=uint8]. Rows may be padded."""
+    return [plane_array(plane) for plane in picture.planes]

@@ -269,23 +269,34 @@ class Cache:
             numbers = _checked_numbers(video, "frames", info, indices)
             yield from FramesReadSide("frames").iter_rows(artefact, info, numbers, part)
 
-    def iter_jpegs(self, video: Video | str | int, indices: Sequence[int] | np.ndarray) -> Iterator[bytes]:
-        """Read the JPEGs of frames of one video, each of which was checked. They are not decoded.
+    def iter_encoded(
+        self, video: Video | str | int, indices: Sequence[int] | np.ndarray
+    ) -> Iterator[bytes | np.ndarray]:
+        """Read frames of one video as they are stored, each of which was checked.
+
+        Yields
+        ------
+        bytes or np.ndarray [shape=(H * 3 / 2, W), dtype=uint8, 0 to 255]
+            The JPEG of the next frame, or with ``codec: yuv420`` its planes Y, U and V, one after the other.
 
         Raises
         ------
         FeatureAbsentError, DamageError, IndexError, UsageError
-            As in ``read``. ``UsageError`` also if the frames are not JPEGs.
+            As in ``read``. ``UsageError`` also if the frames have another codec.
         """
         if not isinstance(video, Video):
             video = self[video]
         info = video.feature("frames")
-        if info.params["codec"] != "jpeg":
-            codec = info.params["codec"]
-            raise UsageError(f"video '{video.key}': got codec {codec}, expected jpeg. Decode the frames on the CPU.")
+        codec = info.params["codec"]
+        if codec not in ("jpeg", "yuv420"):
+            what = f"video '{video.key}': got codec {codec}, expected jpeg or yuv420."
+            raise UsageError(f"{what} Decode the frames on the CPU.")
         with open_feature(video, info) as artefact:
-            for record in artefact.records("frames", _checked_numbers(video, "frames", info, indices)):
-                yield bytes(record)
+            numbers = _checked_numbers(video, "frames", info, indices)
+            if codec == "jpeg":
+                yield from map(bytes, artefact.records("frames", numbers))
+            else:
+                yield from artefact.rows("frames", numbers)
 
 
 def _row_numbers(

@@ -45,8 +45,8 @@ class FeatureReader(Protocol):
         """Read frames a few at a time, as ``Cache.iter_frames`` does."""
         ...
 
-    def iter_jpegs(self, video: Video, indices: np.ndarray) -> Iterator[bytes]:
-        """Read frames without a decode, as ``Cache.iter_jpegs`` does."""
+    def iter_encoded(self, video: Video, indices: np.ndarray) -> Iterator[bytes | np.ndarray]:
+        """Read frames without a decode, as ``Cache.iter_encoded`` does."""
         ...
 
 
@@ -114,8 +114,8 @@ class ClipReader:
         one_thread : bool
             Switch OpenCV's own threads off, for the whole process and from now on, if OpenCV is used.
         frames_out : np.ndarray, optional [shape=``frames_shape``, dtype=uint8], or EncodedFrames
-            Contiguous memory for the frames, or the place of their JPEGs. The returned arrays then do not include the
-            frames.
+            Contiguous memory for the frames, or the place of the frames as they are stored. The returned arrays then
+            do not include the frames.
 
         Returns
         -------
@@ -163,7 +163,7 @@ class ClipReader:
         return Clip(
             partial(reader.read, video),
             partial(reader.iter_frames, video),
-            partial(reader.iter_jpegs, video),
+            partial(reader.iter_encoded, video),
             video,
             numbers,
             crop,

@@ -42,7 +42,7 @@ class _Params(Record, frozen=True, forbid_unknown_fields=False):
 
 
 class _Codec(_Params, frozen=True, forbid_unknown_fields=False):
-    codec: Literal["jpeg", "raw", "h264", "mpeg4"]
+    codec: Literal["jpeg", "yuv420", "raw", "h264", "mpeg4"]
 
 
 class _Packets(_Params, frozen=True, forbid_unknown_fields=False):
@@ -202,7 +202,10 @@ def _built_in_problem(info: FeatureInfo, sidecar: Any) -> str | None:
 
 
 def _frames(info: FeatureInfo, sidecar: Any) -> bool:
-    return len(info.shape) == 4 and info.shape[0] == sidecar.num_frames and info.shape[3] == 3 and _is_picture(info)
+    is_rgb = len(info.shape) == 4 and info.shape[3] == 3 and _is_picture(info)
+    if is_rgb and info.params["codec"] == "yuv420" and (info.shape[1] % 2 or info.shape[2] % 2):
+        return False
+    return is_rgb and info.shape[0] == sidecar.num_frames
 
 
 def _is_picture(info: FeatureInfo) -> bool:

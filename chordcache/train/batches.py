@@ -18,13 +18,13 @@ from torch.profiler import record_function
 from torch.utils.data import get_worker_info
 
 from chordcache.features.read_side import EncodedFrames
-from chordcache.train.gpu_decode import DecodeJpegs, decode_clips
+from chordcache.train.gpu_decode import FrameDecoder
 
 Batch: TypeAlias = dict[str, Any]
 Collate: TypeAlias = Callable[[Sequence[Batch]], Batch]
 
 FrameBuffer: TypeAlias = Callable[[tuple[int, ...]], torch.Tensor | EncodedFrames | None]
-"""Function from the shape of a clip's frames to the memory to decode them into, the place of their JPEGs, or None."""
+"""Function from the shape of a clip's frames to memory for them, the place of them as they are stored, or None."""
 
 Allocate: TypeAlias = Callable[[tuple[int, ...]], torch.Tensor]
 """Function that makes a uint8 tensor of a shape. Its contents are undefined."""
@@ -115,15 +115,15 @@ class BatchUnderWay:
         allocate: Allocate,
         device: torch.device | None,
         stream: SideStream | None,
-        decode: DecodeJpegs | None = None,
+        decode: FrameDecoder | None = None,
     ) -> None:
         self._read_sample = read_sample
         self._indices = indices
         self._collate = collate
+        self._allocate = allocate
         self._device = device
         self._stream = stream
         self._decode = decode
-        self._memory = FrameMemory(len(indices), allocate)
         self._samples: list[Batch] = [{} for _ in indices]
         self._num_left = len(indices)
         self._lock = threading.Lock()
@@ -133,11 +133,12 @@ class BatchUnderWay:
 
     def begin(self, pool: ThreadPoolExecutor) -> None:
         """Queue the clips."""
-        self._reads = [pool.submit(self._read, place) for place in range(len(self._indices))]
+        memory = FrameMemory(len(self._indices), self._allocate)
+        self._reads = [pool.submit(self._read, place, memory) for place in range(len(self._indices))]
 
-    def _read(self, place: int) -> None:
+    def _read(self, place: int, memory: FrameMemory) -> None:
         with record_function("chordcache: read a clip"):
-            buffer = partial(self._memory.clip, place) if self._decode is None else EncodedFrames
+            buffer = partial(memory.clip, place) if self._decode is None else EncodedFrames
             self._samples[place] = self._read_sample(self._indices[place], buffer)
         with self._lock:
             self._num_left -= 1
@@ -159,12 +160,13 @@ class BatchUnderWay:
 
     def _collate_samples(self) -> None:
         """Make the batch. Frames that are not decoded yet are decoded together, on the current stream."""
-        encoded = [sample for sample in self._samples if isinstance(sample.get("frames"), EncodedFrames)]
+        samples, self._samples = self._samples, []  # frames on the CPU are released when they are copied
+        encoded = [sample for sample in samples if isinstance(sample.get("frames"), EncodedFrames)]
         if encoded and self._decode is not None:
-            decoded = decode_clips([sample["frames"] for sample in encoded], self._decode)
+            decoded = self._decode.decode_clips([sample["frames"] for sample in encoded])
             for sample, frames in zip(encoded, decoded, strict=True):
                 sample["frames"] = frames
-        self._batch = self._collate(self._samples)
+        self._batch = self._collate(samples)
 
     def result(self) -> Batch:
         """Wait for the batch, or raise the exception of its first clip that failed."""

@@ -17,7 +17,7 @@ from chordcache.errors import UsageError
 from chordcache.train.batches import Batch, BatchUnderWay, Collate, RecycledMemory, SideStream, allocate_pinned
 from chordcache.train.clip_dataset import ClipDataset
 from chordcache.train.collate import collate
-from chordcache.train.gpu_decode import nvjpeg_decoder
+from chordcache.train.gpu_decode import gpu_decoder
 from chordcache.train.samplers.budget_batches import BudgetBatchSampler
 from chordcache.train.samplers.distributed import ChordSampler, check_not_of_torch
 
@@ -83,8 +83,8 @@ class ClipLoader:
         Function that takes each batch on its device and returns another one, such as a ``BatchAugment``. The thread
         of the consumer calls it.
     decode : {"cpu", "cuda"}
-        "cuda" decodes, cuts and scales the JPEGs of a batch on ``device``, with torchvision. ``frames`` is then a
-        contiguous tensor, and differs a little where it is scaled.
+        "cuda" decodes, cuts and scales the frames of a batch on ``device``: JPEGs with torchvision, and the planes of
+        ``codec: yuv420`` with torch. ``frames`` is then a contiguous tensor, and differs by a level or two.
 
     Raises
     ------
@@ -137,7 +137,7 @@ class ClipLoader:
         self._device = None if device is None else torch.device(device)
         if decode not in _DECODERS:
             raise UsageError(f"decode: got {decode!r}, expected one of {', '.join(_DECODERS)}")
-        self._decode = nvjpeg_decoder(self._device or torch.device("cpu")) if decode == "cuda" else None
+        self._decode = gpu_decoder(self._device or torch.device("cpu")) if decode == "cuda" else None
         self._allocate = allocate_pinned if torch.cuda.is_available() else RecycledMemory(prefetch + 2).allocate
         self._consumed = 0, 0
         """Epoch, and number of its batches that this pass has returned"""

@@ -12,10 +12,11 @@ from chordcache.building.trim import damage_of
 from chordcache.config.config import Config
 from chordcache.errors import ConfigError, DamageError, MediaError
 from chordcache.features.decode_pass import DecodePass, DecodeResult
-from chordcache.features.packet_frames import PACKET_CODECS, PLANES, read_planes
+from chordcache.features.packet_frames import PACKET_CODECS, read_planes
 from chordcache.features.read_sides import read_side
 from chordcache.features.registry import FeatureSpec, resolve
 from chordcache.media import jpeg
+from chordcache.media.planes import split
 from chordcache.records import FeatureInfo
 from chordcache.storage import feature_files
 from chordcache.storage.artefacts.artefact import Artefact
@@ -126,7 +127,7 @@ def _comparable(sidecar: Sidecar, config: Config) -> Mapping[str, FeatureSpec]:
                 and not spec.uses
                 and (spec.is_local or spec.is_of_sound)
             ):
-                specs[info.feature] = replace(spec, arguments={"codec": PLANES}) if _is_packets(info) else spec
+                specs[info.feature] = replace(spec, arguments={"codec": "yuv420"}) if _is_packets(info) else spec
     return specs
 
 
@@ -164,6 +165,8 @@ class _Comparer:
                     self._compare_pictures(number, self._decoded(row), cached)
                 elif _is_packets(info):
                     self._compare_planes(number, np.asarray(row), read_planes(artefact, info, number))
+                elif info.feature == "frames" and info.params["codec"] == "yuv420":
+                    self._compare_planes(number, np.asarray(row), artefact.rows(name, [number])[0])
                 elif info.feature == "frames":
                     cached = read_side(name).rows(artefact, info, name, [number], None)[0]
                     self._compare_pictures(number, np.asarray(row), cached)
@@ -191,8 +194,7 @@ class _Comparer:
 
     def _compare_planes(self, number: int, again: np.ndarray, cached: np.ndarray) -> None:
         """Compare planes, see ``_BLOCK``. The one that differs most counts."""
-        height, width = self._info.shape[1:3]
-        pairs = zip(*(_plane_means(planes, height, width) for planes in (cached, again)), strict=True)
+        pairs = zip(_plane_means(cached), _plane_means(again), strict=True)
         least = MIN_SOURCE_PSNR_DB - max(0, self._info.params.get("crf", 0) - _BEST_CRF)
         self._require(number, min(_psnr_db(*pair) for pair in pairs) if again.shape == cached.shape else 0.0, least)
 
@@ -222,13 +224,10 @@ def _share_alike(a: np.ndarray, b: np.ndarray) -> float:
     return float(np.mean(close)) if a.size else 1.0
 
 
-def _plane_means(planes: np.ndarray, height: int, width: int) -> Iterator[np.ndarray]:
+def _plane_means(planes: np.ndarray) -> Iterator[np.ndarray]:
     """Yield the means of squares of each plane of ``joined`` planes. Squares that are not whole are left out."""
-    shapes = ((height, width), (height // 2, width // 2), (height // 2, width // 2))
-    start = 0
-    for height, width in shapes:
-        plane = planes[start : start + height * width].reshape(height, width)
-        start += height * width
+    for plane in split(planes):
+        height, width = plane.shape
         rows, columns = (min(_BLOCK, side) for side in plane.shape)
         whole = plane[: height // rows * rows, : width // columns * columns]
         yield whole.reshape(height // rows, rows, width // columns, columns).mean((1, 3))

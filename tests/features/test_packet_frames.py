@@ -25,7 +25,8 @@ import chordcache as cc
 from chordcache.config.config import config_from_json
 from chordcache.errors import DamageError, MediaError, UsageError
 from chordcache.features.packet_frames import iter_pictures
-from chordcache.media.packet_decoder import to_rgb
+from chordcache.media.packet_decoder import planes_of
+from chordcache.media.planes import to_rgb
 from chordcache.media.picture_data import plane_array
 from chordcache.read.segment_of import segment_of
 from chordcache.records import RunSummary
@@ -243,8 +244,8 @@ def test_a_part_is_that_of_the_whole(top: int, left: int, height: int, width: in
     for plane in picture.planes:
         plane_array(plane)[:] = random.integers(0, 256, (plane.height, plane.width))
     whole, part = np.empty((126, 190, 3), np.uint8), np.empty((height, width, 3), np.uint8)
-    to_rgb(picture, 0, 0, whole)
-    to_rgb(picture, top, left, part)
+    to_rgb(planes_of(picture), 0, 0, whole)
+    to_rgb(planes_of(picture), top, left, part)
     assert np.array_equal(part, whole[top : top + height, left : left + width])
 
 
@@ -252,9 +253,10 @@ def test_large_pictures_are_converted_in_this_thread() -> None:
     """OpenCV's own threads do not exist in a forked worker, which would wait for them."""
     code = """
 import os, numpy as np, av
-from chordcache.media.packet_decoder import to_rgb
+from chordcache.media.packet_decoder import planes_of
+from chordcache.media.planes import to_rgb
 before = len(os.listdir("/proc/self/task"))
-to_rgb(av.VideoFrame(1920, 1080, "yuv420p"), 0, 0, np.empty((1080, 1920, 3), np.uint8))
+to_rgb(planes_of(av.VideoFrame(1920, 1080, "yuv420p")), 0, 0, np.empty((1080, 1920, 3), np.uint8))
 assert len(os.listdir("/proc/self/task")) == before, os.listdir("/proc/self/task")
 """
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
@@ -267,7 +269,7 @@ def test_colors_are_those_of_jpeg() -> None:
         for plane, value in zip(picture.planes, (y, u, v), strict=True):
             plane_array(plane)[:] = value
         out = np.empty((16, 16, 3), np.uint8)
-        to_rgb(picture, 0, 0, out)
+        to_rgb(planes_of(picture), 0, 0, out)
         red, blue = y + 1.402 * (v - 128), y + 1.772 * (u - 128)
         green = y - 0.344136 * (u - 128) - 0.714136 * (v - 128)
         assert np.abs(out[0, 0] - np.clip([red, green, blue], 0, 255)).max() <= 2
@@ -535,4 +537,4 @@ def test_settings_of_another_codec_are_refused() -> None:
 )
 def test_memory_that_does_not_fit_is_refused(place: tuple[int, int], shape: tuple[int, ...], dtype: Any) -> None:
     with pytest.raises(UsageError, match="out: got"):
-        to_rgb(av.VideoFrame(48, 32, "yuv420p"), *place, np.empty(shape, dtype))
+        to_rgb(planes_of(av.VideoFrame(48, 32, "yuv420p")), *place, np.empty(shape, dtype))

@@ -105,6 +105,8 @@ class Claims(NamedTuple):
 def _row_of(info: FeatureInfo, name: str) -> tuple[tuple[int, ...], str] | None:
     """Return shape and dtype of a row of an array of a feature, or None for an array of a plug-in."""
     shape = info.shape[1:]
+    if name == "frames" and info.params["codec"] == "yuv420":
+        return (shape[0] * 3 // 2, shape[1]), info.dtype
     known = {"flow.scale": ((), "float32"), "motion.covered": (shape[:-1], "bool"), "motion.types": ((), "|S1")}
     return (shape, info.dtype) if name == info.feature else known.get(name)
 

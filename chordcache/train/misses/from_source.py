@@ -198,6 +198,8 @@ class _Stored(MP4Source):
         frames = config.frames or FramesConfig()
         if frames.codec == "jpeg":
             self._show = _through_jpeg(frames.quality)
+        elif frames.codec == "yuv420":
+            self._show = _through_planes
 
 
 def _through_jpeg(quality: int) -> Show:
@@ -208,6 +210,15 @@ def _through_jpeg(quality: int) -> Show:
         return shown
 
     return show
+
+
+def _through_planes(scaler: PictureScaler, picture: Any) -> np.ndarray:
+    from chordcache.media.planes import to_rgb
+
+    planes = scaler.planes(picture)
+    shown = np.empty((*planes[0].shape, 3), np.uint8)
+    to_rgb(planes, 0, 0, shown)
+    return shown
 
 
 class _SourceVideo(UncachedVideo):

@@ -84,10 +84,10 @@ class SourceFrames:
         frames = self.read(video, indices=indices)
         yield part.of(frames) if part else frames
 
-    def iter_jpegs(self, video: Video, indices: Sequence[int] | np.ndarray) -> Iterator[bytes]:
-        """Raise ``UsageError``: a source does not have JPEGs."""
+    def iter_encoded(self, video: Video, indices: Sequence[int] | np.ndarray) -> Iterator[bytes | np.ndarray]:
+        """Raise ``UsageError``: a source does not have frames as a cache stores them."""
         raise UsageError(
-            f"video '{video.key}': got frames from its source, expected a cache of JPEGs. Decode them on the CPU."
+            f"video '{video.key}': got frames from its source, expected a cached video. Decode them on the CPU."
         )
 
 

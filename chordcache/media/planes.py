@@ -1,0 +1,108 @@
+"""The three planes of a picture in 4:2:0: joined in one array, taken apart again, and converted to RGB.
+
+OpenCV is imported only to convert.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from chordcache.errors import UsageError
+from chordcache.media.cropping import Rectangle, check_pixels
+
+_MAX_PIXELS = 320 * 240 - 1
+"""Number of pixels that OpenCV converts in the thread that calls it. It gives larger pictures to threads of its own,
+which do not exist in a forked process (OpenCV 5.0)"""
+
+_LUMA_TO_LIMITED = 219 / 255, 16
+_CHROMA_TO_LIMITED = 224 / 255, 128 * (1 - 224 / 255)
+"""Factor and offset that convert full range to limited range"""
+
+
+def joined(planes: Sequence[np.ndarray]) -> np.ndarray:
+    """Join the planes Y, U and V of a picture [shape=(H * 3 / 2, W), dtype=uint8]. H and W are even."""
+    width = planes[0].shape[1]
+    return np.concatenate([plane.reshape(-1) for plane in planes]).reshape(-1, width)
+
+
+def split(pictures: np.ndarray) -> list[np.ndarray]:
+    """Return views of the planes of ``joined`` pictures [shape=(..., H, W), twice (..., H / 2, W / 2), dtype=uint8].
+
+    ``pictures`` [shape=(..., H * 3 / 2, W)] is C-contiguous.
+    """
+    *leading, rows, width = pictures.shape
+    height = rows * 2 // 3
+    chroma = pictures[..., height:, :].reshape(*leading, 2, height // 2, width // 2)
+    return [pictures[..., :height, :], chroma[..., 0, :, :], chroma[..., 1, :, :]]
+
+
+def around(part: Rectangle) -> Rectangle:
+    """Return the smallest rectangle around a part whose borders are even, so that it has whole samples of chroma."""
+    top, left = part.top // 2 * 2, part.left // 2 * 2
+    bottom, right = (part.top + part.height + 1) // 2 * 2, (part.left + part.width + 1) // 2 * 2
+    return Rectangle(top, left, bottom - top, right - left)
+
+
+def cut(planes: Sequence[np.ndarray], part: Rectangle) -> list[np.ndarray]:
+    """Return views of a part of planes [shape=(..., H, W), twice (..., H / 2, W / 2)] whose borders are even."""
+    top, left, bottom, right = part.top, part.left, part.top + part.height, part.left + part.width
+    chroma = [plane[..., top // 2 : bottom // 2, left // 2 : right // 2] for plane in planes[1:]]
+    return [planes[0][..., top:bottom, left:right], *chroma]
+
+
+def to_rgb(planes: Sequence[np.ndarray], top: int, left: int, out: np.ndarray) -> None:
+    """Convert a part of a picture of full-range BT.601, from row ``top`` and column ``left`` on.
+
+    Each 2x2 pixels have the chroma that is stored for them, so that a part is equal to the same part of the whole.
+
+    Parameters
+    ----------
+    planes : sequence of np.ndarray [shape=(H, W), twice (H / 2, W / 2), dtype=uint8, 0 to 255]
+        Y, U and V. Rows may be padded.
+    top, left : int
+        First row and column of the part [pixels].
+    out : np.ndarray [shape=(h, w, 3), dtype=uint8, 0 to 255, RGB]
+        C-contiguous memory for the part.
+
+    Raises
+    ------
+    UsageError
+        If ``out`` is another kind of array, or larger than the picture below and right of the place.
+    """
+    from chordcache.media.opencv import cv2
+
+    height, width = out.shape[:2]
+    check_pixels(out, (height, width))
+    if top < 0 or left < 0 or top + height > planes[0].shape[0] or left + width > planes[0].shape[1]:
+        size = "x".join(map(str, planes[0].shape[::-1]))
+        raise UsageError(f"out: got {out.shape} at ({top}, {left}) of a picture of {size}, expected a part of it")
+    whole = around(Rectangle(top, left, height, width))
+    num_rows = max(2, _MAX_PIXELS // whole.width // 2 * 2)
+    for first in range(whole.top, whole.top + whole.height, num_rows):
+        last = min(first + num_rows, whole.top + whole.height)
+        stacked = _stacked(cut(planes, whole._replace(top=first, height=last - first)))
+        begin, end = max(first, top), min(last, top + height)
+        target = out[begin - top : end - top]
+        if target.shape[:2] == (last - first, whole.width):
+            cv2.cvtColor(stacked, cv2.COLOR_YUV2RGB_I420, dst=target)
+        else:
+            rgb = cv2.cvtColor(stacked, cv2.COLOR_YUV2RGB_I420)
+            target[:] = rgb[begin - first : end - first, left - whole.left :][:, :width]
+
+
+def _stacked(planes: Sequence[np.ndarray]) -> np.ndarray:
+    """Stack three planes in the array that OpenCV expects, in limited range.
+
+    Rounding to it costs less than 0.2 dB at 44 dB.
+    """
+    from chordcache.media.opencv import cv2
+
+    height, width = planes[0].shape
+    stacked = np.empty((height * 3 // 2, width), np.uint8)
+    cv2.convertScaleAbs(planes[0], stacked[:height], *_LUMA_TO_LIMITED)
+    chroma = stacked[height:].reshape(2, height // 2, width // 2)
+    for target, plane in zip(chroma, planes[1:], strict=True):
+        cv2.convertScaleAbs(plane, target, *_CHROMA_TO_LIMITED)
+    return stacked
