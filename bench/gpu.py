@@ -1,9 +1,9 @@
 """A training step on a GPU fed by each way of ``ClipLoader``, and a VAE in a build. Needs CUDA.
 
 The step is a forward and a backward pass of an R3D-18 with random weights, on clips of 16 frames. The ways: JPEGs and
-planes decoded on the CPU into pinned memory and copied on a side stream, both decoded on the GPU, each with
-``BatchAugment`` there, and a DataLoader whose workers decode the sources. The ceiling is the step on one batch again
-and again. Rounds are interleaved. The figures are medians. Before, pixels are compared with those of the CPU, and
+planes decoded on the CPU into pinned memory and copied on a side stream, both decoded on the GPU, also with
+``BatchAugment`` there, and DataLoaders whose workers read the cache, or decode the sources. The ceiling is the step on
+one batch again and again. Rounds are interleaved. The figures are medians. Before, pixels are compared with those of the CPU, and
 batches of many threads with those of one that waits for the GPU after each.
 
     python bench/gpu.py CLIPS_FOLDER [--side 112] [--threads 1 2 4] [--rounds 5] [--vae]
@@ -32,7 +32,7 @@ import chordcache as cc
 from chordcache.config.config import config_from_json
 from chordcache.tools.bench.rounds import in_turn, spread_of
 
-BATCH_SIZE, EPOCH_SECONDS = 16, 3.0
+BATCH_SIZE, EPOCH_SECONDS = 16, 2.0
 SAMPLER = cc.RandomClipSampler(num_frames=16, stride=2)
 MANY = BATCH_SIZE * 2000
 SAMPLE_SECONDS = 0.1
@@ -201,13 +201,14 @@ def ways_of(caches: dict[str, Path], clips: Path, side: int) -> dict[str, Callab
         for decode in ("cpu", "cuda"):
             load = partial(cc.ClipLoader, dataset, BATCH_SIZE, device="cuda", decode=decode)
             ways[f"{codec}, {decode}"] = lambda threads, load=load: load(num_threads=threads)  # type: ignore[misc]
-            ways[f"{codec}, {decode}, augment"] = lambda threads, load=load: load(  # type: ignore[misc]
-                num_threads=threads, augment=augment
-            )
+        ways[f"{codec}, cuda, augment"] = lambda threads, load=load: load(  # type: ignore[misc]
+            num_threads=threads, augment=augment
+        )
+        ways[f"{codec}, workers"] = partial(cc.make_loader, dataset, BATCH_SIZE)
     pictures = config_from_json({"frames": {"short_side": side * 8 // 7}}).picture
     source = cc.videos.from_files(cc.MP4Source(pictures), clips)
     sources = cc.ChordVideoDataset(source, clip_sampler=SAMPLER, size=(side, side), clips_per_video=MANY)
-    ways["sources, DataLoader"] = lambda threads: cc.make_loader(sources, BATCH_SIZE, threads)
+    ways["sources, workers"] = partial(cc.make_loader, sources, BATCH_SIZE)
     return ways
 
 
@@ -219,21 +220,22 @@ def measure(ways: dict[str, Callable[[int], Any]], threads: Sequence[int], round
     }
     for num_threads in threads:
         for name, load in ways.items():
-            runs[f"{name}, {num_threads} threads"] = lambda load=load, num=num_threads: epoch(  # type: ignore[misc]
+            runs[f"{name}, {num_threads}"] = lambda load=load, num=num_threads: epoch(  # type: ignore[misc]
                 frames_of(load(num)), trainer
             )
     figures = in_turn(runs, rounds)
     ceiling = spread_of([row["ceiling: one batch again"][0] for row in figures]).median
     for name in runs:
         rate, used = (spread_of(column).median for column in zip(*(row[name] for row in figures), strict=True))
-        print(f"{name:36} {rate:8.0f} clips/s  {rate / ceiling:5.0%} of the ceiling  GPU busy {used:.0%}")
+        print(f"{name:26} {rate:8.0f} clips/s  {rate / ceiling:5.0%} of the ceiling  GPU busy {used:.0%}")
 
 
 def encode_latents(clips: Path, work: Path) -> None:
     """Build the latents of an AutoencoderKL of the size of Stable Diffusion's, with random weights."""
     import diffusers
 
-    model = diffusers.AutoencoderKL(
+    kind: Any = diffusers.AutoencoderKL
+    model = kind(
         block_out_channels=(128, 256, 512, 512), layers_per_block=2, latent_channels=4, sample_size=256,
         down_block_types=("DownEncoderBlock2D",) * 4, up_block_types=("UpDecoderBlock2D",) * 4,
     )  # fmt: skip

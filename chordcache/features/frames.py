@@ -173,8 +173,8 @@ class FramesReadSide(ReadSide):
     def read_clip(self, clip: Clip) -> Arrays:
         """Return ``frames`` [shape=(T, 3, h, w), dtype=uint8], or nothing if the clip has memory for them."""
         if isinstance(clip.frames_out, EncodedFrames):
-            clip.frames_out.pictures += clip.iter_encoded(clip.numbers)
-            clip.frames_out.crop = clip.crop
+            clip.frames_out.clips.append(clip.read_encoded(clip.numbers))
+            clip.frames_out.picture, clip.frames_out.crop = clip.picture, clip.crop
             return {}
         if clip.crop is None or clip.crop == CropBox(0, 0, *clip.picture, clip.picture):
             pictures = clip.read(self.name, indices=clip.numbers, out=clip.frames_out)

@@ -58,8 +58,10 @@ class EncodedFrames:
 
     shape: tuple[int, ...]
     """(T, h, w, 3) of the frames after the crop. With several clips in a sample, (N, T, h, w, 3)"""
-    pictures: list[bytes | np.ndarray] = field(default_factory=list)
-    """All frames, in this order. Each is a JPEG, or planes [shape=(H * 3 / 2, W), dtype=uint8], see ``media.planes``"""
+    picture: tuple[int, int] = (0, 0)
+    """(height, width) of the frames before the crop [pixels]"""
+    clips: list[list[bytes] | np.ndarray] = field(default_factory=list)
+    """The N clips, each as ``Cache.read_encoded`` returns it"""
     crop: CropBox | None = None
 
 
@@ -71,8 +73,8 @@ class Clip:
     """``Cache.read`` for this video: (feature, start, stop) or (feature, indices=), both with an optional ``out``"""
     iter_frames: Callable[..., Iterator[np.ndarray]]
     """``Cache.iter_frames`` for this video: (indices), with an optional ``part``"""
-    iter_encoded: Callable[[np.ndarray], Iterator[bytes | np.ndarray]]
-    """``Cache.iter_encoded`` for this video"""
+    read_encoded: Callable[[np.ndarray], list[bytes] | np.ndarray]
+    """``Cache.read_encoded`` for this video"""
     video: ClipVideo
     numbers: np.ndarray
     """[shape=(T,), dtype=int64, frame numbers]"""

@@ -269,15 +269,13 @@ class Cache:
             numbers = _checked_numbers(video, "frames", info, indices)
             yield from FramesReadSide("frames").iter_rows(artefact, info, numbers, part)
 
-    def iter_encoded(
-        self, video: Video | str | int, indices: Sequence[int] | np.ndarray
-    ) -> Iterator[bytes | np.ndarray]:
+    def read_encoded(self, video: Video | str | int, indices: Sequence[int] | np.ndarray) -> list[bytes] | np.ndarray:
         """Read frames of one video as they are stored, each of which was checked.
 
-        Yields
-        ------
-        bytes or np.ndarray [shape=(H * 3 / 2, W), dtype=uint8, 0 to 255]
-            The JPEG of the next frame, or with ``codec: yuv420`` its planes Y, U and V, one after the other.
+        Returns
+        -------
+        list of bytes, or np.ndarray [shape=(T, H * 3 / 2, W), dtype=uint8, 0 to 255]
+            The JPEG of each frame, or with ``codec: yuv420`` its planes Y, U and V, one after the other.
 
         Raises
         ------
@@ -294,9 +292,8 @@ class Cache:
         with open_feature(video, info) as artefact:
             numbers = _checked_numbers(video, "frames", info, indices)
             if codec == "jpeg":
-                yield from map(bytes, artefact.records("frames", numbers))
-            else:
-                yield from artefact.rows("frames", numbers)
+                return list(map(bytes, artefact.records("frames", numbers)))
+            return artefact.rows("frames", numbers)
 
 
 def _row_numbers(

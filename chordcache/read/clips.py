@@ -45,8 +45,8 @@ class FeatureReader(Protocol):
         """Read frames a few at a time, as ``Cache.iter_frames`` does."""
         ...
 
-    def iter_encoded(self, video: Video, indices: np.ndarray) -> Iterator[bytes | np.ndarray]:
-        """Read frames without a decode, as ``Cache.iter_encoded`` does."""
+    def read_encoded(self, video: Video, indices: np.ndarray) -> list[bytes] | np.ndarray:
+        """Read frames without a decode, as ``Cache.read_encoded`` does."""
         ...
 
 
@@ -163,7 +163,7 @@ class ClipReader:
         return Clip(
             partial(reader.read, video),
             partial(reader.iter_frames, video),
-            partial(reader.iter_encoded, video),
+            partial(reader.read_encoded, video),
             video,
             numbers,
             crop,

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable, Sequence
+import math
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
+from functools import lru_cache
+from itertools import accumulate
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -13,9 +17,16 @@ import torch
 from chordcache.errors import UsageError
 from chordcache.features.read_side import EncodedFrames
 from chordcache.media.cropping import CropBox, Rectangle, blacken_padding
+from chordcache.media.planes import around, cut, split
 
 DecodeJpegs: TypeAlias = Callable[[Sequence[bytes]], Sequence[torch.Tensor]]
 """Function from JPEGs to pictures [shape=(3, H, W), dtype=uint8, 0 to 255, RGB] on one device."""
+
+_Group: TypeAlias = Sequence[EncodedFrames]
+"""Clips of one shape, with the same crop of pictures of one size, either all JPEGs or all planes"""
+
+_Pictures: TypeAlias = tuple[torch.Tensor, CropBox | None]
+"""The pictures of a group [shape=(n, 3, H, W), dtype=uint8, 0 to 255, RGB], and the crop to take of them"""
 
 
 def gpu_decoder(device: torch.device) -> FrameDecoder:
@@ -72,33 +83,34 @@ class FrameDecoder:
         Returns
         -------
         list of torch.Tensor [shape=(T, 3, h, w), dtype=uint8, 0 to 255, RGB]
-            One for each clip. With several clips in a sample, [shape=(N, T, 3, h, w)]. Clips of one shape are
-            consecutive in one tensor.
+            One for each clip. With several clips in a sample, [shape=(N, T, 3, h, w)]. Clips of one shape lie one after
+            the other in one tensor. As on a CPU, the channels of a pixel lie side by side in memory, which convolutions
+            are fastest with.
         """
-        of_jpegs = [clip for clip in clips if isinstance(clip.pictures[0], bytes)]
-        of_planes = [clip for clip in clips if not isinstance(clip.pictures[0], bytes)]
-        decoded = dict(zip(map(id, of_jpegs), self._jpegs(of_jpegs), strict=True))
-        decoded |= zip(map(id, of_planes), self._planes(of_planes), strict=True)
-        memory: dict[tuple[int, ...], torch.Tensor] = {}
-        shapes = [(*clip.shape[:-3], 3, *clip.shape[-3:-1]) for clip in clips]
-        out = []
-        for clip, shape in zip(clips, shapes, strict=True):
-            if shape not in memory:
-                memory[shape] = torch.empty((shapes.count(shape), *shape), dtype=torch.uint8, device=self._device)
-            frames, memory[shape] = memory[shape][0], memory[shape][1:]
-            frames.view(-1, *shape[-3:]).copy_(_cropped(*decoded[id(clip)]))
-            out.append(frames)
-        return out
+        alike: dict[Any, list[int]] = {}
+        for position, clip in enumerate(clips):
+            alike.setdefault((_is_jpeg(clip), clip.shape, clip.picture, clip.crop), []).append(position)
+        groups = [[clips[position] for position in positions] for positions in alike.values()]
+        jpegs = iter(self._decode_jpeg_groups([group for group in groups if _is_jpeg(group[0])]))
+        planes = iter(self._convert_groups([group for group in groups if not _is_jpeg(group[0])]))
+        memory: dict[tuple[int, ...], Iterator[torch.Tensor]] = {}
+        for shape, count in Counter(clip.shape for clip in clips).items():
+            memory[shape] = iter(torch.empty((count, *shape), dtype=torch.uint8, device=self._device))
+        frames = [next(memory[clip.shape]) for clip in clips]
+        for group, positions in zip(groups, alike.values(), strict=True):
+            pictures, crop = next(jpegs if _is_jpeg(group[0]) else planes)
+            cropped = _cropped(pictures, crop).view(len(group), *group[0].shape)
+            for position, of_clip in zip(positions, cropped, strict=True):
+                frames[position].copy_(of_clip)
+        return [each.transpose(-1, -2).transpose(-2, -3) for each in frames]
 
-    def _jpegs(self, clips: Sequence[EncodedFrames]) -> list[tuple[torch.Tensor, CropBox | None]]:
-        """Decode JPEGs. Return the pictures of each clip [shape=(n, 3, H, W)], and its crop."""
-        if not clips:
-            return []
-        pictures = list(self._on_jpeg_stream([jpeg for clip in clips for jpeg in clip.pictures]))
+    def _decode_jpeg_groups(self, groups: Sequence[_Group]) -> list[_Pictures]:
+        jpegs = [[jpeg for clip in group for part in clip.clips for jpeg in part] for group in groups]
+        pictures = list(self._on_jpeg_stream([jpeg for of_group in jpegs for jpeg in of_group])) if jpegs else []
         stacked = []
-        for clip in clips:
-            of_clip, pictures = pictures[: len(clip.pictures)], pictures[len(clip.pictures) :]
-            stacked.append((torch.stack(of_clip), clip.crop))
+        for group, of_group in zip(groups, jpegs, strict=True):
+            stacked.append((torch.stack(pictures[: len(of_group)]), group[0].crop))
+            del pictures[: len(of_group)]
         return stacked
 
     def _on_jpeg_stream(self, jpegs: Sequence[Any]) -> Sequence[torch.Tensor]:
@@ -119,33 +131,34 @@ class FrameDecoder:
             picture.record_stream(current)
         return pictures
 
-    def _planes(self, clips: Sequence[EncodedFrames]) -> list[tuple[torch.Tensor, CropBox | None]]:
-        """Convert planes. Only the pixels in a clip's crop are sent. Return as ``_jpegs``."""
-        from chordcache.media.planes import around, cut, split
-
-        parts: list[list[np.ndarray]] = []
+    def _convert_groups(self, groups: Sequence[_Group]) -> list[_Pictures]:
+        """Convert planes. Only the pixels in a crop are sent, and the few around them that share their chroma."""
+        parts: list[tuple[np.ndarray, ...]] = []
         crops = []
-        for clip in clips:
-            pictures: Any = clip.pictures
-            size = pictures[0].shape[0] * 2 // 3, pictures[0].shape[1]
-            visible = clip.crop.visible(size) if clip.crop else None
-            part = around(visible) if visible else Rectangle(0, 0, *size)
-            crops.append(clip.crop.within(part) if clip.crop else None)
-            of_frames = [cut(split(picture), part) for picture in pictures]
-            parts += map(list, zip(*of_frames, strict=True))
+        for group in groups:
+            crop, picture = group[0].crop, group[0].picture
+            visible = crop.visible(picture) if crop else None
+            part = around(visible) if visible else Rectangle(0, 0, *picture)
+            crops.append(crop.within(part) if crop else None)
+            stored: list[Any] = [planes for clip in group for planes in clip.clips]
+            parts += zip(*(cut(split(planes), part) for planes in stored), strict=True)
         planes = iter(self._sent(parts))
         return [(_to_rgb(next(planes), next(planes), next(planes)), crop) for crop in crops]
 
     def _sent(self, arrays: Sequence[Sequence[np.ndarray]]) -> list[torch.Tensor]:
-        """Stack arrays of uint8, and copy all to the device at once. Return a tensor for each stack."""
-        shapes = [(len(few), *few[0].shape) for few in arrays]
-        ends = np.cumsum([0, *(int(np.prod(shape)) for shape in shapes)]).tolist()
+        """Join arrays of uint8 along their first axis, and copy all to the device at once."""
+        shapes = [(sum(map(len, few)), *few[0].shape[1:]) for few in arrays]
+        ends = [0, *accumulate(map(math.prod, shapes))]
         pinned = torch.empty(ends[-1], dtype=torch.uint8, pin_memory=self._device.type == "cuda")
         values = pinned.numpy()
-        for few, shape, start, end in zip(arrays, shapes, ends, ends[1:], strict=False):
-            np.stack(few, out=values[start:end].reshape(shape))
+        for few, shape, start, end in zip(arrays, shapes, ends[:-1], ends[1:], strict=True):
+            np.concatenate(few, out=values[start:end].reshape(shape))
         sent = pinned.to(self._device, non_blocking=True)
-        return [sent[start:end].view(shape) for shape, start, end in zip(shapes, ends, ends[1:], strict=False)]
+        return [sent[start:end].view(shape) for shape, start, end in zip(shapes, ends[:-1], ends[1:], strict=True)]
+
+
+def _is_jpeg(clip: EncodedFrames) -> bool:
+    return isinstance(clip.clips[0], list)
 
 
 def _to_rgb(y: torch.Tensor, u: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
@@ -162,19 +175,36 @@ def _to_rgb(y: torch.Tensor, u: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
 
 
 def _cropped(pictures: torch.Tensor, crop: CropBox | None) -> torch.Tensor:
-    """Cut, scale and mirror pictures [shape=(n, 3, H, W), dtype=uint8]."""
+    """Cut, scale and mirror pictures [shape=(n, 3, H, W), dtype=uint8].
+
+    The result [shape=(n, h, w, 3), 0 to 255, whole numbers] is a view of any layout, in uint8 or float32.
+    """
     if crop is None:
-        return pictures
-    size = pictures.shape[-2], pictures.shape[-1]
+        return pictures.permute(0, 2, 3, 1)
     part = _cut(pictures, crop)
-    if part.shape[-2:] != crop.size:
-        scaled = torch.nn.functional.interpolate(
-            part.float(), crop.size, mode="bilinear", align_corners=False, antialias=True
-        )
-        part = scaled.round_().clamp_(0, 255).to(torch.uint8)
-        channels_last: Any = part.permute(0, 2, 3, 1)
-        blacken_padding(channels_last, crop, size)
-    return part.flip(-1) if crop.flip else part
+    is_scaled = part.shape[-2:] != crop.size
+    if is_scaled:
+        rows, columns = (_weights(*sides, pictures.device) for sides in zip(part.shape[-2:], crop.size, strict=True))
+        part = (rows @ (part.float() @ columns.T)).round_().clamp_(0, 255)
+    out: Any = part.permute(0, 2, 3, 1)
+    if is_scaled:
+        blacken_padding(out, crop, (pictures.shape[-2], pictures.shape[-1]))
+    shown: torch.Tensor = out.flip(2) if crop.flip else out
+    return shown
+
+
+@lru_cache(maxsize=256)
+def _weights(source: int, target: int, device: torch.device) -> torch.Tensor:
+    """Return what scales one side, by a product of matrices [shape=(target, source), dtype=float32].
+
+    The filter is a triangle as wide as the shrink. torch's own kernel for it takes much longer on a GPU.
+    """
+    shrink = source / target
+    centers = (np.arange(target) + 0.5) * shrink
+    distances = np.abs(np.arange(source) + 0.5 - centers[:, None])
+    weights = np.maximum(0, 1 - distances / max(1.0, shrink))
+    weights /= weights.sum(1, keepdims=True)
+    return torch.from_numpy(weights.astype(np.float32)).to(device)  # waits for the copy: any stream may use it
 
 
 def _cut(pictures: torch.Tensor, crop: CropBox) -> torch.Tensor:

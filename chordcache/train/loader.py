@@ -84,7 +84,7 @@ class ClipLoader:
         of the consumer calls it.
     decode : {"cpu", "cuda"}
         "cuda" decodes, cuts and scales the frames of a batch on ``device``: JPEGs with torchvision, and the planes of
-        ``codec: yuv420`` with torch. ``frames`` is then a contiguous tensor, and differs by a level or two.
+        ``codec: yuv420`` with torch. Values of ``frames`` then differ by a level or two.
 
     Raises
     ------

@@ -225,7 +225,7 @@ def _ways(cache: cc.Cache, video: cc.Video) -> Iterator[Callable[[], object]]:
             yield lambda info=info, name=name: cache.read(video, name, 3, 7, tier=info.tier)
             yield lambda info=info, name=name: cache.read(video, name, indices=[8, 2, 2, 5], tier=info.tier)
     yield lambda: [frames.sum() for frames in cache.iter_frames(video, [9, 1, 2], part=Rectangle(3, 5, 20, 17))]
-    yield lambda: list(cache.iter_encoded(video, [0, 9]))
+    yield lambda: cache.read_encoded(video, [0, 9])
     features = sorted({info.feature for info in video.sidecar.features})
     for number, crop in enumerate(_CROPS):
         sampler = cc.RegularClipSampler(num_frames=4, stride=1 + number % 2)

@@ -17,8 +17,9 @@ from chordcache.errors import DamageError, UsageError
 torch = pytest.importorskip("torch")
 
 from chordcache.features.read_side import EncodedFrames  # noqa: E402
+from chordcache.media.cropping import CropBox  # noqa: E402
 from chordcache.read.crops import CenterCrop, Pad, Resize  # noqa: E402
-from chordcache.train.gpu_decode import FrameDecoder  # noqa: E402
+from chordcache.train.gpu_decode import FrameDecoder, _cropped  # noqa: E402
 from chordcache.train.samplers.clip_samplers import DenseClips  # noqa: E402
 
 SAMPLER = cc.RegularClipSampler(num_frames=4, stride=2)
@@ -94,21 +95,28 @@ def test_a_loader_makes_the_same_batches(cache: Path) -> None:
     for expected, found in zip(*loaders, strict=True):
         assert found.keys() == expected.keys()
         assert found["frames"].shape == expected["frames"].shape
-        assert found["frames"].is_contiguous()
+        assert found["frames"].stride() == expected["frames"].stride()  # channels last: convolutions are fast with it
         assert (found["frames"].float() - expected["frames"].float()).abs().mean() < 2
         assert found["video"] == expected["video"]
         assert torch.equal(found["label"], expected["label"])
 
 
-def test_clips_of_one_shape_share_memory(cache: Path) -> None:
-    """So that collate does not copy them."""
-    dataset = cc.ChordVideoDataset(cache, clip_sampler=SAMPLER, size=(64, 64))
-    samples = [dataset.read_sample((0, number), EncodedFrames)["frames"] for number in (0, 1, 2)]
-    samples[1] = EncodedFrames(samples[1].shape, samples[1].pictures[:3], samples[1].crop)
-    samples[1].shape = (3, 64, 64, 3)
-    frames = ON_CPU.decode_clips(samples)
-    assert [each.shape[0] for each in frames] == [4, 3, 4]
-    assert frames[2].data_ptr() - frames[0].data_ptr() == frames[0].numel()
+def test_clips_of_several_shapes(cache: Path) -> None:
+    dataset = cc.ChordVideoDataset(cache, clip_sampler=SAMPLER, crop=cc.RandomResizedCrop((48, 48)))
+    other = cc.ChordVideoDataset(cache, clip_sampler=DenseClips(4, stride=2, num_clips=3), crop=CenterCrop((64, 64)))
+    samples = [each.read_sample((0, number), EncodedFrames)["frames"] for number in (0, 1) for each in (dataset, other)]
+    together = ON_CPU.decode_clips([*samples, *samples[::-1]])
+    alone = [ON_CPU.decode_clips([sample])[0] for sample in samples]
+    assert all(map(torch.equal, together, alone + alone[::-1]))
+
+
+@pytest.mark.parametrize("sizes", [(128, 112), (97, 224), (64, 9), (10, 10)])
+def test_scaling_is_that_of_torch(sizes: tuple[int, int]) -> None:
+    source, target = sizes
+    picture = torch.randint(0, 256, (1, 3, source, source + 7), dtype=torch.uint8)
+    box = CropBox(0, 0, source, source + 7, (target, target + 5))
+    expected = torch.nn.functional.interpolate(picture.float(), box.size, mode="bilinear", antialias=True)
+    assert (_cropped(picture, box).permute(0, 3, 1, 2) - expected).abs().max() <= 0.51
 
 
 # What cannot be decoded
@@ -149,7 +157,7 @@ def test_damage_is_found_before_a_gpu_sees_it(tmp_path: Path, make_video: Callab
     make_video(tmp_path / "videos/a.mp4", size=(640, 480), planes=noise)  # LMDB keeps small records in its tree
     cc.build(cc.scan([tmp_path / "videos"], jobs=1), tmp_path / "cache", jobs=1)
     dataset = cc.ChordVideoDataset(tmp_path / "cache", clip_sampler=SAMPLER, size=None)
-    jpeg = dataset.read_sample((0, 0), EncodedFrames)["frames"].pictures[2]
+    jpeg = dataset.read_sample((0, 0), EncodedFrames)["frames"].clips[0][2]
     (path,) = (tmp_path / "cache/lmdb").rglob("*.lmdb")
     data = bytearray(path.read_bytes())
     data[data.index(jpeg) + len(jpeg) // 2] ^= 8

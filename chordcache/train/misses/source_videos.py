@@ -84,7 +84,7 @@ class SourceFrames:
         frames = self.read(video, indices=indices)
         yield part.of(frames) if part else frames
 
-    def iter_encoded(self, video: Video, indices: Sequence[int] | np.ndarray) -> Iterator[bytes | np.ndarray]:
+    def read_encoded(self, video: Video, indices: Sequence[int] | np.ndarray) -> list[bytes] | np.ndarray:
         """Raise ``UsageError``: a source does not have frames as a cache stores them."""
         raise UsageError(
             f"video '{video.key}': got frames from its source, expected a cached video. Decode them on the CPU."
