@@ -30,12 +30,14 @@ from chordcache.media.cropping import Rectangle
 from chordcache.media.decoding import DecodedFrame
 from chordcache.media.demux import Media
 from chordcache.media.picture_data import plane_array
+from chordcache.media.planes import split
 from chordcache.media.scaling import FrameMaker
 from chordcache.storage.artefacts.open_files import forget, open_artefact
 from chordcache.tools.bench.rounds import in_turn, spread_of, timed_in_turn
 
 CONFIGS: Mapping[str, Mapping[str, object]] = {
     "jpeg 90": {},
+    "yuv420": {"codec": "yuv420"},
     "mpeg4": {"codec": "mpeg4"},
     "h264": {"codec": "h264"},
     "h264 crf 20": {"codec": "h264", "crf": 20},
@@ -96,6 +98,8 @@ def stored_luma(cache: cc.Cache, video: cc.Video) -> list[np.ndarray]:
         if info.params["codec"] in PACKET_CODECS:
             pictures = iter_pictures(artefact, info, range(video.num_frames))
             return [plane_array(picture.planes[0]).astype(np.float32) for picture in pictures]
+        if info.params["codec"] == "yuv420":
+            return list(split(artefact.rows("frames", range(video.num_frames)))[0].astype(np.float32))
         records = artefact.records("frames", range(video.num_frames))
         return [cv2.imdecode(np.frombuffer(r, np.uint8), cv2.IMREAD_GRAYSCALE).astype(np.float32) for r in records]
 

@@ -3,8 +3,8 @@
 The step is a forward and a backward pass of an R3D-18 with random weights, on clips of 16 frames. The ways: JPEGs and
 planes decoded on the CPU into pinned memory and copied on a side stream, both decoded on the GPU, also with
 ``BatchAugment`` there, and DataLoaders whose workers read the cache, or decode the sources. The ceiling is the step on
-one batch again and again. Rounds are interleaved. The figures are medians. Before, pixels are compared with those of the CPU, and
-batches of many threads with those of one that waits for the GPU after each.
+one batch again and again. Rounds are interleaved. The figures are medians. Before, pixels are compared with those of
+the CPU, and batches of many threads with those of one that waits for the GPU after each.
 
     python bench/gpu.py CLIPS_FOLDER [--side 112] [--threads 1 2 4] [--rounds 5] [--vae]
 """

@@ -48,6 +48,7 @@ _FLOW = {**CONFIG["features"], "flow": {"method": "dis"}}
 
 CODECS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "lmdb-jpeg": ("lmdb", CONFIG),
+    "lmdb-yuv420": ("lmdb", {**CONFIG, "frames": {"short_side": 48, "codec": "yuv420"}}),
     "lmdb-raw": ("lmdb", {**CONFIG, "frames": {"short_side": 48, "codec": "raw"}}),
     "lmdb-mpeg4": ("lmdb", {**CONFIG, "frames": {"short_side": 48, "codec": "mpeg4", "gop": 4, "stride": 2}}),
     "lmdb-h264": ("lmdb", {**CONFIG, "frames": {"short_side": 48, "codec": "h264"}}),
