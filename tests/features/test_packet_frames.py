@@ -26,8 +26,8 @@ from chordcache.config.config import config_from_json
 from chordcache.errors import DamageError, MediaError, UsageError
 from chordcache.features.packet_frames import iter_pictures
 from chordcache.media.packet_decoder import planes_of
-from chordcache.media.planes import to_rgb
 from chordcache.media.picture_data import plane_array
+from chordcache.media.planes import to_rgb
 from chordcache.read.segment_of import segment_of
 from chordcache.records import RunSummary
 from chordcache.storage.artefacts.open_files import forget, open_artefact
@@ -253,6 +253,7 @@ def test_large_pictures_are_converted_in_this_thread() -> None:
     """OpenCV's own threads do not exist in a forked worker, which would wait for them."""
     code = """
 import os, numpy as np, av
+import chordcache.media.opencv  # whose import starts threads
 from chordcache.media.packet_decoder import planes_of
 from chordcache.media.planes import to_rgb
 before = len(os.listdir("/proc/self/task"))
