@@ -212,8 +212,7 @@ def _convert(pictures: np.ndarray, part: Rectangle, out: np.ndarray) -> np.ndarr
     """Convert a part of the planes of some pictures to RGB, into ``out``, and return it."""
     from chordcache.media.planes import split, to_rgb
 
-    for picture, pixels in zip(pictures, out, strict=True):
-        to_rgb(split(picture), part.top, part.left, pixels)
+    to_rgb(split(pictures), part.top, part.left, out)
     return out
 
 

@@ -50,7 +50,7 @@ def iter_rgb(artefact: Artefact, info: FeatureInfo, numbers: Sequence[int], part
 
     out = np.empty((part.height, part.width, 3), np.uint8)
     for picture in iter_pictures(artefact, info, numbers):
-        to_rgb(planes_of(picture), part.top, part.left, out)
+        to_rgb(planes_of(picture), part.top, part.left, out[None])
         yield out
 
 
@@ -62,7 +62,7 @@ def read_rgb(artefact: Artefact, info: FeatureInfo, numbers: Sequence[int], out:
     order = np.argsort(np.asarray(numbers, np.int64), kind="stable").tolist()
     pictures = iter_pictures(artefact, info, [numbers[i] for i in order])
     for position, picture in zip(order, pictures, strict=True):
-        to_rgb(planes_of(picture), 0, 0, out[position])
+        to_rgb(planes_of(picture), 0, 0, out[position : position + 1])
 
 
 def packet_check(info: FeatureInfo) -> Callable[[int, Any], None]:

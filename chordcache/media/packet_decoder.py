@@ -104,5 +104,5 @@ def _open(codec: str) -> Any:
 
 
 def planes_of(picture: Picture) -> list[np.ndarray]:
-    """Return views of the planes of a picture [shape=(H, W), twice (H / 2, W / 2), dtype=uint8]. Rows may be padded."""
-    return [plane_array(plane) for plane in picture.planes]
+    """Return views of the planes of a picture [shape=(1, H, W), twice (1, H / 2, W / 2), dtype=uint8]."""
+    return [plane_array(plane)[None] for plane in picture.planes]

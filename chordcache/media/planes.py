@@ -23,7 +23,7 @@ _CHROMA_TO_LIMITED = 224 / 255, 128 * (1 - 224 / 255)
 
 def joined(planes: Sequence[np.ndarray]) -> np.ndarray:
     """Join the planes Y, U and V of a picture [shape=(H * 3 / 2, W), dtype=uint8]. H and W are even."""
-    width = planes[0].shape[1]
+    width = planes[0].shape[-1]
     return np.concatenate([plane.reshape(-1) for plane in planes]).reshape(-1, width)
 
 
@@ -53,56 +53,60 @@ def cut(planes: Sequence[np.ndarray], part: Rectangle) -> list[np.ndarray]:
 
 
 def to_rgb(planes: Sequence[np.ndarray], top: int, left: int, out: np.ndarray) -> None:
-    """Convert a part of a picture of full-range BT.601, from row ``top`` and column ``left`` on.
+    """Convert a part of pictures of full-range BT.601, from row ``top`` and column ``left`` on.
 
     Each 2x2 pixels have the chroma that is stored for them, so that a part is equal to the same part of the whole.
 
     Parameters
     ----------
-    planes : sequence of np.ndarray [shape=(H, W), twice (H / 2, W / 2), dtype=uint8, 0 to 255]
+    planes : sequence of np.ndarray [shape=(n, H, W), twice (n, H / 2, W / 2), dtype=uint8, 0 to 255]
         Y, U and V. Rows may be padded.
     top, left : int
         First row and column of the part [pixels].
-    out : np.ndarray [shape=(h, w, 3), dtype=uint8, 0 to 255, RGB]
+    out : np.ndarray [shape=(n, h, w, 3), dtype=uint8, 0 to 255, RGB]
         C-contiguous memory for the part.
 
     Raises
     ------
     UsageError
-        If ``out`` is another kind of array, or larger than the picture below and right of the place.
+        If ``out`` is another kind of array, or larger than the pictures below and right of the place.
     """
     from chordcache.media.opencv import cv2
 
-    height, width = out.shape[:2]
-    check_pixels(out, (height, width))
-    if top < 0 or left < 0 or top + height > planes[0].shape[0] or left + width > planes[0].shape[1]:
-        size = "x".join(map(str, planes[0].shape[::-1]))
+    check_pixels(out, (len(planes[0]), *out.shape[1:3]))
+    height, width = out.shape[1:3]
+    if top < 0 or left < 0 or top + height > planes[0].shape[1] or left + width > planes[0].shape[2]:
+        size = "x".join(map(str, planes[0].shape[:0:-1]))
         raise UsageError(f"out: got {out.shape} at ({top}, {left}) of a picture of {size}, expected a part of it")
     whole = around(Rectangle(top, left, height, width))
     num_rows = max(2, _MAX_PIXELS // whole.width // 2 * 2)
     for first in range(whole.top, whole.top + whole.height, num_rows):
         last = min(first + num_rows, whole.top + whole.height)
-        stacked = _stacked(cut(planes, whole._replace(top=first, height=last - first)))
         begin, end = max(first, top), min(last, top + height)
-        target = out[begin - top : end - top]
-        if target.shape[:2] == (last - first, whole.width):
-            cv2.cvtColor(stacked, cv2.COLOR_YUV2RGB_I420, dst=target)
-        else:
-            rgb = cv2.cvtColor(stacked, cv2.COLOR_YUV2RGB_I420)
-            target[:] = rgb[begin - first : end - first, left - whole.left :][:, :width]
+        targets = out[:, begin - top : end - top]
+        for picture, target in zip(
+            _limited(cut(planes, whole._replace(top=first, height=last - first))), targets, strict=True
+        ):
+            if target.shape[:2] == (last - first, whole.width):
+                cv2.cvtColor(picture, cv2.COLOR_YUV2RGB_I420, dst=target)
+            else:
+                rgb = cv2.cvtColor(picture, cv2.COLOR_YUV2RGB_I420)
+                target[:] = rgb[begin - first : end - first, left - whole.left :][:, :width]
 
 
-def _stacked(planes: Sequence[np.ndarray]) -> np.ndarray:
-    """Stack three planes in the array that OpenCV expects, in limited range.
+def _limited(planes: Sequence[np.ndarray]) -> np.ndarray:
+    """Join planes as OpenCV expects them [shape=(n, H * 3 / 2, W)], and convert all pictures at once to limited range.
 
     Rounding to it costs less than 0.2 dB at 44 dB.
     """
     from chordcache.media.opencv import cv2
 
-    height, width = planes[0].shape
-    stacked = np.empty((height * 3 // 2, width), np.uint8)
-    cv2.convertScaleAbs(planes[0], stacked[:height], *_LUMA_TO_LIMITED)
-    chroma = stacked[height:].reshape(2, height // 2, width // 2)
-    for target, plane in zip(chroma, planes[1:], strict=True):
-        cv2.convertScaleAbs(plane, target, *_CHROMA_TO_LIMITED)
-    return stacked
+    num, height, width = planes[0].shape
+    pictures = np.empty((num, height * 3 // 2, width), np.uint8)
+    for target, plane in zip(split(pictures), planes, strict=True):
+        target[...] = plane
+    samples = pictures.reshape(num, -1)
+    luma, chroma = samples[:, : height * width], samples[:, height * width :]
+    cv2.convertScaleAbs(luma, luma, *_LUMA_TO_LIMITED)
+    cv2.convertScaleAbs(chroma, chroma, *_CHROMA_TO_LIMITED)
+    return pictures

@@ -244,8 +244,8 @@ def test_a_part_is_that_of_the_whole(top: int, left: int, height: int, width: in
     for plane in picture.planes:
         plane_array(plane)[:] = random.integers(0, 256, (plane.height, plane.width))
     whole, part = np.empty((126, 190, 3), np.uint8), np.empty((height, width, 3), np.uint8)
-    to_rgb(planes_of(picture), 0, 0, whole)
-    to_rgb(planes_of(picture), top, left, part)
+    to_rgb(planes_of(picture), 0, 0, whole[None])
+    to_rgb(planes_of(picture), top, left, part[None])
     assert np.array_equal(part, whole[top : top + height, left : left + width])
 
 
@@ -257,7 +257,7 @@ import chordcache.media.opencv  # whose import starts threads
 from chordcache.media.packet_decoder import planes_of
 from chordcache.media.planes import to_rgb
 before = len(os.listdir("/proc/self/task"))
-to_rgb(planes_of(av.VideoFrame(1920, 1080, "yuv420p")), 0, 0, np.empty((1080, 1920, 3), np.uint8))
+to_rgb(planes_of(av.VideoFrame(1920, 1080, "yuv420p")), 0, 0, np.empty((1, 1080, 1920, 3), np.uint8))
 assert len(os.listdir("/proc/self/task")) == before, os.listdir("/proc/self/task")
 """
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
@@ -270,7 +270,7 @@ def test_colors_are_those_of_jpeg() -> None:
         for plane, value in zip(picture.planes, (y, u, v), strict=True):
             plane_array(plane)[:] = value
         out = np.empty((16, 16, 3), np.uint8)
-        to_rgb(planes_of(picture), 0, 0, out)
+        to_rgb(planes_of(picture), 0, 0, out[None])
         red, blue = y + 1.402 * (v - 128), y + 1.772 * (u - 128)
         green = y - 0.344136 * (u - 128) - 0.714136 * (v - 128)
         assert np.abs(out[0, 0] - np.clip([red, green, blue], 0, 255)).max() <= 2
@@ -538,4 +538,4 @@ def test_settings_of_another_codec_are_refused() -> None:
 )
 def test_memory_that_does_not_fit_is_refused(place: tuple[int, int], shape: tuple[int, ...], dtype: Any) -> None:
     with pytest.raises(UsageError, match="out: got"):
-        to_rgb(planes_of(av.VideoFrame(48, 32, "yuv420p")), *place, np.empty(shape, dtype))
+        to_rgb(planes_of(av.VideoFrame(48, 32, "yuv420p")), *place, np.empty((1, *shape), dtype))
