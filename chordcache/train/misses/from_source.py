@@ -215,10 +215,10 @@ def _through_jpeg(quality: int) -> Show:
 def _through_planes(scaler: PictureScaler, picture: Any) -> np.ndarray:
     from chordcache.media.planes import to_rgb
 
-    planes = [plane[None] for plane in scaler.planes(picture)]
+    planes = scaler.planes(picture)
     shown = np.empty((*planes[0].shape, 3), np.uint8)
-    to_rgb(planes, 0, 0, shown)
-    return shown[0]
+    to_rgb([plane[None] for plane in planes], 0, 0, shown[None])
+    return shown
 
 
 class _SourceVideo(UncachedVideo):
