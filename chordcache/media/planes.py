@@ -83,10 +83,8 @@ def to_rgb(planes: Sequence[np.ndarray], top: int, left: int, out: np.ndarray) -
     for first in range(whole.top, whole.top + whole.height, num_rows):
         last = min(first + num_rows, whole.top + whole.height)
         begin, end = max(first, top), min(last, top + height)
-        targets = out[:, begin - top : end - top]
-        for picture, target in zip(
-            _limited(cut(planes, whole._replace(top=first, height=last - first))), targets, strict=True
-        ):
+        pictures = _limited(cut(planes, whole._replace(top=first, height=last - first)))
+        for picture, target in zip(pictures, out[:, begin - top : end - top], strict=True):
             if target.shape[:2] == (last - first, whole.width):
                 cv2.cvtColor(picture, cv2.COLOR_YUV2RGB_I420, dst=target)
             else:
