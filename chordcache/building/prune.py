@@ -81,9 +81,11 @@ def drop_if_not_allowed(sidecars: Sidecars, key: str, on_damage: str) -> None:
 
 def drop(sidecars: Sidecars, keys: Sequence[str]) -> None:
     """Remove videos: the sidecar first, so that no sidecar names a missing file if the process is killed."""
+    files: list[str] = []
     for key in keys:
         sidecar = sidecars.read_or_none(key)  # ``gc`` finds the files of a damaged sidecar
-        sidecars.packs.remove(key)
-        files = {info.file for info in sidecar.features if info.file and info.packed is None} if sidecar else ()
-        for file in (layout.sidecar_file(key), *files):
-            opener.remove(sidecars.cache, file)
+        own = {info.file for info in sidecar.features if info.file and info.packed is None} if sidecar else ()
+        files += layout.sidecar_file(key), *own
+    sidecars.packs.remove(keys)
+    for file in files:
+        opener.remove(sidecars.cache, file)

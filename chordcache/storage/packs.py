@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
 
@@ -31,7 +31,7 @@ from chordcache.storage.catalog_columns import Columns
 from chordcache.storage.catalog_file import HEAD_BYTES, CatalogFile, write_catalog_file
 from chordcache.storage.layout import PACKS, pack_file
 from chordcache.storage.opener import list_folder
-from chordcache.storage.sealed_json import append_line, iter_sealed, seal
+from chordcache.storage.sealed_json import append_lines, iter_sealed, seal
 from chordcache.storage.sidecar import Sidecar
 
 REMOVED_FILE = f"{PACKS}/removed.jsonl"
@@ -189,11 +189,13 @@ class Packs:
             raise DamageError(f"'{printable(self._cache / pack_file(name))}' is damaged: video '{key}' is missing")
         return *row, mark_of(name)
 
-    def remove(self, key: str) -> None:
-        """Take a video out of all packs. A later pack may have it again."""
-        if self._owners.pop(key, None) is not None:
-            self._removed[key] = self.last_number
-            append_line(self._cache, REMOVED_FILE, seal(to_json(_Removal(key, self._removed[key]))))
+    def remove(self, keys: Iterable[str]) -> None:
+        """Take videos out of all packs. A later pack may have them again."""
+        packed = [key for key in keys if self._owners.pop(key, None) is not None]
+        self._removed |= dict.fromkeys(packed, self.last_number)
+        if packed:
+            lines = [seal(to_json(_Removal(key, self._removed[key]))) for key in packed]
+            append_lines(self._cache, REMOVED_FILE, lines, is_flushed=True)
 
 
 def mark_of(name: str) -> int:

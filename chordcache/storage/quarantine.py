@@ -10,7 +10,7 @@ from pathlib import Path
 from chordcache.choices import ON_DAMAGE
 from chordcache.records import Identity, Record
 from chordcache.storage.atomic import publish_text
-from chordcache.storage.sealed_json import append_line, iter_sealed, seal
+from chordcache.storage.sealed_json import append_lines, iter_sealed, seal
 
 _FILE = "quarantine.jsonl"
 
@@ -120,7 +120,7 @@ class Quarantine:
             host=socket.gethostname(),
             on_damage=self._on_damage,
         )
-        append_line(self._cache, _FILE, seal(failure))
+        append_lines(self._cache, _FILE, [seal(failure)])
         self._failures[failure.key] = failure
         self._num_lines += 1
 

@@ -16,7 +16,7 @@ from chordcache import __version__
 from chordcache.errors import ChordcacheError, UsageError
 from chordcache.records import Record, RunSummary
 from chordcache.storage import opener
-from chordcache.storage.sealed_json import append_line, iter_sealed, seal
+from chordcache.storage.sealed_json import append_lines, iter_sealed, seal
 
 RUNS_FILE = "runs.jsonl"
 """Name of the file in a cache"""
@@ -122,7 +122,7 @@ def append_run(cache: Path, run: Run) -> bool:
     if not os.path.exists(cache):
         return False
     with suppress(OSError), _appending(folder, name):
-        append_line(folder, name, seal(run))
+        append_lines(folder, name, [seal(run)])
         return True
     return False
 

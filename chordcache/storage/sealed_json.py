@@ -6,7 +6,7 @@ import json
 import math
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
@@ -154,7 +154,7 @@ def _unshare(cache: Path, name: str) -> None:
         with opener.open_binary(cache, name) as file:
             if os.fstat(file.fileno()).st_nlink < 2:
                 return
-            partial = cache / f".{name}-{os.getpid()}.partial"
+            partial = cache / f".{os.path.basename(name)}-{os.getpid()}.partial"
             with no_space_as_error(partial), open(partial, "wb") as copy:
                 shutil.copyfileobj(file, copy)
         publish_all(cache, {partial: name})
@@ -162,8 +162,8 @@ def _unshare(cache: Path, name: str) -> None:
         return
 
 
-def append_line(cache: Path, name: str, line: str) -> None:
-    """Append one line with one write. A line that an earlier kill cut off is removed first."""
+def append_lines(cache: Path, name: str, lines: Sequence[str], *, is_flushed: bool = False) -> None:
+    """Append lines with one write, and flush it if asked to. A line that an earlier kill cut off is removed first."""
     flags = os.O_RDWR | os.O_CREAT | os.O_APPEND
     _unshare(cache, name)
     with no_space_as_error(cache / name), open(opener.open_file(cache, name, flags), "ab+") as file:
@@ -175,4 +175,7 @@ def append_line(cache: Path, name: str, line: str) -> None:
                 if start and not num_bytes:
                     raise opener.too_large(cache / name, "a line")
                 file.truncate(start + num_bytes)
-        file.write(line.encode("ascii") + b"\n")
+        file.write("".join(f"{line}\n" for line in lines).encode("ascii"))
+        if is_flushed:
+            file.flush()
+            os.fsync(file.fileno())

@@ -261,6 +261,19 @@ def test_a_pruned_video_is_packed_again_with_equal_content(work: Path) -> None:
         assert deep(cache) == []
 
 
+def test_a_video_pruned_in_a_hard_linked_copy_stays_in_the_first_cache(work: Path) -> None:
+    cache = packed(work)
+    pruned(work, "e")  # so that both caches have a list of removed videos
+    before = everything(cache)
+    first = cache.with_name("first")
+    shutil.copytree(cache, first, copy_function=os.link)
+    pruned(work, "c")
+    assert len(cc.open_cache(cache)) == 4
+    write_catalog(first)
+    assert_same(first, before)
+    assert deep(first) == []
+
+
 def test_numbers_of_packs_never_go_down(work: Path) -> None:
     """The list of removed videos outlives the pack that they were in."""
     cache = packed(work)

@@ -137,7 +137,7 @@ def added_to_after_a_tear(trial: Trial) -> Figures:
     start = len(data) - len(lines[-1])
     for length in range(start, len(data)):
         path.write_bytes(data[:length])
-        sealed_json.append_line(path.parent, path.name, lines[0].decode().rstrip("\n"))
+        sealed_json.append_lines(path.parent, path.name, [lines[0].decode().rstrip("\n")])
         assert path.read_bytes() == b"".join([*lines[:-1], lines[0]]), f"{length} of {len(data)} bytes"
     return {"sum_cuts": len(data) - start}
 

@@ -66,14 +66,14 @@ def _numbers(path: Path) -> list[int]:
 def test_every_truncation_of_a_list_loses_the_torn_line_alone(tmp_path: Path) -> None:
     path = tmp_path / "list.jsonl"
     for number in range(3):
-        sealed_json.append_line(tmp_path, path.name, sealed_json.seal({"number": number}))
+        sealed_json.append_lines(tmp_path, path.name, [sealed_json.seal({"number": number})])
     whole = path.read_bytes()
     ends = [i + 1 for i, byte in enumerate(whole) if byte == 10]
     for size in range(len(whole) + 1):
         path.write_bytes(whole[:size])
         num_whole = sum(end <= size for end in ends)
         assert _numbers(path) == list(range(num_whole))
-        sealed_json.append_line(tmp_path, path.name, sealed_json.seal({"number": 9}))
+        sealed_json.append_lines(tmp_path, path.name, [sealed_json.seal({"number": 9})])
         assert _numbers(path) == [*range(num_whole), 9]
 
 
