@@ -98,7 +98,7 @@ def _at_a_random_moment(trial: Trial, corpus: Path) -> Iterator[processes.Run]:
 
 @experiment(
     "R1", "a build of all three tiers killed with -9 at a random moment, then the same command again",
-    trials=200, variants=("all",),
+    trials=100, variants=("all",),
 )  # fmt: skip
 def killed_at_random(trial: Trial) -> Figures:
     """The moments cover a whole build. Every third kill hits one worker, which the build survives."""
@@ -227,7 +227,7 @@ def _is_struck(log: Path) -> bool:
 
 @experiment(
     "R21", "main process of a build of all three tiers killed with -9, the same command again at once",
-    trials=30, variants=("all",),
+    trials=20, variants=("all",),
 )  # fmt: skip
 def restarted_at_once(trial: Trial) -> Figures:
     """Workers end with their parent, at the latest when they begin: none has published anything after its death."""

@@ -121,7 +121,7 @@ def _place(number: int, artefact: Path, sidecar: Path) -> tuple[Path, int]:
 
 @experiment(
     "R11", "one of each: deleted, empty, cut, longer, zeroed, replaced, swapped, records added, repeated, removed",
-    trials=20, variants=TIERS,
+    trials=6, variants=TIERS,
 )  # fmt: skip
 def every_kind_of_damage(trial: Trial) -> Figures:
     """Through the command line, which exits with 5."""

@@ -116,7 +116,7 @@ def _make(folder: Path, name: str) -> None:
 @experiment(
     "R22",
     "a film damaged by each fault in turn, and decoded",
-    trials=100 * len(FAULTS),
+    trials=15 * len(FAULTS),
     batch=10 * len(FAULTS),
     variants=tuple(FILMS),
 )

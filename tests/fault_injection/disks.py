@@ -27,6 +27,9 @@ FULL = re.compile(
 )
 """All that a user may see of a full disk."""
 
+NOTICE = re.compile(r"chordcache: \w+: builds \d+ cached videos .* again: ")
+"""First lines of a build with other settings."""
+
 REFUSED = re.compile(r"no space left for cache ")
 """In the message where less is free than a build begins a video with: nothing was written into a full disk."""
 
@@ -155,8 +158,9 @@ def _differing_at(path: str, tier: str, a: Arrays, b: Arrays) -> bool:
 
 def _check_message(code: int, stderr: str) -> None:
     assert code == 12, (code, stderr)
-    assert len(stderr.splitlines()) == 1, stderr
-    assert FULL.match(stderr), stderr
+    messages = [line for line in stderr.splitlines() if not NOTICE.match(line)]
+    assert len(messages) == 1, stderr
+    assert FULL.match(messages[0]), stderr
 
 
 def _build_with_little_room(trial: Trial, disk: Path, tier: str) -> Figures:
@@ -172,7 +176,7 @@ def _build_with_little_room(trial: Trial, disk: Path, tier: str) -> Figures:
 
 @experiment(
     "R3", "build on a tmpfs that fills up at a random point, then room and the same command",
-    trials=80, variants=TIERS,
+    trials=40, variants=TIERS,
 )  # fmt: skip
 def tmpfs_fills_up(trial: Trial) -> Figures:
     """Every second time it is a rebuild of a cache that is there. Some builds have room: 50 disks of a tier fill up."""

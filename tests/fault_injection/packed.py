@@ -82,7 +82,7 @@ def _write_duration(path: Path, command: str, trial: Trial) -> None:
         path.write_text(str(time.monotonic() - started))
 
 
-@experiment("R11", "one bit flipped in a pack, and verified", trials=1000, batch=50)
+@experiment("R11", "one bit flipped in a pack, and verified", trials=300, batch=50)
 def bits_of_packs(trial: Trial) -> Figures:
     """One at a time, anywhere in the pack."""
     cache = copy_of(trial.once("corpus", _make_corpus) / "whole", trial.folder)

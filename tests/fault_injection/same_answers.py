@@ -153,7 +153,7 @@ def _in_words(answer: Answer, other: Answer) -> str:
 @experiment(
     "R22",
     "a film damaged by any fault: build, MP4Source, MappedMP4Source and a dataset without a cache, bit for bit",
-    trials=5 * len(FAULTS),
+    trials=2 * len(FAULTS),
     batch=5 * len(FAULTS),
     variants=tuple(FILMS),
 )

@@ -156,7 +156,7 @@ def _send(run: processes.Run, number: int, *, to_group: bool) -> None:
 
 @experiment(
     "R20", "SIGINT, SIGTERM or SIGHUP to the command or to its whole group, then the same command",
-    trials=50, variants=tuple(PHASES),
+    trials=20, variants=tuple(PHASES),
 )  # fmt: skip
 def stopped(trial: Trial) -> Figures:
     """The three signals in turn, three to the command and three to its group."""
@@ -195,7 +195,7 @@ def _check_message(run: processes.Run, number: int, code: int, *, is_over: bool)
     assert run.stderr == "" or STOPPED.fullmatch(run.stderr), run.stderr
 
 
-@experiment("R20", "a second signal soon after the first", trials=50)
+@experiment("R20", "a second signal soon after the first", trials=20)
 def twice(trial: Trial) -> Figures:
     """It ends the command at once, in the middle of what the first one had begun."""
     corpus, folder = trial.once("corpus", _make_corpus), trial.folder
