@@ -71,7 +71,7 @@ class FrameDecoder:
     def __init__(self, device: torch.device, decode_jpegs: DecodeJpegs) -> None:
         self._device = device
         self._decode_jpegs = decode_jpegs
-        self._jpeg_stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
+        self._jpeg_stream = _separate_stream(device) if device.type == "cuda" else None
 
     def decode_clips(self, clips: Sequence[EncodedFrames]) -> list[torch.Tensor]:
         """Decode the frames of several clips at once, cut and scale them on the device.
@@ -102,9 +102,10 @@ class FrameDecoder:
             cropped = _cropped(pictures, crop).view(len(group), *group[0].shape)
             for position, of_clip in zip(positions, cropped, strict=True):
                 frames[position].copy_(of_clip)
-        return [each.transpose(-1, -2).transpose(-2, -3) for each in frames]
+        return [of_clip.transpose(-1, -2).transpose(-2, -3) for of_clip in frames]
 
     def _decode_jpeg_groups(self, groups: Sequence[_Group]) -> list[_Pictures]:
+        """Decode the JPEGs of all groups at once."""
         jpegs = [[jpeg for clip in group for part in clip.clips for jpeg in part] for group in groups]
         pictures = list(self._on_jpeg_stream([jpeg for of_group in jpegs for jpeg in of_group])) if jpegs else []
         stacked = []
@@ -155,6 +156,14 @@ class FrameDecoder:
             np.concatenate(few, out=values[start:end].reshape(shape))
         sent = pinned.to(self._device, non_blocking=True)
         return [sent[start:end].view(shape) for shape, start, end in zip(shapes, ends[:-1], ends[1:], strict=True)]
+
+
+def _separate_stream(device: torch.device) -> torch.cuda.Stream:
+    """Return a stream that no ``SideStream`` is.
+
+    torch has 32 streams of each priority, and gives out the first one again after the last.
+    """
+    return torch.cuda.Stream(device, priority=-1)  # type: ignore[no-untyped-call]
 
 
 def _is_jpeg(clip: EncodedFrames) -> bool:
