@@ -180,7 +180,7 @@ def test_refuses_features(data: object, match: str) -> None:
         ({"fps": 0}, "frames.fps: got 0"),
         ({"fps": float("nan")}, "frames.fps: got nan"),
         ({"fps": float("inf")}, "frames.fps: got inf"),
-        ({"codec": "png"}, "frames.codec: got 'png', expected one of jpeg, raw"),
+        ({"codec": "png"}, "frames.codec: got 'png', expected one of jpeg, yuv420, raw"),
         ({"codec": ["jpeg"]}, r"frames.codec: got \['jpeg'\]"),
         ({"color": 1}, "frames.color: got an unknown key, expected one of short_side, fps, hdr, stereo, stereo_layout"),
         ({1: 1}, "frames.1: got an unknown key, expected one of"),
