@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import importlib.util
 import json
@@ -15,7 +16,7 @@ import numpy as np
 import pytest
 
 import chordcache as cc
-from chordcache.tools.bench import BenchOptions, BenchResult, RowResult, as_text, bench
+from chordcache.tools.bench import BenchOptions, BenchResult, RowResult, as_text, bench, measurement
 from chordcache.tools.bench.readers import DECODERS
 from chordcache.tools.bench.result import wait_share
 from chordcache.tools.bench.rounds import ChildFailedError, ChildProcess, in_turn, spread_of
@@ -106,7 +107,7 @@ def test_a_crash_of_a_library_ends_only_its_row(folder, tmp_path, run_process):
     (decoders.parent / "__init__.py").touch()
     (decoders / "__init__.py").write_text("import os\nos.kill(os.getpid(), 11)\n")
     path = os.pathsep.join(filter(None, (str(tmp_path), os.environ.get("PYTHONPATH"))))
-    options = (*QUICK, *ONE_CLIP, "--json")
+    options = (*QUICK, *ONE_CLIP, "--workers", "0", "--json")
     result = run_process("bench", "cache", *options, cwd=folder, env={"PYTHONPATH": path}, timeout=TIMEOUT)
     assert result.returncode == 0, result.stderr
     rows = json.loads(result.stdout)["rows"]
@@ -115,21 +116,28 @@ def test_a_crash_of_a_library_ends_only_its_row(folder, tmp_path, run_process):
     assert all(row["clips_per_second"] for row in rows if row["name"] != "torchcodec")
 
 
-def test_one_short_video(tmp_path, make_video, run_process):
+@pytest.fixture
+def bench_once(monkeypatch, run_cli):
+    """``bench cache`` in this process, with one round and without workers of a DataLoader."""
+    monkeypatch.setattr(measurement, "NUM_ROUNDS", 1)
+    return functools.partial(run_cli, "bench", "cache", *QUICK, *ONE_CLIP, "--workers", "0")
+
+
+def test_one_short_video(tmp_path, make_video, run_cli, bench_once):
     make_video(tmp_path / "videos" / "short.mp4", num_frames=3)
     for arguments in (["scan", "videos"], ["build"]):
-        assert run_process(*arguments, cwd=tmp_path).returncode == 0
-    result = run_process("bench", "cache", *QUICK, *ONE_CLIP, cwd=tmp_path, timeout=TIMEOUT)
+        assert run_cli(*arguments, cwd=tmp_path).returncode == 0
+    result = bench_once(cwd=tmp_path)
     assert result.returncode == 0, result.stderr
     assert "The cache feeds " in result.stdout
 
 
-def test_sources_that_are_missing(tmp_path, make_video, run_process):
+def test_sources_that_are_missing(tmp_path, make_video, run_cli, bench_once):
     make_video(tmp_path / "videos" / "a\n.mp4", num_frames=40)
     for arguments in (["scan", "videos"], ["build"]):
-        assert run_process(*arguments, cwd=tmp_path).returncode == 0
+        assert run_cli(*arguments, cwd=tmp_path).returncode == 0
     shutil.rmtree(tmp_path / "videos")
-    result = run_process("bench", "cache", *QUICK, *ONE_CLIP, cwd=tmp_path, timeout=TIMEOUT)
+    result = bench_once(cwd=tmp_path)
     assert result.returncode == 0, result.stderr
     assert "The sources are left out: the sources of 1 of 1 videos are missing" in result.stdout
     assert "a\\n.mp4" in result.stdout
