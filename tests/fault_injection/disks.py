@@ -143,7 +143,7 @@ class _Case:
     def check_resumed(self, folder: Path) -> None:
         """With room, the same command makes the cache whole."""
         done = run_chordcache(*self.args(folder))
-        assert (done.returncode, done.stderr) == (0, "")
+        assert (done.returncode, _messages(done.stderr)) == (0, [])
         assert differs(folder / "cache", self._corpus / "whole", self._tier) == []
         assert processes.partials(folder / "cache") == []
         damage = cc.verify(folder / "cache", jobs=1).damage
@@ -158,9 +158,13 @@ def _differing_at(path: str, tier: str, a: Arrays, b: Arrays) -> bool:
 
 def _check_message(code: int, stderr: str) -> None:
     assert code == 12, (code, stderr)
-    messages = [line for line in stderr.splitlines() if not NOTICE.match(line)]
+    messages = _messages(stderr)
     assert len(messages) == 1, stderr
     assert FULL.match(messages[0]), stderr
+
+
+def _messages(stderr: str) -> list[str]:
+    return [line for line in stderr.splitlines() if not NOTICE.match(line)]
 
 
 def _build_with_little_room(trial: Trial, disk: Path, tier: str) -> Figures:
