@@ -63,13 +63,15 @@ def drop_features(sidecars: Sidecars, names: Collection[str]) -> None:
 
     A file of several features is built again without one of them.
     """
+    emptied = []
     for key in sidecars.sorted_keys():
         sidecar = sidecars.read(key)
         kept = tuple(info for info in sidecar.features if info.feature not in names or TIERS[info.tier].one_file)
         if not kept:
-            drop(sidecars, [key])
+            emptied.append(key)
         elif kept != sidecar.features:
             atomic.publish_text(sidecars.cache, layout.sidecar_file(key), sidecar.with_features(kept).to_line() + "\n")
+    drop(sidecars, emptied)
 
 
 def drop_if_not_allowed(sidecars: Sidecars, key: str, on_damage: str) -> None:

@@ -16,6 +16,7 @@ from chordcache.features.packet_frames import PACKET_CODECS
 from chordcache.features.read_side import Arrays, Clip, EncodedFrames, ReadSide
 from chordcache.media import jpeg
 from chordcache.media.cropping import CropBox, Rectangle, blacken_padding, cut, resize_pictures
+from chordcache.media.planes import joined, split, to_rgb
 from chordcache.records import FeatureInfo
 from chordcache.storage.artefacts.artefact import Artefact, checked_out
 
@@ -68,8 +69,6 @@ class FramesExtractor(Extractor):
         if self._codec == "raw":
             return {self.name: frame.rgb()[None]}
         if self._codec == "yuv420":
-            from chordcache.media.planes import joined
-
             return {self.name: joined(frame.planes())[None]}
         if self._codec in PACKET_CODECS:
             return {self.name: self._packet_encoder().add(*frame.planes())}
@@ -129,10 +128,10 @@ class FramesReadSide(ReadSide):
             packet_frames.read_rgb(artefact, info, numbers, out)
             return out
         if info.params["codec"] == "yuv420":
-            done, whole = 0, Rectangle(0, 0, *info.shape[1:3])
-            for planes in _iter_planes(artefact, info, numbers):
-                _convert(planes, whole, out[done : done + len(planes)])
-                done += len(planes)
+            done = 0
+            for pictures in _iter_planes(artefact, info, numbers):
+                to_rgb(split(pictures), 0, 0, out[done : done + len(pictures)])
+                done += len(pictures)
             return out
         _decode_each(artefact.records(array, numbers), numbers, out, jpeg.decode_into)
         return out
@@ -151,9 +150,12 @@ class FramesReadSide(ReadSide):
             return
         if info.params["codec"] == "yuv420":
             part = part or Rectangle(0, 0, *picture)
-            pixels = _scratch((len(numbers), part.height, part.width, 3))
-            for planes in _iter_planes(artefact, info, numbers):
-                yield _convert(planes, part, pixels[: len(planes)])
+            frames = _scratch((0, part.height, part.width, 3))
+            for pictures in _iter_planes(artefact, info, numbers):
+                if len(frames) < len(pictures):  # the first ones: later blocks are not larger
+                    frames = _scratch((len(pictures), *frames.shape[1:]))
+                to_rgb(split(pictures), part.top, part.left, frames[: len(pictures)])
+                yield frames[: len(pictures)]
             return
         region = jpeg.region_around(part, picture) if part and info.params["codec"] == "jpeg" else None
         shape = (*(region[2:] if region else picture), *info.shape[3:])
@@ -206,14 +208,6 @@ def _iter_planes(artefact: Artefact, info: FeatureInfo, numbers: Sequence[int]) 
     for start in range(0, len(numbers), num_frames):
         few = numbers[start : start + num_frames]
         yield artefact.rows("frames", few, block[: len(few)])
-
-
-def _convert(pictures: np.ndarray, part: Rectangle, out: np.ndarray) -> np.ndarray:
-    """Convert a part of the planes of some pictures to RGB, into ``out``, and return it."""
-    from chordcache.media.planes import split, to_rgb
-
-    to_rgb(split(pictures), part.top, part.left, out)
-    return out
 
 
 def _decode_each(

@@ -9,6 +9,7 @@ import numpy as np
 
 from chordcache.errors import DamageError, printable
 from chordcache.media.cropping import Rectangle
+from chordcache.media.planes import joined, to_rgb
 from chordcache.records import FeatureInfo
 from chordcache.storage.artefacts.artefact import Artefact
 from chordcache.storage.artefacts.chains import first_of_chain
@@ -23,7 +24,6 @@ PACKET_CODECS = ("h264", "mpeg4")
 def read_planes(artefact: Artefact, info: FeatureInfo, number: int) -> np.ndarray:
     """Decode one frame, and return its planes as ``media.planes.joined`` does, without a conversion to RGB."""
     from chordcache.media.packet_decoder import planes_of
-    from chordcache.media.planes import joined
 
     (picture,) = iter_pictures(artefact, info, [number])
     return joined(planes_of(picture))
@@ -46,7 +46,6 @@ def iter_rgb(artefact: Artefact, info: FeatureInfo, numbers: Sequence[int], part
     not what was written, or does not give its frame.
     """
     from chordcache.media.packet_decoder import planes_of
-    from chordcache.media.planes import to_rgb
 
     out = np.empty((part.height, part.width, 3), np.uint8)
     for picture in iter_pictures(artefact, info, numbers):
@@ -57,7 +56,6 @@ def iter_rgb(artefact: Artefact, info: FeatureInfo, numbers: Sequence[int], part
 def read_rgb(artefact: Artefact, info: FeatureInfo, numbers: Sequence[int], out: np.ndarray) -> None:
     """Decode frames into ``out`` [shape=(T, H, W, 3), dtype=uint8], in the order of the file. See ``iter_rgb``."""
     from chordcache.media.packet_decoder import planes_of
-    from chordcache.media.planes import to_rgb
 
     order = np.argsort(np.asarray(numbers, np.int64), kind="stable").tolist()
     pictures = iter_pictures(artefact, info, [numbers[i] for i in order])

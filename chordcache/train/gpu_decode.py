@@ -6,7 +6,6 @@ import importlib.util
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
 from functools import lru_cache
 from itertools import accumulate
 from typing import Any, TypeAlias
@@ -124,8 +123,7 @@ class FrameDecoder:
         if self._jpeg_stream is None:
             return self._decode_jpegs(jpegs)
         current = torch.cuda.current_stream(self._device)
-        context: AbstractContextManager[Any] = torch.cuda.stream(self._jpeg_stream)
-        with context:
+        with torch.cuda.stream(self._jpeg_stream):
             pictures = self._decode_jpegs(jpegs)
         current.wait_stream(self._jpeg_stream)  # which torchvision made wait for nvJPEG
         for picture in pictures:

@@ -74,6 +74,16 @@ def test_parts_are_those_of_whole_frames(cache: cc.Cache, part: Rectangle) -> No
     np.testing.assert_array_equal(found, part.of(whole))
 
 
+def test_frames_are_read_a_few_at_a_time(cache: cc.Cache) -> None:
+    blocks = list(cache.iter_frames(0, [*range(NUM_FRAMES)] * 20))
+    assert sum(map(len, blocks)) == 20 * NUM_FRAMES
+    assert all(np.shares_memory(block, blocks[0]) for block in blocks)
+    memory: Any = blocks[0]
+    while isinstance(memory.base, np.ndarray):
+        memory = memory.base
+    assert memory.nbytes <= 3 << 20  # of 6.5 MB that all frames have
+
+
 def test_planes_are_cut_at_whole_samples_of_chroma() -> None:
     picture = np.arange(54 * 3 // 2 * 100, dtype=np.int64).reshape(-1, 100).astype(np.uint8)
     planes = split(picture)

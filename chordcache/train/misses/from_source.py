@@ -22,6 +22,7 @@ from chordcache.features.decode_pass import DecodePass
 from chordcache.features.packet_frames import PACKET_CODECS
 from chordcache.features.registry import resolve
 from chordcache.media import jpeg
+from chordcache.media.planes import to_rgb
 from chordcache.media.scaling import PictureScaler
 from chordcache.media.source_file import identify, open_source
 from chordcache.read.cache import Cache
@@ -213,8 +214,6 @@ def _through_jpeg(quality: int) -> Show:
 
 
 def _through_planes(scaler: PictureScaler, picture: Any) -> np.ndarray:
-    from chordcache.media.planes import to_rgb
-
     planes = scaler.planes(picture)
     shown = np.empty((*planes[0].shape, 3), np.uint8)
     to_rgb([plane[None] for plane in planes], 0, 0, shown[None])
