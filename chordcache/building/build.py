@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -191,18 +191,20 @@ def build_as_before(
     options: BuildOptions,
     progress: bool | Display = False,
     notes: RunNotes | None = None,
+    trusted: Collection[str] = (),
 ) -> RunSummary:
     """Build the videos of an index with everything that earlier builds of the cache requested, under its lock.
 
-    The parameters are those of ``build``. ``notes`` take what is known of the run at its end.
+    The parameters are those of ``build`` and ``plan_as_before``. ``notes`` take what is known of the run at its end.
     """
     display = display_of(progress)
-    plan = plan_as_before(cache, index, roots=roots, options=options)
+    plan = plan_as_before(cache, index, roots=roots, options=options, trusted=trusted)
     for tier in {file.partition("/")[0] for file in options.rebuild} & plan.features.keys():
         lost = [name for name in plan.features[tier] if plan.specs[name] is None]
         if lost and TIERS[tier].one_file:
-            what = f"files of tier {tier} are not made again: {', '.join(lost)} needs a package that is not installed"
-            terminal.say(f"{what}; install it, then run the same command", shown=display.messages)
+            what = f"files of tier {tier} are not made again: {', '.join(lost)} cannot be made here"
+            remedy = "install its package, or name its plug-in or model with -c, then run the command again"
+            terminal.say(f"{what}; {remedy}", shown=display.messages)
     with IndexRows(plan.index) as rows:
         shown = _progress("repair", plan, rows, display)
         return _Build(plan, rows, options).run(engine_of(jobs), shown, notes or RunNotes())

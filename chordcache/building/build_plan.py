@@ -128,7 +128,7 @@ def plan_as_before(
 ) -> BuildPlan:
     """Make the plan of a build of everything that earlier builds requested, as far as it can be made here.
 
-    ``trusted`` are classes of plug-ins that the user has named, see ``config_from_json``.
+    ``trusted`` are classes of plug-ins and models that the user has named, see ``config_from_json``.
     """
     earlier = read_header(cache)
     config, features = config_from_json(earlier.config, trusted=trusted), earlier.features

@@ -57,7 +57,7 @@ def request_of(
     _check_tiers(tiers or ())
     before = config_from_json(earlier.config, trusted=()) if earlier else None
     data = {} if config is None or isinstance(config, Config) else read_config(config)
-    whole = config if isinstance(config, Config) else load_config(config, before)
+    whole = load_config(config, before)
     _check_tiers(whole.tiers)
     built = _without(earlier.features if earlier else {}, drop)
     if before is not None:
@@ -104,6 +104,7 @@ def _with_built(config: Config, before: Config, built: Features) -> Config:
     in_hdf5 = tuple(dict.fromkeys((*config.hdf5.features, *built.get("hdf5", ()))))
     return replace(
         config,
+        untrusted=config.untrusted | (before.untrusted - config.features.keys()),
         frames=config.frames or (before.frames if "frames" in names else None),
         features={**features, **config.features},
         hdf5=replace(config.hdf5, features=in_hdf5),

@@ -50,6 +50,12 @@ _LIMITS = (
 """Options for ``Limits``, which checks the bounds of their values."""
 
 
+def config_option(text: str) -> Callable[[Function], Function]:
+    """Return the decorator that adds ``-c``, with this help."""
+    variable = variable_option(CONFIG_VARIABLE)
+    return click.option("-c", "--config", type=CONFIG, metavar="NAME|FILE", help=text, **variable)
+
+
 _BUILD_SETTINGS = (
     click.option(
         "--tier", "tiers", type=TIER, multiple=True, metavar="lmdb|npz|hdf5",
@@ -61,9 +67,8 @@ _BUILD_SETTINGS = (
         "--features", type=FEATURES, metavar="A,B", callback=lambda _ctx, _param, value: split_names(value),
         help="Build these features, such as frames,flow.  [default: those of the cache and of --config, else frames]",
     ),
-    click.option(
-        "-c", "--config", type=CONFIG, metavar="NAME|FILE", **variable_option(CONFIG_VARIABLE),
-        help="Preset, such as flow, or YAML file. It changes only the settings that it names. See 'chordcache config'.",
+    config_option(
+        "Preset, such as flow, or YAML file. It changes only the settings that it names. See 'chordcache config'."
     ),
 )  # fmt: skip
 """Options for what a build makes."""

@@ -12,6 +12,7 @@ import chordcache as cc
 from chordcache.cli.commands import GroupedCommand
 from chordcache.cli.options import (
     cache_argument,
+    config_option,
     display_options,
     echo_json,
     jobs_option,
@@ -45,6 +46,9 @@ if TYPE_CHECKING:  # --help does not need what it loads
     "--part", metavar="I/N",
     help="Check only part I of N, while other processes or machines check the others. Part 1 also checks the lists.",
 )  # fmt: skip
+@config_option(
+    "Name the plug-ins and models that CACHE may load, as in the build, to check and repair their features too."
+)
 @wait_option
 @limits_options
 @roots_option
@@ -87,7 +91,7 @@ def verify(
     check = functools.partial(cc.verify, cache, level=level or "default", progress=display, **options)
     report = check()
     if repair and not dry_run and report.exit_code == cc.DamageError.exit_code:
-        how = {name: options[name] for name in ("jobs", "roots")} | {"wait": wait, "limits": limits}
+        how = {name: options[name] for name in ("jobs", "roots", "config")} | {"wait": wait, "limits": limits}
         summary = cc.repair(cache, report.damage, progress=display, **how)
         if not quiet:
             _echo_repaired(summary, cache)

@@ -23,6 +23,8 @@ from chordcache.config.train import checked_train
 from chordcache.errors import ConfigError
 
 _FEATURE_NAME = re.compile(r"[a-z][a-z0-9_]{0,39}")
+_LOADED = ("extractor", "model", "tokenizer")
+"""Keys of a feature that name code, or files outside of a cache"""
 _TAKEN_NAMES = ("frames", "pts_seconds", "source_frames", "keyframes")
 
 
@@ -60,6 +62,8 @@ class Config:
     train: Mapping[str, Any] = field(default_factory=dict, compare=False)
     """Settings of datasets and loaders, as plain data. Caches do not depend on them: configs that only differ here are
     equal, and ``config_to_json`` leaves them out"""
+    untrusted: frozenset[str] = field(default=frozenset(), compare=False)
+    """Features whose class or model a cache names, and not the user. They are made only by installed plug-ins"""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "train", checked_train(self.train))
@@ -96,10 +100,19 @@ class Config:
         return (*(("frames",) if self.frames else ()), *self.features)
 
 
-def extractors_of(config: Config) -> frozenset[str]:
-    """Return "module:Class" of the plug-ins that a config of the user names."""
-    sections = (section for section in config.features.values() if isinstance(section, PluginConfig))
-    return frozenset(section.extractor for section in sections if section.is_trusted)
+def trusted_names(config: Config) -> frozenset[str]:
+    """Return the classes of plug-ins, the models and the tokenizers that the user has named in a config."""
+    trusted = [section for name, section in config.features.items() if name not in config.untrusted]
+    return frozenset(name for section in trusted for name in loaded_names(section))
+
+
+def loaded_names(section: Any) -> list[str]:
+    """Return what a feature loads: the class of a plug-in, or the model and the tokenizer of a network."""
+    names = (getattr(section, key, None) for key in _LOADED)
+    return [name for name in names if name]
+
+
+_SECTIONS = [f.name for f in dataclasses.fields(Config) if f.name != "untrusted"]
 
 
 def _section(cls: type, name: str, data: Any) -> Any:
@@ -159,8 +172,9 @@ def config_from_json(data: Any, onto: Config | None = None, *, trusted: Collecti
     onto : Config, optional
         Config whose values missing keys keep instead, such as that of an existing cache. null keeps a feature of it.
     trusted : collection of str, optional
-        For the config of a cache: the classes of plug-ins that the user has named. A cache may come from anyone, and
-        must not choose the code that runs. By default, ``data`` is of the user, who may name any class.
+        For the config of a cache: what the user has named, see ``trusted_names``. A cache may come from anyone, and
+        must not choose the code that runs or the files that are read. By default, ``data`` is of the user, who may
+        name anything.
 
     Raises
     ------
@@ -173,25 +187,29 @@ def config_from_json(data: Any, onto: Config | None = None, *, trusted: Collecti
     own = data.get("features") or {}
     if onto is not None:
         data = _merged(config_to_json(onto), data)
-    _check_keys("", data, [f.name for f in dataclasses.fields(Config)])
+    _check_keys("", data, _SECTIONS)
     features = _features(data.get("features"))
-    for name, section in features.items():
-        if isinstance(section, PluginConfig):
-            is_trusted = _is_trusted(name, own, onto) if trusted is None else section.extractor in trusted
-            features[name] = dataclasses.replace(section, is_trusted=is_trusted)
+    untrusted = [
+        name
+        for name, section in features.items()
+        if not (_is_trusted(name, section, own, onto) if trusted is None else {*loaded_names(section)} <= {*trusted})
+    ]
     return Config(
         frames=_section(FramesConfig, "frames", data.get("frames", {})),
         features=features,
         hdf5=_section(Hdf5Config, "hdf5", data.get("hdf5") or {}),
         tiers=data.get("tiers") or ("lmdb",),
         train=data.get("train") or {},
+        untrusted=frozenset(untrusted),
     )
 
 
-def _is_trusted(name: str, own: Mapping[str, Any], onto: Config | None) -> bool:
-    """Return whether the section of a plug-in names the class itself, or takes it from a config that is trusted."""
-    before = None if onto is None or "extractor" in (own.get(name) or {}) else onto.features.get(name)
-    return not isinstance(before, PluginConfig) or before.is_trusted
+def _is_trusted(name: str, section: FeatureConfig, own: Mapping[str, Any], onto: Config | None) -> bool:
+    """Return whether the user's section names what the feature loads, or has it from a config that is trusted."""
+    if onto is None or name not in onto.untrusted:
+        return True
+    named = own.get(name) or {}
+    return {*loaded_names(section)} <= {named.get(key) for key in _LOADED}
 
 
 def _merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
@@ -213,7 +231,7 @@ def _is_other_plugin(before: Mapping[str, Any], section: Mapping[str, Any]) -> b
 def config_to_json(config: Config) -> dict[str, Any]:
     """Return plain data from which ``config_from_json`` makes an equal config. ``train`` is left out."""
     data = dataclasses.asdict(dataclasses.replace(config, train={}))
-    del data["train"]
+    del data["train"], data["untrusted"]
     for name in Config().features:
         data["features"].setdefault(name, None)
     for name, feature in config.features.items():

@@ -178,8 +178,6 @@ class PluginConfig:
     """"package.module:Class\""""
     params: Mapping[str, Any] = field(default_factory=dict)
     """Keyword arguments of the class, as plain JSON data"""
-    is_trusted: bool = field(default=True, compare=False)
-    """False if a cache names the class, and not the user. It is then imported only if it is installed as a plug-in"""
 
     def __post_init__(self) -> None:
         if not isinstance(self.extractor, str) or not _PLUGIN.fullmatch(self.extractor):

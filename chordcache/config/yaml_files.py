@@ -128,13 +128,13 @@ def _config_file(path: str | Path) -> Path:
     return preset_path(name)
 
 
-def load_config(path: str | Path | None, onto: Config | None = None) -> Config:
+def load_config(path: str | Path | Config | None, onto: Config | None = None) -> Config:
     """Read a YAML file or a preset, and merge it onto the packaged defaults. None returns the defaults.
 
     Parameters
     ----------
-    path : str or Path, optional
-        A YAML file; or, if no file has this name, the name of a preset, such as ``"flow"``.
+    path : str, Path or Config, optional
+        A YAML file; or, if no file has this name, the name of a preset, such as ``"flow"``. A config is returned.
     onto : Config, optional
         Config to merge the file onto instead of the defaults.
 
@@ -147,6 +147,8 @@ def load_config(path: str | Path | None, onto: Config | None = None) -> Config:
     """
     if path is None:
         return onto or Config()
+    if isinstance(path, Config):
+        return path
     data = read_config(path)
     try:
         return config_from_json(data, onto)

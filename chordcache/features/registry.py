@@ -10,22 +10,19 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from chordcache import digests, progress
 from chordcache.config.checks import check_number
+from chordcache.config.config import Config, loaded_names
 from chordcache.engine.networks.connections import connection_to
 from chordcache.engine.networks.network import Infer, Network
-from chordcache.errors import ConfigError, UsageError
+from chordcache.errors import ConfigError, UsageError, printable
 from chordcache.features.base import Extractor
 from chordcache.features.item_fields import ITEM_FIELDS
 from chordcache.features.networks.devices import check_device, devices_of
 from chordcache.features.networks.extractor import NetworkExtractor
 from chordcache.features.read_sides import BUILT_IN, imported
-
-if TYPE_CHECKING:  # reading a cache does not load the parser of YAML
-    from chordcache.config.config import Config
-
 
 ENTRY_POINTS = "chordcache.extractors"
 """Group of entry points in which a package names its extractors: ``name = "package.module:Class"``"""
@@ -116,7 +113,7 @@ def resolve(name: str, config: Config) -> FeatureSpec:
     section: Any = config.section(name)
     picture = config.picture.normalized()
     extractor = BUILT_IN[name].extractor if name in BUILT_IN else section.extractor
-    check_trusted(name, section)
+    check_trusted(name, config)
     cls = extractor_class(name, extractor)
     arguments = cls.arguments(section, picture) if name in BUILT_IN else dict(section.params)
     device, batch_size = _network_settings(name, cls, arguments)
@@ -138,17 +135,24 @@ def resolve(name: str, config: Config) -> FeatureSpec:
     )  # fmt: skip
 
 
-def check_trusted(name: str, section: Any) -> None:
-    """Raise ``ConfigError`` if only a cache names the class of a plug-in, and no installed package does.
+def check_trusted(name: str, config: Config) -> None:
+    """Raise ``ConfigError`` if only a cache names what a feature loads, and it is not an installed plug-in.
 
-    A cache may come from anyone. Python would import the module from the working folder, or from the cache itself.
+    A cache may come from anyone. Python would import the class of a plug-in from the working folder, or from the cache
+    itself. A model may be any folder of this machine, or a name on the Hub.
     """
-    if getattr(section, "is_trusted", True) or section.extractor in _installed():
+    section: Any = config.section(name)
+    if name not in config.untrusted or getattr(section, "extractor", "") in _installed():
         return
-    raise ConfigError(
-        f"features.{name}.extractor: got '{section.extractor}' from the cache, expected an extractor that an installed "
-        f"package names in its entry points '{ENTRY_POINTS}'. If you trust it, name it in a config of your own."
-    )
+    if name in BUILT_IN:
+        named = printable("', '".join(loaded_names(section)))
+        problem = f"features.{name}.model: got '{named}' from the cache, expected a model that you name"
+    else:
+        problem = (
+            f"features.{name}.extractor: got '{section.extractor}' from the cache, expected an extractor that an "
+            f"installed package names in its entry points '{ENTRY_POINTS}'"
+        )
+    raise ConfigError(f"{problem}. If you trust it, name it in a config of your own.")
 
 
 def entry_points() -> list[importlib.metadata.EntryPoint]:

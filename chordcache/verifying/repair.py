@@ -14,6 +14,8 @@ from chordcache.building.existing_cache import check_sidecars, index_of
 from chordcache.building.fix_commands import gc_command
 from chordcache.building.pack import publish_unpacked
 from chordcache.building.unnamed_files import unnamed_files
+from chordcache.config.config import Config, trusted_names
+from chordcache.config.yaml_files import load_config
 from chordcache.engine import pool, terminal
 from chordcache.engine.choice import Engine, engine_of
 from chordcache.engine.display import Display, display_of
@@ -42,6 +44,7 @@ def repair(
     roots: Mapping[str, str] | None = None,
     wait: bool = False,
     limits: Limits | None = None,
+    config: str | Path | Config | None = None,
     progress: bool | Display = False,
 ) -> RunSummary:
     """Build again what ``verify`` found damaged or missing, and nothing else.
@@ -54,6 +57,8 @@ def repair(
         Findings of ``verify``: the ``damage`` of its report, or some of it.
     jobs, roots, progress
         As in ``build``.
+    config
+        As in ``verify``. Features of plug-ins and models that only the cache names are not built.
     wait : bool
         True to wait while another process writes to the cache.
     limits : Limits, optional
@@ -73,12 +78,15 @@ def repair(
     """
     folder = Path(cache).absolute()
     rebuild = frozenset(finding.file for finding in _broken(damage))
+    trusted = trusted_names(load_config(config))
     read_header(folder)  # raises before a lock is made in a folder that is not a cache
     say = functools.partial(terminal.say, shown=display_of(progress).messages)
     engine = pool.prepared(engine_of(jobs))
     options = BuildOptions(rebuild=rebuild, limits=limits or Limits())
     with stop_signals(), locked(folder, say if wait else None), recorded(folder, "repair", jobs=engine.jobs) as notes:
-        build = functools.partial(build_as_before, folder, roots=roots, jobs=engine, options=options, notes=notes)
+        build = functools.partial(
+            build_as_before, folder, roots=roots, jobs=engine, options=options, notes=notes, trusted=trusted
+        )
         return _repair(folder, _broken(damage), options, functools.partial(build, progress=progress))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,7 +16,8 @@ from chordcache.building.build_plan import fingerprints_of, resolve_features
 from chordcache.building.fix_commands import build_command, repair_command
 from chordcache.building.requested import Features
 from chordcache.building.up_to_date import is_stale
-from chordcache.config.config import Config, config_from_json
+from chordcache.config.config import Config, config_from_json, trusted_names
+from chordcache.config.yaml_files import load_config
 from chordcache.engine import pool
 from chordcache.engine.choice import Engine, engine_of
 from chordcache.engine.display import Display, display_of
@@ -92,6 +93,7 @@ def verify(
     jobs: int | Engine | None = None,
     roots: Mapping[str, str] | None = None,
     part: str | None = None,
+    config: str | Path | Config | None = None,
     progress: bool | Display = False,
 ) -> VerifyReport:
     """Check a cache. It changes nothing, except for one more line in ``runs.jsonl`` where that can be written.
@@ -113,6 +115,9 @@ def verify(
     part : str, optional
         "I/N" checks the part I of N: each video is in one part. Only part 1 checks the lists and searches for extra
         files. All parts together find what a check of the whole cache finds.
+    config : str, Path or Config, optional
+        A config that names the plug-ins and the models of the cache. It is not known whether their features are stale
+        if only the cache names them, since a cache may come from anyone.
     progress : bool or Display
         True to show progress on standard error: a bar on a terminal, else a line every 30 seconds.
 
@@ -135,10 +140,11 @@ def verify(
     share = Part.parse(part) if part is not None else Part(1, 1)
     engine = engine_of(jobs)  # raises for a wrong number, also where no worker is needed
     folder = Path(cache).absolute()
+    trusted = trusted_names(load_config(config))
     read_header(folder)  # raises before a log is made in a folder that is not a cache
     engine = Engine(jobs=1) if level == "quick" and not source else pool.prepared(engine)
     with recorded(folder, "verify", jobs=engine.jobs) as notes:
-        report = replace(_verify(folder, level, source, engine, roots, share, display_of(progress)), part=part)
+        report = replace(_verify(folder, level, source, engine, roots, share, trusted, display_of(progress)), part=part)
         notes.exit_code = report.exit_code
         notes.counts = {"num_videos": report.num_videos, **report.counts()}
     return report
@@ -146,7 +152,7 @@ def verify(
 
 def verify_quickly(cache: Path) -> VerifyReport:
     """Check files and sizes of a cache for a report, without a line in ``runs.jsonl``. Raises as ``verify`` does."""
-    return _verify(cache.absolute(), "quick", False, Engine(jobs=1), None, Part(1, 1), display_of(False))
+    return _verify(cache.absolute(), "quick", False, Engine(jobs=1), None, Part(1, 1), frozenset(), display_of(False))
 
 
 def _verify(
@@ -156,6 +162,7 @@ def _verify(
     engine: Engine,
     roots: Mapping[str, str] | None,
     part: Part,
+    trusted: Collection[str],
     display: Display,
 ) -> VerifyReport:
     header = read_header(folder)
@@ -165,7 +172,7 @@ def _verify(
     own_keys, all_keys = set(layout.iter_keys(folder)), sidecars.sorted_keys()
     keys = [*filter(part.holds, all_keys)]
     findings: list[Damage] = []
-    config = config_from_json(header.config, trusted=())
+    config = config_from_json(header.config, trusted=trusted)
     fingerprints = fingerprints_of(resolve_features(header.features, config))
     if source and level == "quick":
         level = "default"  # an artefact must be intact before it is compared with its source
@@ -203,10 +210,10 @@ def _verify(
 
 
 def _unjudged(config: Config, features: Features) -> Iterator[str]:
-    """Yield a note about each feature of a plug-in that is not imported, since only the cache names its class."""
+    """Yield a note about each feature whose class or model is not loaded, since only the cache names it."""
     for name in dict.fromkeys(name for names in features.values() for name in names if name in config.features):
         try:
-            check_trusted(name, config.features[name])
+            check_trusted(name, config)
         except ConfigError as error:
             yield f"whether '{name}' is stale is not known, and --repair does not build it: {error}"
 

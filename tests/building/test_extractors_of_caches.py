@@ -1,4 +1,4 @@
-"""A cache names the extractors of its features. It must not choose the code that runs where it is read."""
+"""A cache names the extractors and models of its features. It must not choose what is run or read outside of it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from helpers import processes
 from helpers.faulty_extractor import ENVIRONMENT
 
 import chordcache as cc
-from chordcache.config.config import config_from_json
+from chordcache.config.config import config_from_json, config_to_json
 from chordcache.features import registry
 from chordcache.storage import sealed_json
 
@@ -59,10 +59,11 @@ def received(built: Path, tmp_path: Path) -> Path:
     return tmp_path
 
 
-def _seal(path: Path) -> None:
+def _seal(path: Path, **sections: dict[str, Any]) -> None:
+    sections = sections or {"mine": {"extractor": CLASS}}
     data = sealed_json.unseal(path.read_text(), str(path))
-    data["config"]["features"]["mine"] = {"extractor": CLASS}
-    data["features"]["npz"] = ["mine"]
+    data["config"]["features"].update(sections)
+    data["features"]["npz"] = [*sections]
     path.write_text(sealed_json.seal(data) + "\n")
 
 
@@ -109,6 +110,62 @@ def test_a_cache_runs_no_code(received: Path) -> None:
         in done.stdout
     )
     assert done.stdout.count("build: features.mine.extractor") == 2, done.stdout
+
+
+WATCH = """
+import sys
+names = ("open", "os.listdir", "os.scandir", "socket.connect", "socket.getaddrinfo")
+sys.addaudithook(lambda event, args: event in names and "private" in str(args) + event and print("OPENED", args))
+"""
+
+
+def test_a_cache_names_no_model(built: Path, tmp_path: Path) -> None:
+    """Models in the header are neither opened nor looked up, and are built once the user's config names them too."""
+    shutil.copytree(built / "cache", tmp_path / "cache")
+    shutil.copy(built / "index.json", tmp_path)
+    private = tmp_path / "private"
+    for name, kind in {"vae": {"_class_name": "AutoencoderKL"}, "text": {"model_type": "t5"}}.items():
+        (private / name).mkdir(parents=True)
+        (private / name / "config.json").write_text(json.dumps(kind))
+    models = {"text": {"model": str(private / "text")}, "latents": {"model": str(private / "vae")}}
+    _seal(tmp_path / "cache/chordcache.json", **models, embed={"model": "private/unknown"})
+    (tmp_path / "other.yaml").write_text(
+        yaml.dump({"frames": {"quality": 80}, "features": {"text": {"max_tokens": 8}}})
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", WATCH + USE], cwd=tmp_path, capture_output=True, text=True, timeout=200
+    )
+    assert done.returncode == 0, done.stderr
+    assert "OPENED" not in done.stdout
+    for name in ("text", "latents", "embed"):
+        assert f"whether '{name}' is stale is not known, and --repair does not build it" in done.stdout
+    assert done.stdout.count("build: features.text.model: got") == 2, done.stdout
+
+    (tmp_path / "models.yaml").write_text(yaml.dump({"features": models}))
+    use = "import chordcache as cc\nprint(*cc.verify('cache', config='models.yaml', jobs=1).notes)"
+    done = subprocess.run(
+        [sys.executable, "-c", WATCH + use], cwd=tmp_path, capture_output=True, text=True, timeout=200
+    )
+    assert "OPENED" in done.stdout, done.stderr
+    assert "'text'" not in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("own", "is_trusted"),
+    [
+        ({}, False),
+        ({"text": {"max_tokens": 8}}, False),
+        ({"text": {"model": "/a"}}, False),
+        ({"text": {"model": "/a", "tokenizer": "/b"}}, True),
+        ({"text": {"model": "/c", "tokenizer": None}}, True),
+    ],
+)
+def test_only_a_section_that_names_all_models_is_trusted(own: dict[str, Any], is_trusted: bool) -> None:
+    of_cache = config_from_json({"features": {"text": {"model": "/a", "tokenizer": "/b"}}}, trusted={"/a"})
+    assert of_cache.untrusted == {"text"}
+    merged = config_from_json({"features": own}, of_cache)
+    assert ("text" not in merged.untrusted) is is_trusted
+    assert "untrusted" not in config_to_json(merged)
 
 
 @pytest.mark.parametrize(
@@ -200,5 +257,5 @@ def test_an_installed_package_may_be_named(received: Path, tmp_path: Path, monke
 def test_only_a_section_that_names_the_class_is_trusted(own: dict[str, Any], is_trusted: bool) -> None:
     of_cache = config_from_json({"features": {"mine": {"extractor": CLASS}}}, trusted=())
     merged = config_from_json({"features": own}, of_cache)
-    assert merged.features["mine"].is_trusted is is_trusted
+    assert ("mine" not in merged.untrusted) is is_trusted
     assert json.loads(json.dumps(own)) == own

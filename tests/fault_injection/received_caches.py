@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import resource
 import shutil
@@ -111,10 +112,24 @@ def _header(**changes: object) -> Forgery:
 def _plug_in(cache: Path, elsewhere: Path) -> None:
     """Name a module beside the cache, which makes a folder when it is imported."""
     (cache.parent / "evilmod.py").write_text(f"import os\nos.mkdir({str(elsewhere / 'imported')!r})\n")
+    _add_features(cache, evil={"extractor": "evilmod:Evil"})
+
+
+def _models(cache: Path, elsewhere: Path) -> None:
+    """Name models in a folder outside of the cache."""
+    for name, kind in {"vae": {"_class_name": "AutoencoderKL"}, "text": {"model_type": "t5"}}.items():
+        (elsewhere / name).mkdir()
+        (elsewhere / name / "config.json").write_text(json.dumps(kind))
+    vae, text = str(elsewhere / "vae"), str(elsewhere / "text")
+    _add_features(cache, latents={"model": vae}, text={"model": text, "tokenizer": vae}, embed={"model": text})
+
+
+def _add_features(cache: Path, **sections: dict[str, str]) -> None:
+    """Add features to the header, as if builds had made them."""
     path = cache / "chordcache.json"
     data = sealed_json.unseal(path.read_text(), "")
-    data["config"]["extractors"] = {"evil": "evilmod:Evil"}
-    data["features"] = {tier: [*names, "evil"] for tier, names in data["features"].items()}
+    data["config"]["features"].update(sections)
+    data["features"] = {tier: [*names, *sections] for tier, names in data["features"].items()}
     path.write_text(sealed_json.seal(data) + "\n")
 
 
@@ -190,6 +205,7 @@ FORGERIES: dict[str, Forgery] = {
     "packed, no such pack": _packed(_place_in_pack(pack="0" * 32)),
     "packed, many videos": _packed(_forged_head),
     "plug-in": _plug_in,
+    "models": _models,
     "roots": _header(roots={"videos": "/proc/self/root"}),
     "rows far away": _far_rows,
     "one channel": _sidecar(lambda data: _frames_of(data, shape=[24, 64, 64, 1])),

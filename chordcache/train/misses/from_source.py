@@ -64,7 +64,7 @@ def read_source(
 
     If only frames are read, they are decoded on request. Any other feature takes a whole decode, into a private cache
     that lasts as long as the context. ``header``, of the cache that the video is missing from, defines how features are
-    made. ``trusted`` are the classes of plug-ins that the user has named, see ``config_from_json``.
+    made. ``trusted`` are the classes and models that the user has named, see ``config_from_json``.
 
     Raises
     ------

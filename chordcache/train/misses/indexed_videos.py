@@ -19,7 +19,7 @@ import numpy as np
 
 from chordcache.building.build import build
 from chordcache.building.build_options import BuildOptions
-from chordcache.config.config import Config, config_from_json, extractors_of
+from chordcache.config.config import Config, config_from_json, trusted_names
 from chordcache.config.yaml_files import load_config
 from chordcache.errors import DamageError, FeatureAbsentError, FormatVersionError, NotFoundError, UsageError, printable
 from chordcache.index.index_files import Index, read_index, temporary_index
@@ -72,9 +72,9 @@ class IndexedVideos(VideoSet):
         self._index = index if isinstance(index, Index) else read_index(index)
         self._features = tuple(features)
         self._on_miss = on_miss
-        given = config if isinstance(config, Config) else load_config(config)
-        self._trusted = extractors_of(given)
-        """Classes of plug-ins that the user has named, see ``config_from_json``"""
+        given = load_config(config)
+        self._trusted = trusted_names(given)
+        """Classes of plug-ins and models that the user has named, see ``config_from_json``"""
         self.cache = self._cache_for(cache, config, given)
         self._check(read_header(self.cache.path))
         misses = _Misses(self.cache, self._features, on_miss)
@@ -138,7 +138,7 @@ class IndexedVideos(VideoSet):
                 raise
             return self._new_cache(cache, given)
         own = config_from_json(read_header(opened.path).config, trusted=())
-        if own != (config if isinstance(config, Config) else load_config(config, own)):
+        if own != load_config(config, own):
             raise UsageError(
                 f"config: got one that is not that of cache '{printable(opened.path)}', expected None for a cache that "
                 "exists. Leave config out, or build the cache with it."
