@@ -379,6 +379,14 @@ def parse_json(text: str | bytes, kind: type[T]) -> T:
     return decoder.decode(text)
 
 
+def has_keys_once(text: str, record: Record) -> bool:
+    """Return whether no key stands twice in the JSON of a record. Of two, ``parse_json`` takes the last in silence.
+
+    It may also return False if the text states a default.
+    """
+    return text.count('"') == msgspec.json.encode(record).count(b'"')
+
+
 _decoder: Callable[[Any], msgspec.json.Decoder[Any]] = cache(msgspec.json.Decoder)
 
 

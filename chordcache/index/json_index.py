@@ -17,11 +17,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO, TextIO
 
+from chordcache.amounts import shortened
 from chordcache.errors import ChordcacheError, DamageError, printable
 from chordcache.index.encoding import texts_problem
 from chordcache.index.header import FORMAT, IndexHeader, another_kind_of_file, record_problem
 from chordcache.index.json_stream import JsonStream
-from chordcache.records import VideoRecord, from_json, parse_json, to_json
+from chordcache.records import VideoRecord, from_json, has_keys_once, parse_json, to_json
 from chordcache.storage.sealed_json import check_version
 
 
@@ -58,15 +59,17 @@ class JsonSource:
         if stream.peek() != "{":
             raise ValueError("it is not an object")
         for _ in stream.items():
-            name = stream.value()
+            name = str(stream.value())
             stream.take(":")
+            if name in members or (name == "records" and self._start is not None):
+                raise ValueError(f"got the key '{shortened(name, 80)}' twice, expected it once")
             if name != "records" or stream.peek() != "[":
-                members[str(name)] = stream.value()
+                members[name] = stream.value()
                 continue
             self._start = stream.offset
             for _ in stream.items():
                 self.num_records += 1
-                record = self._next(stream, f"record {self.num_records}")
+                record = self._next(stream, f"record {self.num_records}", is_checked=False)
                 if problem := record_problem(record, (record.root,), None):  # the header may come later
                     raise self._damage(f"record {self.num_records}", problem)
                 first_of_root.setdefault(record.root, (self.num_records, record))
@@ -89,7 +92,7 @@ class JsonSource:
         try:
             for number, _ in enumerate(stream.items(), 1):
                 offset, where = stream.offset, f"record {number}"
-                yield offset, self._check(self._next(stream, where), where)
+                yield offset, self._check(self._next(stream, where, is_checked=True), where)
         except ChordcacheError:
             raise
         except ValueError as error:
@@ -106,14 +109,18 @@ class JsonSource:
             raise self._damage(where, f"it is not JSON ({printable(str(error))})") from None
         return self._check(self._record(data, stream, where), where)
 
-    def _next(self, stream: JsonStream, where: str) -> VideoRecord:
-        """Read the next record. One on a line of its own, as ``JsonSink`` writes it, takes a third of the time."""
+    def _next(self, stream: JsonStream, where: str, *, is_checked: bool) -> VideoRecord:
+        """Read the next record. One on a line of its own, as ``JsonSink`` writes it, takes a third of the time.
+
+        ``is_checked`` says that the record was read before, and has no key twice.
+        """
         line = stream.line()
         if line is not None:
             with suppress(ValueError, RecursionError):  # another layout, or an undecodable name
                 record = parse_json(line, VideoRecord)
-                stream.skip(len(line))
-                return record
+                if is_checked or has_keys_once(line, record):
+                    stream.skip(len(line))
+                    return record
         return self._record(stream.value(), stream, where)
 
     def _record(self, data: Any, stream: JsonStream, where: str) -> VideoRecord:

@@ -438,6 +438,8 @@ def test_csv_that_a_table_program_wrote_again(tmp_path: Path) -> None:
         ('"root": "v", "path": "b', '"root": "w", "path": "b', "record 2' is damaged: .* the header has no root 'w'"),
         ('"b.mp4"', '"b.mp4" 5', r"Expecting ',' delimiter"),
         ('"b.mp4",', '"b.mp4", "bitrate": NaN,', "NaN is not a finite number"),
+        ('"path": "b.mp4"', '"path": "a.mp4", "path" :"b.mp4"', "got the key 'path' twice, expected it once"),
+        ('"roots"', '"roots": {}, "roots"', "got the key 'roots' twice, expected it once"),
         ('"roots"', '"Roots"', "missing required field `roots`"),
         ("\n]}\n", "\n", "got the end of the file, expected , or ]"),
         ("\n]}\n", "\n]} x", "text follows its end"),
