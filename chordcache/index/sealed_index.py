@@ -15,14 +15,17 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, TextIO, TypeVar
 
-from chordcache.errors import DamageError, printable
+from chordcache.errors import DamageError, UsageError, printable
 from chordcache.index.header import FORMAT, IndexHeader, another_kind_of_file, record_problem
 from chordcache.records import Count, Record, VideoRecord
-from chordcache.storage.opener import lines_of
+from chordcache.storage.opener import MAX_BYTES, lines_of
 from chordcache.storage.sealed_json import seal, unseal_as
 
 _LOOK_BYTES = 4096
 """Number of bytes at the start and the end of a file that show whether it is a complete index"""
+
+_MAX_RECORD_BYTES = MAX_BYTES - (1 << 20)
+"""Largest line of a record. The sidecar of its video has the same texts, and what is known of each feature"""
 
 _FOOTER = b'{"num_records": '
 
@@ -104,8 +107,14 @@ class SealedSink:
         self._file.write(seal(header) + "\n")
 
     def write(self, record: VideoRecord) -> None:
-        """Append one record."""
-        self._file.write(seal(record) + "\n")
+        """Append one record. Raises ``UsageError`` if no reader would take its line, or the sidecar that repeats it."""
+        line = seal(record) + "\n"
+        if len(line) > _MAX_RECORD_BYTES:
+            raise UsageError(
+                f"'{printable(record.path)}': got {len(line):,} bytes of texts and facts, expected at most "
+                f"{_MAX_RECORD_BYTES:,}. Shorten its captions and columns."
+            )
+        self._file.write(line)
         self._num_records += 1
 
     def finish(self) -> None:

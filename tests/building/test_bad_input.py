@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from helpers import processes
@@ -532,3 +533,21 @@ def test_the_broken_corpus_without_a_scan(tmp_path: Path, corpus: Path, run_proc
     assert run_process("build", "-o", "scanned", "-j2", cwd=tmp_path).returncode == 3
     direct = {path.removeprefix("broken/") for path in processes.contents(tmp_path / "cache")}
     assert direct == set(processes.contents(tmp_path / "scanned"))
+
+
+def test_a_row_of_the_longest_texts_is_read_again_and_a_longer_one_refused(tmp_path: Path, make_video: Maker) -> None:
+    """The sidecar repeats the texts of the index. A reader takes neither if it is too large."""
+    make_video(tmp_path / "a.mp4", num_frames=2)
+    for num_columns in (14, 17):
+        columns = {f"c{number}": "z" * (1 << 20) for number in range(num_columns)}
+        (tmp_path / f"{num_columns}.csv").write_text(f"path,{','.join(columns)}\na.mp4,{','.join(columns.values())}\n")
+    frames: dict[str, Any] = {"features": ["frames"], "jobs": 1}
+    assert cc.build(tmp_path / "14.csv", tmp_path / "cache", **frames).num_done == 1
+    for _ in range(2):
+        with pytest.raises(
+            cc.UsageError, match="'a.mp4': got .* bytes of texts and facts, expected at most 15,728,640"
+        ):
+            cc.build(tmp_path / "17.csv", tmp_path / "cache", **frames)
+        assert cc.verify(tmp_path / "cache", jobs=1).damage == []
+    with cc.open_cache(tmp_path / "cache") as cache:
+        assert len(cache[0].sidecar.extra["c13"]) == 1 << 20
