@@ -18,7 +18,7 @@ from chordcache.config.features import (
     MotionConfig,
     PluginConfig,
 )
-from chordcache.config.picture import FramesConfig, PictureConfig
+from chordcache.config.picture import CODEC_SETTINGS, FramesConfig, PictureConfig
 from chordcache.config.train import checked_train
 from chordcache.errors import ConfigError
 
@@ -218,10 +218,27 @@ def _merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, An
     for key, value in changes.items():
         before = merged.get(key)
         if isinstance(before, Mapping) and isinstance(value, Mapping) and not _is_other_plugin(before, value):
-            merged[key] = _merged(before, value)
+            merged[key] = _merged(_lasting(before, value), value)
         elif value is not None or key not in ("frames", *FEATURE_SECTIONS):  # null only does not ask for a feature
             merged[key] = value
     return merged
+
+
+def _lasting(section: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of a section that last when ``changes`` are made.
+
+    Another codec ends the settings of the last one, buckets end the short side, and another model ends its tokenizer.
+    The config of the cache has them, so nobody could remove them from the file with the changes.
+    """
+    ended: set[str] = set()
+    if "codec" in changes and changes["codec"] != section.get("codec"):
+        ended |= {name for names in CODEC_SETTINGS.values() for name in names}
+        ended -= set(CODEC_SETTINGS.get(str(changes["codec"]), ()))
+    if changes.get("buckets") is not None:
+        ended.add("short_side")
+    if "model" in changes and changes["model"] != section.get("model") and "extractor" not in section:
+        ended.add("tokenizer")
+    return {name: value for name, value in section.items() if name not in ended}
 
 
 def _is_other_plugin(before: Mapping[str, Any], section: Mapping[str, Any]) -> bool:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import dataclasses
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
 from chordcache.config.config import Config, config_from_json, config_to_json
-from chordcache.config.features import FlowConfig, MelConfig, PluginConfig
+from chordcache.config.features import FlowConfig, MelConfig, PluginConfig, TextConfig
 from chordcache.config.picture import Bucket, FramesConfig, PictureConfig
 from chordcache.config.yaml_files import config_to_yaml, load_config
 from chordcache.errors import ConfigError, NotFoundError, UsageError
@@ -263,3 +264,38 @@ def test_config_is_frozen() -> None:
 def test_config_error_is_a_usage_error() -> None:
     assert issubclass(ConfigError, UsageError)
     assert issubclass(ConfigError, ValueError)
+
+
+@pytest.mark.parametrize(
+    ("of_cache", "changes", "frames"),
+    [
+        ({"quality": 80}, {"codec": "raw"}, {"codec": "raw"}),
+        ({"codec": "h264", "crf": 20, "gop": 16}, {"codec": "mpeg4"}, {"codec": "mpeg4", "gop": 16}),
+        ({"codec": "h264", "crf": 20, "gop": 16}, {"codec": "jpeg"}, {}),
+        ({"codec": "h264", "crf": 20}, {"codec": "h264", "gop": 4}, {"codec": "h264", "crf": 20, "gop": 4}),
+        ({"short_side": 128}, {"buckets": [[64, 96, 9]]}, {"buckets": [[64, 96, 9]]}),
+        ({"short_side": 128, "quality": 80}, {"fps": 8}, {"short_side": 128, "quality": 80, "fps": 8}),
+    ],
+)
+def test_settings_of_a_cache_end_with_what_they_belong_to(
+    of_cache: dict[str, Any], changes: dict[str, Any], frames: dict[str, Any]
+) -> None:
+    """A user cannot remove them from the file with the changes, which does not have them."""
+    merged = config_from_json({"frames": changes}, config_from_json({"frames": of_cache}))
+    assert merged.frames == config_from_json({"frames": frames}).frames
+
+
+def test_another_model_has_its_own_tokenizer() -> None:
+    before = config_from_json({"features": {"text": {"model": "/a", "tokenizer": "/b", "dtype": "float32"}}})
+    assert config_from_json({"features": {"text": {"model": "/c"}}}, before).section("text") == TextConfig(
+        "/c", dtype="float32"
+    )
+    assert config_from_json({"features": {"text": {"dtype": "float16"}}}, before).section("text") == TextConfig(
+        "/a", "/b"
+    )
+
+
+def test_codecs_that_are_not_known(tmp_path: Path) -> None:
+    for codec in ("gif", ["jpeg"], None):
+        with pytest.raises(ConfigError, match="frames.codec: got"):
+            config_from_json({"frames": {"codec": codec}}, config_from_json({"frames": {"quality": 80}}))
