@@ -7,6 +7,7 @@ from collections.abc import Collection, Sequence
 from chordcache.building.build_options import BuildOptions
 from chordcache.building.trim import is_allowed
 from chordcache.errors import UsageError
+from chordcache.records import FeatureInfo
 from chordcache.storage import atomic, layout, opener
 from chordcache.storage.artefacts.tiers import TIERS
 from chordcache.storage.sidecars import Sidecars
@@ -61,17 +62,22 @@ def videos_with(sidecars: Sidecars, options: BuildOptions) -> dict[str, int]:
 def drop_features(sidecars: Sidecars, names: Collection[str]) -> None:
     """Take features out of all sidecars. ``gc`` removes their files. A video without other features leaves the cache.
 
-    A file of several features is built again without one of them.
+    A file of several features is built again without one of them, if the build has its video.
     """
     emptied = []
     for key in sidecars.sorted_keys():
         sidecar = sidecars.read(key)
-        kept = tuple(info for info in sidecar.features if info.feature not in names or TIERS[info.tier].one_file)
+        kept = tuple(info for info in sidecar.features if info.feature not in names or _shares_file(info))
         if not kept:
             emptied.append(key)
         elif kept != sidecar.features:
             atomic.publish_text(sidecars.cache, layout.sidecar_file(key), sidecar.with_features(kept).to_line() + "\n")
     drop(sidecars, emptied)
+
+
+def _shares_file(info: FeatureInfo) -> bool:
+    """Return whether a feature is in a file of several features."""
+    return TIERS[info.tier].one_file and info.file is not None
 
 
 def drop_if_not_allowed(sidecars: Sidecars, key: str, on_damage: str) -> None:

@@ -19,7 +19,7 @@ from chordcache.errors import (
     printable,
 )
 from chordcache.index.index_files import cached_index
-from chordcache.storage import layout
+from chordcache.storage import layout, opener
 from chordcache.storage.catalog import Catalog
 from chordcache.storage.catalog_file import CATALOG
 from chordcache.storage.packs import Pack, Packs
@@ -59,7 +59,7 @@ def check_catalog(cache: Path, sidecars: Sidecars, features: Features, *, level:
         for position, key in enumerate(_checked_keys(catalog, level)):
             if key not in unseen and sidecars.packs.has_left(key):
                 lagging.add(key)
-            elif key not in unseen:
+            elif key not in unseen or _has_only_an_older_pack(sidecars, key, catalog, position):
                 what = "the catalog names it"
                 findings.append(Damage("missing", layout.sidecar_file(key), what, repair_command(cache), key))
             elif not (level == "quick" and sidecars.is_current(catalog, position, key)) and not _is_sidecar_of(
@@ -85,6 +85,14 @@ def _checked_keys(catalog: Catalog, level: str) -> Iterator[str]:
         yield from catalog.keys()
     else:
         yield from (key for key, _ in catalog.check())
+
+
+def _has_only_an_older_pack(sidecars: Sidecars, key: str, catalog: Catalog, position: int) -> bool:
+    """Return whether the sidecar of a row is lost, and a pack has what it replaced."""
+    if catalog.mtime_ns(position) < 0 or opener.exists(sidecars.cache, layout.sidecar_file(key)):
+        return False
+    row = sidecars.packs.row(key)
+    return row is not None and row[0].unpacked() != catalog.at(position).unpacked()
 
 
 def _is_sidecar_of(sidecars: Sidecars, key: str, sidecar: Sidecar) -> bool:

@@ -586,3 +586,20 @@ def test_commands(work: Path, run_cli: Cli) -> None:
     assert run_cli("pack", cache, "--size", "few").returncode == 2
     assert run_cli("pack", work / "nothing").returncode == 10
     assert processes.fine(done.stderr)
+
+
+def test_a_lost_sidecar_is_missed_although_a_pack_has_an_older_one(work: Path, make_video: Callable[..., Path]) -> None:
+    cache = packed(work)
+    make_video(work / "videos/a.mp4", num_frames=12, audio=True)
+    cc.scan([work / "videos"], output=work / "index.jsonl", labels="dir", jobs=1)
+    build(work)
+    cc.collect_garbage(cache)
+    before = everything(cache)
+    sidecar = sidecar_file(source_of(cache, "a"))
+    (cache / sidecar).unlink()
+    for level in ("quick", "default"):
+        report = cc.verify(cache, level=level, jobs=1)
+        assert (report.exit_code, sidecar in [finding.file for finding in report.damage]) == (5, True)
+    cc.repair(cache, report.damage, jobs=1)
+    assert deep(cache) == []
+    assert_same(cache, before)

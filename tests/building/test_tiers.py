@@ -16,6 +16,7 @@ from helpers.sealed import reseal
 
 import chordcache as cc
 from chordcache.config.config import Config, config_from_json
+from chordcache.index.index_files import IndexWriter
 
 Cli = Callable[..., Any]
 
@@ -124,6 +125,17 @@ def test_a_dropped_feature_is_not_called_stale(index: Path, tmp_path: Path) -> N
     assert ("npz", "flow") not in features_of(cache, "sound.mp4")
     cc.collect_garbage(cache)
     assert cc.verify(cache, level="deep", source=True, jobs=HERE).damage == []
+
+
+def test_a_dropped_feature_that_was_absent_leaves_also_what_is_not_built(index: Path, tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    cc.build(index, cache, tiers=["hdf5"], features=["flow", "mel"], jobs=HERE)
+    whole = cc.read_index(index)
+    with IndexWriter(tmp_path / "sound.jsonl", roots=whole.roots, level=whole.level) as writer:
+        writer.write(next(record for record in whole if record.path == "sound.mp4"))
+    drop = cc.BuildOptions(drop="mel", prune_many=True)
+    assert cc.build(tmp_path / "sound.jsonl", cache, options=drop, jobs=HERE).num_done == 1
+    assert {*features_of(cache, "silent.mp4")} == {("hdf5", "flow")}
 
 
 def test_repair_asks_each_tier_for_its_own(index: Path, tmp_path: Path) -> None:
