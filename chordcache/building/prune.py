@@ -7,9 +7,7 @@ from collections.abc import Collection, Sequence
 from chordcache.building.build_options import BuildOptions
 from chordcache.building.trim import is_allowed
 from chordcache.errors import UsageError
-from chordcache.records import FeatureInfo
 from chordcache.storage import atomic, layout, opener
-from chordcache.storage.artefacts.tiers import TIERS
 from chordcache.storage.sidecars import Sidecars
 
 _MAX_SHARE = 0.1
@@ -67,17 +65,13 @@ def drop_features(sidecars: Sidecars, names: Collection[str]) -> None:
     emptied = []
     for key in sidecars.sorted_keys():
         sidecar = sidecars.read(key)
-        kept = tuple(info for info in sidecar.features if info.feature not in names or _shares_file(info))
+        shared = {info.file for info in sidecar.features if info.feature not in names and info.file is not None}
+        kept = tuple(info for info in sidecar.features if info.feature not in names or info.file in shared)
         if not kept:
             emptied.append(key)
         elif kept != sidecar.features:
             atomic.publish_text(sidecars.cache, layout.sidecar_file(key), sidecar.with_features(kept).to_line() + "\n")
     drop(sidecars, emptied)
-
-
-def _shares_file(info: FeatureInfo) -> bool:
-    """Return whether a feature is in a file of several features."""
-    return TIERS[info.tier].one_file and info.file is not None
 
 
 def drop_if_not_allowed(sidecars: Sidecars, key: str, on_damage: str) -> None:

@@ -138,6 +138,16 @@ def test_a_dropped_feature_that_was_absent_leaves_also_what_is_not_built(index: 
     assert {*features_of(cache, "silent.mp4")} == {("hdf5", "flow")}
 
 
+def test_the_only_feature_of_a_file_of_several_is_dropped(index: Path, tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    cc.build(index, cache, tiers=["hdf5"], features=["flow"], jobs=HERE)
+    cc.build(index, cache, tiers=["npz"], features=["mel"], jobs=HERE)
+    cc.build(index, cache, options=cc.BuildOptions(drop="flow", prune_many=True), jobs=HERE)
+    assert {*features_of(cache, "sound.mp4")} == {("npz", "mel")}
+    assert len(cc.collect_garbage(cache)) == 2
+    assert cc.verify(cache, level="deep", jobs=HERE).damage == []
+
+
 def test_repair_asks_each_tier_for_its_own(index: Path, tmp_path: Path) -> None:
     cache = tmp_path / "cache"
     cc.build(index, cache, tiers=["npz"], features=["mel"], jobs=HERE)
