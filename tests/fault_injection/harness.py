@@ -108,7 +108,7 @@ class Experiment:
     """A guarantee, and how it is tried."""
 
     guarantee: str
-    """R1 to R25, S1 to S10"""
+    """R1 to R26, S1 to S10"""
     what: str
     """Description for the table"""
     function: Callable[[Trial], Figures | None]

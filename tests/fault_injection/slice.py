@@ -48,6 +48,7 @@ SOME_TRIALS: Mapping[str, int] = {
     "parsers": 100,
     "power_cut": 10,
     "random_bits": 50,
+    "random_walk": 5,
     "resealed_mutants_of_artefacts": 100,
     "same_answer": 16,
     "tables_that_lie": 9,
