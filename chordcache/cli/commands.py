@@ -11,7 +11,7 @@ from chordcache.errors import UsageError, printable
 
 OPTION_GROUPS: Mapping[str, tuple[str, ...]] = {
     "What to build": ("features", "config", "tiers", "drop", "on_damage", "source_hash"),
-    "What to read": ("level", "labels", "source", "format", "columns", "classes", "index.seconds"),
+    "What to read": ("level", "labels", "source", "format", "columns", "classes"),
     "Which videos": (
         "videos", "video_template", "where", "roots", "follow_symlinks", "retry_quarantined", "prune", "prune_many",
     ),
@@ -24,7 +24,7 @@ OPTION_GROUPS: Mapping[str, tuple[str, ...]] = {
     "Limits of one file": ("stall_timeout", "file_timeout", "file_memory", "retries"),
     "Processes": ("jobs", "engine", "address", "num_parts", "part", "scratch", "build.wait"),
     "Output": (
-        "cache", "output", "missing", "dry_run", "build.sample", "as_json",
+        "cache", "output", "dry_run", "build.sample", "as_json",
         "quiet", "verbose", "no_progress", "log_file", "help",
     ),
 }  # fmt: skip

@@ -41,12 +41,10 @@ if TYPE_CHECKING:
     help="Column of a list of the format csv: of the path, the label, the caption, or the start or end of a segment.",
 )  # fmt: skip
 @click.option("--classes", type=PATH, metavar="FILE", help="Names of the classes, as published with the list.")
-@click.option("--seconds", type=float, metavar="S", help="Length of a segment around a key time of ava.  [default: 3]")
 @click.option(
     "--where", multiple=True, metavar="COLUMN=VALUE", callback=pairs_of("COLUMN=VALUE"),
     help="Keep only items with this value, such as split=train; may be given several times.",
 )  # fmt: skip
-@click.option("--missing", type=PATH, metavar="FILE", help="Write the paths of all missing videos to a text file.")
 @json_option
 def index(source: str, output: str, as_json: bool, **arguments: Any) -> None:
     """Write an index from a published list of videos, without opening the videos.

@@ -20,7 +20,6 @@ from hypothesis import strategies as st
 from chordcache.choices import LIST_FORMATS
 from chordcache.errors import NotFoundError, UsageError
 from chordcache.index.index_files import read_index
-from chordcache.index.lists.items import ListOptions
 from chordcache.index.lists.tables import open_table
 from chordcache.index.lists.write import index_list
 from chordcache.records import Segment, VideoRecord
@@ -130,7 +129,7 @@ def test_a_mistake_in_a_list_is_named(
     ("format", "options", "message"),
     [
         ("avi", {}, "format: got 'avi', expected one of csv, kinetics, "),
-        ("csv", {"seconds": 2.0}, "seconds: got '2.0' for a list of the format 'csv', expected it only for ava"),
+        ("csv", {"classes": "x"}, "classes: got 'x' for a list of the format 'csv', expected it only for ucf101, "),
         ("pairs", {"video_template": "{a}"}, "video_template: got '{a}' for a list of the format 'pairs', expected"),
         ("csv", {"video_template": "{nam}.mp4"}, "video_template: got the field 'nam', expected one of path, id"),
         ("csv", {"video_template": "{id.x}"}, "video_template: got the field 'id.x', expected one of path, id"),
@@ -152,12 +151,6 @@ def test_a_wrong_option_is_named(tmp_path: Path, format: str, options: dict[str,
     assert str(caught.value).startswith(message)
 
 
-@pytest.mark.parametrize("seconds", [0.0, -1.0, float("nan"), float("inf")])
-def test_seconds_out_of_range(seconds: float) -> None:
-    with pytest.raises(UsageError, match=r"^seconds: got .*, expected a finite number above 0$"):
-        ListOptions(seconds=seconds)
-
-
 def test_lists_that_do_not_exist(tmp_path: Path) -> None:
     for format in LIST_FORMATS:
         with pytest.raises(NotFoundError):
@@ -169,10 +162,6 @@ def test_lists_that_do_not_exist(tmp_path: Path) -> None:
         indexed(source, "csv", videos=[source])
     with pytest.raises(UsageError, match=r"^output: got '.*', which is the list itself, expected another file$"):
         index_list(source, source)
-    with pytest.raises(UsageError, match=r"^missing: got '.*', which is the list itself, expected another file$"):
-        index_list(source, tmp_path / "index.json", missing=source)
-    with pytest.raises(UsageError, match=r"^missing: got '.*', which is output, expected another file$"):
-        index_list(source, tmp_path / "index.json", missing=tmp_path / "index.json")
     assert source.read_text() == "path\na.mp4\n"
 
 
@@ -223,11 +212,11 @@ def test_a_type_in_a_json_name_is_declared(tmp_path: Path, clips: Path) -> None:
         indexed(source, "csv", videos=[videos])
 
 
-def test_missing_files_are_counted_and_listed(tmp_path: Path, clips: Path, run_cli) -> None:
+def test_missing_files_are_counted_and_named(tmp_path: Path, clips: Path, run_cli) -> None:
     place(clips, tmp_path, *(f"{number}.mp4" for number in range(0, 40, 2)))
     rows = [f"{number}.mp4,{segment}\n" for number in range(40) for segment in range(3)]
     write(tmp_path / "list.csv", "path,start_seconds\n" + "".join(rows))
-    arguments = ("index", "list.csv", "--videos", "videos", "--missing", "missing.txt", "--json")
+    arguments = ("index", "list.csv", "--videos", "videos", "--json")
     result = run_cli(*arguments, cwd=tmp_path)
     assert result.returncode == 3
     first = ["1.mp4", "3.mp4", "5.mp4", "7.mp4", "9.mp4"]
@@ -243,7 +232,6 @@ def test_missing_files_are_counted_and_listed(tmp_path: Path, clips: Path, run_c
         "num_merged": 0,
         "num_not_chosen": 0,
     }
-    assert (tmp_path / "missing.txt").read_text().splitlines() == [f"{number}.mp4" for number in range(1, 40, 2)]
     assert len(read_index(tmp_path / "index.json")) == 60
 
 

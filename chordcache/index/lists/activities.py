@@ -111,8 +111,8 @@ class _Action(NamedTuple):
 def read_ava(path: Path, options: ListOptions) -> ItemList:
     """Read a CSV file of AVA: video_id, time, x1, y1, x2, y2, action_id, person_id, without a header row.
 
-    Each key time of a video is an item. Its segment is ``seconds`` long, with the key time in the middle. It begins at
-    0 at the earliest. The actions of all its persons are its labels, by number, or by the names in ``classes``. The
+    Each key time of a video is an item. Its segment is 3 seconds long, with the key time in the middle. It begins at 0
+    at the earliest. The actions of all its persons are its labels, by number, or by the names in ``classes``. The
     extra column ``boxes`` has a box for each person and action, with the person as ``track_id`` and the action as
     ``label``. Its ``time_seconds`` counts from the start of the segment, which is less than one frame before the
     segment's first frame. ``key_seconds`` is the key time in the file. Files are ``{video_id}`` with any suffix.
@@ -122,15 +122,15 @@ def read_ava(path: Path, options: ListOptions) -> ItemList:
     open_for_reading(path).close()
     template = Template(options.video_template or "{video_id}.*", ("video_id",))
     names = None if options.classes is None else _action_names(Path(options.classes))
-    items = partial(_ava_items, path, template, names, options.seconds or _SECONDS)
+    items = partial(_ava_items, path, template, names)
     return ItemList(path, path.parent, "line", {"boxes": "relative_boxes", "key_seconds": "float"}, items)
 
 
-def _ava_items(path: Path, template: Template, names: dict[str, str] | None, seconds: float) -> Iterator[Item]:
+def _ava_items(path: Path, template: Template, names: dict[str, str] | None) -> Iterator[Item]:
     actions_of_list = (_ava_action(path, number, line) for number, line in text_lines(path))
     for (video, time), group in groupby(actions_of_list, lambda action: (action.video, action.time)):
         actions = list(group)
-        start = max(0.0, time - seconds / 2)
+        start = max(0.0, time - _SECONDS / 2)
         try:
             labels = [_name_of(action.action, names) for action in actions]
             file = template.path({"video_id": video})
@@ -140,7 +140,7 @@ def _ava_items(path: Path, template: Template, names: dict[str, str] | None, sec
         yield Item(
             actions[0].row,
             file,
-            Segment(start_seconds=start, end_seconds=time + seconds / 2),
+            Segment(start_seconds=start, end_seconds=time + _SECONDS / 2),
             tuple(dict.fromkeys(filter(None, labels))),
             extra={"key_seconds": time, **({"boxes": boxes} if boxes else {})},
         )

@@ -30,7 +30,7 @@ LIST_READERS: Mapping[str, ListFormat] = {
     "ucf101": ListFormat(read_ucf101, ("video_template", "classes")),
     "ssv2": ListFormat(read_ssv2, ("video_template", "classes")),
     "activitynet": ListFormat(read_activitynet, ("video_template",)),
-    "ava": ListFormat(read_ava, ("video_template", "classes", "seconds")),
+    "ava": ListFormat(read_ava, ("video_template", "classes")),
     "mmaction": ListFormat(read_mmaction, ("video_template", "classes")),
     "webvid": ListFormat(read_webvid, ("video_template",)),
     "lerobot": ListFormat(read_lerobot),

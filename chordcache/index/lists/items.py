@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -54,7 +53,7 @@ class ItemList:
 
 @dataclass(frozen=True)
 class ListOptions:
-    """The options of some formats of lists, see ``LIST_READERS``. Raises ``UsageError`` if ``seconds`` is not valid."""
+    """The options of some formats of lists, see ``LIST_READERS``."""
 
     video_template: str | None = None
     """Path of a row's file, such as "{youtube_id}_{time_start:06d}.mp4", with the names of the list's columns"""
@@ -63,12 +62,6 @@ class ListOptions:
     hh:mm:ss from the file's first frame]"""
     classes: str | None = None
     """File with the names of the classes"""
-    seconds: float | None = None
-    """[seconds] Length of the segment around a key time, 3 by default"""
-
-    def __post_init__(self) -> None:
-        if self.seconds is not None and not 0 < self.seconds < math.inf:
-            raise UsageError(f"seconds: got {self.seconds}, expected a finite number above 0")
 
 
 def texts(value: Any) -> tuple[str, ...]:

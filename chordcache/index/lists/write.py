@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -21,11 +20,10 @@ from chordcache.index.file_names import roots_note
 from chordcache.index.index_files import IndexWriter
 from chordcache.index.lists.formats import open_list
 from chordcache.index.lists.items import Item, ItemList, ListOptions
-from chordcache.index.lists.locate import Locator, OutsideError
+from chordcache.index.lists.locate import Locator, OutsideError, Place
 from chordcache.index.lists.tables import as_text
 from chordcache.records import VideoRecord
 from chordcache.storage import layout
-from chordcache.storage.atomic import no_space_as_error
 
 _NUM_EXAMPLES = 5
 """Number of missing files, and of videos without a caption, that a summary names"""
@@ -60,7 +58,6 @@ def index_list(
     format: str = "csv",  # the option's name
     videos: str | Path | Sequence[str | Path] = (),
     where: Mapping[str, str] = MappingProxyType({}),
-    missing: str | Path | None = None,
     options: ListOptions | None = None,
 ) -> ListSummary:
     """Write an index of the items of a published list. Videos are not opened, and missing ones are left out.
@@ -81,8 +78,6 @@ def index_list(
         absolute paths lie in any. By default the folder of the list, and the folders of the paths outside of it.
     where : Mapping[str, str]
         Extra column to the value that an item needs to be in the index, such as ``{"split": "train"}``.
-    missing : str or Path, optional
-        Text file to write, with the path of one missing file on each line.
     options : ListOptions, optional
         Options of the format.
 
@@ -103,61 +98,21 @@ def index_list(
         If a signal stopped the run. An earlier index stays unchanged too.
     """
     layout.check_local("source", source)
-    _check_targets(source, {"output": output} if missing is None else {"output": output, "missing": missing})
+    layout.check_local("output", output)
+    if os.path.realpath(source) == os.path.realpath(output):
+        raise UsageError(f"output: got '{printable(output)}', which is the list itself, expected another file")
     listed = open_list(Path(source), format, options or ListOptions())
     folders = [os.fspath(folder) for folder in as_items(videos)]
     run = _Run(listed, Locator(folders, listed.folder), where)
     with stop_signals():
         try:
-            return _written(run, output, missing)
+            return run.write(output)
         except OutsideError:
             if folders:
                 raise
         locator = Locator([], listed.folder)
         added = locator.add_outer_roots(item.path for item in _Run(listed, locator, where).chosen())
-        return _written(_Run(listed, locator, where, (roots_note(added),)), output, missing)
-
-
-def _written(run: _Run, output: str | Path, missing: str | Path | None) -> ListSummary:
-    """Write the files of a run."""
-    with ExitStack() as stack:
-        writer = IndexWriter(output, roots=run.locator.roots, level=None, columns=run.listed.columns)
-        stack.enter_context(writer)
-        note = stack.enter_context(_LineFile(missing)).add if missing is not None else None
-        return run.write(writer, note)
-
-
-def _check_targets(source: str | Path, targets: Mapping[str, str | Path]) -> None:
-    """Raise ``UsageError`` if a file to write is the list or another such file. ``targets`` has their parameters."""
-    seen = {os.path.realpath(source): "the list itself"}
-    for name, path in targets.items():
-        layout.check_local(name, path)
-        whole = os.path.realpath(path)
-        if whole in seen:
-            raise UsageError(f"{name}: got '{printable(path)}', which is {seen[whole]}, expected another file")
-        seen[whole] = name
-
-
-class _LineFile:
-    """A text file with one name on each line."""
-
-    def __init__(self, path: str | Path) -> None:
-        self._path = Path(path)
-        try:
-            self._file = open(path, "w", encoding="utf-8")  # noqa: SIM115 - __exit__ closes it
-        except OSError as error:
-            raise UsageError(f"missing: got '{printable(path)}', expected a file to write ({error.strerror})") from None
-
-    def __enter__(self) -> _LineFile:
-        return self
-
-    def add(self, name: str) -> None:
-        with no_space_as_error(self._path):
-            self._file.write(printable(name) + "\n")
-
-    def __exit__(self, *_: object) -> None:
-        with no_space_as_error(self._path):
-            self._file.close()
+        return _Run(listed, locator, where, (roots_note(added),)).write(output)
 
 
 class _Run:
@@ -178,19 +133,20 @@ class _Run:
         self._num_merged = self._num_not_chosen = self._num_files = self._num_missing_files = 0
         self._missing: list[str] = []
 
-    def write(self, writer: IndexWriter, note: Callable[[str], None] | None) -> ListSummary:
-        """Write all items. ``note`` gets the path of each missing file."""
+    def write(self, output: str | Path) -> ListSummary:
+        """Write the index of all items."""
         started = time.monotonic()
         num_items = num_missing_items = 0
-        for item in self._merged():
-            record = self._record(item, note)
-            if record is None:
-                num_missing_items += 1
-            else:
-                writer.write(record)
-                self._count_remarks(item)
-                num_items += 1
-        self._check_counts(num_items, num_missing_items)
+        with IndexWriter(output, roots=self.locator.roots, level=None, columns=self.listed.columns) as writer:
+            for item in self._merged():
+                record = self._record(item)
+                if record is None:
+                    num_missing_items += 1
+                else:
+                    writer.write(record)
+                    self._count_remarks(item)
+                    num_items += 1
+            self._check_counts(num_items, num_missing_items)
         return ListSummary(
             num_items=num_items,
             num_files=self._num_files,
@@ -281,7 +237,7 @@ class _Run:
         is_alike = path == other or os.path.basename(path) == os.path.basename(other)
         return is_alike and (path == other or self.locator.real(path) == self.locator.real(other))
 
-    def _record(self, item: Item, note: Callable[[str], None] | None) -> VideoRecord | None:
+    def _record(self, item: Item) -> VideoRecord | None:
         """Return the record of an item, or None if its file does not exist."""
         if problem := too_long("path", item.path, MAX_PATH_CHARS):
             raise self.listed.error(item.row, problem)
@@ -295,7 +251,7 @@ class _Run:
         if problem is not None:
             raise self.listed.error(item.row, problem)
         if not file.exists:
-            self._add_missing(file.path, note if file.is_first else None, file.is_first)
+            self._add_missing(file)
             return None
         self._num_files += file.is_first
         key = hash((self.locator.real_of(file), item.segment))
@@ -313,12 +269,10 @@ class _Run:
             extra=item.extra,
         )
 
-    def _add_missing(self, path: str, note: Callable[[str], None] | None, is_first: bool) -> None:
-        self._num_missing_files += is_first
-        if is_first and len(self._missing) < _NUM_EXAMPLES:
-            self._missing.append(path)
-        if note is not None:
-            note(path)
+    def _add_missing(self, file: Place) -> None:
+        self._num_missing_files += file.is_first
+        if file.is_first and len(self._missing) < _NUM_EXAMPLES:
+            self._missing.append(file.path)
 
     def _duplicate(self, item: Item, first: int) -> UsageError:
         part = f" {item.segment}" if item.segment else ""
