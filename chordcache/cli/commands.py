@@ -25,7 +25,7 @@ OPTION_GROUPS: Mapping[str, tuple[str, ...]] = {
     "Processes": ("jobs", "engine", "address", "num_parts", "part", "scratch", "build.wait"),
     "Output": (
         "cache", "output", "dry_run", "build.sample", "as_json",
-        "quiet", "verbose", "no_progress", "log_file", "help",
+        "quiet", "verbose", "help",
     ),
 }  # fmt: skip
 """Heading of each group of options, to the names of the parameters below it. ``command.parameter`` is the parameter of

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import click
 
 from chordcache.cli.output import echo, json_text
-from chordcache.cli.values import CONFIG, FEATURES, FOLDER, NAMED_FOLDER, PATH, TIER, variable_argument, variable_option
+from chordcache.cli.values import CONFIG, FEATURES, FOLDER, NAMED_FOLDER, TIER, variable_argument, variable_option
 from chordcache.engine.choice import ENGINES, Engine
 from chordcache.engine.display import Display
 from chordcache.engine.limits import Limits
@@ -162,43 +162,20 @@ def limits_options(function: Function) -> Function:
 _DISPLAY = (
     click.option("-q", "--quiet", is_flag=True, help="Print no progress and no summary, but failures and errors."),
     click.option("-v", "--verbose", is_flag=True, help="Name each failure with its cause as it happens."),
-    click.option(
-        "--no-progress", is_flag=True, help="Print no progress.", **variable_option("CHORDCACHE_NO_PROGRESS")
-    ),
-    click.option(
-        "--log-file", type=PATH, metavar="FILE",
-        help="Append the start, the progress, each failure and the end to FILE, one line of JSON for each. "
-        "With -v, also each video.",
-    ),
 )  # fmt: skip
 """Options for ``Display``."""
 
 
 def display_options(function: Function) -> Function:
-    """Add ``-q``, ``-v``, ``--no-progress`` and ``--log-file``, passed on as ``display`` and ``quiet``."""
+    """Add ``-q`` and ``-v``, passed on as ``display`` and ``quiet``."""
 
     @functools.wraps(function)
-    def with_display(
-        *args: Any, quiet: bool, verbose: bool, no_progress: bool, log_file: str | None, **options: Any
-    ) -> Any:
+    def with_display(*args: Any, quiet: bool, verbose: bool, **options: Any) -> Any:
         if quiet and verbose:
             raise UsageError("--quiet: got --verbose too, expected one of the two. Leave one out.")
-        display = Display(progress=not (quiet or no_progress), verbose=verbose, log_file=_writable(log_file))
-        return function(*args, display=display, quiet=quiet, **options)
+        return function(*args, display=Display(progress=not quiet, verbose=verbose), quiet=quiet, **options)
 
     return cast(Function, _with_options(with_display, _DISPLAY))
-
-
-def _writable(log_file: str | None) -> str | None:
-    """Return the path of a log file, or raise ``UsageError`` before the work that it would be about."""
-    if log_file is not None:
-        try:
-            with open(log_file, "ab"):
-                pass
-        except (OSError, ValueError) as error:
-            what = f"--log-file: got '{printable(log_file)}', which cannot be written ({error})"
-            raise UsageError(f"{what}, expected a file. Name another one.") from None
-    return log_file
 
 
 def pairs_of(form: str) -> Callable[[click.Context, click.Parameter, Sequence[str]], Mapping[str, str]]:

@@ -20,11 +20,10 @@ if TYPE_CHECKING:  # --help does not need what it loads
 @click.argument("cache", type=PATH, metavar="CACHE")
 @click.argument("video", type=KEY, metavar="KEY|PATH")
 @click.option("-o", "--output", type=PATH, metavar="FILE", help="PNG file.  [default: KEY.png in the working folder]")
-@click.option("--frames", "num_frames", type=int, default=12, show_default=True, metavar="N", help="Number of frames.")
 @click.option("--start", "start_seconds", type=float, metavar="S", help="Time of the source, in seconds.")
 @click.option("--stop", "stop_seconds", type=float, metavar="S", help="Time of the source, in seconds.")
 @json_option
-def show(cache: str, video: str, output: str | None, as_json: bool, **view: int | float | None) -> None:
+def show(cache: str, video: str, output: str | None, as_json: bool, **view: float | None) -> None:
     """Draw one video as a PNG: frames, flow, motion and sound on one time axis.
 
     The beginning of a key is enough, or the path of the video.
@@ -43,7 +42,7 @@ def show(cache: str, video: str, output: str | None, as_json: bool, **view: int 
         raise DamageError("; ".join(f"{name}: {message}" for name, message in sheet.damage.items()))
 
 
-def _draw(cache: str, video: str, output: str | None, view: dict[str, int | float | None]) -> tuple[Path, Sheet]:
+def _draw(cache: str, video: str, output: str | None, view: dict[str, float | None]) -> tuple[Path, Sheet]:
     from chordcache.read.cache import open_cache  # the imports are not for --help
     from chordcache.read.find_video import find_video
 
