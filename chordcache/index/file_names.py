@@ -5,14 +5,17 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from itertools import pairwise, takewhile
 
 from chordcache.records import Segment, VideoRecord
 
 _MAX_FOLDERS = 1 << 16
 """Number of folders whose real names are kept"""
-_MAX_DEPTH = 100
-"""Number of folders in each other up to which the real name of the outer ones is kept"""
+
+
+def _real_folder(path: str) -> str:
+    return os.path.normpath(path) if "\0" in path else os.path.realpath(path)
 
 
 class FileNames:
@@ -22,7 +25,8 @@ class FileNames:
     """
 
     def __init__(self) -> None:
-        self._folders: dict[str, str] = {}
+        self.folder = lru_cache(_MAX_FOLDERS)(_real_folder)
+        """Function that returns the real name of the folder at an absolute path"""
 
     def real(self, path: str) -> str:
         """Return the real name of the file at an absolute path."""
@@ -30,30 +34,6 @@ class FileNames:
         if name in ("", ".", ".."):
             return self.folder(path)
         return f"{self.folder(folder or '/').rstrip('/')}/{name}"
-
-    def folder(self, path: str) -> str:
-        """Return the real name of the folder at an absolute path."""
-        real = self._folders.get(path)
-        if real is None:
-            real = self._resolved(path)
-            if len(self._folders) >= _MAX_FOLDERS:
-                self._folders.clear()
-            self._folders[path] = real
-        return real
-
-    def _resolved(self, path: str) -> str:
-        if path.count("/") > _MAX_DEPTH and "\0" not in path:
-            return os.path.realpath(path)
-        outer, name = os.path.split(path)
-        if outer == path:
-            return "/"
-        outer = self.folder(outer)
-        if name in ("", "."):
-            return outer
-        if name == "..":
-            return os.path.dirname(outer)
-        whole = os.path.join(outer, name)
-        return os.path.realpath(whole) if os.path.islink(whole) else whole
 
     def place(self, path: str, roots: Mapping[str, str]) -> tuple[str, str] | None:
         """Return label and relative path of the file at an absolute path, in the first root that has it, or None.

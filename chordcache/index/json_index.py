@@ -56,11 +56,7 @@ class JsonSource:
         Return number and record of the first record of each root. ``members`` gets all but the records.
         """
         first_of_root: dict[str, tuple[int, VideoRecord]] = {}
-        if stream.peek() != "{":
-            raise ValueError("it is not an object")
-        for _ in stream.items():
-            name = str(stream.value())
-            stream.take(":")
+        for name in stream.member_names():
             if name in members or (name == "records" and self._start is not None):
                 raise ValueError(f"got the key '{shortened(name, 80)}' twice, expected it once")
             if name != "records" or stream.peek() != "[":

@@ -145,6 +145,15 @@ class JsonStream:
             if self.take("," + closing) == closing:
                 return
 
+    def member_names(self) -> Iterator[str]:
+        """Go through an object: yield each name, whose value the caller has to take."""
+        if self.peek() != "{":
+            raise ValueError("expected an object")
+        for _ in self.items():
+            key = self.value()
+            self.take(":")
+            yield str(key)
+
     def _read_more(self) -> bool:
         """Read the next part of the file behind the text. Return whether the text has grown."""
         if self._is_complete:

@@ -31,56 +31,48 @@ def read_activitynet(path: Path, options: ListOptions) -> ItemList:
 
     Source: http://activity-net.org/download.html. Raises as ``read_table`` does.
     """
-    open_for_reading(path).close()
     template = Template(options.video_template or "v_{video_id}.*", ("video_id", "subset"))
-    return ItemList(path, path.parent, "video", {"duration": "float"}, partial(_activitynet_items, path, template))
+    return ItemList(
+        path, "video", {"duration": "float"}, partial(_database, path), partial(_activitynet_items, template)
+    )
 
 
-def _activitynet_items(path: Path, template: Template) -> Iterator[Item]:
-    for number, name, video in _database(path):
-        extra = {key: video[key] for key in ("subset", "duration") if video.get(key) is not None}
-        try:
-            file = template.path({"video_id": name, "subset": extra.get("subset")})
-            annotations = video.get("annotations") or []
-            labels: dict[Segment | None, tuple[str, ...]] = {}
-            for annotation in annotations:
-                start, end = annotation["segment"]
-                segment = segment_between(start, end)
-                labels[segment] = (*labels.get(segment, ()), *labels_in(annotation.get("label")))
-        except UsageError as error:
-            raise row_error(path, "video", number, f"'{printable(name)}': {error}") from None
-        except (KeyError, TypeError, ValueError, AttributeError):
-            message = f'\'{printable(name)}\': expected annotations such as {{"segment": [0, 1.5], "label": "Run"}}'
-            raise row_error(path, "video", number, message) from None
-        for segment, names in (labels or {None: ()}).items():
-            yield Item(number, file, segment, tuple(dict.fromkeys(names)), extra=extra)
+def _activitynet_items(template: Template, entry: tuple[str, dict[str, Any]]) -> Iterator[Item]:
+    name, video = entry
+    extra = {key: video[key] for key in ("subset", "duration") if video.get(key) is not None}
+    labels: dict[Segment | None, tuple[str, ...]] = {}
+    try:
+        file = template.path({"video_id": name, "subset": extra.get("subset")})
+        for annotation in video.get("annotations") or []:
+            start, end = annotation["segment"]
+            segment = segment_between(start, end)
+            labels[segment] = (*labels.get(segment, ()), *labels_in(annotation.get("label")))
+    except UsageError as error:
+        raise UsageError(f"'{printable(name)}': {error}") from None
+    except (KeyError, TypeError, ValueError, AttributeError):
+        expected = 'expected annotations such as {"segment": [0, 1.5], "label": "Run"}'
+        raise UsageError(f"'{printable(name)}': {expected}") from None
+    for segment, names in (labels or {None: ()}).items():
+        yield Item(file, segment, tuple(dict.fromkeys(names)), extra=extra)
 
 
-def _database(path: Path) -> Iterator[tuple[int, str, dict[str, Any]]]:
+def _database(path: Path) -> Iterator[tuple[int, tuple[str, dict[str, Any]]]]:
     """Yield number, id and value of each video of the member "database"."""
     number, is_found = 0, False
-    with open(path, "rb") as file:
+    with open_for_reading(path) as file:
         stream = JsonStream(file)
         try:
-            if stream.peek() != "{":
-                raise ValueError("expected an object")
-            for _ in stream.items():
-                name = stream.value()
-                stream.take(":")
+            for name in stream.member_names():
                 if name != "database":
                     stream.value()
                     continue
                 is_found = True
-                if stream.peek() != "{":
-                    raise ValueError("'database': expected an object")
-                for _ in stream.items():
+                for key in stream.member_names():
                     number += 1
-                    key = stream.value()
-                    stream.take(":")
                     video = stream.value()
                     if not isinstance(video, dict):
                         raise ValueError(f"'{key}': expected an object")
-                    yield number, str(key), video
+                    yield number, (key, video)
         except UsageError:
             raise
         except ValueError as error:
@@ -119,31 +111,31 @@ def read_ava(path: Path, options: ListOptions) -> ItemList:
 
     Source: https://research.google.com/ava/download.html. Raises as ``read_table`` does.
     """
-    open_for_reading(path).close()
     template = Template(options.video_template or "{video_id}.*", ("video_id",))
     names = None if options.classes is None else _action_names(Path(options.classes))
-    items = partial(_ava_items, path, template, names)
-    return ItemList(path, path.parent, "line", {"boxes": "relative_boxes", "key_seconds": "float"}, items)
+    columns = {"boxes": "relative_boxes", "key_seconds": "float"}
+    return ItemList(path, "line", columns, partial(_key_times, path), partial(_ava_item, template, names))
 
 
-def _ava_items(path: Path, template: Template, names: dict[str, str] | None) -> Iterator[Item]:
-    actions_of_list = (_ava_action(path, number, line) for number, line in text_lines(path))
-    for (video, time), group in groupby(actions_of_list, lambda action: (action.video, action.time)):
-        actions = list(group)
-        start = max(0.0, time - _SECONDS / 2)
-        try:
-            labels = [_name_of(action.action, names) for action in actions]
-            file = template.path({"video_id": video})
-        except UsageError as error:
-            raise row_error(path, "line", actions[0].row, str(error)) from None
-        boxes = [_box(action, label, time - start) for action, label in zip(actions, labels, strict=True) if action.box]
-        yield Item(
-            actions[0].row,
-            file,
-            Segment(start_seconds=start, end_seconds=time + _SECONDS / 2),
-            tuple(dict.fromkeys(filter(None, labels))),
-            extra={"key_seconds": time, **({"boxes": boxes} if boxes else {})},
-        )
+def _key_times(path: Path) -> Iterator[tuple[int, list[_Action]]]:
+    """Yield the number of the first line of each key time, and its actions."""
+    actions = (_ava_action(path, number, line) for number, line in text_lines(path))
+    for _, group in groupby(actions, lambda action: (action.video, action.time)):
+        at_once = list(group)
+        yield at_once[0].row, at_once
+
+
+def _ava_item(template: Template, names: dict[str, str] | None, actions: list[_Action]) -> Iterator[Item]:
+    time = actions[0].time
+    start = max(0.0, time - _SECONDS / 2)
+    labels = [_name_of(action.action, names) for action in actions]
+    boxes = [_box(action, label, time - start) for action, label in zip(actions, labels, strict=True) if action.box]
+    yield Item(
+        template.path({"video_id": actions[0].video}),
+        Segment(start_seconds=start, end_seconds=time + _SECONDS / 2),
+        tuple(dict.fromkeys(filter(None, labels))),
+        extra={"key_seconds": time, **({"boxes": boxes} if boxes else {})},
+    )
 
 
 def _box(action: _Action, label: str, time_seconds: float) -> dict[str, Any]:

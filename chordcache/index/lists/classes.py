@@ -11,10 +11,8 @@ from typing import Any
 
 from chordcache.config.bounds import MAX_DIGITS
 from chordcache.errors import NotFoundError, UsageError, printable
-from chordcache.index.encoding import small_text
-from chordcache.index.json_stream import decode_json
 from chordcache.index.lists.items import Item, ItemList, ListOptions
-from chordcache.index.lists.tables import json_records, open_for_reading, row_error, text_lines
+from chordcache.index.lists.tables import Row, json_object, json_records, row_error, text_lines
 from chordcache.index.lists.templates import Template
 from chordcache.index.walk import VIDEO_SUFFIXES
 
@@ -34,23 +32,20 @@ def read_ucf101(path: Path, options: ListOptions) -> ItemList:
 
     Source: https://www.crcv.ucf.edu/data/UCF101.php. Raises as ``read_table`` does.
     """
-    open_for_reading(path).close()
     names = _ucf101_classes(_beside(path, "classInd.txt", options))
-    template = Template(options.video_template, ("path", "stem")) if options.video_template else None
-    return ItemList(path, path.parent, "line", {"class_id": "int"}, partial(_ucf101_items, path, names, template))
+    parse = partial(_ucf101_item, names, _template(options))
+    return ItemList(path, "line", {"class_id": "int"}, partial(text_lines, path), parse)
 
 
-def _ucf101_items(path: Path, names: dict[int, str] | None, template: Template | None) -> Iterator[Item]:
-    for number, line in text_lines(path):
-        name, ids = _split(path, number, line)
-        label = os.path.dirname(name).rpartition("/")[2]
-        if not label or len(ids) > 1:
-            raise row_error(path, "line", number, f"got '{printable(line)}', expected CLASS/FILE and a number or none")
-        if ids and names is not None and names.get(ids[0]) != label:
-            expected = printable(names.get(ids[0], "no class"))
-            raise row_error(path, "line", number, f"got '{printable(line)}', expected {expected} for class {ids[0]}")
-        extra = {"class_id": ids[0]} if ids else {}
-        yield Item(number, video_path(name, template), labels=(label,), extra=extra)
+def _ucf101_item(names: dict[int, str] | None, template: Template, line: str) -> Iterator[Item]:
+    name, ids = split_line(line)
+    label = os.path.dirname(name).rpartition("/")[2]
+    if not label or len(ids) > 1:
+        raise UsageError(f"got '{printable(line)}', expected CLASS/FILE and a number or none")
+    if ids and names is not None and names.get(ids[0]) != label:
+        expected = printable(names.get(ids[0], "no class"))
+        raise UsageError(f"got '{printable(line)}', expected {expected} for class {ids[0]}")
+    yield Item(_video_path(name, template), labels=(label,), extra={"class_id": ids[0]} if ids else {})
 
 
 def _ucf101_classes(path: Path | None) -> dict[int, str] | None:
@@ -85,16 +80,13 @@ def split_line(line: str) -> tuple[str, list[int]]:
     return "".join(words[:stop]), list(map(int, numbers))
 
 
-def _split(path: Path, row: int, line: str) -> tuple[str, list[int]]:
-    try:
-        return split_line(line)
-    except UsageError as error:
-        raise row_error(path, "line", row, str(error)) from None
+def _template(options: ListOptions) -> Template:
+    return Template(options.video_template or "{path}", ("path", "stem"))
 
 
-def video_path(name: str, template: Template | None) -> str:
+def _video_path(name: str, template: Template) -> str:
     """Return the path of the file, from the path in the list."""
-    return name if template is None else template.path({"path": name, "stem": os.path.splitext(name)[0]})
+    return template.path({"path": name, "stem": os.path.splitext(name)[0]})
 
 
 def _beside(path: Path, name: str, options: ListOptions) -> Path | None:
@@ -118,31 +110,28 @@ def read_mmaction(path: Path, options: ListOptions) -> ItemList:
 
     Source: https://mmaction2.readthedocs.io/en/latest/user_guides/prepare_dataset.html. Raises as ``read_table`` does.
     """
-    open_for_reading(path).close()
-    classes = _beside(path, "", options) if options.classes is not None else None
+    classes = None if options.classes is None else _beside(path, "", options)
     names = None if classes is None else [name for _, name in text_lines(classes, CLASS_NAME)]
-    template = Template(options.video_template, ("path", "stem")) if options.video_template else None
-    return ItemList(path, path.parent, "line", {"num_frames": "int"}, partial(_mmaction_items, path, names, template))
+    parse = partial(_mmaction_item, names, _template(options), bool(options.video_template))
+    return ItemList(path, "line", {"num_frames": "int"}, partial(text_lines, path), parse)
 
 
-def _mmaction_items(path: Path, names: list[str] | None, template: Template | None) -> Iterator[Item]:
-    for number, line in text_lines(path):
-        name, ids = _split(path, number, line)
-        extra: dict[str, Any] = {}
-        if name.rpartition(".")[2].lower() not in VIDEO_SUFFIXES:
-            if template is None or not ids:
-                message = (
-                    f"got '{printable(line)}', expected a video and numbers. For a list of raw frames, give "
-                    "video_template (--video-template), such as '{path}.mp4'."
-                )
-                raise row_error(path, "line", number, message)
-            extra["num_frames"] = ids.pop(0)
-        try:
-            labels = tuple(str(class_id) if names is None else names[class_id] for class_id in ids)
-        except IndexError:
-            message = f"got class {max(ids)}, expected less than {len(names or ())}, the number of classes"
-            raise row_error(path, "line", number, message) from None
-        yield Item(number, video_path(name, template), labels=labels, extra=extra)
+def _mmaction_item(names: list[str] | None, template: Template, may_have_frames: bool, line: str) -> Iterator[Item]:
+    name, ids = split_line(line)
+    extra: dict[str, Any] = {}
+    if name.rpartition(".")[2].lower() not in VIDEO_SUFFIXES:
+        if not may_have_frames or not ids:
+            raise UsageError(
+                f"got '{printable(line)}', expected a video and numbers. For a list of raw frames, give video_template "
+                "(--video-template), such as '{path}.mp4'."
+            )
+        extra["num_frames"] = ids.pop(0)
+    try:
+        labels = tuple(str(class_id) if names is None else names[class_id] for class_id in ids)
+    except IndexError:
+        expected = f"expected less than {len(names or ())}, the number of classes"
+        raise UsageError(f"got class {max(ids)}, {expected}") from None
+    yield Item(_video_path(name, template), labels=labels, extra=extra)
 
 
 # Something-Something V2
@@ -157,41 +146,32 @@ def read_ssv2(path: Path, options: ListOptions) -> ItemList:
 
     Source: https://www.qualcomm.com/developer/software/something-something-v-2-dataset. Raises as ``read_table`` does.
     """
-    open_for_reading(path).close()
     ids = _ssv2_classes(_beside(path, "labels.json", options))
     template = Template(options.video_template or "{id}.webm", ("id",))
     columns = {"class_id": "int", "placeholders": "list[str]"}
-    return ItemList(path, path.parent, "record", columns, partial(_ssv2_items, path, ids, template))
+    return ItemList(path, "record", columns, partial(json_records, path), partial(_ssv2_item, ids, template))
 
 
-def _ssv2_items(path: Path, ids: dict[str, int] | None, template: Template) -> Iterator[Item]:
-    for number, row in json_records(path):
-        if not isinstance(row.get("id"), str | int):
-            columns = ", ".join(f"'{printable(name)}'" for name in row) or "none"
-            raise row_error(path, "record", number, f"got the members {columns}, expected 'id'")
-        label = str(row.pop("template", "")).replace("[", "").replace("]", "")
-        caption = str(row.pop("label", ""))
-        extra: dict[str, Any] = {name: row[name] for name in ("placeholders",) if name in row}
-        if ids is not None and label:
-            if label not in ids:
-                raise row_error(path, "record", number, f"got the template '{printable(label)}', expected a class")
-            extra["class_id"] = ids[label]
-        yield Item(
-            number,
-            template.path({"id": row["id"]}),
-            labels=(label,) if label else (),
-            captions=(caption,) if caption else (),
-            extra=extra,
-        )
+def _ssv2_item(ids: dict[str, int] | None, template: Template, row: Row) -> Iterator[Item]:
+    if not isinstance(row.get("id"), str | int):
+        columns = ", ".join(f"'{printable(name)}'" for name in row) or "none"
+        raise UsageError(f"got the members {columns}, expected 'id'")
+    label = str(row.get("template", "")).replace("[", "").replace("]", "")
+    extra: dict[str, Any] = {name: row[name] for name in ("placeholders",) if name in row}
+    if ids is not None and label:
+        if label not in ids:
+            raise UsageError(f"got the template '{printable(label)}', expected a class")
+        extra["class_id"] = ids[label]
+    caption = str(row.get("label", ""))
+    labels, captions = ((text,) if text else () for text in (label, caption))
+    yield Item(template.path(row), labels=labels, captions=captions, extra=extra)
 
 
 def _ssv2_classes(path: Path | None) -> dict[str, int] | None:
-    if path is None:
-        return None
     try:
-        return {str(name): int(number) for name, number in decode_json(small_text(path)).items()}
+        return None if path is None else {name: int(number) for name, number in json_object(path).items()}
     except UsageError:
         raise
-    except (ValueError, TypeError, AttributeError, OverflowError) as error:
+    except (ValueError, TypeError, OverflowError) as error:
         expected = "expected a JSON object of names and numbers of classes"
-        raise UsageError(f"'{printable(path)}': {expected} ({printable(str(error))})") from None
+        raise UsageError(f"'{printable(path or '')}': {expected} ({printable(str(error))})") from None

@@ -103,19 +103,15 @@ def _item_list(table: Table, columns: Mapping[str, str], template: str | None) -
     types = {name: table.types[name] for name in kept if table.types[name] != "str"}
     path_of: Callable[[Row], str]
     path_of = partial(_named_path, columns["path"]) if template is None else Template(template, table.types).path
+    label, caption = columns.get("label", ""), columns.get("caption", "")
+    bounds = [columns.get(side, "") for side in ("start", "end", *_FRAMES)]
 
-    def items() -> Iterator[Item]:
-        label, caption = columns.get("label", ""), columns.get("caption", "")
-        bounds = [columns.get(side, "") for side in ("start", "end", *_FRAMES)]
-        for number, row in table.rows():
-            try:
-                path, segment = path_of(row), segment_between(*map(row.get, bounds))
-            except UsageError as error:
-                raise table.error(number, str(error)) from None
-            extra = {name: table.value(name, row[name]) for name in kept if name in row}
-            yield Item(number, path, segment, labels_in(row.get(label)), texts(row.get(caption)), extra)
+    def parse(row: Row) -> Iterator[Item]:
+        path, segment = path_of(row), segment_between(*map(row.get, bounds))
+        extra = {name: table.value(name, row[name]) for name in kept if name in row}
+        yield Item(path, segment, labels_in(row.get(label)), texts(row.get(caption)), extra)
 
-    return ItemList(table.path, table.path.parent, table.unit, types, items)
+    return ItemList(table.path, table.unit, types, table.rows, parse)
 
 
 def _named_path(column: str, row: Row) -> str:

@@ -13,6 +13,7 @@ from chordcache.index.lists.columns import read_kinetics, read_table, read_webvi
 from chordcache.index.lists.items import ItemList, ListOptions
 from chordcache.index.lists.lerobot import read_lerobot
 from chordcache.index.lists.pairs import read_pairs
+from chordcache.index.lists.tables import open_for_reading
 
 
 @dataclass(frozen=True)
@@ -38,9 +39,16 @@ LIST_READERS: Mapping[str, ListFormat] = {
 }
 """Name of each format to its reader"""
 
+_FOLDERS = ("lerobot", "pairs")
+"""Formats of lists that are folders, not files"""
+
 
 def open_list(path: Path, name: str, options: ListOptions) -> ItemList:
-    """Open a list. Raises ``UsageError`` for an unknown format or an option that it does not use, and as readers do."""
+    """Open a list.
+
+    Raises ``UsageError`` for an unknown format or an option that it does not use, as readers do, and as
+    ``open_for_reading`` does.
+    """
     if name not in LIST_READERS:
         raise UsageError(f"format: got '{printable(name)}', expected one of {', '.join(LIST_READERS)}")
     for field in fields(options):
@@ -51,4 +59,6 @@ def open_list(path: Path, name: str, options: ListOptions) -> ItemList:
                 f"{field.name}: got '{printable(str(value))}' for a list of the format '{name}', "
                 f"expected it only for {', '.join(users)}"
             )
+    if name not in _FOLDERS:
+        open_for_reading(path).close()
     return LIST_READERS[name].read(path, options)

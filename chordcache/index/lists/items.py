@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -21,14 +21,14 @@ _NOTHING: Mapping[str, Any] = MappingProxyType({})
 class Item(NamedTuple):
     """One item of a list, as the list states it."""
 
-    row: int
-    """Number of its line or record, counted from 1"""
     path: str
     """Path of the file: absolute, or relative to the folder of the videos. ".*" at its end stands for any suffix"""
     segment: Segment | None = None
     labels: tuple[str, ...] = ()
     captions: tuple[str, ...] = ()
     extra: Mapping[str, Any] = _NOTHING
+    row: int = 0
+    """Number of its line or record, counted from 1, which ``ItemList`` sets"""
 
 
 @dataclass(frozen=True)
@@ -36,15 +36,29 @@ class ItemList:
     """A list of items, read as a stream each time that ``items`` is called."""
 
     path: Path
-    folder: Path
-    """Folder of the videos if the caller names none"""
     unit: str
     """Word for a row, for messages: "line" or "record" """
     columns: Mapping[str, str]
     """Extra column to its type, if it is not text"""
-    items: Callable[[], Iterator[Item]]
+    rows: Callable[[], Iterable[tuple[int, Any]]]
+    """Function that yields number and content of each row"""
+    parse: Callable[[Any], Iterable[Item]]
+    """Function that returns the items of a row. ``UsageError`` need not name the row"""
     has_captions: bool = False
     """True if each item should have a caption, so that those without one are named"""
+
+    @property
+    def folder(self) -> Path:
+        """Folder of the videos if the caller names none."""
+        return self.path if self.path.is_dir() else self.path.parent
+
+    def items(self) -> Iterator[Item]:
+        """Yield all items. Raises ``UsageError`` with the place of a mistake."""
+        for number, row in self.rows():
+            try:
+                yield from (item._replace(row=number) for item in self.parse(row))
+            except UsageError as error:
+                raise self.error(number, str(error)) from None
 
     def error(self, row: int, message: str) -> UsageError:
         """Return the error of a row."""

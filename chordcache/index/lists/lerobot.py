@@ -8,11 +8,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from chordcache.errors import NotFoundError, UsageError, printable
-from chordcache.index.encoding import small_text
-from chordcache.index.json_stream import decode_json
 from chordcache.index.lists.items import Item, ItemList, ListOptions, texts
 from chordcache.index.lists.parquet import open_parquet
-from chordcache.index.lists.tables import json_lines
+from chordcache.index.lists.tables import json_lines, json_object, row_error
 from chordcache.index.lists.templates import Template
 from chordcache.records import Segment
 
@@ -47,20 +45,20 @@ def read_lerobot(path: Path, _options: ListOptions) -> ItemList:
     if not cameras or not isinstance(info.get("video_path"), str):
         raise UsageError(f"'{printable(path)}': got a dataset without videos, expected features of the dtype 'video'")
     if version.startswith("v2"):
-        items = partial(_items_2, path, info, cameras, Template(info["video_path"], _FIELDS_2))
+        episodes = partial(_episodes_2, path, info, cameras, Template(info["video_path"], _FIELDS_2))
     elif version.startswith("v3"):
-        items = partial(_items_3, path, info, cameras, Template(info["video_path"], _FIELDS_3))
+        episodes = partial(_episodes_3, path, info, cameras, Template(info["video_path"], _FIELDS_3))
     else:
         raise UsageError(
             f"'{printable(path)}': got LeRobot version '{printable(version)}', expected v2.0, v2.1 or v3.0"
         )
-    return ItemList(path, path, "episode", _COLUMNS, items)
+    return ItemList(path, "episode", _COLUMNS, episodes, iter)
 
 
 def _info(path: Path) -> dict[str, Any]:
     try:
-        info = decode_json(small_text(path))
-        if not isinstance(info, dict) or not isinstance(info.get("features"), dict) or not float(info["fps"]) > 0:
+        info = json_object(path)
+        if not isinstance(info.get("features"), dict) or not float(info["fps"]) > 0:
             raise ValueError("it has no features or no fps")
     except (FileNotFoundError, NotADirectoryError):
         raise NotFoundError(f"no such file '{printable(path)}'; expected the folder of a LeRobot dataset") from None
@@ -77,7 +75,9 @@ def _extra(episode: int, camera: str, info: dict[str, Any]) -> dict[str, Any]:
     return {"episode_index": episode, "camera": camera, "fps": info["fps"]}
 
 
-def _items_2(path: Path, info: dict[str, Any], cameras: list[str], template: Template) -> Iterator[Item]:
+def _episodes_2(
+    path: Path, info: dict[str, Any], cameras: list[str], template: Template
+) -> Iterator[tuple[int, list[Item]]]:
     source = path / "meta" / "episodes.jsonl"
     for number, row in json_lines(source):
         try:
@@ -85,13 +85,16 @@ def _items_2(path: Path, info: dict[str, Any], cameras: list[str], template: Tem
             chunk = episode // int(info.get("chunks_size", 1000))
         except (KeyError, TypeError, ValueError, ZeroDivisionError, OverflowError):
             message = "expected a whole 'episode_index', and 'chunks_size' in info.json"
-            raise UsageError(f"'{printable(source)}', line {number}: {message}") from None
-        for camera in cameras:
-            file = template.path({"episode_chunk": chunk, "video_key": camera, "episode_index": episode})
-            yield Item(episode, file, captions=texts(row.get("tasks")), extra=_extra(episode, camera, info))
+            raise row_error(source, "line", number, message) from None
+        names = {"episode_chunk": chunk, "episode_index": episode}
+        files = [(camera, template.path({**names, "video_key": camera})) for camera in cameras]
+        tasks = texts(row.get("tasks"))
+        yield episode, [Item(file, captions=tasks, extra=_extra(episode, camera, info)) for camera, file in files]
 
 
-def _items_3(path: Path, info: dict[str, Any], cameras: list[str], template: Template) -> Iterator[Item]:
+def _episodes_3(
+    path: Path, info: dict[str, Any], cameras: list[str], template: Template
+) -> Iterator[tuple[int, list[Item]]]:
     sources = sorted((path / "meta" / "episodes").glob("*/*.parquet"))
     if not sources:
         raise NotFoundError(f"no episodes in '{printable(path / 'meta' / 'episodes')}'")
@@ -102,12 +105,14 @@ def _items_3(path: Path, info: dict[str, Any], cameras: list[str], template: Tem
         if missing := [name for name in needed if name not in types]:
             raise UsageError(f"'{printable(source)}': expected the column '{printable(missing[0])}'")
         for number, row in rows():
+            items = []
             for camera in cameras:
                 try:
-                    yield _item_3(row, camera, info, template, ends)
+                    items.append(_item_3(row, camera, info, template, ends))
                 except (KeyError, TypeError, ValueError, OverflowError) as error:
                     message = f"camera '{printable(camera)}': {printable(str(error))}"
-                    raise UsageError(f"'{printable(source)}', record {number}: {message}") from None
+                    raise row_error(source, "record", number, message) from None
+            yield int(row["episode_index"]), items
 
 
 def _video_columns(camera: str) -> list[str]:
@@ -135,7 +140,6 @@ def _item_3(
     first = last.frame + (0 if abs(gap) < 1 else round(gap))
     ends[path] = _End(first + length, (end, start + length / fps))
     return Item(
-        episode,
         path,
         Segment(start_frame=first, end_frame=first + length),
         captions=texts(row.get("tasks")),

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-import stat
 from collections.abc import Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,6 +12,9 @@ from chordcache.errors import UsageError, printable
 from chordcache.index.file_names import ListRoots
 from chordcache.index.walk import parse_roots
 from chordcache.storage.layout import path_problem
+
+NUM_EXAMPLES = 5
+"""Number of missing files, and of videos without a caption, that a summary names"""
 
 _ANY_SUFFIX = ".*"
 _SUFFIXES = (".mp4", ".mkv", ".webm", ".avi", ".mov")
@@ -25,9 +28,8 @@ class Place(NamedTuple):
     """Label of the root"""
     path: str
     """Path relative to the root"""
-    exists: bool
-    is_first: bool
-    """True if no earlier row named the file"""
+    real: str
+    """Real name of the file"""
 
 
 class OutsideError(UsageError):
@@ -47,35 +49,40 @@ class Locator(ListRoots):
             if corpus.names:
                 raise UsageError(f"videos: got the file '{printable(corpus.names[0])}', expected a folder")
         super().__init__(corpora[0].folder, {corpus.label: corpus.folder for corpus in corpora})
-        self._last: tuple[str, Place] | None = None
         self._suffixes: dict[int, str | None] = {}
         """Hash of root and path to the suffix that replaces ".*", or None if the file does not exist"""
+        self.missing: list[str] = []
+        """Relative paths of the first files that do not exist"""
+        self.find = lru_cache(16)(self._find)  # most lists name the segments of a file in a row
+        """Function of a path that returns the place of its file, or None if it does not exist. Raises ``UsageError`` if
+        the path is not a file name or lies outside of all roots"""
 
-    def find(self, path: str) -> Place:
-        """Return the place of a file.
-
-        Raises ``UsageError`` if the path is not a file name or lies outside of all roots.
-        """
-        if self._last is not None and self._last[0] == path:  # most lists name the segments of a file in a row
-            return self._last[1]
-        file = self._look_up(*self._checked_place(path))
-        self._last = (path, file._replace(is_first=False))
-        return file
-
-    def _look_up(self, root: str, inner: str) -> Place:
+    def _find(self, path: str) -> Place | None:
+        root, inner = place = self._checked_place(path)
         stem = inner.removesuffix(_ANY_SUFFIX)
-        key = hash((root, inner))
-        is_first = key not in self._suffixes
-        if is_first:
+        if hash(place) not in self._suffixes:
             suffixes = ("",) if stem == inner else _SUFFIXES
             start = os.path.join(self.roots[root], stem)
-            self._suffixes[key] = next((suffix for suffix in suffixes if _is_file(start + suffix)), None)
-        suffix = self._suffixes[key]
-        return Place(root, inner if suffix is None else stem + suffix, suffix is not None, is_first)
+            suffix = next((suffix for suffix in suffixes if os.path.isfile(start + suffix)), None)
+            self._suffixes[hash(place)] = suffix
+            if suffix is None and len(self.missing) < NUM_EXAMPLES:
+                self.missing.append(inner)
+        suffix = self._suffixes[hash(place)]
+        return (
+            None
+            if suffix is None
+            else Place(root, stem + suffix, self.real(os.path.join(self.roots[root], stem + suffix)))
+        )
 
-    def real_of(self, place: Place) -> str:
-        """Return the real name of a file that was found."""
-        return self.real(os.path.join(self.roots[place.root], place.path))
+    @property
+    def num_missing(self) -> int:
+        """Number of files so far that do not exist."""
+        return sum(suffix is None for suffix in self._suffixes.values())
+
+    @property
+    def num_files(self) -> int:
+        """Number of files so far that exist."""
+        return len(self._suffixes) - self.num_missing
 
     def _checked_place(self, path: str) -> tuple[str, str]:
         """Return the label of the root of a path, and the path relative to the root."""
@@ -89,10 +96,3 @@ class Locator(ListRoots):
                 "Give the folder that has it too: videos (--videos NAME=PATH)."
             )
         return place
-
-
-def _is_file(path: str) -> bool:
-    try:
-        return stat.S_ISREG(os.stat(path).st_mode)
-    except OSError:
-        return False

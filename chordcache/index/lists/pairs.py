@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 from chordcache.errors import NotFoundError, UsageError, printable
 from chordcache.index.column_types import add_kinds, settled
 from chordcache.index.encoding import small_text
-from chordcache.index.json_stream import decode_json
 from chordcache.index.lists.items import Item, ItemList, ListOptions, labels_in, texts
-from chordcache.index.lists.tables import as_text, check_width, members
+from chordcache.index.lists.tables import Row, as_text, check_width, json_object
 from chordcache.index.walk import VIDEO_SUFFIXES, iter_files
+
+T = TypeVar("T")
 
 _LABELS, _CAPTIONS = ("label", "labels"), ("caption", "captions", "text")
 """Members of a JSON file that are labels or captions. All others are extra columns"""
@@ -38,16 +39,16 @@ def read_pairs(path: Path, _options: ListOptions) -> ItemList:
         check_width(path, kinds)
     types = settled(kinds)
     columns = {name: kind for name, kind in types.items() if kind != "str"}
-    return ItemList(path, path, "video", columns, partial(_items, path, types), has_captions=True)
+    return ItemList(path, "video", columns, partial(_items, path, types), iter, has_captions=True)
 
 
-def _items(folder: Path, types: dict[str, str]) -> Iterator[Item]:
+def _items(folder: Path, types: dict[str, str]) -> Iterator[tuple[int, list[Item]]]:
     for number, name, stem in _videos(folder):
         caption, row = texts(_text_beside(folder, stem)), _members(folder, stem)
         labels = tuple(label for key in _LABELS for label in labels_in(row.get(key)))
         captions = tuple(text for key in _CAPTIONS for text in texts(row.get(key)))
         extra = {key: as_text(row[key]) if kind == "str" else row[key] for key, kind in types.items() if key in row}
-        yield Item(number, name, None, labels, tuple(dict.fromkeys((*caption, *captions))), extra)
+        yield number, [Item(name, None, labels, tuple(dict.fromkeys((*caption, *captions))), extra)]
 
 
 def _videos(folder: Path) -> Iterator[tuple[int, str, str]]:
@@ -60,28 +61,23 @@ def _videos(folder: Path) -> Iterator[tuple[int, str, str]]:
             yield number, file.path, stem
 
 
-def _text_beside(folder: Path, stem: str) -> str | None:
-    text = _read(folder / f"{stem}.txt")
-    if text is None and stem.startswith("videos/"):
-        text = _read(folder / f"labels/{stem.removeprefix('videos/')}.txt")
-    return text and text.strip()
+def _text_beside(folder: Path, stem: str) -> str:
+    for name in (stem, *([f"labels/{stem.removeprefix('videos/')}"] if stem.startswith("videos/") else ())):
+        text = _beside(small_text, folder / f"{name}.txt")
+        if text is not None:
+            return text.strip()
+    return ""
 
 
-def _read(path: Path) -> str | None:
-    """Return the text of a file, or None if it does not exist."""
+def _members(folder: Path, stem: str) -> Row:
+    return _beside(json_object, folder / f"{stem}.json") or {}
+
+
+def _beside(read: Callable[[Path], T], path: Path) -> T | None:
+    """Return the content of a file, or None if it does not exist."""
     try:
-        return small_text(path)
+        return read(path)
     except FileNotFoundError:
         return None
     except OSError as error:
         raise UsageError(f"'{printable(path)}': got a file that cannot be read ({error.strerror})") from None
-
-
-def _members(folder: Path, stem: str) -> dict[str, Any]:
-    """Return the members of the JSON file of a video, or none if it has no such file."""
-    path = folder / f"{stem}.json"
-    text = _read(path)
-    try:
-        return {} if text is None else members(decode_json(text))
-    except ValueError as error:
-        raise UsageError(f"'{printable(path)}': expected a JSON object ({printable(str(error))})") from None

@@ -21,7 +21,7 @@ from chordcache.config.bounds import MAX_ROW_BYTES, too_many_columns, whole_line
 from chordcache.errors import ChordcacheError, NotFoundError, UsageError, printable
 from chordcache.index.cells import text_of
 from chordcache.index.column_types import COLUMN_TYPES, add_kinds, extra_problem, settled
-from chordcache.index.encoding import HEAD_BYTES, check_narrow, text_problem
+from chordcache.index.encoding import HEAD_BYTES, check_narrow, small_text, text_problem
 from chordcache.index.json_stream import JsonStream, decode_json
 from chordcache.index.lists.parquet import open_parquet
 from chordcache.storage.readable import check_regular, readable
@@ -328,7 +328,7 @@ class CsvTable(Table):
 def json_records(path: Path) -> Iterator[tuple[int, Row]]:
     """Yield number and members of each object of a JSON array. Raises ``UsageError`` if the file is not one."""
     number = 0
-    with open(path, "rb") as file:
+    with open_for_reading(path) as file:
         stream = JsonStream(file)
         try:
             if stream.peek() != "[":
@@ -352,6 +352,15 @@ def json_lines(path: Path) -> Iterator[tuple[int, Row]]:
             raise
         except ValueError as error:
             raise row_error(path, "line", number, f"not JSON: {printable(str(error))}") from None
+
+
+def json_object(path: Path) -> Row:
+    """Return the members of the object in a small JSON file. Raises ``OSError``, or ``UsageError`` if it is not one."""
+    text = small_text(path)
+    try:
+        return members(decode_json(text))
+    except ValueError as error:
+        raise UsageError(f"'{printable(path)}': expected a JSON object ({printable(str(error))})") from None
 
 
 def members(value: Any) -> Row:

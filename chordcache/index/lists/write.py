@@ -6,13 +6,14 @@ import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 from types import MappingProxyType
 
 from chordcache.arguments import as_items
 from chordcache.config.bounds import MAX_PATH_CHARS, too_long
 from chordcache.engine.signals import stop_signals
-from chordcache.errors import NotFoundError, UsageError, printable
+from chordcache.errors import ChordcacheError, NotFoundError, UsageError, printable
 from chordcache.index.class_labels import NumberCheck
 from chordcache.index.column_types import extra_problem
 from chordcache.index.encoding import texts_problem
@@ -20,13 +21,10 @@ from chordcache.index.file_names import roots_note
 from chordcache.index.index_files import IndexWriter
 from chordcache.index.lists.formats import open_list
 from chordcache.index.lists.items import Item, ItemList, ListOptions
-from chordcache.index.lists.locate import Locator, OutsideError, Place
+from chordcache.index.lists.locate import NUM_EXAMPLES, Locator, OutsideError
 from chordcache.index.lists.tables import as_text
 from chordcache.records import VideoRecord
 from chordcache.storage import layout
-
-_NUM_EXAMPLES = 5
-"""Number of missing files, and of videos without a caption, that a summary names"""
 
 
 @dataclass(frozen=True)
@@ -121,23 +119,23 @@ class _Run:
     def __init__(
         self, listed: ItemList, locator: Locator, where: Mapping[str, str], notes: tuple[str, ...] = ()
     ) -> None:
-        self.listed, self.locator, self._where, self._notes = listed, locator, where, notes
+        self._listed, self._locator, self._where, self._notes = listed, locator, where, notes
         self._rows: dict[int, int] = {}
         """Hash of the file and the segment of each item to its row"""
         self._seen_values: dict[str, set[str]] = {name: set() for name in where}
         self._numbers = NumberCheck()
-        self._has_captions = self._has_bare = False
+        self._needs_captions = False
+        """True if an item has a caption, or neither a caption nor a label"""
         self._num_bare = 0
         """Items of a list of captions that have none"""
         self._bare: list[str] = []
-        self._num_merged = self._num_not_chosen = self._num_files = self._num_missing_files = 0
-        self._missing: list[str] = []
+        self._num_merged = self._num_not_chosen = 0
 
     def write(self, output: str | Path) -> ListSummary:
         """Write the index of all items."""
         started = time.monotonic()
         num_items = num_missing_items = 0
-        with IndexWriter(output, roots=self.locator.roots, level=None, columns=self.listed.columns) as writer:
+        with IndexWriter(output, roots=self._locator.roots, level=None, columns=self._listed.columns) as writer:
             for item in self._merged():
                 record = self._record(item)
                 if record is None:
@@ -146,13 +144,14 @@ class _Run:
                     writer.write(record)
                     self._count_remarks(item)
                     num_items += 1
-            self._check_counts(num_items, num_missing_items)
+            if not num_items:
+                raise self._nothing()
         return ListSummary(
             num_items=num_items,
-            num_files=self._num_files,
+            num_files=self._locator.num_files,
             num_missing_items=num_missing_items,
-            num_missing_files=self._num_missing_files,
-            missing_files=tuple(self._missing),
+            num_missing_files=self._locator.num_missing,
+            missing_files=tuple(self._locator.missing),
             num_merged=self._num_merged,
             num_not_chosen=self._num_not_chosen,
             elapsed_seconds=time.monotonic() - started,
@@ -162,42 +161,38 @@ class _Run:
     def _count_remarks(self, item: Item) -> None:
         """Count what a person should look at."""
         self._numbers.add(item.labels)
-        self._has_captions = self._has_captions or bool(item.captions)
-        if self.listed.has_captions and not item.captions:
-            self._num_bare += 1
-            if len(self._bare) < _NUM_EXAMPLES:
-                self._bare.append(item.path)
-            self._has_bare = self._has_bare or not item.labels
+        if self._listed.has_captions:
+            self._needs_captions = self._needs_captions or bool(item.captions) or not item.labels
+            if not item.captions:
+                self._num_bare += 1
+                self._bare += [item.path] if len(self._bare) < NUM_EXAMPLES else []
 
     def _notes_on_items(self) -> Iterator[str]:
         if self._numbers.problem:
             yield f"label: {self._numbers.problem}"
-        if self._num_bare and (self._has_captions or self._has_bare):
+        if self._num_bare and self._needs_captions:
             more = ", ..." if self._num_bare > len(self._bare) else ""
             yield f"{self._num_bare} videos have no caption: {', '.join(map(printable, self._bare))}{more}"
 
-    def _check_counts(self, num_items: int, num_missing_items: int) -> None:
-        """Raise if the index is empty."""
-        name = printable(self.listed.path)
-        if num_items:
-            return
-        if num_missing_items:
-            raise NotFoundError(
-                f"videos: got folders with none of the {self._num_missing_files} files of '{name}', such as "
-                f"'{printable(self._missing[0])}', expected the folder that the paths begin in. Give it with videos "
+    def _nothing(self) -> ChordcacheError:
+        """Return the error of an empty index."""
+        name, missing = printable(self._listed.path), self._locator.missing
+        if missing:
+            return NotFoundError(
+                f"videos: got folders with none of the {self._locator.num_missing} files of '{name}', such as "
+                f"'{printable(missing[0])}', expected the folder that the paths begin in. Give it with videos "
                 "(--videos), or the names with video_template (--video-template)."
             )
         if self._num_not_chosen:
             column, value = next(iter(self._where.items()))
-            wanted = f"where: got {printable(column)}={printable(value)}"
-            if not self._seen_values[column]:
-                raise UsageError(f"{wanted}, expected an extra column that the items have")
-            raise UsageError(f"{wanted}, expected one of {printable(', '.join(sorted(self._seen_values[column])))}")
-        raise UsageError(f"'{name}': got a list without items, expected at least one")
+            values = printable(", ".join(sorted(self._seen_values[column])))
+            expected = f"one of {values}" if values else "an extra column that the items have"
+            return UsageError(f"where: got {printable(column)}={printable(value)}, expected {expected}")
+        return UsageError(f"'{name}': got a list without items, expected at least one")
 
     def chosen(self) -> Iterator[Item]:
         """Yield the items that ``where`` does not leave out."""
-        for item in self.listed.items():
+        for item in self._listed.items():
             if self._where and not self._is_chosen(item):
                 self._num_not_chosen += 1
             else:
@@ -214,53 +209,37 @@ class _Run:
 
     def _merged(self) -> Iterator[Item]:
         """Yield the items. Rows of one item that follow each other are one item with all labels and captions."""
-        last: Item | None = None
-        for item in self.chosen():
-            if last is not None and last.segment == item.segment and self._is_same(last.path, item.path):
-                labels, captions = (
-                    tuple(dict.fromkeys((*old, *new)))
-                    for old, new in ((last.labels, item.labels), (last.captions, item.captions))
-                )
-                if (labels, captions) == (last.labels, last.captions) or last.extra != item.extra:
-                    raise self._duplicate(item, last.row)
-                last = last._replace(labels=labels, captions=captions)
+        for _, rows in groupby(self.chosen(), lambda item: (item.segment, self._locator.real(item.path))):
+            first, *others = rows
+            for item in others:
+                labels = tuple(dict.fromkeys(first.labels + item.labels))
+                captions = tuple(dict.fromkeys(first.captions + item.captions))
+                if (labels, captions) == (first.labels, first.captions) or item.extra != first.extra:
+                    raise self._duplicate(item, first.row)
+                first = first._replace(labels=labels, captions=captions)
                 self._num_merged += 1
-                continue
-            if last is not None:
-                yield last
-            last = item
-        if last is not None:
-            yield last
-
-    def _is_same(self, path: str, other: str) -> bool:
-        """Return whether two paths name one file."""
-        is_alike = path == other or os.path.basename(path) == os.path.basename(other)
-        return is_alike and (path == other or self.locator.real(path) == self.locator.real(other))
+            yield first
 
     def _record(self, item: Item) -> VideoRecord | None:
         """Return the record of an item, or None if its file does not exist."""
         if problem := too_long("path", item.path, MAX_PATH_CHARS):
-            raise self.listed.error(item.row, problem)
+            raise self._listed.error(item.row, problem)
         try:
-            file = self.locator.find(item.path)
+            place = self._locator.find(item.path)
         except UsageError as error:
-            raise type(error)(str(self.listed.error(item.row, str(error)))) from None
-        problem = texts_problem(item.labels, item.captions, item.extra) or extra_problem(
-            item.extra, self.listed.columns
-        )
-        if problem is not None:
-            raise self.listed.error(item.row, problem)
-        if not file.exists:
-            self._add_missing(file)
+            raise type(error)(str(self._listed.error(item.row, str(error)))) from None
+        problem = texts_problem(item.labels, item.captions, item.extra)
+        if problem := problem or extra_problem(item.extra, self._listed.columns):
+            raise self._listed.error(item.row, problem)
+        if place is None:
             return None
-        self._num_files += file.is_first
-        key = hash((self.locator.real_of(file), item.segment))
+        key = hash((place.real, item.segment))
         if key in self._rows:
             raise self._duplicate(item, self._rows[key])
         self._rows[key] = item.row
         return VideoRecord(
-            file.root,
-            file.path,
+            place.root,
+            place.path,
             segment=item.segment,
             label=item.labels[0] if len(item.labels) == 1 else None,
             labels=item.labels if len(item.labels) > 1 else (),
@@ -269,15 +248,10 @@ class _Run:
             extra=item.extra,
         )
 
-    def _add_missing(self, file: Place) -> None:
-        self._num_missing_files += file.is_first
-        if file.is_first and len(self._missing) < _NUM_EXAMPLES:
-            self._missing.append(file.path)
-
     def _duplicate(self, item: Item, first: int) -> UsageError:
         part = f" {item.segment}" if item.segment else ""
-        return self.listed.error(
+        return self._listed.error(
             item.row,
-            f"got '{printable(item.path)}'{part} twice, expected it once; {self.listed.unit} {first} has it too. "
+            f"got '{printable(item.path)}'{part} twice, expected it once; {self._listed.unit} {first} has it too. "
             "Rows with several captions or labels of one item follow each other, and their other columns are equal.",
         )
