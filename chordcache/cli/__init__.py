@@ -57,13 +57,6 @@ _SUMMARIES = {name: summary for commands in COMMANDS.values() for name, summary 
 _MAX_LETTERS = 4000
 """Number of letters of an error, which may quote a value of a file"""
 
-_PARAMETERS = {
-    "stall_seconds": "stall_timeout",
-    "file_seconds": "file_timeout",
-    "memory_bytes": "file_memory",
-}
-"""Python parameter to the parameter of the commands, if they have different names"""
-
 
 class _Commands(SuggestingGroup):
     """Group of commands that turns exceptions into one line and an exit code."""
@@ -131,7 +124,7 @@ class _Commands(SuggestingGroup):
         command = self.get_command(ctx, ctx.invoked_subcommand or "")
         name, colon, rest = message.partition(": ")
         for parameter in command.params if command else ():
-            if colon and parameter.name == _PARAMETERS.get(name, name):
+            if colon and parameter.name == name:
                 is_option = isinstance(parameter, click.Option)
                 name = max(parameter.opts, key=len) if is_option else parameter.human_readable_name.strip("[]")
                 return f"{name}: {rest}"

@@ -7,8 +7,8 @@ from typing import Any
 import click
 
 from chordcache.cli.commands import GroupedCommand
-from chordcache.cli.options import cache_argument, echo_json, json_option, roots_option
-from chordcache.cli.output import echo
+from chordcache.cli.options import cache_argument, json_option, roots_option
+from chordcache.cli.output import echo_result
 
 
 @click.command(cls=GroupedCommand)
@@ -39,7 +39,4 @@ def bench(cache: str, roots: Any, as_json: bool, **options: Any) -> None:
     from chordcache.tools import bench as tool  # not before: --help does not need what it loads
 
     result = tool.bench(cache, options=tool.BenchOptions(**options), roots=roots)
-    if as_json:
-        echo_json(result.to_json())
-    else:
-        echo(tool.as_text(result))
+    echo_result(result.to_json(), tool.as_text(result), as_json)

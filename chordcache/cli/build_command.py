@@ -16,8 +16,6 @@ from chordcache.cli.options import (
     CACHE_VARIABLE,
     build_settings_options,
     display_options,
-    echo_json,
-    echo_summary,
     engine_options,
     json_option,
     limits_options,
@@ -26,8 +24,9 @@ from chordcache.cli.options import (
     split_names,
     wait_option,
 )
-from chordcache.cli.output import echo
+from chordcache.cli.output import echo_result
 from chordcache.cli.values import FOLDER, PATH, Choice, variable_option
+from chordcache.engine.display import Display
 from chordcache.errors import printable
 
 if TYPE_CHECKING:
@@ -106,7 +105,7 @@ def build(
     max_failures: str | None,
     fail_fast: bool,
     as_json: bool,
-    quiet: bool,
+    display: Display,
     **arguments: Any,
 ) -> None:
     """Decode the videos of an index into a cache.
@@ -131,14 +130,11 @@ def build(
     if sample is not None and not dry_run:
         raise click.UsageError(f"--sample: got {sample} without --dry-run, expected both. Add --dry-run.")
     if dry_run:
-        display = arguments.pop("display")
         result = cc.dry_run(index, cache, options=options, sample=sample, progress=display, **arguments)
-        if as_json:
-            echo_json(dry_run_data(result))
-        else:
-            echo("\n".join(dry_run_lines(result, f" into {printable(result.plan.cache)}")))
+        text = "\n".join(dry_run_lines(result, f" into {printable(result.plan.cache)}"))
+        echo_result(dry_run_data(result), text, as_json)
         return
-    summary = cc.build(index, cache, options=options, progress=arguments.pop("display"), **arguments)
+    summary = cc.build(index, cache, options=options, progress=display, **arguments)
     line = (
         f"done {summary.num_done}, up to date {summary.num_up_to_date}, quarantined {summary.num_failed} of "
         f"{summary.num_inputs} in {summary.elapsed_seconds:.1f} s{skipped_frames(summary)}"
@@ -147,7 +143,8 @@ def build(
     if summary.num_unused_bytes:
         line += f"; {human_bytes(summary.num_unused_bytes)} are not used any more, 'chordcache gc' removes them"
     see = f"; see {printable(os.path.join(cache, 'quarantine.jsonl'))}" if summary.num_failed else ""
-    echo_summary(summary, line + see, as_json, quiet=quiet)
+    if as_json or display.progress:
+        echo_result(summary, line + see, as_json)
     click.get_current_context().exit(3 if summary.num_failed else 0)
 
 

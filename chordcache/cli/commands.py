@@ -21,7 +21,7 @@ OPTION_GROUPS: Mapping[str, tuple[str, ...]] = {
     "Clips": ("batch_size", "num_frames", "stride", "size"),
     "Measurement": ("workers", "step_ms", "seconds"),
     "When to stop": ("max_failures", "fail_fast"),
-    "Limits of one file": ("stall_timeout", "file_timeout", "file_memory", "retries"),
+    "Limits of one file": ("stall_seconds", "file_seconds", "memory_bytes", "retries"),
     "Processes": ("jobs", "engine", "address", "num_parts", "part", "scratch", "build.wait"),
     "Output": (
         "cache", "output", "dry_run", "build.sample", "as_json",

@@ -5,8 +5,8 @@ from __future__ import annotations
 import click
 
 from chordcache.cli.commands import SuggestingGroup
-from chordcache.cli.options import CONFIG_VARIABLE, echo_json, json_option
-from chordcache.cli.output import echo
+from chordcache.cli.options import CONFIG_VARIABLE, json_option
+from chordcache.cli.output import echo_result
 from chordcache.cli.values import CONFIG, variable_argument
 from chordcache.config.presets import preset_names, preset_summary
 
@@ -34,11 +34,7 @@ def list_presets(as_json: bool) -> None:
       chordcache config list
     """
     presets = {name: preset_summary(name) for name in preset_names()}
-    if as_json:
-        echo_json(presets)
-        return
-    for name, summary in presets.items():
-        echo(f"{name:12} {summary}")
+    echo_result(presets, "\n".join(f"{name:12} {summary}" for name, summary in presets.items()), as_json)
 
 
 @config.command()
@@ -58,7 +54,4 @@ def show(config: str | None, as_json: bool) -> None:
     from chordcache.config.yaml_files import config_to_yaml, load_config
 
     loaded = load_config(config)
-    if as_json:
-        echo_json({**config_to_json(loaded), "train": loaded.train})
-    else:
-        echo(config_to_yaml(loaded), nl=False)
+    echo_result({**config_to_json(loaded), "train": loaded.train}, config_to_yaml(loaded).rstrip("\n"), as_json)

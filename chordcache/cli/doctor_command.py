@@ -6,8 +6,8 @@ import dataclasses
 
 import click
 
-from chordcache.cli.options import echo_json, jobs_option, json_option
-from chordcache.cli.output import echo
+from chordcache.cli.options import jobs_option, json_option
+from chordcache.cli.output import echo_result
 from chordcache.cli.values import FOLDER
 from chordcache.errors import printable
 from chordcache.tools.doctor import diagnose
@@ -30,10 +30,9 @@ def doctor(path: str, jobs: int | None, as_json: bool) -> None:
       chordcache doctor /data/cache
     """
     findings = diagnose(path, jobs=jobs)
-    if as_json:
-        echo_json([dataclasses.asdict(finding) for finding in findings])
-        return
+    lines = []
     for finding in findings:
-        echo(f"{finding.severity:8} {finding.name:12} {printable(finding.what)}")
+        lines.append(f"{finding.severity:8} {finding.name:12} {printable(finding.what)}")
         if finding.severity != "ok":
-            echo(f"{'':21} {printable(finding.why)}\n{'':21} run: {printable(finding.action)}")
+            lines += [f"{'':21} {printable(finding.why)}", f"{'':21} run: {printable(finding.action)}"]
+    echo_result([dataclasses.asdict(finding) for finding in findings], "\n".join(lines), as_json)

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from chordcache.cli.options import echo_json, json_option
-from chordcache.cli.output import echo
+from chordcache.cli.options import json_option
+from chordcache.cli.output import echo_result
 from chordcache.errors import printable
 
 if TYPE_CHECKING:  # --help does not need what it loads
@@ -30,11 +30,8 @@ def extractors(as_json: bool) -> None:
     from chordcache.features.descriptions import describe_extractors  # the import is not for --help
 
     descriptions = describe_extractors()
-    if as_json:
-        echo_json([{**dataclasses.asdict(extractor), "parameters": _plain(extractor)} for extractor in descriptions])
-        return
-    for extractor in descriptions:
-        echo("\n".join(_lines(extractor)))
+    data = [{**dataclasses.asdict(extractor), "parameters": _plain(extractor)} for extractor in descriptions]
+    echo_result(data, "\n".join(line for extractor in descriptions for line in _lines(extractor)), as_json)
 
 
 def _lines(facts: ExtractorFacts) -> list[str]:

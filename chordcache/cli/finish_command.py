@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 from typing import TYPE_CHECKING
 
 import click
 
-from chordcache.cli.options import cache_argument, echo_json, json_option, skipped_frames
-from chordcache.cli.output import echo
+from chordcache.cli.options import cache_argument, json_option, skipped_frames
+from chordcache.cli.output import echo_result
 from chordcache.errors import printable
 
 if TYPE_CHECKING:  # --help does not need what it loads
@@ -38,10 +37,7 @@ def finish(cache: str, is_packed: bool, as_json: bool) -> None:
     report = pipeline.finish(cache)
     if is_packed and not report.missing:
         pack(cache, progress=True)
-    if as_json:
-        echo_json(dataclasses.asdict(report))
-    else:
-        echo(_line(report, cache))
+    echo_result(report, _line(report, cache), as_json)
     failed = report.summary.num_failed if report.summary else 0
     click.get_current_context().exit(6 if report.missing else 3 if failed else 0)
 

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import click
 
 import chordcache as cc
-from chordcache.cli.options import cache_argument, echo_json, json_option
-from chordcache.cli.output import echo
+from chordcache.cli.options import cache_argument, json_option
+from chordcache.cli.output import echo, echo_result
 from chordcache.errors import UsageError, printable
 
 
@@ -39,13 +39,9 @@ def gc(cache: str, dry_run: bool, yes: bool, as_json: bool) -> None:
     if is_removed:
         files = cc.collect_garbage(cache, only=files)
     kept = kept_orphans(cache)
-    if as_json:
-        kept_files = [orphan.file for orphan in kept]
-        echo_json({"files": files, "num_removed": len(files) if is_removed else 0, "kept": kept_files})
-    elif is_removed:
-        echo(f"removed {len(files)} files")
-    elif not files and not kept:
-        echo("nothing to remove")
+    data = {"files": files, "num_removed": len(files) if is_removed else 0, "kept": [orphan.file for orphan in kept]}
+    if as_json or is_removed or not (files or kept):
+        echo_result(data, f"removed {len(files)} files" if is_removed else "nothing to remove", as_json)
     for orphan in kept:
         echo(f"chordcache gc: left {orphan}", err=True)
     if kept:

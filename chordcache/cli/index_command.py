@@ -9,8 +9,8 @@ import click
 
 from chordcache.choices import LIST_FORMATS
 from chordcache.cli.commands import GroupedCommand
-from chordcache.cli.options import echo_json, json_option, pairs_of
-from chordcache.cli.output import echo
+from chordcache.cli.options import json_option, pairs_of
+from chordcache.cli.output import echo, echo_result
 from chordcache.cli.values import NAMED_FOLDER, PATH, Choice
 from chordcache.errors import printable
 
@@ -67,10 +67,8 @@ def index(source: str, output: str, as_json: bool, **arguments: Any) -> None:
         echo(f"chordcache index: {printable(note)}", err=True)
     if summary.num_missing_files:
         echo(f"chordcache index: warning: {_missing(summary)}", err=True)
-    if as_json:
-        echo_json({name: value for name, value in dataclasses.asdict(summary).items() if name != "notes"})
-    else:
-        echo(_line(summary, output))
+    data = {name: value for name, value in dataclasses.asdict(summary).items() if name != "notes"}
+    echo_result(data, _line(summary, output), as_json)
     click.get_current_context().exit(3 if summary.num_missing_items else 0)
 
 

@@ -11,8 +11,8 @@ import click
 
 import chordcache as cc
 from chordcache.amounts import first_few, human_bytes, shortened
-from chordcache.cli.options import cache_argument, echo_json, json_option
-from chordcache.cli.output import echo
+from chordcache.cli.options import cache_argument, json_option
+from chordcache.cli.output import echo_result
 from chordcache.cli.values import KEY, PATH
 from chordcache.errors import UsageError, printable
 
@@ -47,10 +47,7 @@ def info(path: str, video: str | None, problems: bool, as_json: bool) -> None:
     if problems:
         raise UsageError("--problems: got it with KEY, expected one of them")
     facts = cc.summarize(path) if video is None else _video(path, video)
-    if as_json:
-        echo_json(facts)
-    else:
-        echo("\n".join(_summary_lines(facts) if video is None else _video_lines(facts)))
+    echo_result(facts, "\n".join(_summary_lines(facts) if video is None else _video_lines(facts)), as_json)
 
 
 def _video(path: str, video: str) -> dict[str, Any]:
@@ -73,12 +70,9 @@ def _problems(path: str, as_json: bool) -> None:
     from chordcache.look.problems import iter_problems  # the import is not for --help
 
     problems = list(iter_problems(path))
-    if as_json:
-        echo_json([dataclasses.asdict(problem) for problem in problems])
-        return
-    for problem in problems:
-        echo("\n".join(_problem_lines(problem)))
-    echo(f"{len(problems):,} problem{'s' * (len(problems) != 1)}")
+    lines = [line for problem in problems for line in _problem_lines(problem)]
+    lines.append(f"{len(problems):,} problem{'s' * (len(problems) != 1)}")
+    echo_result([dataclasses.asdict(problem) for problem in problems], "\n".join(lines), as_json)
 
 
 def _summary_lines(facts: Mapping[str, Any]) -> Iterator[str]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import click
 
 import chordcache as cc
-from chordcache.cli.options import echo_summary, json_option
+from chordcache.cli.options import json_option
+from chordcache.cli.output import echo_result
 from chordcache.cli.values import FOLDER
 
 
@@ -33,4 +34,4 @@ def merge(caches: tuple[str, ...], output: str, is_packed: bool, as_json: bool) 
         f"merged {summary.num_done}, up to date {summary.num_up_to_date}, quarantined {summary.num_failed} of "
         f"{summary.num_inputs} in {summary.elapsed_seconds:.1f} s"
     )
-    echo_summary(summary, line, as_json)
+    echo_result(summary, line, as_json)

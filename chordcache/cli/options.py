@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
+import inspect
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import click
 
-from chordcache.cli.output import echo, json_text
 from chordcache.cli.values import CONFIG, FEATURES, FOLDER, NAMED_FOLDER, TIER, variable_argument, variable_option
 from chordcache.engine.choice import ENGINES, Engine
 from chordcache.engine.display import Display
@@ -22,41 +21,39 @@ if TYPE_CHECKING:  # --help does not need what they load
     from chordcache.records import RunSummary
 
 Function = TypeVar("Function", bound=Callable[..., Any])
+Decorator: TypeAlias = Callable[[Any], Any]
 
 CACHE_VARIABLE = "CHORDCACHE_CACHE"
 CONFIG_VARIABLE = "CHORDCACHE_CONFIG"
 """Environment variables of the two paths that most commands take"""
 
 
-_LIMITS = (
-    click.option(
-        "--stall-timeout", type=float, default=Limits.stall_seconds, show_default=True, metavar="SECONDS",
-        help="Skip a file after this long without progress.", **variable_option("CHORDCACHE_STALL_TIMEOUT"),
-    ),
-    click.option(
-        "--file-timeout", type=float, metavar="SECONDS",
-        help="Skip a file that takes longer than this; 0 turns it off.  [default: 300, more for large and long files]",
-        **variable_option("CHORDCACHE_FILE_TIMEOUT"),
-    ),
-    click.option(
-        "--file-memory", type=int, default=(Limits.memory_bytes or 0) >> 20, show_default=True, metavar="MIB",
-        help="Skip a file that needs more memory than this.", **variable_option("CHORDCACHE_FILE_MEMORY"),
-    ),
-    click.option(
-        "--retries", type=int, default=Limits.retries, show_default=True, metavar="N",
-        help="Number of further attempts if a file failed because of time, memory or a disk.",
-    ),
-)  # fmt: skip
-"""Options for ``Limits``, which checks the bounds of their values."""
+def _together(*options: Decorator) -> Decorator:
+    """Return the decorator that adds several options."""
+    return lambda function: functools.reduce(lambda command, option: option(command), reversed(options), function)
 
 
-def config_option(text: str) -> Callable[[Function], Function]:
+def config_option(text: str) -> Decorator:
     """Return the decorator that adds ``-c``, with this help."""
     variable = variable_option(CONFIG_VARIABLE)
     return click.option("-c", "--config", type=CONFIG, metavar="NAME|FILE", help=text, **variable)
 
 
-_BUILD_SETTINGS = (
+def _as_one(name: str, make: Callable[..., Any], *options: Decorator) -> Decorator:
+    """Return the decorator that adds options, and passes on one argument: what ``make`` returns for their values."""
+
+    def decorate(function: Callable[..., Any]) -> Any:
+        @functools.wraps(function)
+        def with_one(*args: Any, **values: Any) -> Any:
+            one = make(**{parameter: values.pop(parameter) for parameter in inspect.signature(make).parameters})
+            return function(*args, **{name: one}, **values)
+
+        return _together(*options)(with_one)
+
+    return decorate
+
+
+build_settings_options = _together(
     click.option(
         "--tier", "tiers", type=TIER, multiple=True, metavar="lmdb|npz|hdf5",
         callback=lambda _ctx, _param, value: value or None,
@@ -71,33 +68,6 @@ _BUILD_SETTINGS = (
         "Preset, such as flow, or YAML file. It changes only the settings that it names. See 'chordcache config'."
     ),
 )  # fmt: skip
-"""Options for what a build makes."""
-
-
-_ENGINE = (
-    click.option(
-        "--engine", type=click.Choice(ENGINES), default=Engine.name, show_default=True,
-        help="Processes that do the work: those of this machine, or this process itself. dask and ray start parts on "
-        "the nodes of a cluster that runs already.",
-    ),
-    click.option("--address", metavar="HOST:PORT", help="Scheduler of Dask or head of Ray, for --engine dask or ray."),
-    click.option(
-        "--parts", "num_parts", type=int, metavar="N",
-        help="Number of parts that the nodes build.  [default: 16 for each node, or fewer]",
-    ),
-)  # fmt: skip
-"""Options for ``Engine``."""
-
-
-def _with_options(function: Any, options: Sequence[Callable[[Any], Any]]) -> Any:
-    for option in reversed(options):
-        function = option(function)
-    return function
-
-
-def build_settings_options(function: Function) -> Function:
-    """Add ``--tier``, ``--features`` and ``-c``."""
-    return cast(Function, _with_options(function, _BUILD_SETTINGS))
 
 
 def cache_argument(name: str = "cache", **arguments: Any) -> Callable[[Function], Function]:
@@ -135,47 +105,60 @@ wait_option = click.option(
 )
 
 
-def engine_options(function: Function) -> Function:
-    """Add ``-j``, ``--engine``, ``--address`` and ``--parts``, passed on as ``jobs``."""
-
-    @functools.wraps(function)
-    def with_engine(
-        *args: Any, jobs: int | None, engine: str, address: str | None, num_parts: int | None, **options: Any
-    ) -> Any:
-        return function(*args, jobs=Engine(engine, address, jobs, num_parts), **options)
-
-    return cast(Function, _with_options(with_engine, (*_ENGINE, jobs_option)))
-
-
-def limits_options(function: Function) -> Function:
-    """Add ``--stall-timeout``, ``--file-timeout``, ``--file-memory`` and ``--retries``, passed on as ``limits``."""
-
-    @functools.wraps(function)
-    def with_limits(
-        *args: Any, stall_timeout: float, file_timeout: float | None, file_memory: int, retries: int, **options: Any
-    ) -> Any:
-        return function(*args, limits=Limits(stall_timeout, file_timeout, file_memory << 20, retries), **options)
-
-    return cast(Function, _with_options(with_limits, _LIMITS))
+engine_options = _as_one(
+    "jobs",
+    lambda engine, address, jobs, num_parts: Engine(engine, address, jobs, num_parts),
+    click.option(
+        "--engine", type=click.Choice(ENGINES), default=Engine.name, show_default=True,
+        help="Processes that do the work: those of this machine, or this process itself. dask and ray start parts on "
+        "the nodes of a cluster that runs already.",
+    ),
+    click.option("--address", metavar="HOST:PORT", help="Scheduler of Dask or head of Ray, for --engine dask or ray."),
+    click.option(
+        "--parts", "num_parts", type=int, metavar="N",
+        help="Number of parts that the nodes build.  [default: 16 for each node, or fewer]",
+    ),
+    jobs_option,
+)  # fmt: skip
 
 
-_DISPLAY = (
+limits_options = _as_one(
+    "limits",
+    Limits,
+    click.option(
+        "--stall-timeout", "stall_seconds", type=float, default=Limits.stall_seconds, show_default=True,
+        metavar="SECONDS", help="Skip a file after this long without progress.",
+        **variable_option("CHORDCACHE_STALL_TIMEOUT"),
+    ),
+    click.option(
+        "--file-timeout", "file_seconds", type=float, metavar="SECONDS",
+        help="Skip a file that takes longer than this; 0 turns it off.  [default: 300, more for large and long files]",
+        **variable_option("CHORDCACHE_FILE_TIMEOUT"),
+    ),
+    click.option(
+        "--file-memory", "memory_bytes", type=int, default=(Limits.memory_bytes or 0) >> 20, show_default=True,
+        metavar="MIB", callback=lambda _ctx, _param, value: value << 20,
+        help="Skip a file that needs more memory than this.", **variable_option("CHORDCACHE_FILE_MEMORY"),
+    ),
+    click.option(
+        "--retries", type=int, default=Limits.retries, show_default=True, metavar="N",
+        help="Number of further attempts if a file failed because of time, memory or a disk.",
+    ),
+)  # fmt: skip
+
+
+def _display(quiet: bool, verbose: bool) -> Display:
+    if quiet and verbose:
+        raise UsageError("--quiet: got --verbose too, expected one of the two. Leave one out.")
+    return Display(progress=not quiet, verbose=verbose)
+
+
+display_options = _as_one(
+    "display",
+    _display,
     click.option("-q", "--quiet", is_flag=True, help="Print no progress and no summary, but failures and errors."),
     click.option("-v", "--verbose", is_flag=True, help="Name each failure with its cause as it happens."),
-)  # fmt: skip
-"""Options for ``Display``."""
-
-
-def display_options(function: Function) -> Function:
-    """Add ``-q`` and ``-v``, passed on as ``display`` and ``quiet``."""
-
-    @functools.wraps(function)
-    def with_display(*args: Any, quiet: bool, verbose: bool, **options: Any) -> Any:
-        if quiet and verbose:
-            raise UsageError("--quiet: got --verbose too, expected one of the two. Leave one out.")
-        return function(*args, display=Display(progress=not quiet, verbose=verbose), quiet=quiet, **options)
-
-    return cast(Function, _with_options(with_display, _DISPLAY))
+)
 
 
 def pairs_of(form: str) -> Callable[[click.Context, click.Parameter, Sequence[str]], Mapping[str, str]]:
@@ -212,20 +195,7 @@ def split_names(value: str | None) -> Sequence[str] | None:
     return None if value is None else [name.strip() for name in value.split(",") if name.strip()]
 
 
-def echo_json(data: Any) -> None:
-    """Print a result as JSON."""
-    echo(json_text(data, indent=2))
-
-
 def skipped_frames(summary: RunSummary) -> str:
     """Return the part of a summary about frames at the start of streams that cannot be decoded."""
     num_skipped = summary.num_frames_skipped
     return f", {num_skipped} frame{'s' * (num_skipped != 1)} before a first keyframe skipped" if num_skipped else ""
-
-
-def echo_summary(summary: RunSummary, line: str, as_json: bool, *, quiet: bool = False) -> None:
-    """Print what a run did: JSON or, unless ``quiet``, one line on standard output."""
-    if as_json:
-        echo_json(dataclasses.asdict(summary))
-    elif not quiet:
-        echo(line)

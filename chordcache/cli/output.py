@@ -9,6 +9,7 @@ import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from typing import Any
 
 import click
@@ -27,6 +28,13 @@ def echo(text: str, *, err: bool = False, nl: bool = True) -> None:
 def json_text(data: Any, *, indent: int | None = None) -> str:
     """Return data as JSON in printable ASCII."""
     return json.dumps(data, indent=indent, allow_nan=False).replace("\x7f", "\\u007f")
+
+
+def echo_result(data: Any, text: str, as_json: bool) -> None:
+    """Print a result: the data or the dataclass as JSON, or else its text."""
+    if as_json:
+        text = json_text(data if isinstance(data, dict | list) else asdict(data), indent=2)
+    echo(text)
 
 
 def lost_output(error: OSError) -> str | None:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 import click
 
 from chordcache.amounts import human_bytes
-from chordcache.cli.options import cache_argument, echo_json, json_option, size_option
-from chordcache.cli.output import echo
+from chordcache.cli.options import cache_argument, json_option, size_option
+from chordcache.cli.output import echo_result
 from chordcache.errors import printable
 
 if TYPE_CHECKING:  # --help does not need what it loads
@@ -37,13 +36,10 @@ def pack(cache: str, size: float, as_json: bool) -> None:
     from chordcache.building import pack as packing  # --help does not need it
 
     summary = packing.pack(cache, size=int(size), progress=True)
-    if as_json:
-        echo_json(asdict(summary))
-    else:
-        echo(packed_line(summary, cache))
+    echo_result(summary, _line(summary, cache), as_json)
 
 
-def packed_line(summary: PackSummary, cache: str) -> str:
+def _line(summary: PackSummary, cache: str) -> str:
     """Return the result of packing in words."""
     if not summary.num_packs:
         return "nothing to pack"

@@ -14,14 +14,13 @@ from chordcache.cli.commands import GroupedCommand
 from chordcache.cli.dry_run_output import dry_run_data, dry_run_lines, range_text
 from chordcache.cli.options import (
     build_settings_options,
-    echo_json,
     jobs_option,
     json_option,
     limits_options,
     roots_option,
     size_option,
 )
-from chordcache.cli.output import echo
+from chordcache.cli.output import echo_result
 from chordcache.cli.values import PATH, Choice
 
 if TYPE_CHECKING:  # --help does not need what they load
@@ -62,11 +61,9 @@ def plan(index: str, sample: int, as_json: bool, **arguments: Any) -> None:
     budget = Budget(arguments.pop("budget_bytes"), arguments.pop("budget_hours"))
     result = plan_build(index, sample=sample, budget=budget, options=options, progress=True, **arguments)
     exit_code = 0 if result.fits else 7
-    if as_json:
-        verdict = {"fits": result.fits, "alternatives": [asdict(other) for other in result.alternatives]}
-        echo_json({**dry_run_data(result.dry_run), "cache": None, **verdict, "exit_code": exit_code})
-    else:
-        echo("\n".join(dry_run_lines(result.dry_run) + _verdict(result, budget)))
+    verdict = {"fits": result.fits, "alternatives": [asdict(other) for other in result.alternatives]}
+    data = {**dry_run_data(result.dry_run), "cache": None, **verdict, "exit_code": exit_code}
+    echo_result(data, "\n".join(dry_run_lines(result.dry_run) + _verdict(result, budget)), as_json)
     click.get_current_context().exit(exit_code)
 
 

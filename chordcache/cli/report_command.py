@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import TYPE_CHECKING, Any
 
 import click
 
 import chordcache as cc
-from chordcache.cli.options import cache_argument, echo_json, json_option
-from chordcache.cli.output import echo
+from chordcache.cli.options import cache_argument, json_option
+from chordcache.cli.output import echo_result
 from chordcache.cli.values import PATH
 from chordcache.errors import printable
 
@@ -35,16 +34,13 @@ def report(path: str, as_json: bool, **options: Any) -> None:
       chordcache report cache -o report.html
     """
     result = cc.report(path, progress=True, **options)
-    if as_json:
-        echo_json(dataclasses.asdict(result))
-    else:
-        _echo(result)
+    echo_result(result, _line(result), as_json)
 
 
-def _echo(result: ReportResult) -> None:
+def _line(result: ReportResult) -> str:
     shown = "" if result.num_shown == result.num_videos else f"{result.num_shown:,} of "
     pictures = "" if result.has_pictures else ", no pictures"
-    echo(
+    return (
         f"{printable(result.path)}: {shown}{result.num_videos:,} videos{pictures}, "
         f"{result.num_bytes / 1e6:.1f} MB; {result.num_failures:,} failures, {result.num_findings:,} findings"
     )

@@ -11,13 +11,12 @@ from chordcache.choices import SCAN_LEVELS
 from chordcache.cli.commands import GroupedCommand
 from chordcache.cli.options import (
     display_options,
-    echo_summary,
     jobs_option,
     json_option,
     limits_options,
     skipped_frames,
 )
-from chordcache.cli.output import echo
+from chordcache.cli.output import echo, echo_result
 from chordcache.cli.values import PATH, Choice, words
 from chordcache.engine.display import Display
 from chordcache.errors import printable
@@ -44,7 +43,7 @@ from chordcache.errors import printable
 @limits_options
 @display_options
 @json_option
-def scan(roots: tuple[str, ...], output: str, as_json: bool, quiet: bool, display: Display, **options: Any) -> None:
+def scan(roots: tuple[str, ...], output: str, as_json: bool, display: Display, **options: Any) -> None:
     """Find all videos in folders and write an index.
 
     ROOT is a folder or a file. NAME=PATH gives it another name than that of the folder. A second scan with the same
@@ -66,5 +65,6 @@ def scan(roots: tuple[str, ...], output: str, as_json: bool, quiet: bool, displa
         f"{len(result)} videos in {summary.elapsed_seconds:.1f} s, {skipped}; "
         f"see {printable(output)}"
     )
-    echo_summary(summary, line, as_json, quiet=quiet)
+    if as_json or display.progress:
+        echo_result(summary, line, as_json)
     click.get_current_context().exit(3 if summary.num_failed else 0)

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from chordcache.cli.options import echo_json, json_option
-from chordcache.cli.output import echo
+from chordcache.cli.options import json_option
+from chordcache.cli.output import echo_result
 from chordcache.cli.values import KEY, PATH
 from chordcache.errors import DamageError, UsageError, printable
 
@@ -33,11 +33,8 @@ def show(cache: str, video: str, output: str | None, as_json: bool, **view: floa
       chordcache show cache bikes -o sheet.png
     """
     target, sheet = _draw(cache, video, output, view)
-    if as_json:
-        facts = {"key": sheet.key, "drawn": list(sheet.rows), "absent": sheet.absent, "damage": sheet.damage}
-        echo_json({"path": str(target), **facts})
-    else:
-        echo(printable(target))
+    facts = {"key": sheet.key, "drawn": list(sheet.rows), "absent": sheet.absent, "damage": sheet.damage}
+    echo_result({"path": str(target), **facts}, printable(target), as_json)
     if sheet.damage:
         raise DamageError("; ".join(f"{name}: {message}" for name, message in sheet.damage.items()))
 

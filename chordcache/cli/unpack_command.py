@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
-
 import click
 
 from chordcache.amounts import human_bytes
-from chordcache.cli.options import cache_argument, echo_json, json_option
-from chordcache.cli.output import echo
+from chordcache.cli.options import cache_argument, json_option
+from chordcache.cli.output import echo_result
 from chordcache.errors import printable
 
 
@@ -26,12 +24,6 @@ def unpack(cache: str, as_json: bool) -> None:
     from chordcache.building import pack as packing  # --help does not need it
 
     summary = packing.unpack(cache, progress=True)
-    if as_json:
-        echo_json(asdict(summary))
-    elif not summary.num_videos:
-        echo("nothing to unpack")
-    else:
-        echo(
-            f"unpacked {summary.num_videos} videos, {human_bytes(summary.num_bytes)}; 'chordcache gc "
-            f"{printable(cache)}' removes the packs"
-        )
+    unpacked = f"unpacked {summary.num_videos} videos, {human_bytes(summary.num_bytes)}"
+    removal = f"'chordcache gc {printable(cache)}' removes the packs"
+    echo_result(summary, f"{unpacked}; {removal}" if summary.num_videos else "nothing to unpack", as_json)

@@ -14,14 +14,13 @@ from chordcache.cli.options import (
     cache_argument,
     config_option,
     display_options,
-    echo_json,
     jobs_option,
     json_option,
     limits_options,
     roots_option,
     wait_option,
 )
-from chordcache.cli.output import echo
+from chordcache.cli.output import echo, json_text
 from chordcache.engine.display import Display
 from chordcache.engine.limits import Limits
 from chordcache.errors import UsageError, printable
@@ -63,7 +62,6 @@ def verify(
     wait: bool,
     limits: Limits,
     as_json: bool,
-    quiet: bool,
     display: Display,
     **options: Any,
 ) -> None:
@@ -93,10 +91,10 @@ def verify(
     if repair and not dry_run and report.exit_code == cc.DamageError.exit_code:
         how = {name: options[name] for name in ("jobs", "roots", "config")} | {"wait": wait, "limits": limits}
         summary = cc.repair(cache, report.damage, progress=display, **how)
-        if not quiet:
+        if display.progress:
             _echo_repaired(summary, cache)
         report = check()
-    _echo(report, as_json, quiet)
+    _echo(report, as_json, display.progress)
     click.get_current_context().exit(report.exit_code)
 
 
@@ -107,16 +105,16 @@ def _echo_repaired(summary: RunSummary, cache: str) -> None:
     echo(f"chordcache verify: {built}{restored}{see}", err=True)
 
 
-def _echo(report: VerifyReport, as_json: bool, quiet: bool) -> None:
+def _echo(report: VerifyReport, as_json: bool, has_summary: bool) -> None:
     if as_json:
         data = dataclasses.asdict(report)
-        echo_json(data if report.part else data["damage"])
+        echo(json_text(data if report.part else data["damage"], indent=2))
         return
     for note in report.notes:
         echo(f"chordcache verify: note: {note}", err=True)
     for finding in report.damage:
         echo(f"{finding.kind}: {finding}")
-    if not quiet:
+    if has_summary:
         part = f" in part {report.part}" if report.part else ""
         what = f"{len(report.damage)} findings" if report.damage else f"sound: {report.num_videos} videos"
         echo(what + part)
