@@ -5,15 +5,18 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import av
 
 import chordcache as cc
-from chordcache.tools.bench.rounds import spread_of, timed_in_turn
+from chordcache.tools.bench.rounds import in_turn, spread_of
+
+Name = TypeVar("Name")
 
 GOP_FRAMES, FPS = 250, 25
 """Length of a group of pictures, and frames per second, of the videos of ``encode_loop``"""
@@ -24,6 +27,22 @@ subprocess.run(sys.argv[1:], check=True, stdout=subprocess.DEVNULL)
 print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss // 1024)
 """
 """Runs a command and prints the peak memory of the largest process below it, in MiB."""
+
+
+def seconds(function: Callable[[], object], clock: Callable[[], float] = time.perf_counter) -> float:
+    """Return the time of one call, by default on the clock, [seconds]."""
+    started = clock()
+    function()
+    return clock() - started
+
+
+def timed_in_turn(
+    functions: Mapping[Name, Callable[[], object]], num_rounds: int, clock: Callable[[], float] = time.perf_counter
+) -> list[dict[Name, float]]:
+    """Return the times of functions that are called in turn, [seconds]. One call of each before does not count."""
+    timed = {name: partial(seconds, function, clock) for name, function in functions.items()}
+    in_turn(timed, 1)
+    return in_turn(timed, num_rounds)
 
 
 def report(name: str, target: str, a: Callable[[], object], b: Callable[[], object], runs: int) -> None:

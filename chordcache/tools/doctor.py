@@ -21,11 +21,14 @@ _GIB = 1 << 30
 _MIN_SHM_BYTES = 1 << 29
 """Two batches of 16 clips of 16 frames of 224 x 224 pixels for each of six workers of a ``DataLoader``."""
 
-_MIN_OPEN_FILES = 4096
-"""Torch passes each tensor of a batch between processes as an open file. 1024, the usual limit, is too small."""
-
-_MIN_PROCESSES = 4096
-"""Threads count. A training process of PyTorch starts some hundred on a large machine."""
+_LIMITS = (
+    ("open files", 4096, "PyTorch passes each tensor of a batch from a worker process as an open file.",
+     "ulimit -n 65536"),
+    ("processes", 4096, "Each thread of each process of this user counts. A worker that cannot start ends the build.",
+     "ulimit -u 65536"),
+)  # fmt: skip
+"""Limits of a process: name, least value, reason and command. 1024 open files, the usual limit, are too few. A training
+process of PyTorch starts some hundred threads on a large machine"""
 
 _WORKER_BYTES = 1 << 29
 """Memory of a worker that makes all features of a 720p video is 332 MiB, see docs/performance.md."""
@@ -143,27 +146,28 @@ def diagnose(
     return tuple(finding for check in _CHECKS for finding in check(place))
 
 
+def _checked(is_bad: bool, name: str, what: str, why: str, action: str, severity: str = "warning") -> Finding:
+    return Finding(name, severity, what, why, action) if is_bad else Finding(name, "ok", what)
+
+
 def _cpus(place: _Place) -> Iterator[Finding]:
     what = f"{place.workers} workers, {place.usable_cpus:g} processors of {os.cpu_count()}"
-    if place.workers > max(1.0, place.usable_cpus):
-        why = "More workers than processors wait for each other, and each needs memory."
-        yield Finding("processors", "warning", what, why, f"chordcache build -j {max(1, int(place.usable_cpus))}")
-    else:
-        yield Finding("processors", "ok", what)
+    why = "More workers than processors wait for each other, and each needs memory."
+    num_cpus = max(1.0, place.usable_cpus)
+    yield _checked(place.workers > num_cpus, "processors", what, why, f"chordcache build -j {int(num_cpus)}")
 
 
 def _threads(place: _Place) -> Iterator[Finding]:
     name = next(iter(ONE_THREAD))
     value = os.environ.get(name, "")
+    why = (
+        "The workers of chordcache use one thread each. In the workers of a DataLoader, NumPy and other libraries "
+        "start one for each processor, and these wait for each other."
+    )
     if value == "1" or place.usable_cpus < 2:
         yield Finding("threads", "ok", f"{name}={value}" if value else "one processor")
     else:
-        what = f"{name} is {value or 'not set'}"
-        why = (
-            "The workers of chordcache use one thread each. In the workers of a DataLoader, NumPy and other libraries "
-            "start one for each processor, and these wait for each other."
-        )
-        yield Finding("threads", "note", what, why, f"export {name}=1")
+        yield Finding("threads", "note", f"{name} is {value or 'not set'}", why, f"export {name}=1")
 
 
 def _container(place: _Place) -> Iterator[Finding]:
@@ -208,23 +212,17 @@ def _shared_memory(place: _Place) -> Iterator[Finding]:
         return
     total, free = status.f_blocks * status.f_frsize, status.f_bavail * status.f_frsize
     what = f"{_size(free)} free of {_size(total)}"
-    is_small = free < _MIN_SHM_BYTES
-    yield Finding("/dev/shm", "warning", what, why, action) if is_small else Finding("/dev/shm", "ok", what)
+    yield _checked(free < _MIN_SHM_BYTES, "/dev/shm", what, why, action)
 
 
 def _limits(place: _Place) -> Iterator[Finding]:
-    why = "PyTorch passes each tensor of a batch from a worker process as an open file."
-    yield _limit(place, "open files", _MIN_OPEN_FILES, why, "ulimit -n 65536")
-    why = "Each thread of each process of this user counts. A worker that cannot start ends the build."
-    yield _limit(place, "processes", _MIN_PROCESSES, why, "ulimit -u 65536")
-
-
-def _limit(place: _Place, name: str, least: int, why: str, action: str) -> Finding:
-    value = place.system.limit(f"Max {name}")
-    if value is None:
-        return Finding(name, "note", "the limit is not known", why, action)
-    what = "no limit" if value == float("inf") else f"at most {value:.0f}"
-    return Finding(name, "warning", what, why, action) if value < least else Finding(name, "ok", what)
+    for name, least, why, action in _LIMITS:
+        value = place.system.limit(f"Max {name}")
+        if value is None:
+            yield Finding(name, "note", "the limit is not known", why, action)
+        else:
+            what = "no limit" if value == float("inf") else f"at most {value:.0f}"
+            yield _checked(value < least, name, what, why, action)
 
 
 def _disk(place: _Place) -> Iterator[Finding]:
@@ -245,11 +243,10 @@ def _read_ahead(place: _Place) -> Iterator[Finding]:
         yield Finding("read-ahead", "ok", "not set for this file system")
         return
     kib = place.system.number(file) or 0
-    if kib > _MAX_READ_AHEAD_KIB:
-        why = "A random clip is smaller. The disk reads bytes that the training job does not use."
-        yield Finding("read-ahead", "note", f"{kib} KiB", why, f"echo 128 | sudo tee {file}")
-    else:
-        yield Finding("read-ahead", "ok", f"{kib} KiB")
+    why = "A random clip is smaller. The disk reads bytes that the training job does not use."
+    yield _checked(
+        kib > _MAX_READ_AHEAD_KIB, "read-ahead", f"{kib} KiB", why, f"echo 128 | sudo tee {file}", severity="note"
+    )
 
 
 def _space(place: _Place) -> Iterator[Finding]:
@@ -261,19 +258,11 @@ def _space(place: _Place) -> Iterator[Finding]:
         yield Finding("free space", "ok", "the file system does not state its size")
     else:
         what = f"{_size(free)} free of {_size(status.f_blocks * status.f_frsize)}"
-        yield (
-            Finding("free space", "warning", what, why, action)
-            if free < _MIN_FREE_BYTES
-            else Finding("free space", "ok", what)
-        )
-    if not status.f_files:
-        yield Finding("inodes", "ok", "no limit")
-    elif status.f_favail < _MIN_FREE_INODES:
-        why = "Each video is a sidecar and one file for each feature. A build ends with exit code 12 without inodes."
-        action = f"df -i {printable(place.folder)}"
-        yield Finding("inodes", "warning", f"{status.f_favail} free of {status.f_files}", why, action)
-    else:
-        yield Finding("inodes", "ok", f"{status.f_favail} free of {status.f_files}")
+        yield _checked(free < _MIN_FREE_BYTES, "free space", what, why, action)
+    why = "Each video is a sidecar and one file for each feature. A build ends with exit code 12 without inodes."
+    what = f"{status.f_favail} free of {status.f_files}" if status.f_files else "no limit"
+    has_few = status.f_files > 0 and status.f_favail < _MIN_FREE_INODES
+    yield _checked(has_few, "inodes", what, why, f"df -i {printable(place.folder)}")
 
 
 def _versions(_place: _Place) -> Iterator[Finding]:
@@ -287,13 +276,12 @@ def _opencv(_place: _Place) -> Iterator[Finding]:
     if not packages:
         why = "Optical flow, and clips that are cut and scaled, need OpenCV."
         yield Finding("OpenCV", "note", "not installed", why, "pip install 'chordcache[cv]'")
-    elif len(packages) > 1:
+    else:
         why = "Each overwrites the files of the other. Which one works depends on the order of installation."
         names = [package.split()[0] for package in packages]
         keep = next((name for name in names if "headless" in name), names[0])
-        yield Finding("OpenCV", "warning", what, why, f"pip uninstall -y {' '.join(names)} && pip install {keep}")
-    else:
-        yield Finding("OpenCV", "ok", what)
+        action = f"pip uninstall -y {' '.join(names)} && pip install {keep}"
+        yield _checked(len(packages) > 1, "OpenCV", what, why, action)
 
 
 def _size(num_bytes: float) -> str:

@@ -1,12 +1,10 @@
-"""Rounds that measure several ways in turn, their statistics, and isolated processes, also for ``bench/``."""
+"""Rounds that measure several ways in turn, their statistics, and isolated processes."""
 
 from __future__ import annotations
 
 import statistics
-import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 from chordcache.engine.child import Worker
@@ -36,28 +34,12 @@ def spread_of(values: Iterable[float]) -> Spread:
     return Spread(statistics.median(ordered), ordered[0], ordered[-1])
 
 
-def seconds(function: Callable[[], object], clock: Callable[[], float] = time.perf_counter) -> float:
-    """Return the time of one call, by default on the clock, [seconds]."""
-    started = clock()
-    function()
-    return clock() - started
-
-
 def in_turn(functions: Mapping[Name, Callable[[], Value]], num_rounds: int) -> list[dict[Name, Value]]:
     """Call all functions in turn in each round, and return what they return.
 
     A busy minute of the machine then falls on all of them alike.
     """
     return [{name: function() for name, function in functions.items()} for _ in range(num_rounds)]
-
-
-def timed_in_turn(
-    functions: Mapping[Name, Callable[[], object]], num_rounds: int, clock: Callable[[], float] = time.perf_counter
-) -> list[dict[Name, float]]:
-    """Return the times of functions that are called in turn, [seconds]. One call of each before does not count."""
-    timed = {name: partial(seconds, function, clock) for name, function in functions.items()}
-    in_turn(timed, 1)
-    return in_turn(timed, num_rounds)
 
 
 class ChildFailedError(ChordcacheError):
