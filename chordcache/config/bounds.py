@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from functools import partial
-from typing import IO, AnyStr
+from typing import BinaryIO
 
 from chordcache.errors import UsageError, printable
 
@@ -50,9 +50,9 @@ def read_bounded(path: str | os.PathLike[str], max_bytes: int = MAX_ROW_BYTES) -
     return data
 
 
-def whole_lines(file: IO[AnyStr]) -> Iterator[AnyStr]:
+def whole_lines(file: BinaryIO) -> Iterator[bytes]:
     """Yield the lines of a file. One that is too long is cut, and still longer than ``MAX_ROW_BYTES``."""
-    return iter(partial(file.readline, MAX_ROW_BYTES + 1), file.read(0))
+    return iter(partial(file.readline, MAX_ROW_BYTES + 1), b"")
 
 
 def too_long(name: str, text: str, max_chars: int = MAX_TEXT_CHARS) -> str | None:

@@ -194,7 +194,8 @@ class IndexWriter:
             self._file = stack.enter_context(self._open_partial())
             stack.callback(self._partial.unlink, missing_ok=True)
             self._sink = self._make_sink()
-            stack.callback(self._sink.close)
+            if isinstance(self._sink, CsvSink):
+                stack.callback(self._sink.close)
             self._stack = stack.pop_all()
         return self
 

@@ -154,6 +154,3 @@ class JsonSink:
     def finish(self) -> None:
         """End the document."""
         self._file.write("\n]}\n")
-
-    def close(self) -> None:
-        """Do nothing, because there is nothing to free."""

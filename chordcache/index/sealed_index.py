@@ -120,6 +120,3 @@ class SealedSink:
     def finish(self) -> None:
         """Write the last line."""
         self._file.write(seal(_Footer(self._num_records)) + "\n")
-
-    def close(self) -> None:
-        """Do nothing, because there is nothing to free."""

@@ -232,6 +232,9 @@ def test_labels_and_split_files_with_a_long_line(tmp_path: Path) -> None:
     write(tmp_path / "s.txt", "s" * (MAX_ROW_BYTES + 1))
     with pytest.raises(UsageError, match="line 2: got a row of more than"):
         Labels(str(tmp_path / "l.csv"))
+    write(tmp_path / "l.csv", "path,label\na.mp4," + "\u00e9" * (MAX_ROW_BYTES // 2))  # the bound is one of bytes
+    with pytest.raises(UsageError, match="line 2: got a row of more than"):
+        Labels(str(tmp_path / "l.csv"))
     with pytest.raises(UsageError, match="line 1: got a row of more than"):
         read_split(tmp_path / "s.txt", [lambda name: True])
 

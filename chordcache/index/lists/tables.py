@@ -6,15 +6,13 @@ Text is UTF-8, with a byte order mark or without.
 from __future__ import annotations
 
 import csv
-import io
 import json
 import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
-from operator import itemgetter
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, BinaryIO, TextIO
+from typing import Any, BinaryIO
 
 from chordcache.amounts import shortened
 from chordcache.config.bounds import MAX_ROW_BYTES, too_many_columns, whole_lines
@@ -82,26 +80,25 @@ def open_for_reading(path: Path, advice: str = "") -> BinaryIO:
     return file
 
 
-def open_text(path: Path) -> TextIO:
-    """Open the text of a file. Bytes that are not UTF-8 become surrogates. Raises as ``open_for_reading`` does."""
-    return io.TextIOWrapper(open_for_reading(path), encoding="utf-8-sig", errors="surrogateescape", newline="\n")
-
-
 def text_lines(path: Path, what: str | None = None, *, comment: str | None = None) -> Iterator[tuple[int, str]]:
     """Yield number and text of each line that is not blank, without space around it.
 
-    If ``what`` names the text for messages, a line that is not UTF-8 raises ``UsageError``. Lines that begin with
-    ``comment`` are left out.
+    Bytes that are not UTF-8 become surrogates. If ``what`` names the text for messages, such a line raises
+    ``UsageError``. Lines that begin with ``comment`` are left out.
     """
-    with open_text(path) as file:
+    with open_for_reading(path) as file:
         for number, line in enumerate(whole_lines(file), 1):
             if len(line) > MAX_ROW_BYTES:
                 raise row_error(path, "line", number, TOO_LARGE)
-            text = line.strip()
+            text = _decoded(line, number == 1).strip()
             if what is not None and (problem := text_problem(what, text)):
                 raise row_error(path, "line", number, problem)
             if text and text[0] != comment:
                 yield number, text
+
+
+def _decoded(line: bytes, is_first: bool) -> str:
+    return line.decode("utf-8-sig" if is_first else "utf-8", "surrogateescape")
 
 
 # Tables
@@ -200,8 +197,8 @@ class CsvTable(Table):
     ) -> None:
         self._delimiter, self._is_split = delimiter, is_split
         super().__init__(path, "line", {}, self._rows)
-        with open_text(path) as file:
-            line, cells = next(filter(itemgetter(1), self._lines(whole_lines(file))), (1, []))
+        with open_for_reading(path) as file:
+            _, line, cells = next((row for row in self._lines(file) if row[2]), (0, 1, []))
         check_width(path, cells)
         self.is_index = "root_path" in cells
         self._names: list[str] = []
@@ -225,82 +222,65 @@ class CsvTable(Table):
             raise self.error(line, f"the header row holds '{printable(cell)}': {error}") from None
 
     def _rows(self) -> Iterator[tuple[int, Row]]:
-        with open_text(self.path) as file:
-            for _, line, row in self._parsed(whole_lines(file), lambda: 0, has_header=True):
+        with open_for_reading(self.path) as file:
+            for _, line, row in self.located(file):
                 yield line, row
 
     def texts(self, column: str) -> Iterator[tuple[int, str]]:
         """Yield number and text as ``Table.texts`` does, in half of the time. Lines may have any number of cells."""
         place = self._names.index(column)
-        with open_text(self.path) as file:
-            lines = ((line, cells) for line, cells in self._lines(whole_lines(file)) if cells)
+        with open_for_reading(self.path) as file:
+            lines = ((line, cells) for _, line, cells in self._lines(file) if cells)
             next(lines, None)
             for line, cells in lines:
                 if cells[0].strip() or any(map(str.strip, cells)):
                     yield line, cells[place] if place < len(cells) else ""
 
     def located(self, file: BinaryIO) -> Iterator[tuple[int, int, Row]]:
-        """Yield (byte offset, number of the line, values) of each row from the position of the table's file on."""
-        position = file.tell()
+        """Yield (byte offset, number of the line, values) of each row from the position of the table's file on.
 
-        def texts() -> Iterator[str]:
-            nonlocal position
-            for data in whole_lines(file):
-                text = data.decode("utf-8", "surrogateescape")
-                text = text.removeprefix("\ufeff") if position == 0 else text
-                position += len(data)
-                yield text
-
-        return self._parsed(texts(), lambda: position, has_header=position == 0)
-
-    def _lines(self, texts: Iterable[str]) -> Iterator[tuple[int, list[str]]]:
-        """Yield number and cells of each line, none of a blank one."""
-        if self._is_split:
-            texts = ("\n" if "#" in text and text.lstrip().startswith("#") else text for text in texts)
-        num_chars = 0
-
-        def bounded() -> Iterator[str]:
-            nonlocal num_chars
-            for text in texts:
-                num_chars += len(text)
-                if num_chars > MAX_ROW_BYTES:
-                    raise self.error(line, TOO_LARGE)
-                yield text
-
-        reader = csv_reader(bounded(), self._delimiter, is_split=self._is_split)
-        line = 1
-        try:
-            for cells in reader:
-                yield line, cells
-                line, num_chars = reader.line_num + 1, 0
-        except csv.Error as error:
-            raise self.error(line, f"not CSV: {error}") from None
-
-    def _parsed(
-        self, texts: Iterable[str], position: Callable[[], int], *, has_header: bool
-    ) -> Iterator[tuple[int, int, Row]]:
-        """Yield position, number and values of each line that has text. Spreadsheets write lines without.
-
-        A hand-written line may end early or with delimiters.
+        Lines without text are left out, as spreadsheets write them. A hand-written line may end early or with
+        delimiters.
         """
-        names = self._names
+        names, has_header = self._names, file.tell() == 0
         num_columns, may_differ, typed = len(names), self._is_split, self._typed
-        offset = position()
-        for line, cells in self._lines(texts):
+        for offset, line, cells in self._lines(file):
             if has_header or not cells:
                 has_header = has_header and not cells
-            else:
-                if len(cells) != num_columns and not may_differ:
-                    self._check_number(line, cells)
-                if cells[0].strip() or any(map(str.strip, cells)):
-                    row: Row = dict(zip(names, cells, strict=False))
-                    if "" in row or "" in cells:
-                        row = {name: cell for name, cell in row.items() if name and cell}
-                    for name, kind in typed:
-                        if name in row:
-                            row[name] = self._value(line, name, kind, row[name])
-                    yield offset, line, row
-            offset = position()
+                continue
+            if len(cells) != num_columns and not may_differ:
+                self._check_number(line, cells)
+            if cells[0].strip() or any(map(str.strip, cells)):
+                row: Row = dict(zip(names, cells, strict=False))
+                if "" in row or "" in cells:
+                    row = {name: cell for name, cell in row.items() if name and cell}
+                for name, kind in typed:
+                    if name in row:
+                        row[name] = self._value(line, name, kind, row[name])
+                yield offset, line, row
+
+    def _lines(self, file: BinaryIO) -> Iterator[tuple[int, int, list[str]]]:
+        """Yield offset, number and cells of each line from the position of a file on, none of a blank one."""
+        position, line, num_bytes = file.tell(), 1, 0
+
+        def texts() -> Iterator[str]:
+            nonlocal position, num_bytes
+            for data in whole_lines(file):
+                num_bytes += len(data)
+                if num_bytes > MAX_ROW_BYTES:
+                    raise self.error(line, TOO_LARGE)
+                text = _decoded(data, position == 0)
+                position += len(data)
+                yield "\n" if self._is_split and text.lstrip().startswith("#") else text
+
+        offset = position
+        reader = csv_reader(texts(), self._delimiter, is_split=self._is_split)
+        try:
+            for cells in reader:
+                yield offset, line, cells
+                offset, line, num_bytes = position, reader.line_num + 1, 0
+        except csv.Error as error:
+            raise self.error(line, f"not CSV: {error}") from None
 
     def _check_number(self, line: int, cells: list[str]) -> None:
         """Raise if a line has too many cells, or too few of an index."""
