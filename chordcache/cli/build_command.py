@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from typing import TYPE_CHECKING, Any
 
@@ -31,21 +32,6 @@ from chordcache.errors import printable
 
 if TYPE_CHECKING:
     from chordcache.records import RunSummary
-
-_BUILD_OPTIONS = (
-    "retry_quarantined",
-    "wait",
-    "follow_symlinks",
-    "source_hash",
-    "prune",
-    "prune_many",
-    "drop",
-    "on_damage",
-    "part",
-    "scratch",
-    "limits",
-)
-"""Options that are fields of ``BuildOptions``."""
 
 
 @click.command(cls=GroupedCommand)
@@ -123,7 +109,8 @@ def build(
     Example:
       chordcache build index.json -o cache --tier lmdb --tier npz --features frames,flow
     """
-    chosen = {name: arguments.pop(name) for name in _BUILD_OPTIONS}
+    names = {field.name for field in dataclasses.fields(cc.BuildOptions)}
+    chosen = {name: arguments.pop(name) for name in names & arguments.keys()}
     options = cc.BuildOptions("0" if fail_fast else max_failures, **chosen)
     if dry_run and options.part is not None:
         raise click.UsageError("--dry-run shows the whole build; leave out --part")
