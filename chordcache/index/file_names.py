@@ -6,7 +6,7 @@ import os
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
-from itertools import pairwise, takewhile
+from itertools import pairwise
 
 from chordcache.records import Segment, VideoRecord
 
@@ -82,16 +82,13 @@ class ListRoots:
 
         Return label to folder. A label that another folder has becomes the whole path with dashes.
         """
-        common_of: dict[str, list[str]] = {}
+        common_of: dict[str, str] = {}
         for path in paths:
             if self.place(path) is None:
-                parts = self.real(path).split("/")[1:-1]
-                top = parts[0] if parts else ""
-                common = common_of.setdefault(top, parts)
-                if parts[: len(common)] != common:
-                    pairs = takewhile(lambda pair: pair[0] == pair[1], zip(common, parts, strict=False))
-                    common_of[top] = [name for name, _ in pairs]
-        folders = ["/" + "/".join(parts) for _, parts in sorted(common_of.items())]
+                folder = os.path.dirname(self.real(path))
+                top = folder.split("/")[1]
+                common_of[top] = os.path.commonpath([common_of.get(top, folder), folder])
+        folders = [folder for _, folder in sorted(common_of.items())]
         names = Counter([*self.roots, *map(os.path.basename, folders)])
         added = {
             (name if name and names[name] == 1 else folder.strip("/").replace("/", "-") or "root"): folder

@@ -182,8 +182,10 @@ class IndexWriter:
     ) -> None:
         self._path = Path(path)
         self._suffix = _suffix(self._path)
-        self._roots, self._level, self._follow_symlinks = dict(roots), level, follow_symlinks
-        self._whole_roots, self._columns = list(whole_roots), dict(columns)
+        self._roots, self._columns = dict(roots), dict(columns)
+        self._header = {"format": FORMAT, "format_version": FORMAT_VERSION, "roots": self._roots, "level": level}
+        optional = {"follow_symlinks": follow_symlinks, "whole_roots": list(whole_roots), "columns": self._columns}
+        self._header |= {name: value for name, value in optional.items() if value}
         self._partial = self._path.with_name(f".chordcache-index-{os.getpid()}-{id(self):x}.partial")
         self._stack = ExitStack()
 
@@ -211,14 +213,7 @@ class IndexWriter:
     def _make_sink(self) -> JsonSink | SealedSink | CsvSink:
         if self._suffix == ".csv":
             return CsvSink(self._file, self._roots, self._columns, self._path.parent)
-        header = {"format": FORMAT, "format_version": FORMAT_VERSION, "roots": self._roots, "level": self._level}
-        if self._follow_symlinks:
-            header["follow_symlinks"] = True
-        if self._whole_roots:
-            header["whole_roots"] = self._whole_roots
-        if self._columns:
-            header["columns"] = self._columns
-        return _SINKS[self._suffix](self._file, header)
+        return _SINKS[self._suffix](self._file, self._header)
 
     def write(self, record: VideoRecord) -> None:
         """Append one record. Raises ``NoSpaceError``, and ``UsageError`` if its root is not one of the index."""
@@ -238,21 +233,14 @@ class IndexWriter:
 
 
 @contextmanager
-def temporary_index(
-    records: Iterable[VideoRecord],
-    *,
-    roots: Mapping[str, str],
-    level: str | None = None,
-    follow_symlinks: bool = False,
-    columns: Mapping[str, str] = MappingProxyType({}),
-) -> Iterator[Index]:
+def temporary_index(records: Iterable[VideoRecord], **header: Any) -> Iterator[Index]:
     """Yield an index of these records. It is in a temporary folder, and is removed at the end of the block.
 
-    The parameters are those of ``IndexWriter``.
+    ``header`` has the parameters of ``IndexWriter``.
     """
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "index.jsonl")
-        with IndexWriter(path, roots=roots, level=level, follow_symlinks=follow_symlinks, columns=columns) as writer:
+        with IndexWriter(path, **header) as writer:
             for record in records:
                 writer.write(record)
         yield read_index(path)
