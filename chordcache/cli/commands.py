@@ -32,10 +32,6 @@ OPTION_GROUPS: Mapping[str, tuple[str, ...]] = {
 one command only."""
 
 
-OTHER_OPTIONS = "Other options"
-"""Heading of options in no group. No command of this package has such options"""
-
-
 def heading_of(command: str | None, parameter: str | None) -> str | None:
     """Return the heading of an option in the help of a command, or None if the option is in no group."""
     for name in (f"{command}.{parameter}", parameter):
@@ -62,12 +58,12 @@ class GroupedCommand(click.Command):
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the options."""
-        sections: dict[str, list[tuple[str, str]]] = {heading: [] for heading in (*OPTION_GROUPS, OTHER_OPTIONS)}
+        sections: dict[str, list[tuple[str, str]]] = {heading: [] for heading in OPTION_GROUPS}
         for param in self.get_params(ctx):
             record = param.get_help_record(ctx)
             if record is not None and isinstance(param, click.Option):  # click 8.5 has records of arguments too
                 name = "help" if "--help" in param.opts else param.name
-                sections[heading_of(self.name, name) or OTHER_OPTIONS].append(record)
+                sections[heading_of(self.name, name) or "Output"].append(record)
         write_sections(formatter, sections)
 
 
