@@ -11,14 +11,14 @@ import numpy as np
 
 from chordcache.config.picture import PictureConfig
 from chordcache.errors import MediaError
-from chordcache.media.audio import read_sound, sample_rate_of
 from chordcache.media.checks.bitstream import packet_reader
 from chordcache.media.exact_frames import FrameReader
 from chordcache.media.frame_index import FrameIndex, seek_frames_of
+from chordcache.media.joints import Joints
 from chordcache.media.mp4_decoder import SampleDecoder
 from chordcache.media.mp4_samples import VideoTrack, read_video_track, refused
 from chordcache.media.source_file import opened
-from chordcache.sources.media_file import AS_STORED, Converter, DecodedFile, FileSource, naming
+from chordcache.sources.media_file import AS_STORED, Converter, DecodedFile, MP4Source, naming
 
 _HIGH_444 = 244
 """Profile of H.264. Streams of it from old versions of x264 have to be decoded from the start."""
@@ -28,8 +28,8 @@ class _MappedFile:
     """A mapped file, its frame index, and its running decoder."""
 
     def __init__(self, place: str, frames: PictureConfig) -> None:
-        self._frames = frames
-        self._converter: Converter | None = None
+        self.joints: Joints = {}
+        self.sequential_reason: str | None = None
         self._frame_reader: FrameReader[Any] | None = None
         """Reader that continues after the last request"""
         self._last = -1
@@ -41,6 +41,7 @@ class _MappedFile:
             self.frame_index, self._samples = _frame_index_of(self._track)
             self._decoder = SampleDecoder(self._track, self._data)
             self._reader = packet_reader(self._track.codec, self._track.extradata)
+            self.converter = Converter(frames, (self._track.width, self._track.height), self._first_picture)
             self._check_start()
         except BaseException:  # cleanup boundary
             self.close()
@@ -119,10 +120,7 @@ class _MappedFile:
         return sample
 
     def _rgb(self, picture: Any) -> np.ndarray:
-        if self._converter is None:
-            size = (self._track.width, self._track.height)
-            self._converter = Converter(self._frames, self._decoder.aspect, size)
-        return self._converter.rgb(picture, self._first_picture, self._track.orientation)
+        return self.converter.rgb(picture, self._decoder.aspect, self._track.orientation)
 
     def _first_picture(self) -> Any:
         """Decode frame 0 with another decoder, because this one is in use."""
@@ -159,7 +157,7 @@ def _frame_index_of(track: VideoTrack) -> tuple[FrameIndex, np.ndarray]:
     return FrameIndex(pts, track.time_base, seek_frames, track.last_ticks * track.time_base), samples
 
 
-class MappedMP4Source(FileSource):
+class MappedMP4Source(MP4Source):
     """The frames of an MP4 or QuickTime file, located in its mapped bytes by its own tables.
 
     The frames are the same as those of ``MP4Source``, and come sooner. Opening only reads the tables, and only the
@@ -177,62 +175,34 @@ class MappedMP4Source(FileSource):
 
     def __init__(self, frames: PictureConfig = AS_STORED) -> None:
         super().__init__(frames)
-        self._mapped: _MappedFile | None = None
         self.fallback_reason: str | None = None
         """Reason why ``MP4Source`` reads the file, None if it does not. It may only be found when a frame is read"""
 
     def _open_place(self) -> None:
         try:
-            self._mapped = _MappedFile(self._place, self._frames)
+            self._file = _MappedFile(self._place, self._frames)
         except MediaError as error:
             self._fall_back(error)
 
     def _fall_back(self, error: MediaError) -> None:
         if error.cause != "tables":
             raise error
-        self._unmap()
+        if self._file is not None:
+            self._file.close()
         self._file = DecodedFile(self._place, self._frames)
         self.fallback_reason = error.message
 
-    def _unmap(self) -> None:
-        if self._mapped is not None:
-            self._mapped.close()
-        self._mapped = None
-
     def _close(self) -> None:
-        self._unmap()
         self.fallback_reason = None
         super()._close()
-
-    @property
-    def frame_index(self) -> FrameIndex:
-        """Presentation time of each frame, and the frame at which decoding begins for it."""
-        self._check_open()
-        opened = self._mapped or self._file
-        assert opened is not None
-        return opened.frame_index
-
-    @property
-    def sample_rate(self) -> int:
-        """Sample rate [Hz] of the audio track."""
-        self._check_open()
-        with naming(self._name):
-            return sample_rate_of(self._place)
-
-    def get_audio_chunk(self, start_seconds: float, duration_seconds: float) -> np.ndarray:
-        """Return sound of the file's best track. The container is opened for it. See ``MP4Source``."""
-        self._check_open()
-        with naming(self._name):
-            return read_sound(self._place, start_seconds, duration_seconds)
 
     def _read(self, wanted: list[int]) -> Iterator[np.ndarray]:
         num_read = 0
         with naming(self._name):
             try:
-                for frame in self._mapped.read(wanted) if self._mapped is not None else ():
+                for frame in self._opened.read(wanted):
                     yield frame
                     num_read += 1
             except MediaError as error:
                 self._fall_back(error)
-            if self._file is not None:
-                yield from map(self._file.frame, wanted[num_read:])
+                yield from self._opened.read(wanted[num_read:])

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from fractions import Fraction
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
 from chordcache.config.picture import PictureConfig
 from chordcache.errors import FeatureAbsentError, MediaError, UsageError, printable
-from chordcache.media.audio import read_sound
+from chordcache.media.audio import read_sound, sample_rate_of
 from chordcache.media.exact_frames import ExactFrames
 from chordcache.media.frame_index import FrameIndex
 from chordcache.media.geometry import Orientation
+from chordcache.media.joints import Joints
 from chordcache.media.scaling import PictureScaler
 from chordcache.media.source_file import open_source
 from chordcache.sources.video_source import VideoSource
@@ -43,118 +43,72 @@ def naming(path: str) -> Iterator[None]:
 
 
 class Converter:
-    """A converter of pictures, in any order, to frames."""
+    """A converter of pictures, in any order, to frames.
+
+    ``first`` returns the picture of frame 0, which fixes the size of all frames. It is called if the size of the first
+    picture that is converted is not ``stated_size``, which is that of the headers.
+    """
 
     def __init__(
-        self,
-        frames: PictureConfig,
-        aspect: Fraction | None,
-        stated_size: tuple[int, int],
-        show: Show | None = None,
+        self, frames: PictureConfig, stated_size: tuple[int, int], first: Callable[[], Any], show: Show | None = None
     ) -> None:
-        self._show = show or PictureScaler.rgb
-        self.scaler = PictureScaler(frames, aspect)
+        self._frames = frames
         self._stated_size = stated_size
-        self._is_settled = False
+        self._first = first
+        self._show = show or PictureScaler.rgb
+        self._scaler: PictureScaler | None = None
 
-    def rgb(self, picture: Any, first: Callable[[], Any], orientation: Orientation | None = None) -> np.ndarray:
+    @property
+    def display_size(self) -> tuple[int, int]:
+        """(width, height) of the displayed source, [pixels]. (0, 0) before a picture is converted."""
+        return self._scaler.display_size if self._scaler else (0, 0)
+
+    def rgb(self, picture: Any, aspect: Fraction | None, orientation: Orientation | None = None) -> np.ndarray:
         """Convert a picture [shape=(H, W, 3), dtype=uint8, 0 to 255, RGB].
 
-        ``first`` returns the picture of frame 0, which fixes the size of all frames. It is called if the size of
-        ``picture`` differs from the headers. ``orientation`` is that of the container, if the picture does not have it.
+        ``aspect`` is that of a pixel. ``orientation`` is that of the container, if the picture does not have it.
         """
-        if not self._is_settled:
-            is_like_first = (picture.width, picture.height) == self._stated_size
-            self.scaler.settle(picture if is_like_first else first())
-            self.scaler.orientation = orientation or self.scaler.orientation
-            self._is_settled = True
-        return self._show(self.scaler, picture)
+        if self._scaler is None:
+            scaler = PictureScaler(self._frames, aspect)
+            scaler.settle(picture if (picture.width, picture.height) == self._stated_size else self._first())
+            scaler.orientation = orientation or scaler.orientation
+            self._scaler = scaler
+        return self._show(self._scaler, picture)
 
 
-class DecodedFile:
+class OpenFile(Protocol):
+    """An open media file that makes frames."""
+
+    converter: Converter
+    frame_index: FrameIndex
+    sequential_reason: str | None
+    joints: Joints
+
+    def close(self) -> None:
+        """Close the file."""
+
+    def read(self, wanted: list[int]) -> Iterator[np.ndarray]:
+        """Yield the frames of ascending numbers [shape=(H, W, 3), dtype=uint8, 0 to 255, RGB]."""
+
+
+class DecodedFile(ExactFrames):
     """A media file by the ``place`` of an ``open_source``, and the converter of its pictures."""
 
     def __init__(self, place: str, frames: PictureConfig, show: Show | None = None) -> None:
-        self._frames = ExactFrames(place)
-        media = self._frames.media
-        video, audio = media.require_video(), media.audio
+        super().__init__(place)
+        video = self.media.require_video()
         codec = video.codec_context
-        self._converter = Converter(frames, video.sample_aspect_ratio, (codec.width, codec.height), show)
-        self.scaler = self._converter.scaler
-        self.sample_rate = audio.codec_context.sample_rate if audio else None
-        self.sequential_reason, self.frame_index = self._frames.sequential_reason, self._frames.frame_index
-        self.joints = media.joints
+        self.joints = self.media.joints
+        self._aspect = video.sample_aspect_ratio
+        self.converter = Converter(frames, (codec.width, codec.height), lambda: self.frame(0).picture, show)
 
-    def close(self) -> None:
-        """Close the container."""
-        self._frames.close()
-
-    def frame(self, number: int) -> np.ndarray:
-        """Decode a frame [shape=(H, W, 3), dtype=uint8, 0 to 255, RGB]."""
-        return self._converter.rgb(self._frames.frame(number).picture, lambda: self._frames.frame(0).picture)
+    def read(self, wanted: list[int]) -> Iterator[np.ndarray]:
+        """See ``OpenFile``."""
+        for number in wanted:
+            yield self.converter.rgb(self.frame(number).picture, self._aspect)
 
 
-class FileSource(VideoSource):
-    """Base class of the sources that decode a media file.
-
-    Parameters
-    ----------
-    frames : PictureConfig
-        See ``MP4Source``.
-    """
-
-    def __init__(self, frames: PictureConfig = AS_STORED) -> None:
-        super().__init__()
-        if frames.buckets is not None:
-            raise UsageError(
-                "frames: got buckets, which are chosen for whole items, expected None for a source of single frames. "
-                "Build a cache with frames.buckets."
-            )
-        self._frames = frames
-        self.max_fps, self.stereo = frames.fps, frames.stereo
-        self._file: DecodedFile | None = None
-        self._place = ""
-        self._opening = ExitStack()
-
-    def _open(self, name: str) -> None:
-        if "://" in name:
-            raise UsageError(f"path: got '{printable(name)}', expected a file. Use StreamSource for an address.")
-        with naming(name):
-            self._place = self._opening.enter_context(open_source(name, self._inside)).place
-            self._open_place()
-
-    @abstractmethod
-    def _open_place(self) -> None:
-        """Open the file at ``_place``."""
-
-    def _close(self) -> None:
-        if self._file is not None:
-            self._file.close()
-        self._file = None
-        self._opening.close()
-
-    @property
-    @abstractmethod
-    def frame_index(self) -> FrameIndex:
-        """Presentation time of each frame, and the frame at which decoding begins for it."""
-
-    @property
-    def num_frames(self) -> int:
-        """Number of frames of the file."""
-        return len(self.frame_index)
-
-    @property
-    def fps(self) -> float:
-        """Average frames per second. For a single frame, the rate in the headers."""
-        return self.frame_index.fps
-
-    @property
-    def pts_seconds(self) -> np.ndarray:
-        """Presentation times [shape=(num_frames,), dtype=float64, seconds], on the clock of the sound."""
-        return self.frame_index.pts_seconds
-
-
-class MP4Source(FileSource):
+class MP4Source(VideoSource):
     """The frames of a media file (MP4 or any other container that ``scan`` supports), decoded on request.
 
     Frame numbers count all frames that are shown, in the order in which they are shown. A cache's
@@ -173,19 +127,60 @@ class MP4Source(FileSource):
     _show: Show | None = None
     """Function that makes the frames. None takes the scaler's RGB"""
 
+    def __init__(self, frames: PictureConfig = AS_STORED) -> None:
+        super().__init__()
+        if frames.buckets is not None:
+            raise UsageError(
+                "frames: got buckets, which are chosen for whole items, expected None for a source of single frames. "
+                "Build a cache with frames.buckets."
+            )
+        self._frames = frames
+        self.max_fps, self.stereo = frames.fps, frames.stereo
+        self._file: OpenFile | None = None
+        self._place = ""
+        self._opening = ExitStack()
+
+    def _open(self, name: str) -> None:
+        if "://" in name:
+            raise UsageError(f"path: got '{printable(name)}', expected a file. Use StreamSource for an address.")
+        with naming(name):
+            self._place = self._opening.enter_context(open_source(name, self._inside)).place
+            self._open_place()
+
     def _open_place(self) -> None:
         self._file = DecodedFile(self._place, self._frames, self._show)
 
+    def _close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+        self._file = None
+        self._opening.close()
+
     @property
-    def _opened(self) -> DecodedFile:
+    def _opened(self) -> OpenFile:
         self._check_open()
         assert self._file is not None
         return self._file
 
     @property
+    def num_frames(self) -> int:
+        """Number of frames of the file."""
+        return len(self.frame_index)
+
+    @property
+    def fps(self) -> float:
+        """Average frames per second. For a single frame, the rate in the headers."""
+        return self.frame_index.fps
+
+    @property
+    def pts_seconds(self) -> np.ndarray:
+        """Presentation times [shape=(num_frames,), dtype=float64, seconds], on the clock of the sound."""
+        return self.frame_index.pts_seconds
+
+    @property
     def display_size(self) -> tuple[int, int]:
         """(width, height) of the displayed source, [pixels]. (0, 0) before a frame is read."""
-        return self._opened.scaler.display_size
+        return self._opened.converter.display_size
 
     @property
     def sequential_reason(self) -> str | None:
@@ -200,18 +195,15 @@ class MP4Source(FileSource):
     @property
     def sample_rate(self) -> int:
         """Sample rate [Hz] of the audio track."""
-        if self._opened.sample_rate is None:
-            raise FeatureAbsentError(f"'{printable(self._name)}': the file has no audio track")
-        return self._opened.sample_rate
+        self._check_open()
+        with naming(self._name):
+            return sample_rate_of(self._place)
 
     def get_audio_chunk(self, start_seconds: float, duration_seconds: float) -> np.ndarray:
         """Return sound of the file's best track, with all its channels and at its sample rate. See ``VideoSource``."""
-        self._check_open()
         with naming(self._name):
             return read_sound(self._place, start_seconds, duration_seconds, joints=self._opened.joints)
 
     def _read(self, wanted: list[int]) -> Iterator[np.ndarray]:
-        for number in wanted:
-            with naming(self._name):
-                frame = self._opened.frame(number)
-            yield frame
+        with naming(self._name):
+            yield from self._opened.read(wanted)
