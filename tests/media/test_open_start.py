@@ -195,4 +195,4 @@ def test_a_reference_lost_behind_the_first_picture(films: Path, tmp_path: Path) 
 
 def test_a_damaged_first_slice_does_not_begin_a_stream() -> None:
     """Its codes have more zeros than bits follow."""
-    assert not begins_open(H264Reader(0), memoryview(b"\0\0\0\1\x61" + bytes(20)))
+    assert not begins_open(H264Reader(), memoryview(b"\0\0\0\1\x61" + bytes(20)))

@@ -6,7 +6,7 @@ import re
 from collections import deque
 
 from chordcache.media.checks.bits import Bits
-from chordcache.media.checks.nal_units import H264Reader, HevcReader, length_bytes_of, parameter_sets
+from chordcache.media.checks.nal_units import H264Reader, HevcReader
 from chordcache.media.checks.packet_reader import HEAD_BYTES, PacketReader
 
 _MAX_NVOP_BYTES = 19
@@ -23,56 +23,41 @@ _DIRAC_HEADER_BYTES = 13
 """Length of a Dirac packet without content, such as the end of a sequence"""
 
 
-class FlaggedReader(PacketReader):
+class _FlaggedReader(PacketReader):
     """Codecs that can be decoded from each keyframe on, for all later pictures. Containers mark keyframes reliably."""
 
     def is_start(self, packet: memoryview, *, is_keyframe: bool) -> bool:
-        """See ``PacketReader``."""
         return is_keyframe
 
     def is_clean_start(self, packet: memoryview) -> bool:
-        """See ``PacketReader``."""
         return True
 
     def is_entry(self, packet: memoryview) -> bool:
-        """See ``PacketReader``."""
-        return True
+        return self.is_start(packet, is_keyframe=True)
 
 
-class Vp8Reader(FlaggedReader):
+class _Vp8Reader(_FlaggedReader):
     """VP8 (RFC 6386, 9.1), which marks keyframes in the packet."""
 
     checks_all = True
 
     def is_start(self, packet: memoryview, *, is_keyframe: bool) -> bool:
-        """See ``PacketReader``."""
-        return not packet[0] & 1
-
-    def is_entry(self, packet: memoryview) -> bool:
-        """See ``PacketReader``."""
         return not packet[0] & 1
 
     def is_hidden(self, packet: memoryview) -> bool:
-        """See ``PacketReader``."""
         return not packet[0] >> 4 & 1
 
 
-class Vp9Reader(FlaggedReader):
+class _Vp9Reader(_FlaggedReader):
     """VP9, which marks keyframes too (bitstream specification, 6.2 and annex B; the last byte marks a superframe)."""
 
     checks_all = True
 
     def is_start(self, packet: memoryview, *, is_keyframe: bool) -> bool:
-        """See ``PacketReader``."""
         at = self._flags_at(packet)
         return not packet[0] >> at & 1 and not packet[0] >> at - 1 & 1
 
-    def is_entry(self, packet: memoryview) -> bool:
-        """See ``PacketReader``."""
-        return self.is_start(packet, is_keyframe=True)
-
     def is_hidden(self, packet: memoryview) -> bool:
-        """See ``PacketReader``."""
         if packet[-1] >> 5 == 0b110:
             return False
         at = self._flags_at(packet)
@@ -85,7 +70,7 @@ class Vp9Reader(FlaggedReader):
         return 3 if profile < 3 else 2
 
 
-class MpegReader(PacketReader):
+class _MpegReader(PacketReader):
     """MPEG-1, MPEG-2 (ISO/IEC 13818-2, 6.2.3) and MPEG-4 part 2 (ISO/IEC 14496-2, 6.2.5).
 
     Part 2 has other start codes, and pictures that only repeat the one before them.
@@ -107,7 +92,6 @@ class MpegReader(PacketReader):
         """Number of second pictures in earlier packets. Each will be represented by a later mark."""
 
     def is_start(self, packet: memoryview, *, is_keyframe: bool) -> bool:
-        """See ``PacketReader``."""
         head = bytes(packet[:HEAD_BYTES])
         at = head.find(self._GROUP_START)
         self._is_closed = not self._is_part_2 and 0 <= at < len(head) - 7 and bool(head[at + 7] >> 6 & 1)
@@ -117,22 +101,19 @@ class MpegReader(PacketReader):
         return is_keyframe if kind is None else kind == "I"
 
     def is_clean_start(self, packet: memoryview) -> bool:
-        """See ``PacketReader``."""
         return self._is_closed
 
     def is_entry(self, packet: memoryview) -> bool:
-        """See ``PacketReader``."""
         return self._picture_type(packet) == "I"
 
     def is_leading(self, packet: memoryview, pts: int | None, start_pts: int | None) -> bool:
-        """See ``PacketReader``. B pictures between the first picture and the next anchor are shown before the first."""
+        # B pictures between the first picture and the next anchor are shown before the first
         is_b = self._picture_type(packet) == "B"
         self._has_anchor |= not is_b
         is_earlier = pts is None or start_pts is None or pts < start_pts
         return is_b and is_earlier and not self._has_anchor and not self._is_closed
 
     def is_hidden(self, packet: memoryview) -> bool:
-        """See ``PacketReader``."""
         if not self._is_part_2:
             return False
         if len(packet) > _MAX_NVOP_BYTES or self._is_coded(bytes(packet)):
@@ -143,7 +124,6 @@ class MpegReader(PacketReader):
         return self._num_held < 0
 
     def may_share_frames(self, smallest_bytes: int) -> bool:
-        """See ``PacketReader``."""
         return self._is_part_2 and smallest_bytes <= _MAX_NVOP_BYTES
 
     def _is_coded(self, packet: bytes) -> bool:
@@ -193,26 +173,24 @@ def _time_bits(data: bytes) -> int:
         return 0
 
 
-class TheoraReader(PacketReader):
+class _TheoraReader(PacketReader):
     """Theora (specification, 7.1: the first bit is 0 for data, the second for an intra frame)."""
 
     def is_start(self, packet: memoryview, *, is_keyframe: bool) -> bool:
-        """See ``PacketReader``."""
         return not packet[0] >> 6 & 1
 
     def is_clean_start(self, packet: memoryview) -> bool:
-        """See ``PacketReader``."""
         return True
 
 
-class GifReader(FlaggedReader):
+class _GifReader(_FlaggedReader):
     """GIF (GIF89a, 20 and 24 to 26): extensions after the last image, such as comments, are a packet of their own."""
 
     checks_all = True
     _IMAGE, _EXTENSION, _SIGNATURE = 0x2C, 0x21, b"GIF"
 
     def is_hidden(self, packet: memoryview) -> bool:
-        """See ``PacketReader``. Every block of the packet is an extension: a label, and parts with their lengths."""
+        # every block of the packet is an extension: a label, and parts with their lengths
         at = self._header_bytes(packet) if packet[:3] == self._SIGNATURE else 0
         while at + 2 < len(packet) and packet[at] == self._EXTENSION:
             at += 2
@@ -228,21 +206,20 @@ class GifReader(FlaggedReader):
         return 13 + 3 * num_colors
 
 
-class DiracReader(PacketReader):
+class _DiracReader(PacketReader):
     """Dirac, which has packets that only end a sequence."""
 
     def is_hidden(self, packet: memoryview) -> bool:
-        """See ``PacketReader``."""
         return len(packet) <= _DIRAC_HEADER_BYTES
 
 
 _READERS: dict[str, type[PacketReader]] = {
-    "vp8": Vp8Reader,
-    "vp9": Vp9Reader,
-    "theora": TheoraReader,
-    "dirac": DiracReader,
-    "gif": GifReader,
-    **dict.fromkeys(("av1", "mjpeg", "prores", "dnxhd", "ffv1"), FlaggedReader),
+    "vp8": _Vp8Reader,
+    "vp9": _Vp9Reader,
+    "theora": _TheoraReader,
+    "dirac": _DiracReader,
+    "gif": _GifReader,
+    **dict.fromkeys(("av1", "mjpeg", "prores", "dnxhd", "ffv1"), _FlaggedReader),
 }
 """Readers that need no further facts, by libavcodec's name of the codec"""
 
@@ -255,12 +232,11 @@ def packet_reader(codec: str, extradata: bytes, pixel_format: str = "") -> Packe
     """
     if codec == "h264":
         # old x264 encoded 4:4:4 streams wrongly, and identifies itself only in the first packet
-        has_entries = not pixel_format.startswith("yuv444")
-        return H264Reader(length_bytes_of(extradata), parameter_sets(extradata), has_entries=has_entries)
+        return H264Reader(extradata, has_entries=not pixel_format.startswith("yuv444"))
     if codec == "hevc":
         return HevcReader((extradata[21] & 3) + 1 if len(extradata) > 21 and extradata[0] == 1 else 0)
     if codec in ("mpeg1video", "mpeg2video"):
-        return MpegReader()
+        return _MpegReader()
     if codec == "mpeg4":
-        return MpegReader(is_part_2=True, extradata=extradata)
+        return _MpegReader(is_part_2=True, extradata=extradata)
     return _READERS.get(codec, PacketReader)()

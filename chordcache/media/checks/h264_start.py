@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from copy import copy
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import av
 
 from chordcache.media.checks.bits import Bits
-from chordcache.media.checks.nal_units import H264Reader, Sps, length_bytes_of, parameter_sets, read_sps, unescaped
+from chordcache.media.checks.nal_units import PPS, SPS, H264Reader, SliceHead, unescaped
 
-_SLICE, _IDR, _MESSAGE, _SPS, _PPS = 1, 5, 6, 7, 8
+_SLICE, _IDR, _MESSAGE = 1, 5, 6
 _P, _B, _I = 0, 1, 2
 _RECOVERY_POINT = 6
 """Type of the message that marks a picture from which decoding can begin (ITU-T H.264, D.1.1)"""
@@ -39,29 +40,13 @@ class _Unproven(Exception):
     """A picture may refer to what came before the stream, or its headers are of a kind that is not read here."""
 
 
-class _Pps(NamedTuple):
-    """Facts from a picture parameter set that slice headers depend on."""
-
-    sps: Sps
-    has_bottom_order: bool
-    num_refs: tuple[int, int]
-    """Usual lengths of both lists of references"""
-    is_weighted: tuple[bool, bool]
-    """True if the weights of P pictures, of B pictures, are in the slice headers"""
-    has_redundant: bool
-
-
 class _Slice(NamedTuple):
     """Header of a slice."""
 
-    sps: Sps
-    kind: int
-    """``_P``, ``_B`` or ``_I``"""
-    frame_num: int
+    head: SliceHead
     order_lsb: int
     earlier: int
     """Step from its second field to the first, if the second one is shown first"""
-    is_reference: bool
     num_refs: tuple[int, ...]
     """Lengths of its lists of references"""
     changes: tuple[list[int], ...]
@@ -131,22 +116,14 @@ def prove_start(packets: Iterable[Any], extradata: bytes) -> OpenStart | None:
     Source: ITU-T H.264, 7.3.3 (slice headers), 8.2.1 (order), 8.2.4 (lists of references), 8.2.5 (their marking). A
     long-term reference from before the start that no header names is not noticed.
     """
-    proof = _Proof(H264Reader(length_bytes_of(extradata)))
+    proof = _Proof(H264Reader(extradata))
     try:
-        for unit in parameter_sets(extradata):
-            proof.read_parameters(memoryview(unit))
         for number, packet in enumerate(sent for sent in packets if sent.size):
             if proof.take(number, memoryview(packet)):
                 break
     except MemoryError:
         raise
-    except (
-        _Unproven,
-        av.error.FFmpegError,
-        ValueError,
-        KeyError,
-        IndexError,
-    ):  # the decoder reports what it cannot read
+    except (_Unproven, av.error.FFmpegError, ValueError, LookupError):  # the decoder reports what it cannot read
         return None
     return OpenStart(frozenset(proof.leading), proof.num_packets)
 
@@ -156,8 +133,6 @@ class _Proof:
 
     def __init__(self, reader: H264Reader) -> None:
         self._reader = reader
-        self._sps: dict[int, Sps] = {}
-        self._pps: dict[int, _Pps] = {}
         self._references: list[_Reference] = []
         self._num_absent = 0
         """Largest number of references before the start that may be left"""
@@ -176,8 +151,8 @@ class _Proof:
         slices = []
         for start, stop in self._reader.units(packet):
             kind = packet[start] & 0x1F
-            if kind in (_SPS, _PPS):
-                self.read_parameters(packet[start:stop])
+            if kind in (SPS, PPS):
+                self._reader.sets.read(packet[start:stop])
             elif kind == _IDR:
                 return True
             elif kind == _SLICE:
@@ -189,14 +164,14 @@ class _Proof:
         if not slices:
             return False
         picture = slices[0]
-        if any(part.frame_num != picture.frame_num or part.order_lsb != picture.order_lsb for part in slices):
+        if any(part.head.frame_num != picture.head.frame_num or part.order_lsb != picture.order_lsb for part in slices):
             raise _Unproven
         order = self._order_of(picture)
         if self._first_order is None:
             self._begin(picture, order)
             return False
         last = self._last_number
-        if picture.frame_num != (last + 1) % self._modulus(picture):
+        if picture.head.frame_num != (last + 1) % picture.head.modulus:
             raise _Unproven
         is_right = all(self._is_right(part, order) for part in slices)
         if order < self._first_order:
@@ -205,37 +180,33 @@ class _Proof:
             raise _Unproven
         if picture.is_reset:
             return True
-        if picture.is_reference:
-            self._mark(picture, _Reference(picture.frame_num, order, is_right))
+        if picture.head.is_reference:
+            self._mark(picture, _Reference(picture.head.frame_num, order, is_right))
         is_settled = number >= _MAX_REORDERED and not self._num_absent and not self._substitutes
         return is_settled and all(reference.is_right for reference in self._references)
 
-    @staticmethod
-    def _modulus(picture: _Slice) -> int:
-        return 1 << picture.sps.frame_num_bits
-
     def _begin(self, picture: _Slice, order: int) -> None:
-        if picture.kind != _I or not picture.is_reference or picture.is_reset:
+        if picture.head.kind != _I or not picture.head.is_reference or picture.is_reset:
             raise _Unproven
         self._first_order = order
-        self._last_number = picture.frame_num
-        self._references = [_Reference(picture.frame_num, order, True)]
-        num_left = picture.sps.num_references - 1
+        self._last_number = picture.head.frame_num
+        self._references = [_Reference(picture.head.frame_num, order, True)]
+        num_left = picture.head.sps.num_references - 1
         self._num_absent = num_left
-        self._substitutes = {(picture.frame_num - n) % self._modulus(picture) for n in range(1, num_left + 1)}
+        self._substitutes = {(picture.head.frame_num - n) % picture.head.modulus for n in range(1, num_left + 1)}
 
     def _order_of(self, picture: _Slice) -> int:
         """Return the place of a picture in the order in which pictures are shown (8.2.1.1)."""
-        if picture.sps.order_bits is None:  # decode order
+        if picture.head.sps.order_bits is None:  # decode order
             return self.num_packets
-        modulus = 1 << picture.sps.order_bits
+        modulus = 1 << picture.head.sps.order_bits
         high, low = self._last_order
         step = picture.order_lsb - low
         if self._first_order is not None and -step >= modulus // 2:
             high += modulus
         elif self._first_order is not None and step > modulus // 2:
             high -= modulus
-        if picture.is_reference:
+        if picture.head.is_reference:
             self._last_order = high, picture.order_lsb
         return high + picture.order_lsb - picture.earlier
 
@@ -244,9 +215,9 @@ class _Proof:
         lists = self._initial_lists(part, order)
         for initial, length, changes in zip(lists, part.num_refs, part.changes, strict=False):
             chosen = (initial + [None] * length)[:length]
-            number = part.frame_num
+            number = part.head.frame_num
             for place, change in enumerate(changes):
-                number = (number + change) % self._modulus(part)
+                number = (number + change) % part.head.modulus
                 target = next((reference for reference in self._references if reference.frame_num == number), None)
                 later = [other for other in chosen[place:] if other is not target or target is None]
                 chosen = [*chosen[:place], target, *later][:length]
@@ -260,13 +231,13 @@ class _Proof:
         The decoder's substitutes are older than all pictures, and shown before them (libavcodec 62).
         """
         substitutes: list[_Reference | None] = [None] * _MAX_REORDERED if self._substitutes else []
-        if part.kind == _P:
+        if part.head.kind == _P:
             references = {
-                (part.frame_num - reference.frame_num) % self._modulus(part): reference
+                (part.head.frame_num - reference.frame_num) % part.head.modulus: reference
                 for reference in self._references
             }
             return [[references[age] for age in sorted(references)]]
-        if part.kind != _B or self._num_absent:  # an absent picture may be shown later than some of the others
+        if part.head.kind != _B or self._num_absent:  # an absent picture may be shown later than some of the others
             return [[], []]
         by_order = sorted(self._references, key=lambda reference: reference.order)
         before = [reference for reference in reversed(by_order) if reference.order < order]
@@ -281,9 +252,9 @@ class _Proof:
 
     def _mark(self, picture: _Slice, reference: _Reference) -> None:
         """Add a reference, and remove others (8.2.5)."""
-        largest = picture.sps.num_references
+        largest = picture.head.sps.num_references
         for distance in picture.removed or ():
-            number = (picture.frame_num - distance) % self._modulus(picture)
+            number = (picture.head.frame_num - distance) % picture.head.modulus
             left = [reference for reference in self._references if reference.frame_num != number]
             if len(left) == len(self._references):
                 self._num_absent -= 1
@@ -298,64 +269,43 @@ class _Proof:
             raise _Unproven
         room = largest - len(self._references)
         self._num_absent = min(self._num_absent, room)
-        newest = sorted(self._substitutes, key=lambda number: (picture.frame_num - number) % self._modulus(picture))
+        newest = sorted(self._substitutes, key=lambda number: (picture.head.frame_num - number) % picture.head.modulus)
         self._substitutes = set(newest[:room])
-        self._last_number = picture.frame_num
+        self._last_number = picture.head.frame_num
 
     # Headers
 
-    def read_parameters(self, unit: memoryview) -> None:
-        """Read a parameter set (ITU-T H.264, 7.3.2.1.1 and 7.3.2.2). Other units are ignored."""
-        data = unescaped(unit)
-        bits = Bits(data[1:])
-        if data[0] & 0x1F == _SPS:
-            number, sps = read_sps(bits)
-            self._sps[number] = sps
-        elif data[0] & 0x1F == _PPS:
-            number, sps = bits.ue(), self._sps[bits.ue()]
-            bits.u(1)
-            has_bottom_order = bool(bits.u(1))
-            if bits.ue():  # slice groups
-                raise _Unproven
-            num_refs = bits.ue() + 1, bits.ue() + 1
-            is_weighted = bool(bits.u(1)), bits.u(2) == 1
-            bits.ue(), bits.ue(), bits.ue(), bits.u(2)
-            self._pps[number] = _Pps(sps, has_bottom_order, num_refs, is_weighted, bool(bits.u(1)))
-
     def _read_slice(self, unit: memoryview) -> _Slice | None:
-        """Read the header of a slice (7.3.3). Return None for a redundant one."""
-        is_reference = bool(unit[0] & 0x60)
-        bits = Bits(unescaped(unit)[1:])
-        bits.ue()
-        kind = bits.ue() % 5
-        pps = self._pps[bits.ue()]
-        sps = pps.sps
-        if sps.has_planes:
-            bits.u(2)
-        frame_num = bits.u(sps.frame_num_bits)
-        if kind > _I or sps.is_order_cyclic or sps.may_skip or (sps.may_have_fields and bits.u(1)):
+        """Read a slice's header and its picture parameter set (7.3.3, 7.3.2.2). Return None for a redundant slice."""
+        head = self._reader.sets.slice_head(unit)
+        kind, sps, bits, pps = head.kind, head.sps, head.rest, copy(head.pps.rest)
+        pps.u(1)
+        has_bottom_order, num_groups = pps.u(1), pps.ue()
+        if kind > _I or sps.is_order_cyclic or sps.may_skip or head.is_field or num_groups:
             raise _Unproven
+        usual_refs = pps.ue() + 1, pps.ue() + 1
+        is_weighted = pps.u(1) == 1, pps.u(2) == 1
+        pps.ue(), pps.ue(), pps.ue(), pps.u(2)
         order_lsb = earlier = 0
         if sps.order_bits is not None:
             order_lsb = bits.u(sps.order_bits)
-            code = bits.ue() if pps.has_bottom_order else 0
+            code = bits.ue() if has_bottom_order else 0
             earlier = 0 if code % 2 else code // 2
-        if pps.has_redundant and bits.ue():
+        if pps.u(1) and bits.ue():
             return None
         num_refs: tuple[int, ...] = ()
         changes: tuple[list[int], ...] = ()
         if kind != _I:
-            if kind == _B:
-                bits.u(1)
+            bits.u(kind == _B)
             num_lists = 2 if kind == _B else 1
-            num_refs = pps.num_refs[:num_lists]
+            num_refs = usual_refs[:num_lists]
             if bits.u(1):
                 num_refs = tuple(bits.ue() + 1 for _ in range(num_lists))
             changes = tuple(_changes(bits) for _ in range(num_lists))
-            if pps.is_weighted[kind]:
+            if is_weighted[kind]:
                 _skip_weights(bits, sps.chroma if not sps.has_planes else 0, sum(num_refs))
-        removed, is_reset = _removed(bits) if is_reference else (None, False)
-        return _Slice(sps, kind, frame_num, order_lsb, earlier, is_reference, num_refs, changes, removed, is_reset)
+        removed, is_reset = _removed(bits) if head.is_reference else (None, False)
+        return _Slice(head, order_lsb, earlier, num_refs, changes, removed, is_reset)
 
 
 def _changes(bits: Bits) -> list[int]:

@@ -14,6 +14,9 @@ _ZERO_RUN = re.compile(rb"\0{16,}")
 """Run of zeros. H.264 and HEVC escape zeros inside a unit, so more than two in a row are padding or damage."""
 
 
+SPS, PPS = 7, 8
+
+
 class NalReader(PacketReader):
     """Reader for codecs with NAL units: H.264 and HEVC.
 
@@ -152,49 +155,95 @@ class Sps:
     """Bits that follow: the shown part of a picture, and its colors"""
 
 
-class _Slice(NamedTuple):
-    """Beginning of a slice's header."""
+class Pps(NamedTuple):
+    """Picture parameter set of H.264."""
 
+    sps_number: int
+    rest: Bits
+    """Bits that follow"""
+
+
+class SliceHead(NamedTuple):
+    """Beginning of a slice's header in H.264 (ITU-T H.264, 7.3.3)."""
+
+    first_block: int
+    """0 in the first slice of a picture"""
+    kind: int
+    """0 for P, 1 for B, 2 for I"""
+    pps: Pps
+    sps: Sps
     frame_num: int
-    modulus: int
-    """Modulus of ``frame_num``"""
     is_field: bool
     is_bottom: bool
     is_reference: bool
     is_idr: bool
-    may_skip: bool
+    rest: Bits
+    """Bits that follow"""
+
+    @property
+    def modulus(self) -> int:
+        """Modulus of ``frame_num``."""
+        return 1 << self.sps.frame_num_bits
+
+
+class ParameterSets:
+    """Parameter sets of H.264 by their numbers. Both methods raise ``LookupError`` or ``ValueError``."""
+
+    def __init__(self) -> None:
+        self.sps: dict[int, Sps] = {}
+        self._pps: dict[int, Pps] = {}
+
+    def read(self, unit: memoryview) -> None:
+        """Read a parameter set (ITU-T H.264, 7.3.2.1.1 and 7.3.2.2). Other units are ignored."""
+        data = unescaped(unit)
+        bits = Bits(data[1:])
+        if data[0] & 0x1F == SPS:
+            number, sps = _read_sps(bits)
+            self.sps[number] = sps
+        elif data[0] & 0x1F == PPS:
+            number = bits.ue()
+            self._pps[number] = Pps(bits.ue(), bits)
+
+    def slice_head(self, unit: memoryview) -> SliceHead:
+        """Read the beginning of a slice's header, of which ``unit`` has at least 48 bytes."""
+        data = unescaped(unit)
+        bits = Bits(data[1:])
+        first_block, kind, pps = bits.ue(), bits.ue() % 5, self._pps[bits.ue()]
+        sps = self.sps[pps.sps_number]
+        bits.u(2 * sps.has_planes)
+        frame_num = bits.u(sps.frame_num_bits)
+        is_field = sps.may_have_fields and bool(bits.u(1))
+        is_bottom = is_field and bool(bits.u(1))
+        is_reference, is_idr = bool(data[0] & 0x60), data[0] & 0x1F == 5
+        return SliceHead(first_block, kind, pps, sps, frame_num, is_field, is_bottom, is_reference, is_idr, bits)
 
 
 class H264Reader(NalReader):
     """H.264 (ITU-T H.264, 7.3 and table 7-1), with fields and the numbers of reference frames.
 
-    ``parameter_sets`` are units from the container's header. ``has_entries`` is False if the stream has to be decoded
-    from its start.
+    ``extradata`` is the container's header of the track. ``has_entries`` is False if the stream has to be decoded from
+    its start.
     """
 
     _mask, _shift = 0x1F, 0
     _pictures, _clean, _clean_starts = range(1, 6), range(5, 6), range(5, 6)
     knows_leading = False
-    _SPS, _PPS = 7, 8
     _HEADER_BYTES = 48
     """Length of the part of a slice that contains all header fields read here"""
 
-    def __init__(
-        self, length_bytes: int = 0, parameter_sets: tuple[bytes, ...] = (), *, has_entries: bool = True
-    ) -> None:
-        super().__init__(length_bytes)
+    def __init__(self, extradata: bytes = b"", *, has_entries: bool = True) -> None:
+        super().__init__((extradata[4] & 3) + 1 if len(extradata) > 4 and extradata[0] == 1 else 0)
         self._has_entries = has_entries
-        self._sps: dict[int, Sps] = {}
-        self._sps_of_pps: dict[int, int] = {}
-        self._open_field: _Slice | None = None
+        self.sets = ParameterSets()
+        self._open_field: SliceHead | None = None
         """First field of a frame whose second field has not come yet"""
-        self._before: _Slice | None = None
+        self._before: SliceHead | None = None
         self._last_number: int | None = None
         """Number of the last reference frame"""
         self._counts_all: bool | None = None
         """True if the encoder also numbers frames that are not references; None while this is unknown"""
         self.checks_all = True  # until the parameter sets show that fields never come in separate packets
-        for unit in parameter_sets:
+        for unit in _parameter_sets(extradata):
             self._read_parameters(memoryview(unit))
 
     def is_entry(self, packet: memoryview) -> bool:
@@ -225,27 +274,18 @@ class H264Reader(NalReader):
 
         Without a packet or a picture in it, return the first one of the container's header.
         """
-        for start, stop in self.units(packet):
-            kind = packet[start] & 0x1F
-            if kind in (self._SPS, self._PPS):
-                self._read_parameters(packet[start:stop])
-            elif kind in (1, 2, 5):
-                bits = Bits(unescaped(packet[start + 1 : start + self._HEADER_BYTES]))
-                try:
-                    bits.ue(), bits.ue()
-                    return self._sps[self._sps_of_pps[bits.ue()]]
-                except (ValueError, KeyError):
-                    return None
-        return next(iter(self._sps.values()), None)
+        for head in self._slices_of(packet):
+            return head.sps if head else None
+        return next(iter(self.sets.sps.values()), None)
 
-    def _num_left_out(self, picture: _Slice) -> int:
+    def _num_left_out(self, picture: SliceHead) -> int:
         """Count missing frames between this picture and the last reference frame (ITU-T H.264, 7.4.3, frame_num)."""
         before, self._before = self._before, picture
         last = 0 if picture.is_idr else self._last_number
         if picture.is_reference or last is None:
             self._last_number = picture.frame_num
         # 0 and 1 also follow a picture that resets the numbers (memory management operation 5)
-        if before is None or last is None or picture.may_skip or picture.frame_num <= 1:
+        if before is None or last is None or picture.sps.may_skip or picture.frame_num <= 1:
             return 0
         if not before.is_reference:
             if self._counts_all is None and picture.is_reference:
@@ -255,7 +295,7 @@ class H264Reader(NalReader):
                 return 0
         return max(0, (picture.frame_num - last) % picture.modulus - 1) if picture.frame_num != last else 0
 
-    def _begins_frame(self, picture: _Slice) -> bool:
+    def _begins_frame(self, picture: SliceHead) -> bool:
         """Return whether a picture is a frame or a first field. Fields are paired as in libavcodec."""
         first, self._open_field = self._open_field, None
         if not picture.is_field:
@@ -265,58 +305,41 @@ class H264Reader(NalReader):
         self._open_field = picture
         return True
 
-    def _pictures_of(self, packet: memoryview) -> Iterator[_Slice]:
+    def _pictures_of(self, packet: memoryview) -> Iterator[SliceHead]:
         """Yield the first slice of each picture in a packet."""
+        for head in self._slices_of(packet):
+            if head and not head.first_block:
+                yield head
+                if not head.is_field:  # a frame is one picture
+                    return
+
+    def _slices_of(self, packet: memoryview) -> Iterator[SliceHead | None]:
+        """Read the parameter sets in a packet, and yield its slices, None for one that cannot be read."""
         for start, stop in self.units(packet):
             kind = packet[start] & 0x1F
-            if kind in (self._SPS, self._PPS):
+            if kind in (SPS, PPS):
                 self._read_parameters(packet[start:stop])
             elif kind in (1, 2, 5):
-                header = self._read_slice(packet[start : start + self._HEADER_BYTES])
-                if header is not None:
-                    yield header
-                    if not header.is_field:  # a frame is one picture
-                        return
+                try:
+                    head = self.sets.slice_head(packet[start : start + self._HEADER_BYTES])
+                except (LookupError, ValueError):
+                    head = None
+                yield head
 
     def _read_parameters(self, unit: memoryview) -> None:
-        data = unescaped(unit)
         try:
-            if data[0] & 0x1F == self._SPS:
-                number, sps = read_sps(Bits(data[1:]))
-                self._sps[number] = sps
-                self.checks_all = any(sps.may_have_fields for sps in self._sps.values())
-            elif data[0] & 0x1F == self._PPS:
-                bits = Bits(data[1:])
-                number = bits.ue()
-                self._sps_of_pps[number] = bits.ue()
-        except (ValueError, IndexError):  # the decoder will report what it cannot read
+            self.sets.read(unit)
+        except (LookupError, ValueError):  # the decoder will report what it cannot read
             return
-
-    def _read_slice(self, unit: memoryview) -> _Slice | None:
-        """Read the header of a picture's first slice; return None for any other slice, or if it cannot be read."""
-        data = unescaped(unit)
-        bits = Bits(data[1:])
-        try:
-            if bits.ue():
-                return None
-            bits.ue()
-            sps = self._sps[self._sps_of_pps[bits.ue()]]
-            if sps.has_planes:
-                bits.u(2)
-            frame_num = bits.u(sps.frame_num_bits)
-            is_field = sps.may_have_fields and bool(bits.u(1))
-            is_bottom = is_field and bool(bits.u(1))
-        except (ValueError, KeyError):
-            return None
-        is_reference, is_idr = bool(data[0] >> 5 & 3), data[0] & 0x1F == 5
-        return _Slice(frame_num, 1 << sps.frame_num_bits, is_field, is_bottom, is_reference, is_idr, sps.may_skip)
+        if self.sets.sps:
+            self.checks_all = any(sps.may_have_fields for sps in self.sets.sps.values())
 
 
 _CHROMA_PROFILES = frozenset((100, 110, 122, 244, 44, 83, 86, 118, 128, 138, 139, 134, 135))
 """Profiles of H.264 whose parameter sets state how chroma is stored (7.3.2.1.1)"""
 
 
-def read_sps(bits: Bits) -> tuple[int, Sps]:
+def _read_sps(bits: Bits) -> tuple[int, Sps]:
     """Read a sequence parameter set, and return its number and content (ITU-T H.264, 7.3.2.1.1)."""
     profile = bits.u(8)
     bits.u(16)
@@ -363,12 +386,7 @@ def unescaped(unit: memoryview) -> bytes:
     return bytes(unit).replace(b"\0\0\3", b"\0\0")
 
 
-def length_bytes_of(extradata: bytes) -> int:
-    """Return the size of the length field before each unit of H.264, from its extradata; 0 for start codes."""
-    return (extradata[4] & 3) + 1 if len(extradata) > 4 and extradata[0] == 1 else 0
-
-
-def parameter_sets(extradata: bytes) -> tuple[bytes, ...]:
+def _parameter_sets(extradata: bytes) -> tuple[bytes, ...]:
     """Return the units in H.264's extradata: an ``avcC`` box (ISO/IEC 14496-15, 5.3.3.1), or units with start codes."""
     if extradata[:1] != b"\1":
         view = memoryview(extradata)
