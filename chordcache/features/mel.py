@@ -115,7 +115,7 @@ class MelExtractor(Extractor):
 
     def finish(self) -> Rows:
         """Return the last rows, and set the facts."""
-        blocks = list(self._blocks(self._track.finish()))
+        blocks = list(self._blocks(self._track.add(None)))
         if not self._track.num_samples:
             return NO_ROWS
         self.facts["start_seconds"] = self._track.start_seconds

@@ -95,7 +95,7 @@ class WaveformExtractor(Extractor):
 
     def finish(self) -> Rows:
         """Return the last rows, and set the facts."""
-        self._queue(self._track.finish())
+        self._queue(self._track.add(None))
         track = self._track
         if not track.num_samples or track.sample_rate is None:
             return NO_ROWS

@@ -9,7 +9,7 @@ import av
 import numpy as np
 from av.video.reformatter import ColorRange, Interpolation, VideoReformatter
 
-from chordcache.media.audio_track import AudioClock, Sound, is_readable
+from chordcache.media.audio_track import AudioClock, Sound
 from chordcache.media.decoding import DecodedFrame
 from chordcache.media.picture_data import plane_array
 from chordcache.records import ContentFacts
@@ -155,11 +155,10 @@ class _SoundMeter:
         """Sum of squares and number of samples [shape=(100, 2)], by second from the first sample on"""
 
     def add(self, sound: Sound) -> None:
-        if not is_readable(sound) or sound.format.packed.name not in _FULL_SCALE:
-            return
-        self._add_placed(sound)
+        if sound.format.packed.name in _FULL_SCALE:
+            self._place(sound)
 
-    def _add_placed(self, sound: Sound | None) -> None:
+    def _place(self, sound: Sound | None) -> None:
         for placed in self._clock.place(sound):
             if placed.begins_run or self._num_grouped >= _GROUP_SAMPLES:
                 self._end_group()
@@ -196,7 +195,7 @@ class _SoundMeter:
 
     def windows(self, start_seconds: float | None) -> np.ndarray:
         """Return the windows from a time on, to the nearest one [shape=(num_seconds, 100, 2)]."""
-        self._add_placed(None)
+        self._place(None)
         self._end_group()
         if start_seconds is None:
             return np.zeros((0, _WINDOWS_PER_SECOND, 2))

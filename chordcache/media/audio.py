@@ -103,7 +103,7 @@ def _readable(media: Media) -> Iterator[Sound | None]:
 def _timed_parts(media: Media) -> Iterator[tuple[float, Sound]]:
     """Yield the time of each part of the sound [seconds], and the part."""
     clock = AudioClock()
-    for sound in _readable(media):
+    for sound in chain(media.sounds(), [None]):
         progress.beat()
         for placed in clock.place(sound):
             yield clock.start_seconds + placed.position_seconds, placed.sound
@@ -209,7 +209,7 @@ class _SoundReader:
                     return False
                 from_start = True
                 paste(self.samples, at, piece)
-                if at + len(piece) >= len(self.samples):
+                if at + piece.shape[1] >= len(self.samples):
                     return True
         return from_start
 

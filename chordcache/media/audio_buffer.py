@@ -7,7 +7,7 @@ from collections import deque
 import av
 import numpy as np
 
-from chordcache.media.audio_track import SAMPLE_RATES, PlacedSound, Sound, is_readable, paste
+from chordcache.media.audio_track import SAMPLE_RATES, PlacedSound, Sound, paste
 
 
 class AudioBuffer:
@@ -24,8 +24,8 @@ class AudioBuffer:
         self._placed = PlacedSound(context.layout, self.sample_rate)
         self._max_samples = round(max_seconds * self.sample_rate)
         self._pieces: deque[tuple[int, np.ndarray]] = deque()
+        """Samples, after the number of the first one"""
         self._num_kept = 0
-        self._end = 0
         self._has_dropped = False
 
     @staticmethod
@@ -34,27 +34,22 @@ class AudioBuffer:
         return track is not None and track.codec_context.sample_rate in SAMPLE_RATES
 
     def add(self, sound: Sound) -> None:
-        """Take the next sound of the track. Sound that cannot be converted is skipped, as in players."""
-        if not is_readable(sound):
-            return
-        try:
-            pieces = list(self._placed.pieces(sound))
-        except MemoryError:  # FFmpeg's is an FFmpegError too
-            raise
-        except av.error.FFmpegError:
-            return
-        for number, piece in pieces:
+        """Add the next sound of the track. Sound that cannot be converted is skipped, as in players."""
+        for number, piece in self._placed.pieces(sound):
             self._pieces.append((number, piece))
-            self._num_kept += len(piece)
-            self._end = number + len(piece)
+            self._num_kept += piece.shape[1]
         while self._num_kept > self._max_samples and len(self._pieces) > 1:
-            self._num_kept -= len(self._pieces.popleft()[1])
+            self._num_kept -= self._pieces.popleft()[1].shape[1]
             self._has_dropped = True
 
     @property
     def end_seconds(self) -> float:
         """[seconds] End of the sound received so far, on the clock of the frames."""
-        return self._placed.start_seconds + self._end / self.sample_rate if self._pieces else float("-inf")
+        if not self._pieces:
+            return float("-inf")
+        number, piece = self._pieces[-1]
+        end: int = number + piece.shape[1]
+        return self._placed.start_seconds + end / self.sample_rate
 
     @property
     def start_seconds(self) -> float:

@@ -45,10 +45,10 @@ def is_readable(sound: Sound) -> bool:
 
 
 def paste(samples: np.ndarray, at: int, piece: np.ndarray) -> None:
-    """Copy a piece into samples [shape=(n, channels)], the first to ``at``. What lies outside of them is left out."""
-    begin, end = max(at, 0), min(at + len(piece), len(samples))
+    """Copy a piece [shape=(C, m)] into samples [shape=(n, C)], the first to ``at``. Others than these are left out."""
+    begin, end = max(at, 0), min(at + piece.shape[1], len(samples))
     if begin < end:
-        samples[begin:end] = piece[begin - at : end - at]
+        samples[begin:end] = piece[:, begin - at : end - at].T
 
 
 class Placed(NamedTuple):
@@ -99,10 +99,12 @@ class AudioClock:
         return clock
 
     def place(self, sound: Sound | None) -> Iterator[Placed]:
-        """Take the next sound, for which ``is_readable`` is true. Yield the parts whose place is known now.
+        """Take the next sound. Yield the parts whose place is known now. Sound that is not readable is left out.
 
         None yields the part that is left at the end.
         """
+        if sound is not None and not is_readable(sound):
+            return
         if sound is not None and sound.pts is not None:
             self._has_clock &= sound.pts != self._last_pts
             self._last_pts = sound.pts
@@ -169,15 +171,22 @@ class AudioClock:
 class PlacedSound:
     """Decoded sound at one rate [Hz] and with one set of channels, with the place of each piece in the signal.
 
-    ``clock`` places the first sound. By default, its first sample is sample 0.
+    The signal is made in the runs of an ``AudioClock``. ``clock`` places the first sound. By default, its first sample
+    is sample 0. A layout or a rate of None is that of the first sound. Sound that libswresample refuses is left out.
     """
 
-    def __init__(self, layout: av.AudioLayout, sample_rate: int, clock: AudioClock | None = None) -> None:
+    def __init__(
+        self, layout: av.AudioLayout | str | None, sample_rate: int | None, clock: AudioClock | None = None
+    ) -> None:
+        self.sample_rate = sample_rate
+        """[Hz] of the signal, or None before the first sound"""
+        self.num_channels = 0
         self._layout = layout
-        self._sample_rate = sample_rate
         self._clock = clock or AudioClock()
         self._resampler: av.AudioResampler | None = None
         self._next = self._end = 0
+        self._num_sounds = self._num_refused = 0
+        self._refusal = ""
 
     @property
     def start_seconds(self) -> float:
@@ -185,53 +194,65 @@ class PlacedSound:
         return self._clock.start_seconds
 
     def pieces(self, sound: Sound | None) -> Iterator[tuple[int, np.ndarray]]:
-        """Yield the next samples [shape=(n, channels), dtype=float32], after the number of the first one.
+        """Yield the next samples [shape=(C, n), dtype=float32], after the number of the first one.
 
-        Samples at a time that has some already are left out.
-
-        ``is_readable`` must be true for the sound. None yields what is left at the end.
+        Samples at a time that has some already are left out. So is sound that is not readable. None yields what is left
+        at the end.
         """
         for placed in self._clock.place(sound):
+            self._num_sounds += 1
             if placed.begins_run or self._resampler is None:
-                self._resampler = av.AudioResampler("flt", self._layout, self._sample_rate)
-                self._next = round(placed.position_seconds * self._sample_rate)
-            for frame in self._resampler.resample(placed.sound):
-                piece = frame.to_ndarray().reshape(-1, self._layout.nb_channels)
-                first, self._next = self._next, self._next + len(piece)
-                num_covered = min(max(0, self._end - first), len(piece))  # by the sound before an overlap
-                if num_covered < len(piece):
-                    yield first + num_covered, piece[num_covered:]
-                self._end = max(self._end, self._next)
+                yield from self._resampled(None)
+                self._begin_run(placed)
+            yield from self._resampled(placed.sound)
+        if sound is None:
+            yield from self._resampled(None)
+
+    def _begin_run(self, placed: Placed) -> None:
+        """Make a resampler for a run, and determine where it starts."""
+        self._layout = self._layout or placed.sound.layout.name
+        self.sample_rate = self.sample_rate or placed.sound.sample_rate
+        self._resampler = av.AudioResampler("fltp", self._layout, self.sample_rate)
+        self.num_channels = self._resampler.layout.nb_channels
+        self._next = round(placed.position_seconds * self.sample_rate)
+
+    def _resampled(self, sound: Sound | None) -> Iterator[tuple[int, np.ndarray]]:
+        """Resample the sound of a run; None yields the end of the run."""
+        if self._resampler is None:
+            return
+        try:
+            frames = self._resampler.resample(sound)
+        except MemoryError:
+            raise
+        except av.error.FFmpegError as error:  # such as channels that libswresample cannot mix; the next run may do
+            self._resampler = None
+            self._num_refused += 1
+            self._refusal = reason_of(error)
+            return
+        for frame in filter(None, frames):  # PyAV returns None at the end if there was nothing to resample
+            piece = frame.to_ndarray()
+            first, self._next = self._next, self._next + piece.shape[1]
+            covered = piece[:, max(0, self._end - first) :]  # without what the sound before an overlap covers
+            self._end = max(self._end, self._next)
+            if covered.size:
+                yield self._next - covered.shape[1], covered
+        if sound is None:
+            self._resampler = None
 
 
-class AudioTrack:
+class AudioTrack(PlacedSound):
     """Decoded sound as one signal: one rate, one set of channels, and a clock that is right from end to end.
 
-    The signal is made in the runs of an ``AudioClock``. If a run begins later than the signal ends, silence fills the
-    gap. If it begins earlier, its start is cut off. A ``sample_rate`` [Hz] of None is that of the first sound. ``mono``
-    mixes all channels into one.
+    If a run begins later than the signal ends, silence fills the gap. If it begins earlier, its start is cut off. A
+    ``sample_rate`` [Hz] of None is that of the first sound. ``mono`` mixes all channels into one.
     """
 
     def __init__(self, sample_rate: int | None, *, mono: bool) -> None:
-        self.sample_rate = sample_rate
-        """[Hz] of the signal, or None before the first sound"""
-        self._layout = "mono" if mono else None
-        self._resampler: av.AudioResampler | None = None
-        self._clock = AudioClock()
-        self._silence_seconds = 0.0
-        self._num_missing = 0  # samples of silence before the next sound; if negative, samples to cut off the sound
+        super().__init__("mono" if mono else None, sample_rate)
         self.num_samples = 0
         """Number of samples yielded so far, of one channel"""
-        self.num_channels = 0
-        self._num_sounds = 0
-        self._num_refused = 0
-        self._refusal = ""
+        self._silence_seconds = 0.0
         self._clock_problem: str | None = None
-
-    @property
-    def start_seconds(self) -> float:
-        """[seconds] Timestamp of the first sample; 0 if no sound has one."""
-        return self._clock.start_seconds
 
     @property
     def problem(self) -> str | None:
@@ -243,42 +264,22 @@ class AudioTrack:
             what += f": {self._num_refused} of {self._num_sounds} parts cannot be resampled: {self._refusal}"
         return what
 
-    def add(self, sound: Sound) -> Iterator[np.ndarray]:
-        """Take decoded sound; yield the signal's next samples [shape=(C, n), dtype=float32]."""
-        if is_readable(sound):
-            yield from self._signal(sound)
-
-    def finish(self) -> Iterator[np.ndarray]:
-        """Take the end of the track: yield the last samples."""
-        yield from self._signal(None)
-        yield from self._end_run()
-
-    def _signal(self, sound: Sound | None) -> Iterator[np.ndarray]:
-        for placed in self._clock.place(sound):
-            self._num_sounds += 1
-            if self._clock_problem is not None:
-                continue
-            if placed.begins_run or self._resampler is None:
-                yield from self._end_run()
-                self._begin_run(placed)
-            if self._clock_problem is None:
-                yield from self._resample(placed.sound)
-
-    def _end_run(self) -> Iterator[np.ndarray]:
-        """Yield the samples that the resampler still holds."""
-        if self._resampler is not None:
-            yield from self._resample(None)
-        self._resampler = None
+    def add(self, sound: Sound | None) -> Iterator[np.ndarray]:
+        """Take decoded sound; yield the signal's next samples [shape=(C, n), dtype=float32]. None is the end."""
+        for number, samples in self.pieces(sound):
+            while number > self.num_samples:
+                # One zero, repeated: a gap of minutes takes no memory while it waits
+                num_missing = min(number - self.num_samples, _MAX_SILENCE_SAMPLES)
+                self.num_samples += num_missing
+                yield np.broadcast_to(np.float32(0), (len(samples), num_missing))
+            self.num_samples += samples.shape[1]
+            yield samples
 
     def _begin_run(self, placed: Placed) -> None:
-        """Make a resampler for a run, and determine where it starts."""
-        sound = placed.sound
-        self._layout = self._layout or sound.layout.name
-        self.sample_rate = self.sample_rate or sound.sample_rate
-        self._resampler = av.AudioResampler("fltp", self._layout, self.sample_rate)
-        self.num_channels = self._resampler.layout.nb_channels
-        self._num_missing = round(placed.position_seconds * self.sample_rate) - self.num_samples
-        missing_seconds = self._num_missing / self.sample_rate
+        if self._clock_problem:
+            return
+        super()._begin_run(placed)
+        missing_seconds = (self._next - self._end) / (self.sample_rate or 1)
         self._silence_seconds += max(0.0, missing_seconds)
         if missing_seconds < -_MAX_OVERLAP_SECONDS:
             self._clock_problem = f"the clock of the audio track is set back by {-missing_seconds:.3f} s"
@@ -288,32 +289,4 @@ class AudioTrack:
                 f"{_MAX_SILENCE_SECONDS:g} s"
             )
         if self._clock_problem:
-            self._resampler, self._num_missing = None, 0
-
-    def _resample(self, sound: Sound | None) -> Iterator[np.ndarray]:
-        """Resample the sound of a run; None yields the end of the run."""
-        assert self._resampler is not None
-        try:
-            pieces = self._resampler.resample(sound)
-        except MemoryError:
-            raise
-        except av.error.FFmpegError as error:  # such as channels that libswresample cannot mix; the next run may do
             self._resampler = None
-            self._num_refused += 1
-            self._refusal = reason_of(error)
-            return
-        for piece in filter(None, pieces):  # PyAV returns None at the end if there was nothing to resample
-            yield from self._place(piece.to_ndarray())
-
-    def _place(self, samples: np.ndarray) -> Iterator[np.ndarray]:
-        """Yield resampled sound. At the start of a run, add silence before it or cut it."""
-        while self._num_missing > 0:
-            # One zero, repeated: a gap of minutes takes no memory while it waits
-            silence = np.broadcast_to(np.float32(0), (len(samples), min(self._num_missing, _MAX_SILENCE_SAMPLES)))
-            self._num_missing -= silence.shape[1]
-            self.num_samples += silence.shape[1]
-            yield silence
-        kept = samples[:, -self._num_missing :]
-        self._num_missing = min(0, self._num_missing + samples.shape[1])
-        self.num_samples += kept.shape[1]
-        yield kept
