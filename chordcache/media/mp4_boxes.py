@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterator
-from typing import BinaryIO, NamedTuple
+from typing import BinaryIO, NamedTuple, TypeAlias
 
 from chordcache.media.source_file import opened
 
@@ -20,6 +20,10 @@ _MAX_HEADER_BYTES = 16
 
 _VIDEO_ENTRY_BYTES = 78
 """Length of the fields of a video's sample description before its boxes"""
+
+
+Box: TypeAlias = memoryview
+"""Body of a box, without the header"""
 
 
 class BoxHeader(NamedTuple):
@@ -69,17 +73,9 @@ def display_matrices(path: str) -> dict[int, tuple[int, ...]]:
 
     Tracks that cannot be read are missing (ISO/IEC 14496-12, 8.3.2, tkhd).
     """
-    matrices = {}
     with opened(path) as file:
-        for start, stop in _inside(file, _whole(file), b"moov", b"trak", b"tkhd"):
-            file.seek(start)
-            body = file.read(min(stop - start, 96))
-            # version and flags 4, then 5 fields (two of them 8 bytes wide in version 1), then 16 bytes
-            id_at, matrix_at = (20, 52) if body[:1] == b"\x01" else (12, 40)
-            if len(body) >= matrix_at + 36:
-                (track_id,) = struct.unpack_from(">I", body, id_at)
-                matrices[track_id] = struct.unpack_from(">9i", body, matrix_at)
-    return matrices
+        headers = {number: tkhd for number, tkhd, _ in _tracks(file)}
+    return {number: matrix_of(tkhd) for number, tkhd in headers.items() if len(tkhd) >= 76 + 12 * (tkhd[0] == 1)}
 
 
 def has_encrypted_video(path: str) -> bool:
@@ -98,8 +94,8 @@ def video_entry_parts(path: str, track_id: int) -> dict[bytes, bytes]:
     Only the first sample description counts. A track that is not found has no boxes (ISO/IEC 14496-12, 12.1.3).
     """
     with opened(path) as file:
-        for trak in _inside(file, _whole(file), b"moov", b"trak"):
-            if not any(_track_id(file, *tkhd) == track_id for tkhd in _inside(file, trak, b"tkhd")):
+        for number, _, trak in _tracks(file):
+            if number != track_id:
                 continue
             for start, stop in _inside(file, trak, b"mdia", b"minf", b"stbl", b"stsd"):
                 for entry in file_headers(file, start + 8, stop):
@@ -110,12 +106,14 @@ def video_entry_parts(path: str, track_id: int) -> dict[bytes, bytes]:
     return {}
 
 
-def _track_id(file: BinaryIO, start: int, stop: int) -> int | None:
-    """Return the number of a track from the body of its header."""
-    file.seek(start)
-    body = file.read(min(stop - start, 24))
-    at = 20 if body[:1] == b"\x01" else 12
-    return int.from_bytes(body[at : at + 4], "big") if len(body) >= at + 4 else None
+def _tracks(file: BinaryIO) -> Iterator[tuple[int, bytes, tuple[int, int]]]:
+    """Yield the id of each track, its header, and the range of its body."""
+    for trak in _inside(file, _whole(file), b"moov", b"trak"):
+        for start, stop in _inside(file, trak, b"tkhd"):
+            file.seek(start)
+            header = file.read(min(stop - start, 96))
+            if len(header) >= 24:
+                yield number_behind_times(header), header, trak
 
 
 def _head(file: BinaryIO, box: BoxHeader, num_bytes: int) -> bytes:
@@ -143,3 +141,34 @@ def file_headers(file: BinaryIO, start: int, stop: int) -> Iterator[BoxHeader]:
         return file.read(_MAX_HEADER_BYTES)
 
     return box_headers(read, start, stop)
+
+
+def boxes_in(data: Box) -> Iterator[tuple[bytes, Box]]:
+    """Yield kind and body of the whole boxes directly in a box."""
+    for kind, body, end in box_headers(lambda at: data[at : at + 16], 0, len(data)):
+        if end <= len(data):
+            yield kind, data[body:end]
+
+
+def children(data: Box, *path: bytes) -> dict[bytes, Box]:
+    """Return the first box of each kind that is directly in a box, or in the box that is nested so in it."""
+    boxes: dict[bytes, Box] = {}
+    for kind, body in boxes_in(data):
+        boxes.setdefault(kind, body)
+    return children(boxes.get(path[0], memoryview(b"")), *path[1:]) if path else boxes
+
+
+def u32(box: bytes | Box, at: int) -> int:
+    """Return the number of 4 bytes at a place of a box."""
+    value: int = struct.unpack_from(">I", box, at)[0]
+    return value
+
+
+def number_behind_times(box: bytes | Box) -> int:
+    """Return the number behind the times of a header: the ticks per second of mvhd and mdhd, the id of tkhd."""
+    return u32(box, 20 if box[0] else 12)
+
+
+def matrix_of(tkhd: bytes | Box) -> tuple[int, ...]:
+    """Return the display matrix in the header of a track."""
+    return struct.unpack_from(">9i", tkhd, 52 if tkhd[0] == 1 else 40)

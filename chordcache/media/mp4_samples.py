@@ -9,14 +9,13 @@ import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import TypeAlias
 
 import numpy as np
 
 from chordcache.errors import MediaError
 from chordcache.media.containers import MAX_PIXELS
 from chordcache.media.geometry import Orientation, orientation_of_matrix
-from chordcache.media.mp4_boxes import box_headers
+from chordcache.media.mp4_boxes import Box, box_headers, matrix_of, number_behind_times, u32
 
 _MAX_BOXES = 10_000
 """Most boxes in one box. A normal box holds a dozen. A file with more is left to other readers."""
@@ -41,9 +40,6 @@ _HARMLESS = frozenset((b"colr", b"pasp", b"btrt", b"fiel", b"free", b"skip", b"c
 
 _MPEG4_VISUAL = 0x20
 """Object type of an esds. An esds may also describe MPEG-1, MPEG-2 or JPEG."""
-
-Box: TypeAlias = memoryview
-"""Body of a box, without the header"""
 
 
 @dataclass(frozen=True)
@@ -122,20 +118,17 @@ def _video_track(data: memoryview) -> VideoTrack:
     if len(videos) != 1:
         raise refused(f"the file has {len(videos)} video tracks")
     movie = _only(moov, b"mvhd")
-    movie_timescale, matrix_at = (_u32(movie, 20), 48) if movie[0] == 1 else (_u32(movie, 12), 36)
-    if struct.unpack_from(">9i", movie, matrix_at) != _IDENTITY:
+    if struct.unpack_from(">9i", movie, 48 if movie[0] == 1 else 36) != _IDENTITY:
         raise refused("the whole movie is turned")
-    return _track(videos[0], movie_timescale, len(data))
+    return _track(videos[0], number_behind_times(movie), len(data))
 
 
 def _track(track: Mapping[bytes, list[Box]], movie_timescale: int, num_bytes: int) -> VideoTrack:
     mdia = _boxes(_only(track, b"mdia"))
-    header = _only(mdia, b"mdhd")
-    timescale = _u32(header, 20 if header[0] == 1 else 12)
+    timescale = number_behind_times(_only(mdia, b"mdhd"))
     if not 0 < timescale < 1 << 31 or not movie_timescale:  # FFmpeg's clock is a signed int
         raise refused("its clock has no unit")
     tables = _boxes(_only(_boxes(_only(mdia, b"minf")), b"stbl"))
-    description = _description(_only(tables, b"stsd"))
     sizes = _sample_sizes(tables, num_bytes)
     offsets = _sample_offsets(tables, sizes)
     if ((offsets < 0) | (offsets > num_bytes - sizes)).any():  # their sum may be too large for int64
@@ -145,9 +138,10 @@ def _track(track: Mapping[bytes, list[Box]], movie_timescale: int, num_bytes: in
     shift, start, stop = _edit(track, timescale, movie_timescale)
     if (composed < start).any():  # libavformat's clock then begins at another time than in the edit list
         raise refused("its edit list cuts off the beginning")
+    matrix = matrix_of(_only(track, b"tkhd"))
     return VideoTrack(
-        *description,
-        orientation=_orientation(_only(track, b"tkhd")),
+        *_description(_only(tables, b"stsd")),
+        orientation=None if matrix == _IDENTITY else orientation_of_matrix(matrix),
         time_base=Fraction(1, timescale),
         offsets=offsets,
         sizes=sizes,
@@ -186,11 +180,6 @@ def _printed(kind: bytes) -> str:
     return ascii(kind.decode("latin-1"))
 
 
-def _u32(box: Box, at: int) -> int:
-    value: int = struct.unpack_from(">I", box, at)[0]
-    return value
-
-
 def _handler(track: Mapping[bytes, list[Box]]) -> bytes:
     return bytes(_only(_boxes(_only(track, b"mdia")), b"hdlr")[8:12])
 
@@ -198,11 +187,8 @@ def _handler(track: Mapping[bytes, list[Box]]) -> bytes:
 def _table(tables: Mapping[bytes, list[Box]], kind: bytes, dtype: str, width: int = 1) -> np.ndarray:
     """Return a table of integers [shape=(n, width), dtype=int64] that begins with their number."""
     box = _only(tables, kind)
-    return _entries(box, 4, dtype, width, kind)
-
-
-def _entries(box: Box, at: int, dtype: str, width: int, kind: bytes) -> np.ndarray:
-    num_entries = _u32(box, at)
+    at = 8 if kind == b"stsz" else 4
+    num_entries = u32(box, at)
     item = np.dtype(dtype)
     if num_entries > min(_MAX_SAMPLES, (len(box) - at - 4) // (item.itemsize * width)):
         raise refused(f"box {_printed(kind)} claims {num_entries} entries")
@@ -222,10 +208,10 @@ def _repeated(table: np.ndarray, num_samples: int, kind: str) -> np.ndarray:
 
 def _sample_sizes(tables: Mapping[bytes, list[Box]], num_bytes: int) -> np.ndarray:
     box = _only(tables, b"stsz")
-    size, num_samples = _u32(box, 4), _u32(box, 8)
+    size, num_samples = u32(box, 4), u32(box, 8)
     if not 0 < num_samples <= min(_MAX_SAMPLES, num_bytes):
         raise refused(f"the file claims {num_samples} samples in {num_bytes} bytes")
-    sizes = np.full(num_samples, size, np.int64) if size else _entries(box, 8, ">u4", 1, b"stsz")[:, 0]
+    sizes = np.full(num_samples, size, np.int64) if size else _table(tables, b"stsz", ">u4")[:, 0]
     if not sizes.all():
         raise refused("a sample is empty")
     return sizes
@@ -286,7 +272,7 @@ def _edit(track: Mapping[bytes, list[Box]], timescale: int, movie_timescale: int
         return everything
     box = _only(lists, b"elst")
     layout = struct.Struct(">QqI" if box[0] == 1 else ">IiI")
-    num_edits = _u32(box, 4)
+    num_edits = u32(box, 4)
     if num_edits not in (1, 2):
         raise refused(f"its edit list has {num_edits} entries")
     edits = [layout.unpack_from(box, 8 + i * layout.size) for i in range(num_edits)]
@@ -303,11 +289,6 @@ def _edit(track: Mapping[bytes, list[Box]], timescale: int, movie_timescale: int
 def _rescaled(ticks: int, timescale: int, movie_timescale: int) -> int:
     """Convert from the movie's clock to the track's, rounded half up."""
     return (2 * ticks * timescale + movie_timescale) // (2 * movie_timescale)
-
-
-def _orientation(header: Box) -> Orientation | None:
-    matrix = struct.unpack_from(">9i", header, 52 if header[0] == 1 else 40)
-    return None if matrix == _IDENTITY else orientation_of_matrix(matrix)
 
 
 # The sample description

@@ -11,7 +11,7 @@ from typing import BinaryIO, NamedTuple
 import numpy as np
 
 from chordcache.media.checks.loss import Loss
-from chordcache.media.mp4_boxes import BoxHeader, box_headers, file_headers
+from chordcache.media.mp4_boxes import BoxHeader, boxes_in, children, file_headers, number_behind_times, u32
 
 _MAX_BODY_BYTES = 1 << 26
 """Largest box whose body is read. The tables of 1 million samples have 20 MB."""
@@ -51,7 +51,7 @@ def loss_of_mp4(file: BinaryIO, track: int) -> Loss | None:
     moov = next((box for box in boxes if box.kind == b"moov" and box.end <= stop), None)
     fragments = [box for box in boxes if box.kind == b"moof" and box.end <= stop]
     movie = _body(file, moov) if moov else memoryview(b"")
-    if not fragments and b"mvex" not in _children(movie):
+    if not fragments and b"mvex" not in children(movie):
         return _loss_in_tables(movie, track, boxes)
     reader = _Fragments(file, stop, boxes, fragments, movie)
     losses = [reader.broken_chain(), reader.jump(), reader.loss_of_index(), reader.loss_at_end()]
@@ -84,7 +84,7 @@ class _Tables(NamedTuple):
 
 def _loss_in_tables(movie: memoryview, track: int, boxes: list[BoxHeader]) -> Loss | None:
     """Return the loss that the sample tables of a track reveal."""
-    sample_tables = {number: _sample_tables(trak) for number, trak in _tracks(movie)}
+    sample_tables = {number: children(trak, b"mdia", b"minf", b"stbl") for number, trak in _tracks(movie)}
     own = _tables(sample_tables.get(track, {}))
     if own is None or not len(own.sizes):
         return None
@@ -109,14 +109,6 @@ def _loss_in_tables(movie: memoryview, track: int, boxes: list[BoxHeader]) -> Lo
         if len(behind) and behind[0] > end:
             return Loss(f"its table of sizes (stsz) says that sample {sample} is empty, and its data is there", begin)
     return None
-
-
-def _sample_tables(trak: memoryview) -> dict[bytes, memoryview]:
-    """Return the boxes of the sample tables of a track."""
-    boxes = _children(trak)
-    for kind in (b"mdia", b"minf", b"stbl"):
-        boxes = _children(boxes.get(kind, memoryview(b"")))
-    return boxes
 
 
 def _tables(boxes: dict[bytes, memoryview]) -> _Tables | None:
@@ -146,7 +138,7 @@ def _chunks(boxes: dict[bytes, memoryview]) -> np.ndarray:
 
 def _rows(box: memoryview, dtype: str, width: int = 1) -> np.ndarray:
     """Return a table that begins with its length [shape=(n, width), dtype=int64]."""
-    (num_rows,) = struct.unpack_from(">I", box, 4)
+    num_rows = u32(box, 4)
     return np.frombuffer(box, dtype, num_rows * width, 8).astype(np.int64).reshape(num_rows, width)
 
 
@@ -179,12 +171,10 @@ class _Fragments:
         ]
         """[bytes] Begin of each fragment"""
         self._movie = movie
-        mvex = _children(movie).get(b"mvex", memoryview(b""))
-        self._mehd = _children(mvex).get(b"mehd")
+        mvex = children(movie).get(b"mvex", memoryview(b""))
+        self._mehd = children(mvex).get(b"mehd")
         self._default_ticks = {
-            struct.unpack_from(">I", box, 4)[0]: struct.unpack_from(">I", box, 12)[0]
-            for kind, box in _boxes_in(mvex)
-            if kind == b"trex" and len(box) >= 16
+            u32(box, 4): u32(box, 12) for kind, box in boxes_in(mvex) if kind == b"trex" and len(box) >= 16
         }
 
     def broken_chain(self) -> Loss | None:
@@ -211,7 +201,7 @@ class _Fragments:
             head = self._file.read(16)
             if head[4:8] != b"mfhd" or len(head) < 16:
                 return None
-            (sequence,) = struct.unpack_from(">I", head, 12)
+            sequence = u32(head, 12)
             if last is not None and sequence > last + 1 and not self._continues(number):
                 what = f"fragment {sequence} follows fragment {last}"
                 return Loss(f"fragments are missing in the file: {what}", self._at[number])
@@ -234,15 +224,15 @@ class _Fragments:
     def _spans(self, fragment: BoxHeader) -> dict[int, _Span]:
         """Return the times of each track in a fragment that states its time."""
         spans = {}
-        for kind, traf in _boxes_in(_body(self._file, fragment)):
-            boxes = _children(traf)
+        for kind, traf in boxes_in(_body(self._file, fragment)):
+            boxes = children(traf)
             if kind == b"traf" and b"tfhd" in boxes and b"tfdt" in boxes:
                 try:
                     track, ticks = self._track_of(boxes[b"tfhd"])
                     tfdt = boxes[b"tfdt"]
                     (start,) = struct.unpack_from(">Q" if tfdt[0] else ">I", tfdt, 4)
                     durations = [
-                        duration for name, box in _boxes_in(traf) if name == b"trun" for duration in _runs(box, ticks)
+                        duration for name, box in boxes_in(traf) if name == b"trun" for duration in _runs(box, ticks)
                     ]
                 except (struct.error, IndexError, ValueError):
                     continue
@@ -255,7 +245,7 @@ class _Fragments:
         if not flags & 0x08:
             return track, self._default_ticks.get(track, 0)
         at = 8 + 8 * bool(flags & 0x01) + 4 * bool(flags & 0x02)
-        return track, struct.unpack_from(">I", tfhd, at)[0]
+        return track, u32(tfhd, at)
 
     def loss_of_index(self) -> Loss | None:
         """Return the first place where an index (sidx, tfra) and the fragments disagree."""
@@ -308,9 +298,11 @@ class _Fragments:
             return None
         try:
             (promised,) = struct.unpack_from(">Q" if self._mehd[0] else ">I", self._mehd, 4)
-            mvhd = _children(self._movie)[b"mvhd"]
-            seconds = promised / (_u32(mvhd, 20 if mvhd[0] else 12) or 1)
-            timescales = dict(_timescales(self._movie))
+            seconds = promised / (number_behind_times(children(self._movie)[b"mvhd"]) or 1)
+            timescales = {
+                number: number_behind_times(children(trak, b"mdia")[b"mdhd"]) or 1
+                for number, trak in _tracks(self._movie)
+            }
         except (struct.error, KeyError, IndexError):
             return None
         spans = [span for box in self._fragments[-_MAX_NEIGHBORS:] for span in self._spans(box).items()]
@@ -333,7 +325,7 @@ def _runs(trun: memoryview, default_ticks: int) -> list[int]:
 
 def _places_of_sidx(sidx: memoryview, end: int) -> list[int]:
     """Return where a sidx, which ends at a position, says that subsegments begin, and where the last one ends."""
-    at, first_offset = (28, struct.unpack_from(">Q", sidx, 20)[0]) if sidx[0] else (20, _u32(sidx, 16))
+    at, first_offset = (28, struct.unpack_from(">Q", sidx, 20)[0]) if sidx[0] else (20, u32(sidx, 16))
     num_references = int(struct.unpack_from(">H", sidx, at + 2)[0])
     sizes = np.frombuffer(sidx, ">u4", 3 * num_references, at + 4)[::3].astype(np.int64) & 0x7FFFFFFF
     places: list[int] = (end + first_offset + np.append(0, np.cumsum(sizes))).tolist()
@@ -343,7 +335,7 @@ def _places_of_sidx(sidx: memoryview, end: int) -> list[int]:
 def _places_of_mfra(mfra: memoryview) -> list[int]:
     """Return where an mfra says that fragments begin, ascending."""
     places: set[int] = set()
-    for kind, tfra in _boxes_in(mfra):
+    for kind, tfra in boxes_in(mfra):
         if kind == b"tfra":
             lengths, num_entries = struct.unpack_from(">II", tfra, 8)
             wide = 8 if tfra[0] else 4
@@ -358,39 +350,12 @@ def _places_of_mfra(mfra: memoryview) -> list[int]:
 
 def _tracks(movie: memoryview) -> Iterator[tuple[int, memoryview]]:
     """Yield identifier and body of each track."""
-    for kind, trak in _boxes_in(movie):
-        tkhd = _children(trak).get(b"tkhd")
+    for kind, trak in boxes_in(movie):
+        tkhd = children(trak).get(b"tkhd")
         if kind == b"trak" and tkhd is not None and len(tkhd) >= 24:
-            yield _u32(tkhd, 20 if tkhd[0] else 12), trak
-
-
-def _timescales(movie: memoryview) -> Iterator[tuple[int, int]]:
-    """Yield identifier and ticks per second of each track."""
-    for track, trak in _tracks(movie):
-        mdhd = _children(_children(trak)[b"mdia"])[b"mdhd"]
-        yield track, _u32(mdhd, 20 if mdhd[0] else 12) or 1
-
-
-def _u32(box: memoryview, at: int) -> int:
-    value: int = struct.unpack_from(">I", box, at)[0]
-    return value
+            yield number_behind_times(tkhd), trak
 
 
 def _body(file: BinaryIO, box: BoxHeader) -> memoryview:
     file.seek(box.body)
     return memoryview(file.read(min(box.end - box.body, _MAX_BODY_BYTES)))
-
-
-def _boxes_in(data: memoryview) -> Iterator[tuple[bytes, memoryview]]:
-    """Yield kind and body of the boxes directly in a box."""
-    for kind, body, end in box_headers(lambda at: data[at : at + 16], 0, len(data)):
-        if end <= len(data):
-            yield kind, data[body:end]
-
-
-def _children(data: memoryview) -> dict[bytes, memoryview]:
-    """Return the first box of each kind that is directly in a box."""
-    boxes: dict[bytes, memoryview] = {}
-    for kind, body in _boxes_in(data):
-        boxes.setdefault(kind, body)
-    return boxes
