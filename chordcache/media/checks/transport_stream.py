@@ -78,16 +78,15 @@ def joints(path: str, pid: int) -> set[int]:
     Source: ISO/IEC 13818-1, 2.4.3.3 (continuity_counter), 2.4.3.7 (time stamps), 2.4.4.3 (program association).
     """
     joints: set[int] = set()
-    last = last_start = 0
+    last_start = 0
     with open(path, "rb") as file:
-        tables = [packets.positions[~packets.goes_on] for packets in _track(file, _PROGRAM_PID)]
+        tables = [packets.positions[~packets.goes_on] for packets in _packets(file, _PROGRAM_PID)]
         new_tables = np.concatenate([np.zeros(0, np.int64), *tables])
-        for packets in list(_track(file, pid)):
-            before = np.append(last, packets.positions[:-1])
+        for packets in list(_packets(file, pid)):
             starts = np.append(last_start, np.where(packets.begins, packets.positions, 0))
             starts = np.maximum.accumulate(starts)
-            last, last_start = int(packets.positions[-1]), int(starts[-1])
-            tables_before = np.searchsorted(new_tables, before)
+            last_start = int(starts[-1])
+            tables_before = np.searchsorted(new_tables, packets.before)
             has_table = np.searchsorted(new_tables, packets.positions) > tables_before
             for n in np.flatnonzero(packets.begins & ~packets.goes_on & has_table):
                 at = int(packets.positions[n])
@@ -132,7 +131,7 @@ def loses_first_picture(path: str, pid: int) -> bool:
     """Return whether packets are missing before a track's second picture. libavformat loses its own mark of this."""
     num_begun = 0
     with open(path, "rb") as file:
-        for packets in _track(file, pid):
+        for packets in _packets(file, pid):
             of_first = num_begun + np.cumsum(packets.begins) < 2
             if not packets.goes_on[of_first].all():
                 return True
@@ -140,17 +139,6 @@ def loses_first_picture(path: str, pid: int) -> bool:
                 return False
             num_begun += int(packets.begins.sum())
     return False
-
-
-class _Jump(NamedTuple):
-    """Packet whose counter does not continue that of the packet before it."""
-
-    before: int
-    """[bytes] Position of the packet before it"""
-    at: int
-    """[bytes] Its position"""
-    pid: int
-    counter: int
 
 
 def loss_of_transport_stream(file: BinaryIO, track: int) -> Loss | None:
@@ -165,40 +153,24 @@ def loss_of_transport_stream(file: BinaryIO, track: int) -> Loss | None:
     Source: ISO/IEC 13818-1, 2.4.3.3 (continuity_counter).
     """
     first = _first_counters(file, 0)
-    jumps = [jump for jump in _jumps(file) if jump.pid != track and jump.counter not in (0, first.get(jump.pid, 0))]
-    begins_at = next((int(packets.positions[0]) for packets in _track(file, track)), 0)
-    for one, other in pairwise(jumps):
-        if max(one.before, other.before) < begins_at:
-            continue
-        is_one_place = one.pid != other.pid and other.before < one.at
-        if is_one_place and not _changes_clock(file, track, one.at):
-            return Loss("packets are missing in the file: the counters of two tracks jump", one.at)
+    jumps = sorted(
+        (int(packets.positions[n]), int(packets.before[n]), packets.pid)
+        for packets in _packets(file)
+        for n in np.flatnonzero(~packets.goes_on)
+        if packets.pid != track and packets.counters[n] not in (0, first.get(packets.pid, 0))
+    )
+    begins_at = next((int(packets.positions[0]) for packets in _packets(file, track)), 0)
+    for (at, before, pid), (_, other_before, other_pid) in pairwise(jumps):
+        is_one_place = pid != other_pid and begins_at <= max(before, other_before) and other_before < at
+        if is_one_place and not _changes_clock(file, track, at):
+            return Loss("packets are missing in the file: the counters of two tracks jump", at)
     return None
-
-
-def _jumps(file: BinaryIO) -> list[_Jump]:
-    """Return all packets whose counters do not continue, in the order of the file."""
-    last: dict[int, tuple[int, int]] = {}
-    jumps = []
-    for position, length, headers in _headers(file):
-        pids = _pids(headers)
-        has_counter = (headers[:, 3] & 0x10 > 0) & (pids != _NULL_PID)
-        for pid in np.unique(pids[has_counter]).tolist():
-            rows = np.flatnonzero(has_counter & (pids == pid))
-            own, positions = headers[rows], position + rows * length
-            counters = own[:, 3] & 15
-            last_at, last_counter = last.get(pid, (0, int(counters[0])))
-            before = np.append(last_at, positions[:-1])
-            for n in np.flatnonzero(~_goes_on(own, np.append(np.uint8(last_counter), counters[:-1]))):
-                jumps.append(_Jump(int(before[n]), int(positions[n]), pid, int(counters[n])))
-            last[pid] = int(positions[-1]), int(counters[-1])
-    return sorted(jumps, key=lambda jump: jump.at)
 
 
 def _changes_clock(file: BinaryIO, pid: int, position: int) -> bool:
     """Return whether another clock of a track begins between the two pictures around a position."""
     starts = np.concatenate(
-        [np.zeros(0, np.int64), *(packets.positions[packets.begins] for packets in _track(file, pid))]
+        [np.zeros(0, np.int64), *(packets.positions[packets.begins] for packets in _packets(file, pid))]
     )
     n = int(np.searchsorted(starts, position))
     return 0 < n < len(starts) and _is_new_clock(file, int(starts[n - 1]), int(starts[n]))
@@ -213,8 +185,13 @@ def _is_new_clock(file: BinaryIO, before: int, at: int) -> bool:
 class _Packets(NamedTuple):
     """Consecutive packets of a track that carry a part of it."""
 
+    pid: int
     positions: np.ndarray
     """[shape=(n,), dtype=int64, bytes] Positions in the file"""
+    before: np.ndarray
+    """[shape=(n,), dtype=int64, bytes] Positions of the track's packets before them, 0 before the first one"""
+    counters: np.ndarray
+    """[shape=(n,), dtype=uint8]"""
     begins: np.ndarray
     """[shape=(n,), dtype=bool] True if a picture, or a table, begins in the packet"""
     goes_on: np.ndarray
@@ -271,17 +248,22 @@ def _sections(file: BinaryIO, pid: int) -> Iterator[bytes]:
             section = b""
 
 
-def _track(file: BinaryIO, pid: int) -> Iterator[_Packets]:
-    """Read the packets of a track, up to the first data that is not a transport stream."""
-    last: int | None = None
+def _packets(file: BinaryIO, only: int | None = None) -> Iterator[_Packets]:
+    """Read the packets of all tracks and tables, or of one, up to the first data that is not a transport stream."""
+    last: dict[int, tuple[int, np.uint8]] = {}
     for position, length, headers in _headers(file):
-        rows = np.flatnonzero((_pids(headers) == pid) & (headers[:, 3] & 0x10 > 0))
-        if len(rows):
-            own = headers[rows]
-            counters = own[:, 3] & 15
-            goes_on = _goes_on(own, np.append(counters[0] if last is None else last, counters[:-1]))
-            last = int(counters[-1])
-            yield _Packets(position + rows * length, own[:, 1] & 0x40 > 0, goes_on)
+        pids = (headers[:, 1].astype(np.uint16) << 8 | headers[:, 2]) & 0x1FFF
+        has_counter = (headers[:, 3] & 0x10 > 0) & (pids != _NULL_PID)
+        for pid in np.unique(pids[has_counter]).tolist() if only is None else [only]:
+            rows = np.flatnonzero(has_counter & (pids == pid))
+            if len(rows):
+                own, positions = headers[rows], position + rows * length
+                counters = own[:, 3] & 15
+                last_at, last_counter = last.get(pid, (0, counters[0]))
+                goes_on = _goes_on(own, np.append(last_counter, counters[:-1]))
+                last[pid] = int(positions[-1]), counters[-1]
+                before = np.append(last_at, positions[:-1])
+                yield _Packets(pid, positions, before, counters, own[:, 1] & 0x40 > 0, goes_on)
 
 
 def _headers(file: BinaryIO) -> Iterator[tuple[int, int, np.ndarray]]:
@@ -296,11 +278,6 @@ def _headers(file: BinaryIO) -> Iterator[tuple[int, int, np.ndarray]]:
             return
         yield position, length, headers
         position += len(data)
-
-
-def _pids(headers: np.ndarray) -> np.ndarray:
-    pids: np.ndarray = (headers[:, 1].astype(np.uint16) << 8 | headers[:, 2]) & 0x1FFF
-    return pids
 
 
 def _goes_on(headers: np.ndarray, before: np.ndarray) -> np.ndarray:
