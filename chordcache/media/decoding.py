@@ -47,15 +47,17 @@ class Decoding:
     def __init__(self, media: Media, faults: Faults, *, motion_vectors: bool = False) -> None:
         self._media = media
         self._faults = faults
-        self._decoder = media.video_decoder(motion_vectors=motion_vectors)
+        self.decoder = media.video_decoder(motion_vectors=motion_vectors)
         self.check = media.packet_check(is_thorough=True)
         self._clock = _Clock(media)
-        self._num_sent = 0
+        self.num_sent = 0
+        """Number of packets that were sent to the decoder so far. They are numbered from 0, in decode order"""
         self._promised: dict[int, int | None] = {}
         """Presentation times of packets whose frames have not come yet, by number of the packet"""
         self._first: tuple[int, int | None] | None = None
         """Number and time of the packet whose frame came first"""
-        self._last: tuple[int, int | None] = (-1, None)
+        self.last: tuple[int, int | None] = (-1, None)
+        """Number and time of the packet that the last frame came from, -1 before the first frame"""
         self._last_dts: int | None = None
         self._set_backs: list[int] = []
         """Packets at which the clock is set back, as in streams joined without rewriting"""
@@ -69,28 +71,8 @@ class Decoding:
         """Fault of a packet without a picture. It is none at the end of a stream, which may end in any unit"""
 
     @property
-    def num_sent(self) -> int:
-        """Number of packets that were sent to the decoder so far. They are numbered from 0, in decode order."""
-        return self._num_sent
-
-    @property
-    def last_packet(self) -> int:
-        """Number of the sent packet that the last frame came from, -1 before the first frame."""
-        return self._last[0]
-
-    @property
-    def problem(self) -> str | None:
-        """Fault that the decoder reported with the last packet; None if there is none."""
-        return self._decoder.problem
-
-    @property
     def _is_timed(self) -> bool:
         return self._media.timestamp_source == "pts"  # the first packet determines the clock
-
-    @property
-    def num_packets(self) -> int:
-        """Number of packets so far that each promise a frame."""
-        return self.check.num_shown
 
     @property
     def num_skipped(self) -> int:
@@ -99,14 +81,14 @@ class Decoding:
 
     def frames(self, packet: av.Packet[av.VideoStream]) -> Iterator[DecodedFrame]:
         """Decode a packet, and yield the frames that come out. An empty packet yields all remaining frames."""
-        pictures = self._send(packet) if packet.size else self._decoder.finish()
+        pictures = self._send(packet) if packet.size else self.decoder.finish()
         if self._empty_problem and packet.size:
             self._note_problem(self._empty_problem, is_damaged=True)
             self._empty_problem = None
-        if self._decoder.problem and self._is_without_picture and packet.size:
-            self._empty_problem = self._decoder.problem
-        elif self._decoder.problem and (self.check.has_started or not packet.size):
-            self._note_problem(self._decoder.problem, is_damaged=bool(packet.size) or self._decoder.is_cut_off)
+        if self.decoder.problem and self._is_without_picture and packet.size:
+            self._empty_problem = self.decoder.problem
+        elif self.decoder.problem and (self.check.has_started or not packet.size):
+            self._note_problem(self.decoder.problem, is_damaged=bool(packet.size) or self.decoder.is_cut_off)
         for number, picture in pictures:
             if number in self._leading:
                 continue
@@ -117,7 +99,7 @@ class Decoding:
     def _note_problem(self, problem: str, *, is_damaged: bool) -> None:
         self._faults.num_damaged += is_damaged
         self._faults.add(
-            "truncated" if self._decoder.is_cut_off else "decode", f"after frame {self._num_frames}: {problem}"
+            "truncated" if self.decoder.is_cut_off else "decode", f"after frame {self._num_frames}: {problem}"
         )
 
     def _send(self, packet: av.Packet[av.VideoStream]) -> list[tuple[int | None, av.VideoFrame]]:
@@ -128,10 +110,10 @@ class Decoding:
         if role is Role.SKIPPED and self.check.has_started:
             self._clock.pass_over(packet)
         if self.check.start is not None:
-            self._decoder.begin_open(is_unsettled=self.check.is_unsettled, is_leading=self.check.is_leading)
+            self.decoder.begin_open(is_unsettled=self.check.is_unsettled, is_leading=self.check.is_leading)
         elif role is Role.SKIPPED or not self.check.has_started:
             return []
-        number, self._num_sent = self._num_sent, self._num_sent + 1
+        number, self.num_sent = self.num_sent, self.num_sent + 1
         if role is Role.SHOWN:
             self._promised[number] = packet.pts
             self._clock.expect(packet)
@@ -140,17 +122,17 @@ class Decoding:
         self._last_dts = packet.dts
         if self.check.is_leading:
             self._leading.add(number)
-        return self._decoder.decode(packet, number)
+        return self.decoder.decode(packet, number)
 
     def _match(self, number: int | None, picture: av.VideoFrame) -> None:
         """Mark a frame as received, and compare its time with that of the frame before it."""
         if number is None:  # this decoder does not report the packet of a frame
-            number = next(iter(self._promised), self._num_sent)
+            number = next(iter(self._promised), self.num_sent)
         self._promised.pop(number, None)
         if self._first is None:
             self._first = (number, picture.pts)
-        last, pts = self._last
-        self._last = (number, picture.pts)
+        last, pts = self.last
+        self.last = (number, picture.pts)
         if self._is_timed and pts is not None and picture.pts is not None and picture.pts < pts:
             early, late = sorted((last, number))
             if not any(early < at <= late for at in self._set_backs):
@@ -185,7 +167,7 @@ class Decoding:
     def _reason_of(self, lost: list[tuple[int, int | None]]) -> tuple[str, str]:
         """Return cause and message for frames that are lost without a message of the decoder."""
         seconds = [self._clock.seconds(pts) for _, pts in lost if pts is not None]
-        last = self._last[1]
+        last = self.last[1]
         if not self._is_timed or not seconds or last is None:
             return "decode", "the decoder says nothing about it"
         missing = max(seconds) - self._clock.seconds(last)
@@ -262,14 +244,14 @@ def decode_frames(
         for frame in decoding.frames(packet):
             progress.beat()
             if faults and not media.is_file:
-                raise faults.error(decoding.num_packets, num_ok)
+                raise faults.error(decoding.check.num_shown, num_ok)
             if not faults:
                 yield frame
                 num_ok += 1
     decoding.settle()
     media.num_skipped = decoding.num_skipped
     if faults:
-        raise faults.error(decoding.num_packets, num_ok)
+        raise faults.error(decoding.check.num_shown, num_ok)
 
 
 def decode_from(media: Media, entry_pts: int | None, *, motion_vectors: bool = False) -> Iterator[DecodedFrame]:
@@ -284,7 +266,7 @@ def decode_from(media: Media, entry_pts: int | None, *, motion_vectors: bool = F
     for packet in media.packets_from(entry_pts):
         frames = list(decoding.frames(packet))
         if faults:
-            raise faults.error(decoding.num_packets, num_ok)
+            raise faults.error(decoding.check.num_shown, num_ok)
         yield from frames
         num_ok += len(frames)
 

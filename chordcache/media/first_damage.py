@@ -85,7 +85,9 @@ class _Track:
             self._decode_and_locate(packet)
         if packet is not None and packet.size:  # the file cannot be read to its end
             self._decode_and_locate(type(packet)())
-        self._add_faults_at_end()
+        for cause, what in self._faults.taken():  # found after the last packet: at its end, or at no known place
+            is_cut_off = cause == "truncated"
+            self._mark(len(self._num_shown) - self._reach if is_cut_off else 0, cause, what, is_cut_off=is_cut_off)
         self._decoding.settle()
         reasons = self._faults.taken() or [("decode", "the decoder shows no frame for a packet")]
         for number, _ in self._decoding.lost():
@@ -97,8 +99,8 @@ class _Track:
         of_container = self._faults.taken()
         pictures = []
         for frame in decoding.frames(packet):
-            self._shown.append((decoding.last_packet, frame.pts_seconds))
-            pictures.append((decoding.last_packet, frame.picture))
+            self._shown.append((decoding.last[0], frame.pts_seconds))
+            pictures.append((decoding.last[0], frame.picture))
         number = decoding.num_sent - 1
         if decoding.num_sent > len(self._num_shown):
             self._num_shown.append(check.num_shown)
@@ -113,10 +115,10 @@ class _Track:
         for cause, what in self._faults.taken():
             if not check.has_started:
                 self._mark(0, cause, what)
-            elif decoding.problem == MARKED:
+            elif decoding.decoder.problem == MARKED:
                 marked = [number for number, picture in pictures if picture.is_corrupt]
                 self._mark(min(marked, default=0), cause, what)
-            elif decoding.problem or check.problem or is_after_end or not pictures:
+            elif decoding.decoder.problem or check.problem or is_after_end or not pictures:
                 self._mark(number - self._reach, cause, what, is_cut_off=cause == "truncated")
             else:  # about the frames that came out
                 self._mark(min(number for number, _ in pictures), cause, what)
@@ -124,12 +126,6 @@ class _Track:
     def _is_of_demuxer(self, what: str) -> bool:
         """Return whether a message of FFmpeg is the demuxer's. Its helpers have no name."""
         return f": {self._container}:" in what or ": : " in what
-
-    def _add_faults_at_end(self) -> None:
-        """Locate the faults of the container that are found after the last packet: at its end, or at no known place."""
-        for cause, what in self._faults.taken():
-            is_cut_off = cause == "truncated"
-            self._mark(len(self._num_shown) - self._reach if is_cut_off else 0, cause, what, is_cut_off=is_cut_off)
 
     def _mark(self, number: int, cause: str, what: str, *, is_cut_off: bool = False) -> None:
         """Note a damaged packet. The first one in decode order counts."""
