@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from abc import abstractmethod
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from fractions import Fraction
 from typing import Any, ClassVar, NamedTuple
@@ -88,6 +88,12 @@ class _Buffer:
             if self._error is not None and self.frame_seconds is None:
                 raise self._error
 
+    def _wait(self, is_due: Callable[[], bool], what: str, timeout_seconds: float) -> None:
+        """Wait until something is there, or the stream has ended. Raise ``MediaError`` if this takes too long."""
+        self._changed.notify_all()
+        if not self._changed.wait_for(lambda: is_due() or self._is_over, timeout_seconds):
+            raise MediaError("decode", "timeout", f"{what} has not come for {timeout_seconds:g} s", self.num_frames)
+
     def get(self, number: int, timeout_seconds: float) -> np.ndarray:
         """Return the frame with a number. If the newest wins, return the newest frame of at least that number.
 
@@ -100,10 +106,7 @@ class _Buffer:
         """
         with self._changed:
             self._asked = max(self._asked, number)
-            self._changed.notify_all()
-            if not self._changed.wait_for(lambda: self.num_frames > number or self._is_over, timeout_seconds):
-                what = f"frame {number} has not come for {timeout_seconds:g} s"
-                raise MediaError("decode", "timeout", what, self.num_frames)
+            self._wait(lambda: self.num_frames > number, f"frame {number}", timeout_seconds)
             if self.num_frames <= number:
                 if self._error is not None:
                     raise self._error
@@ -139,18 +142,14 @@ class _Buffer:
         with self._changed:
             sound = self.sound
             assert sound is not None
-
-            def is_due() -> bool:
-                is_stalled = self._is_waiting and not self._has_room()
-                return sound.end_seconds >= stop or self._is_over or is_stalled
-
-            is_in_time = self._changed.wait_for(is_due, timeout_seconds)
+            self._wait(
+                lambda: sound.end_seconds >= stop or (self._is_waiting and not self._has_room()),
+                f"the sound until {stop:g} s",
+                timeout_seconds,
+            )
             if sound.end_seconds < stop:
                 if self._error is not None:
                     raise self._error
-                if not is_in_time:
-                    what = f"the sound until {stop:g} s has not come for {timeout_seconds:g} s"
-                    raise MediaError("decode", "timeout", what, self.num_frames)
                 if not self._is_over:
                     raise UsageError(
                         f"audio chunk: got {start_seconds:g} to {stop:g} s, expected at most to {sound.end_seconds:g} "
@@ -204,7 +203,9 @@ class _LiveSource(VideoSource):
                 scaler = PictureScaler(self._frames_config, media.require_video().sample_aspect_ratio)
                 track = media.audio if self._sound_seconds and AudioBuffer.accepts(media.audio) else None
                 buffer.opened(media.frame_seconds, AudioBuffer(track, self._sound_seconds) if track else None)
-                self._receive_frames(media, scaler, buffer)
+                frames = decode_frames(media, on_sound=buffer.put_sound if track else None)
+                received = (_Received(frame.number, frame.pts_seconds, scaler.rgb(frame.picture)) for frame in frames)
+                all(map(buffer.put, received))  # until the buffer has ended
             buffer.end()
         except MediaError as error:
             what = f"cannot read '{shown}': {error.message}"
@@ -213,12 +214,6 @@ class _LiveSource(VideoSource):
             buffer.end(error)
         except MemoryError:
             buffer.end(MediaError("decode", "oom", f"cannot read '{shown}': no memory for a picture"))
-
-    @staticmethod
-    def _receive_frames(media: Media, scaler: PictureScaler, buffer: _Buffer) -> None:
-        for frame in decode_frames(media, on_sound=buffer.put_sound if buffer.sound else None):
-            if not buffer.put(_Received(frame.number, frame.pts_seconds, scaler.rgb(frame.picture))):
-                return
 
     def _close(self) -> None:
         if self._buffer is not None:
