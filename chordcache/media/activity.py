@@ -33,11 +33,14 @@ _GROUP_SAMPLES = 1 << 14
 _ENOUGH_HERTZ = 8_000
 """[Hz] Lowest rate to which samples are thinned out. The loudness of sound is measured, not its tone."""
 
-_FULL_SCALE = {"u8": 2.0**7, "s16": 2.0**15, "s32": 2.0**31, "flt": 1.0, "dbl": 1.0}
-"""Value that stands for 1, by sample format, packed or planar. numpy has no array of the other formats from PyAV."""
-
-_DTYPES: dict[str, Any] = {"u8": np.uint8, "s16": np.int16, "s32": np.int32, "flt": np.float32, "dbl": np.float64}
-"""Type of the samples, by the same names"""
+_FORMATS = {
+    "u8": ("u1", 2.0**7),
+    "s16": ("i2", 2.0**15),
+    "s32": ("i4", 2.0**31),
+    "flt": ("f4", 1.0),
+    "dbl": ("f8", 1.0),
+}
+"""Type of the samples, and value that stands for 1, by packed sample format. numpy cannot view the others from PyAV."""
 
 _LOWEST_PEAK = 0.001
 """[root mean square, 0 to 1] Sound that is not louder, -60 dB, counts as noise. In digital silence the median second is
@@ -82,18 +85,14 @@ class ContentMeter:
         """Return the facts that were gathered."""
         windows = self._sound.windows(self._start_seconds)
         energies, peaks = _energies_and_peaks(windows) if len(windows) else ((), ())
+        totals = (self._motion.get(second, (0.0, 1)) for second in range(max(self._motion, default=-1) + 1))
         return ContentFacts(
             motion_source="luma",
-            motion_per_second=self._motion_per_second(),
+            motion_per_second=tuple(round(total / count, 4) for total, count in totals),
             motion_histogram=tuple(self._histogram.tolist()),
             audio_energy_per_second=energies,
             audio_peaks_seconds=peaks,
         )
-
-    def _motion_per_second(self) -> tuple[float, ...]:
-        seconds = range(max(self._motion, default=-1) + 1)
-        totals = (self._motion.get(second, (0.0, 1)) for second in seconds)
-        return tuple(round(total / count, 4) for total, count in totals)
 
 
 class _LumaMeter:
@@ -155,7 +154,7 @@ class _SoundMeter:
         """Sum of squares and number of samples [shape=(100, 2)], by second from the first sample on"""
 
     def add(self, sound: Sound) -> None:
-        if sound.format.packed.name in _FULL_SCALE:
+        if sound.format.packed.name in _FORMATS:
             self._place(sound)
 
     def _place(self, sound: Sound | None) -> None:
@@ -226,14 +225,14 @@ def _squares(sounds: list[Sound], step: int) -> np.ndarray:
         start += sound.samples
     if name == "u8":
         samples -= 128
-    mean = np.einsum("cn,cn->n", samples, samples) / np.float32(num_channels * _FULL_SCALE[name] ** 2)
+    mean = np.einsum("cn,cn->n", samples, samples) / np.float32(num_channels * _FORMATS[name][1] ** 2)
     return np.where(mean < _MAX_SQUARE, mean, np.float32(0))
 
 
 def _channels(sound: Sound) -> list[np.ndarray]:
     """Return the samples of each channel, as views [shape=(n,)]. Planes may be longer than the sound."""
     planes: Any = sound.planes
-    dtype, num_channels = _DTYPES[sound.format.packed.name], sound.layout.nb_channels
+    dtype, num_channels = _FORMATS[sound.format.packed.name][0], sound.layout.nb_channels
     if sound.format.is_planar:
         return [np.frombuffer(plane, dtype) for plane in planes]
     samples = np.frombuffer(planes[0], dtype, sound.samples * num_channels)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from typing import Any
 
 import av
@@ -29,8 +29,7 @@ _SCHEMES = {
 _STREAM_FORMATS = f"{CONTAINERS},hls,rtsp,mpjpeg"
 
 
-@contextmanager
-def open_stream(url: str, *, timeout_seconds: float) -> Iterator[Media]:
+def open_stream(url: str, *, timeout_seconds: float) -> AbstractContextManager[Media]:
     """Open a stream: http, https (a file or an HLS playlist), rtsp or rtsps; rtsp goes over TCP.
 
     ``timeout_seconds`` is the longest wait for an answer, and from one packet to the next. Raise ``MediaError`` if the
@@ -48,15 +47,7 @@ def open_stream(url: str, *, timeout_seconds: float) -> Iterator[Media]:
     if scheme.startswith("rtsp"):
         options |= {"rtsp_transport": "tcp", "timeout": str(round(timeout_seconds * 1e6))}
         del options["rw_timeout"]
-    with _opened(url, None, options, timeout_seconds) as media:
-        yield media
-
-
-@contextmanager
-def open_device(name: str, device_format: str, *, options: dict[str, str], timeout_seconds: float) -> Iterator[Media]:
-    """Open a device through libavdevice, such as "/dev/video0" with "v4l2"; raises as ``open_stream``."""
-    with _opened(name, device_format, options, timeout_seconds) as media:
-        yield media
+    return open_device(url, None, options=options, timeout_seconds=timeout_seconds)
 
 
 def without_password(url: str) -> str:
@@ -65,7 +56,10 @@ def without_password(url: str) -> str:
 
 
 @contextmanager
-def _opened(name: str, device_format: str | None, options: dict[str, str], timeout_seconds: float) -> Iterator[Media]:
+def open_device(
+    name: str, device_format: str | None, *, options: dict[str, str], timeout_seconds: float
+) -> Iterator[Media]:
+    """Open a device through libavdevice, such as "/dev/video0" with "v4l2"; raises as ``open_stream``."""
     with capture() as messages:
         try:
             container: Any = av.open(

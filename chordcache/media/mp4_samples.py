@@ -114,7 +114,7 @@ def _video_track(data: memoryview) -> VideoTrack:
     if b"moof" in top or b"mvex" in moov:
         raise refused("the file is fragmented")
     tracks = [_boxes(trak) for trak in moov.get(b"trak", [])]
-    videos = [track for track in tracks if _handler(track) == b"vide"]
+    videos = [track for track in tracks if bytes(_only(_boxes(_only(track, b"mdia")), b"hdlr")[8:12]) == b"vide"]
     if len(videos) != 1:
         raise refused(f"the file has {len(videos)} video tracks")
     movie = _only(moov, b"mvhd")
@@ -133,8 +133,10 @@ def _track(track: Mapping[bytes, list[Box]], movie_timescale: int, num_bytes: in
     offsets = _sample_offsets(tables, sizes)
     if ((offsets < 0) | (offsets > num_bytes - sizes)).any():  # their sum may be too large for int64
         raise refused("samples lie beyond the end of the file")
-    durations = _repeated(_table(tables, b"stts", ">u4", 2), len(sizes), "stts")
-    composed = np.cumsum(durations) - durations + _composition_offsets(tables, len(sizes))
+    durations = _repeated(tables, b"stts", len(sizes))
+    composed = np.cumsum(durations) - durations
+    if b"ctts" in tables:  # presentation minus decoding times; as in libavformat, signed in either version of the box
+        composed += _repeated(tables, b"ctts", len(sizes), is_signed=True)
     shift, start, stop = _edit(track, timescale, movie_timescale)
     if (composed < start).any():  # libavformat's clock then begins at another time than in the edit list
         raise refused("its edit list cuts off the beginning")
@@ -180,10 +182,6 @@ def _printed(kind: bytes) -> str:
     return ascii(kind.decode("latin-1"))
 
 
-def _handler(track: Mapping[bytes, list[Box]]) -> bytes:
-    return bytes(_only(_boxes(_only(track, b"mdia")), b"hdlr")[8:12])
-
-
 def _table(tables: Mapping[bytes, list[Box]], kind: bytes, dtype: str, width: int = 1) -> np.ndarray:
     """Return a table of integers [shape=(n, width), dtype=int64] that begins with their number."""
     box = _only(tables, kind)
@@ -196,10 +194,13 @@ def _table(tables: Mapping[bytes, list[Box]], kind: bytes, dtype: str, width: in
     return values.astype(np.int64).reshape(num_entries, width)
 
 
-def _repeated(table: np.ndarray, num_samples: int, kind: str) -> np.ndarray:
+def _repeated(
+    tables: Mapping[bytes, list[Box]], kind: bytes, num_samples: int, *, is_signed: bool = False
+) -> np.ndarray:
     """Return a table of (count, value) expanded to all samples [shape=(num_samples,), dtype=int64]."""
-    if table[:, 0].sum() != num_samples or table[:, 1].max(initial=0) >> 31:
-        raise refused(f"box '{kind}' does not describe {num_samples} samples")
+    table = _table(tables, kind, ">i4", 2)
+    if table[:, 0].sum() != num_samples or table[:, : 1 if is_signed else 2].min(initial=0) < 0:
+        raise refused(f"box '{kind.decode()}' does not describe {num_samples} samples")
     return np.repeat(table[:, 1], table[:, 0])
 
 
@@ -239,16 +240,6 @@ def _sample_offsets(tables: Mapping[bytes, list[Box]], sizes: np.ndarray) -> np.
     shifts = chunks - starts[np.minimum(firsts, len(sizes) - 1)]
     offsets: np.ndarray = starts + np.repeat(shifts, per_chunk)
     return offsets
-
-
-def _composition_offsets(tables: Mapping[bytes, list[Box]], num_samples: int) -> np.ndarray:
-    """Return presentation minus decoding times [ticks]; as in libavformat, signed in either version of the box."""
-    if b"ctts" not in tables:
-        return np.zeros(num_samples, np.int64)
-    table = _table(tables, b"ctts", ">i4", 2)
-    if (table[:, 0] < 0).any() or table[:, 0].sum() != num_samples:
-        raise refused(f"box 'ctts' does not describe {num_samples} samples")
-    return np.repeat(table[:, 1], table[:, 0])
 
 
 def _sync_samples(tables: Mapping[bytes, list[Box]], num_samples: int) -> np.ndarray:

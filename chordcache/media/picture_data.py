@@ -29,9 +29,10 @@ MOTION_VECTOR = np.dtype(
 (w, h), ``position`` is (dst_x, dst_y), the center. ``motion_scale`` is the same for all vectors of a picture."""
 
 
-def plane_array(plane: Any) -> np.ndarray:
-    """Return a plane of 8-bit samples as a view [shape=(H, W), dtype=uint8]; rows may be padded."""
-    return np.frombuffer(plane, np.uint8).reshape(-1, plane.line_size)[: plane.height, : plane.width]
+def plane_array(plane: Any, dtype: str = "u1") -> np.ndarray:
+    """Return a plane as a view [shape=(H, W)], of 8-bit samples by default; rows may be padded."""
+    samples = np.frombuffer(plane, dtype)
+    return samples.reshape(-1, plane.line_size // samples.itemsize)[: plane.height, : plane.width]
 
 
 def side_data(picture: av.VideoFrame, kind: SideDataType) -> Any:

@@ -19,7 +19,7 @@ from chordcache.media.geometry import Orientation, display_size, orientation_of_
 from chordcache.media.mp4_boxes import display_matrices
 from chordcache.media.source_file import open_source
 from chordcache.media.stream_header import stream_header
-from chordcache.records import AudioFacts, ContentFacts, HeaderFacts, PacketFacts, VideoRecord
+from chordcache.records import AudioFacts, HeaderFacts, PacketFacts, VideoRecord
 
 _MATRICES = {
     0: "gbr", 1: "bt709", 4: "fcc", 5: "bt470bg", 6: "smpte170m", 7: "smpte240m", 8: "ycgco", 9: "bt2020nc",
@@ -74,29 +74,26 @@ def probe(
 def _add_facts(facts: dict[str, Any], path: str, level: str) -> None:
     with open_media(path) as media:
         facts["audio"] = _audio_facts(media)
-        first = _FirstPicture(media)
+        first: list[Any] = []  # packet that shows a picture, if one was read
         try:
             if level != "headers":
                 facts["packets"] = _packet_facts(media, first)
         finally:
             facts["header"] = _header_facts(media, path, first)
     if level == "content":
-        facts["content"] = _content_facts(path)
+        meter = ContentMeter()
+        with open_media(path) as media:
+            for frame in decode_frames(media, on_sound=meter.add_sound):
+                meter.add_frame(frame)
+        facts["content"] = meter.facts()
 
 
-class _FirstPicture:
-    """The first packet that shows a picture, None before it was read, and the reader of the track's packets."""
-
-    def __init__(self, media: Media) -> None:
-        self.reader = media.packet_check(is_thorough=False).reader
-        self.packet: Any = None
-
-
-def _header_facts(media: Media, path: str, first: _FirstPicture) -> HeaderFacts:
+def _header_facts(media: Media, path: str, first: list[Any]) -> HeaderFacts:
     """Return the claims of the headers. The stream's own size and colors are right, see ``stream_header``."""
     video = media.require_video()
     codec = video.codec_context
-    stated = stream_header(codec, first.reader, first.packet)
+    reader = media.packet_check(is_thorough=False).reader
+    stated = stream_header(codec, reader, first[0] if first else None)
     turn = _orientation(media, path)
     width, height = display_size(stated.width, stated.height, video.sample_aspect_ratio)
     if turn.transpose:
@@ -160,7 +157,7 @@ def _audio_facts(media: Media) -> AudioFacts | None:
     )
 
 
-def _packet_facts(media: Media, first: _FirstPicture) -> PacketFacts:
+def _packet_facts(media: Media, first: list[Any]) -> PacketFacts:
     unit = media.require_video().time_base or Fraction(1)
     frame_ticks: Any = media.frame_seconds / unit
     times: list[Any] = []  # in units of the track's time base
@@ -177,7 +174,8 @@ def _packet_facts(media: Media, first: _FirstPicture) -> PacketFacts:
         is_key.append(packet.is_keyframe)
         duration = packet.duration
         leading = check.leading_dts
-        first.packet = first.packet or packet
+        if not first:
+            first.append(packet)
     order = sorted(range(len(times)), key=times.__getitem__)  # pictures at one time are shown in decode order
     shown = sorted(times)
     if media.timestamp_source == "dts" and leading:  # skipped frames come first: the rest are due when the last one is
@@ -199,11 +197,3 @@ def _packet_facts(media: Media, first: _FirstPicture) -> PacketFacts:
         keyframe_numbers=tuple(key_numbers),
         keyframe_pts_seconds=tuple(float(shown[number] * unit) for number in key_numbers),
     )
-
-
-def _content_facts(path: str) -> ContentFacts:
-    with open_media(path) as media:
-        meter = ContentMeter()
-        for frame in decode_frames(media, on_sound=meter.add_sound):
-            meter.add_frame(frame)
-    return meter.facts()

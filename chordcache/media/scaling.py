@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from fractions import Fraction
-from typing import Any
 
 import av
 import numpy as np
@@ -51,12 +50,6 @@ _BY_ROTATION = {
     -180: Orientation(flip_columns=True, flip_rows=True),
 }
 """Orientation by ``VideoFrame.rotation``, in degrees counterclockwise"""
-
-
-def _plane_array_16(plane: Any) -> np.ndarray:
-    """Return a plane of 16-bit little-endian samples as a view [shape=(H, W), dtype=uint16]."""
-    rows = np.frombuffer(plane, "<u2").reshape(-1, plane.line_size // 2)
-    return rows[: plane.height, : plane.width]
 
 
 def _view_of(picture: av.VideoFrame, eye: str, layout: str) -> View:
@@ -215,7 +208,7 @@ class PictureScaler:
         if TRANSFERS[picture.color_trc] not in self._transfers:
             self._transfers.append(TRANSFERS[picture.color_trc])
         scaled = self._resampler.rgb(picture, *self._stored_size, "gbrp16le")
-        green, blue, red = (_plane_array_16(plane) for plane in scaled.planes)
+        green, blue, red = (plane_array(plane, "<u2") for plane in scaled.planes)
         codes = np.stack([red, green, blue])
         red, green, blue = tone_map(codes, transfer=picture.color_trc, primaries=picture.color_primaries, peak=peak)
         mapped = av.VideoFrame(scaled.width, scaled.height, "gbrp")

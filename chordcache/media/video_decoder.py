@@ -12,6 +12,7 @@ from av.codec.context import Flags, Flags2
 
 from chordcache.errors import MediaError
 from chordcache.media.ffmpeg_log import LogMessage, first_serious, reason_of
+from chordcache.media.picture_data import plane_array
 
 Tagged: TypeAlias = "list[tuple[Any, Any]]"
 """Pictures that came out of the decoder, each with the tag of its packet. The tag is None if no packet is known."""
@@ -270,13 +271,11 @@ class VideoDecoder:
 
 def _are_equal(a: Any, b: Any) -> bool:
     """Return whether two pictures hold the same samples. The padding of their rows may differ."""
-    sample_bytes = (a.format.components[0].bits + 7) // 8
-    for x, y in zip(a.planes, b.planes, strict=True):
-        one, other = (np.frombuffer(plane, np.uint8).reshape(-1, plane.line_size) for plane in (x, y))
-        num_bytes = x.width * sample_bytes
-        if not np.array_equal(one[:, :num_bytes], other[:, :num_bytes]):
-            return False
-    return True
+    dtype = "u1" if a.format.components[0].bits == 8 else "<u2"
+    return all(
+        np.array_equal(plane_array(one, dtype), plane_array(other, dtype))
+        for one, other in zip(a.planes, b.planes, strict=True)
+    )
 
 
 class _Tag:

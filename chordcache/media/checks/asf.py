@@ -6,7 +6,7 @@ import struct
 from collections.abc import Iterator
 from typing import BinaryIO, NamedTuple
 
-from chordcache.media.checks.loss import Loss
+from chordcache.media.checks.faults import Loss
 
 _HEADER = bytes.fromhex("3026b2758e66cf11a6d900aa0062ce6c")
 _FILE_PROPERTIES = bytes.fromhex("a1dcab8c47a9cf118ee400c00c205365")

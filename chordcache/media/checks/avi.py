@@ -9,7 +9,7 @@ from typing import BinaryIO, NamedTuple
 
 import numpy as np
 
-from chordcache.media.checks.loss import Loss
+from chordcache.media.checks.faults import Loss
 
 _UNKNOWN_SIZES = (0, 0xFFFFFFFF)
 """Sizes of a list that was written to a pipe"""

@@ -6,6 +6,7 @@ import re
 from collections import deque
 
 from chordcache.media.checks.bits import Bits
+from chordcache.media.checks.gif import color_bytes
 from chordcache.media.checks.nal_units import H264Reader, HevcReader
 from chordcache.media.checks.packet_reader import HEAD_BYTES, PacketReader
 
@@ -191,19 +192,13 @@ class _GifReader(_FlaggedReader):
 
     def is_hidden(self, packet: memoryview) -> bool:
         # every block of the packet is an extension: a label, and parts with their lengths
-        at = self._header_bytes(packet) if packet[:3] == self._SIGNATURE else 0
+        at = 13 + color_bytes(packet[10]) if packet[:3] == self._SIGNATURE and len(packet) > 10 else 0
         while at + 2 < len(packet) and packet[at] == self._EXTENSION:
             at += 2
             while at < len(packet) and packet[at]:
                 at += packet[at] + 1
             at += 1
         return at >= len(packet) or packet[at] != self._IMAGE
-
-    @staticmethod
-    def _header_bytes(packet: memoryview) -> int:
-        """Return the length of the signature, the screen's description, and its table of colors (GIF89a, 17 to 19)."""
-        num_colors = 2 << (packet[10] & 7) if len(packet) > 10 and packet[10] >> 7 else 0
-        return 13 + 3 * num_colors
 
 
 class _DiracReader(PacketReader):

@@ -7,10 +7,10 @@ from typing import BinaryIO, TypeAlias
 
 from chordcache.media.checks.asf import loss_of_asf
 from chordcache.media.checks.avi import loss_of_avi
+from chordcache.media.checks.faults import Loss
 from chordcache.media.checks.fixed_frames import loss_of_dv, loss_of_y4m
 from chordcache.media.checks.flv import loss_of_flv
 from chordcache.media.checks.gif import loss_of_gif
-from chordcache.media.checks.loss import Loss
 from chordcache.media.checks.mp4 import loss_of_mp4
 from chordcache.media.checks.mxf import loss_of_mxf
 from chordcache.media.checks.ogg import loss_of_ogg

@@ -9,7 +9,7 @@ import av
 
 from chordcache.errors import MediaError
 from chordcache.media.checks.container_numbers import first_loss
-from chordcache.media.checks.loss import Loss
+from chordcache.media.checks.faults import Loss
 from chordcache.media.checks.transport_stream import is_shifted, joints, loses_first_picture
 from chordcache.media.checks.truncation import end_problem
 from chordcache.media.joints import JOINABLE, Part

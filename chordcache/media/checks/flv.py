@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from typing import BinaryIO
 
-from chordcache.media.checks.loss import Loss
+from chordcache.media.checks.faults import Loss
 
 _HEADER_BYTES = 11
 """Length of a tag's header: type, size of the data, time, stream"""

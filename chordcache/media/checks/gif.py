@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import BinaryIO
 
-from chordcache.media.checks.loss import Loss
+from chordcache.media.checks.faults import Loss
 
 _EXTENSION, _PICTURE, _TRAILER = b"\x21", b"\x2c", b"\x3b"
 
@@ -24,18 +24,18 @@ def loss_of_gif(file: BinaryIO, track: int) -> Loss | None:
         return None
     file.seek(10)
     flags = file.read(1) or b"\0"
-    file.seek(13 + _color_bytes(flags[0]))
+    file.seek(13 + color_bytes(flags[0]))
     while (kind := file.read(1)) in (_EXTENSION, _PICTURE):
         if kind == _EXTENSION:
             file.seek(1, 1)
         else:
             flags = file.read(9)[-1:] or b"\0"
-            file.seek(_color_bytes(flags[0]) + 1, 1)
+            file.seek(color_bytes(flags[0]) + 1, 1)
         while (size := file.read(1)) and size[0]:
             file.seek(size[0], 1)
     return None if kind == _TRAILER else Loss("the file ends before its last block does", cause="truncated")
 
 
-def _color_bytes(flags: int) -> int:
+def color_bytes(flags: int) -> int:
     """Return the length of the table of colors that these flags announce."""
     return 3 << (flags & 7) + 1 if flags & 0x80 else 0

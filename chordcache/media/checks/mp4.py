@@ -10,7 +10,7 @@ from typing import BinaryIO, NamedTuple
 
 import numpy as np
 
-from chordcache.media.checks.loss import Loss
+from chordcache.media.checks.faults import Loss
 from chordcache.media.mp4_boxes import BoxHeader, boxes_in, children, file_headers, number_behind_times, u32
 
 _MAX_BODY_BYTES = 1 << 26

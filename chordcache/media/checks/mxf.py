@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from typing import BinaryIO
 
-from chordcache.media.checks.loss import Loss
+from chordcache.media.checks.faults import Loss
 
 _LABEL = b"\x06\x0e\x2b\x34"
 """First bytes of every key"""

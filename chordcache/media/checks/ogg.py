@@ -6,7 +6,7 @@ import struct
 from collections.abc import Iterator
 from typing import BinaryIO, NamedTuple
 
-from chordcache.media.checks.loss import Loss
+from chordcache.media.checks.faults import Loss
 
 _HEADER = struct.Struct("<4sBBqIIIB")
 """Name, version, flags, position of the granule, stream, number, checksum, number of segments"""

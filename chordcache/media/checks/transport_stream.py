@@ -9,7 +9,7 @@ from typing import BinaryIO, NamedTuple
 
 import numpy as np
 
-from chordcache.media.checks.loss import Loss
+from chordcache.media.checks.faults import Loss
 from chordcache.media.source_file import opened
 
 _PACKET_BYTES = {188: 0, 192: 4, 204: 0}
