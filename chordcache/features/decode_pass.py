@@ -192,8 +192,8 @@ class DecodePass:
         self._finish()
         for name, extractor in self._extractors.items():
             state = self.made[name]
-            if state.absent and extractor.needs_sound and media.sound_decoder.refused.num_packets:
-                state.absent += f"; {media.sound_decoder.refused}"
+            if state.absent and extractor.needs_sound and media.sound_decoder.refusal:
+                state.absent += f"; {media.sound_decoder.refusal}"
         scaler, fps = self._maker.scaler, self.picture.fps
         last_seconds = float(media.last_frame_seconds) if end_seconds is None else end_seconds - self._pts_seconds[-1]
         width, height = scaler.size
@@ -284,8 +284,8 @@ def _notes(media: Media, maker: FrameMaker) -> tuple[str, ...]:
     if maker.num_resized:
         notes.append(f"{maker.num_resized} frames of another size scaled to the first one's")
     notes += maker.notes
-    if media.sound_decoder.refused.num_packets:
-        notes.append(f"{media.sound_decoder.refused}: silence in their place")
+    if media.sound_decoder.refusal:
+        notes.append(f"{media.sound_decoder.refusal}: silence in their place")
     if media.num_skipped:
         frames = f"{media.num_skipped} frame{'s' * (media.num_skipped != 1)}"
         notes.append(f"begins in the middle of a group of pictures: {frames} before the first whole one skipped")

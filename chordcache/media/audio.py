@@ -67,7 +67,7 @@ def parts_of_sound(media: Media, start_seconds: float, end_seconds: float) -> It
     """Decode the parts of a file's audio track that overlap with a time [seconds, on the clock of ``pts_seconds``].
 
     A part is what a packet decodes to, such as 21 ms of AAC. Its ends may be outside of the time. The file is opened
-    once more. ``media`` gets the decoder of the sound, with what that refused. Raise ``MediaError`` if the file cannot
+    once more. ``media`` gets the decoder of the sound, with its ``refusal``. Raise ``MediaError`` if the file cannot
     be read.
     """
     if media.audio is None:
@@ -92,12 +92,6 @@ def parts_of_sound(media: Media, start_seconds: float, end_seconds: float) -> It
 def _before(start_seconds: float) -> int:
     """Return the time to seek to [microseconds]."""
     return round((start_seconds - _PREROLL_SECONDS) * av.time_base)
-
-
-def _readable(media: Media) -> Iterator[Sound | None]:
-    """Yield the parts of the sound that can be read, and None at the end."""
-    yield from filter(is_readable, media.sounds())
-    yield None
 
 
 def _timed_parts(media: Media) -> Iterator[tuple[float, Sound]]:
@@ -194,7 +188,7 @@ class _SoundReader:
         none before the start of the samples.
         """
         placed = None if grid else PlacedSound(self._layout, self.rate)
-        for sound in _readable(media):
+        for sound in chain(media.sounds(), [None]):
             if placed is None:
                 assert grid is not None
                 clock = grid.clock_at(sound) if sound else None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
@@ -21,20 +20,6 @@ _EXACT_SAMPLES = 1e-3
 """Largest rounding error of a time, in samples"""
 
 
-@dataclass
-class RefusedSound:
-    """Packets of an audio track that its decoder refuses."""
-
-    num_packets: int = 0
-    num_all: int = 0
-    """Number of packets that were sent to the decoder"""
-    error: str = ""
-
-    def __str__(self) -> str:
-        """Return it for people."""
-        return f"{self.num_packets} of {self.num_all} packets of sound cannot be decoded ({self.error})"
-
-
 class SoundDecoder:
     """Decoder of the packets of an audio track, in their order.
 
@@ -47,7 +32,15 @@ class SoundDecoder:
         self._parts = parts
         self._last: tuple[int | None, bytes] = (None, b"")
         self._part: Part | None = None
-        self.refused = RefusedSound()
+        self._num_packets = self._num_refused = 0
+        self._error = ""
+
+    @property
+    def refusal(self) -> str:
+        """Sentence about the packets that the decoder refused, "" if there are none."""
+        if not self._num_refused:
+            return ""
+        return f"{self._num_refused} of {self._num_packets} packets of sound cannot be decoded ({self._error})"
 
     def decode(self, packet: Any) -> list[Sound]:
         """Return the sound of a packet, empty if the decoder refuses it or the packet comes twice."""
@@ -58,14 +51,14 @@ class SoundDecoder:
         last, self._last = self._last, (packet.pts, bytes(packet))
         if packet.size and packet.pts is not None and last == self._last and not self._is_avi:  # AVI counts blocks
             return []
-        self.refused.num_all += bool(packet.size)
+        self._num_packets += bool(packet.size)
         try:
             sounds = [_with_layout(sound) for sound in packet.decode()]
         except MemoryError:
             raise
         except av.error.FFmpegError as error:
-            self.refused.num_packets += 1
-            self.refused.error = reason_of(error)
+            self._num_refused += 1
+            self._error = reason_of(error)
             return []
         if part is None:
             return sounds

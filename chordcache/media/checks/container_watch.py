@@ -39,7 +39,6 @@ class ContainerWatch:
         """True if presentation times count frames, so that a gap means a lost frame. Matroska's are milliseconds"""
         self._may_be_joined = container.format.name in JOINABLE
         self._is_promising = container.format.name in _PROMISING
-        self._reads_times = self.counts_frames or self._is_promising
         self._marked: int | None = None
         """First packet that is marked as damaged and not reported yet"""
         self._marked_at: list[int | None] = []
@@ -89,9 +88,6 @@ class ContainerWatch:
         if self._loss is not None and self._loss.at is not None and size and (packet.pos or 0) >= self._loss.at:
             faults.append(self._loss.what)
             self._loss = None
-        if not (is_set_back or packet.is_corrupt or self._marked is not None or self._reads_times):
-            self.num_packets += bool(size)
-            return faults
         if is_set_back and not self._may_be_joined:
             faults.append(f"packet {self.num_packets} has an earlier time than the one before it")
         if packet.is_corrupt and size and self._marked is None:
@@ -108,12 +104,11 @@ class ContainerWatch:
                 frames = "1 frame" if num_missing == 1 else f"{num_missing} frames"
                 faults.append(f"{frames} before packet {self.num_packets} missing in the file")
             self._last_pts = packet.pts
-        if size:
-            self.num_packets += 1
-            if self._is_promising:
-                self._last_at = packet.pos
-                if packet.pts is not None:
-                    self._end_ticks = max(self._end_ticks, packet.pts + (packet.duration or 0))
+        self.num_packets += bool(size)
+        if size and self._is_promising:
+            self._last_at = packet.pos
+            if packet.pts is not None:
+                self._end_ticks = max(self._end_ticks, packet.pts + (packet.duration or 0))
         return faults
 
     def faults_at_end(self) -> list[tuple[str, str]]:

@@ -61,58 +61,43 @@ def loss_of_mp4(file: BinaryIO, track: int) -> Loss | None:
 # Sample tables
 
 
-class _Tables(NamedTuple):
-    """Sample tables of a track."""
-
-    sizes: np.ndarray
-    """[shape=(n,), dtype=int64, bytes] Lengths of the samples"""
-    num_times: int
-    """Number of samples that the table of durations has"""
-    chunks: np.ndarray
-    """[shape=(c,), dtype=int64, bytes] Positions of the chunks"""
-    per_chunk: np.ndarray
-    """[shape=(c,), dtype=int64] Number of samples of each chunk"""
-
-    @property
-    def chunk_ends(self) -> np.ndarray:
-        """End of each chunk [shape=(c,), dtype=int64, bytes]."""
-        bounds = np.append(0, np.cumsum(self.sizes))
-        last = np.minimum(np.cumsum(self.per_chunk), len(self.sizes))
-        ends: np.ndarray = self.chunks + bounds[last] - bounds[np.append(0, last[:-1])]
-        return ends
-
-
 def _loss_in_tables(movie: memoryview, track: int, boxes: list[BoxHeader]) -> Loss | None:
     """Return the loss that the sample tables of a track reveal."""
     sample_tables = {number: children(trak, b"mdia", b"minf", b"stbl") for number, trak in _tracks(movie)}
     own = _tables(sample_tables.get(track, {}))
-    if own is None or not len(own.sizes):
+    if own is None or not len(own[0]):
         return None
-    num_sizes, num_in_chunks = len(own.sizes), int(own.per_chunk.sum())
+    sizes, num_times, chunks, per_chunk = own
+    num_sizes, num_in_chunks = len(sizes), int(per_chunk.sum())
     counts = f"its table of sizes (stsz) has {num_sizes} samples, and its table of chunks (stsc) {num_in_chunks}"
     if num_in_chunks < num_sizes:
         return Loss(counts)
-    if min(num_in_chunks, own.num_times) > num_sizes:
-        return Loss(f"{counts}, its table of times (stts) {own.num_times}")
+    if min(num_in_chunks, num_times) > num_sizes:
+        return Loss(f"{counts}, its table of times (stts) {num_times}")
     # a sample may be empty, as a repeated picture is. If bytes are left behind its chunk, its size is wrong
-    empty = np.flatnonzero(own.sizes == 0)
+    empty = np.flatnonzero(sizes == 0)
     if not len(empty):
         return None
     try:
         bounds = np.sort(np.concatenate([*map(_chunks, sample_tables.values()), [box.end for box in boxes]]))
     except (struct.error, ValueError):  # another track's table is too short
         return None
-    chunks = np.searchsorted(np.cumsum(own.per_chunk), empty, "right")
-    ends = own.chunk_ends[chunks]
-    for sample, begin, end in zip(empty, own.chunks[chunks].tolist(), ends.tolist(), strict=True):
+    stops = np.cumsum(per_chunk)
+    bytes_before = np.append(0, np.cumsum(sizes))[np.append(0, np.minimum(stops, num_sizes))]
+    own_chunks = np.searchsorted(stops, empty, "right")
+    begins, ends = chunks[own_chunks], (chunks + np.diff(bytes_before))[own_chunks]
+    for sample, begin, end in zip(empty, begins.tolist(), ends.tolist(), strict=True):
         behind = bounds[np.searchsorted(bounds, begin, "right") :]
         if len(behind) and behind[0] > end:
             return Loss(f"its table of sizes (stsz) says that sample {sample} is empty, and its data is there", begin)
     return None
 
 
-def _tables(boxes: dict[bytes, memoryview]) -> _Tables | None:
-    """Return the tables of a track; None if some are missing, too short, or too long."""
+def _tables(boxes: dict[bytes, memoryview]) -> tuple[np.ndarray, int, np.ndarray, np.ndarray] | None:
+    """Return sizes of samples, number of times, positions of chunks, and number of samples of each chunk.
+
+    None if some tables are missing, too short, or too long.
+    """
     try:
         size, num_samples = struct.unpack_from(">II", boxes[b"stsz"], 4)
         if num_samples > _MAX_SAMPLES:
@@ -126,7 +111,7 @@ def _tables(boxes: dict[bytes, memoryview]) -> _Tables | None:
     except (KeyError, struct.error, ValueError):  # libavformat reports them
         return None
     sizes = np.full(num_samples, size, np.int64) if size else values.astype(np.int64)
-    return _Tables(sizes, int(times[:, 0].sum()), chunks, per_chunk) if len(per_chunk) == len(chunks) else None
+    return (sizes, int(times[:, 0].sum()), chunks, per_chunk) if len(per_chunk) == len(chunks) else None
 
 
 def _chunks(boxes: dict[bytes, memoryview]) -> np.ndarray:
