@@ -109,6 +109,7 @@ class ExactFrames:
         return replace(frame, number=number)
 
     def _read_frame_index(self) -> FrameIndex:
+        """Return the frame index, of a file that has to be decoded to find it too."""
         try:
             with self.media.capture():
                 return read_frame_index(self.media)
@@ -116,10 +117,6 @@ class ExactFrames:
             if error.cause != "clock":
                 raise
             self.sequential_reason = error.message
-        return self._counted()
-
-    def _counted(self) -> FrameIndex:
-        """Return the frame index of a file that has to be decoded to find it."""
         self._reopen()
         with self.media.capture():
             times = [round(frame.pts_seconds / _NANOSECOND) for frame in decode_frames(self.media)]

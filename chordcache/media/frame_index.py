@@ -90,8 +90,10 @@ def read_frame_index(media: Media) -> FrameIndex:
         if not check.has_clean_start and not check.reader.knows_leading:
             problem = "the stream begins in the middle of a group of pictures"
     pts = sorted(shown)
-    if problem is None:
-        problem = _clock_problem(pts, keys)
+    if any(later == earlier for earlier, later in pairwise(pts)):
+        problem = problem or "two of its frames have the same time"
+    if any(later < earlier for earlier, later in pairwise(keys)):
+        problem = problem or "its clock is set back on the way"
     if problem is not None:
         raise MediaError("open", "clock", problem)
     return FrameIndex(
@@ -101,14 +103,3 @@ def read_frame_index(media: Media) -> FrameIndex:
         media.last_frame_seconds,
         media.num_skipped,
     )
-
-
-def _clock_problem(pts: list[int], keys: list[int]) -> str | None:
-    """Return why frames cannot be distinguished by their time; None if they can."""
-    if not pts:
-        return "the file has no frame to show"
-    if any(later == earlier for earlier, later in pairwise(pts)):
-        return "two of its frames have the same time"
-    if any(later < earlier for earlier, later in pairwise(keys)):
-        return "its clock is set back on the way"
-    return None

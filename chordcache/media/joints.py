@@ -143,30 +143,28 @@ def whole_units(container: Any, tracks: Sequence[Any]) -> Iterator[Any]:
 
 
 def _read(reopen: Callable[[], Any], tracks: Sequence[int]) -> list[_Packets]:
-    columns = {index: (array("q"), array("q"), array("q"), array("q")) for index in tracks}
+    rows = {index: array("q") for index in tracks}  # four numbers of each packet
     with reopen() as container:
         streams = [container.streams[index] for index in tracks]
         try:
             for packet in container.demux(streams):
                 progress.beat()
-                pts, dts, durations, positions = columns[packet.stream_index]
                 if packet.size:
-                    before = dts[-1] if dts else 0
-                    dts.append(packet.dts if packet.dts is not None else before)
-                    pts.append(packet.pts if packet.pts is not None else dts[-1])
-                    durations.append(packet.duration or 0)
-                    positions.append(-1 if packet.pos is None else packet.pos)
+                    row = rows[packet.stream_index]
+                    dts = packet.dts if packet.dts is not None else row[-3] if row else 0
+                    pts = packet.pts if packet.pts is not None else dts
+                    row.extend((pts, dts, packet.duration or 0, -1 if packet.pos is None else packet.pos))
         except MemoryError:
             raise
         except (av.error.FFmpegError, IndexError):  # reported when the file is decoded
             pass
         units = [stream.time_base or Fraction(1) for stream in streams]
     packets = []
-    for unit, index in zip(units, tracks, strict=True):
-        times, due, lengths, at = (np.array(column, np.int64) for column in columns[index])
+    for unit, row in zip(units, rows.values(), strict=True):
+        times, due, lengths, at = np.array(row, np.int64).reshape(-1, 4).T
         steps = np.zeros_like(due)
         steps[1:] = np.diff(due) - lengths[:-1]
-        packets.append(_Packets(unit, times, due, steps, np.maximum.accumulate(at) if len(at) else at))
+        packets.append(_Packets(unit, times, due, steps, np.maximum.accumulate(at)))
     return packets
 
 

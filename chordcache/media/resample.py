@@ -125,8 +125,10 @@ class Resampler:
         fine_format = f"yuv{444 if is_mixed else 420}{depth}"
         fine = self._fine_scaler.reformat(picture, width, height, fine_format, **same_colors)
         halved = av.VideoFrame(width, height, f"yuv420{depth}")  # not ``fine``, which may be the decoder's own picture
+        stored = picture.format
+        has_chroma = stored.chroma_width(picture.width) >= width and stored.chroma_height(picture.height) >= height
         # use the mean of means, unless they are rounded to eight bits or there are fewer chroma samples than pixels
-        if is_mixed and depth != "p" and _covers_chroma(picture, width, height):
+        if is_mixed and depth != "p" and has_chroma:
             _halve_chroma(fine, halved)
         else:
             coarse = self._coarse_scaler.reformat(picture, width // 2, height // 2, f"yuv444{depth}", **same_colors)
@@ -263,12 +265,6 @@ def _recolored(matrix: str, color_range: str, to_matrix: str, to_range: str, pix
     before = f"ispace={matrix}:irange={color_range}:iprimaries=bt709:itrc=bt709"
     after = f"space={to_matrix}:range={to_range}:primaries=bt709:trc=bt709:format={pixel_format}:fast=1"
     return "colorspace", f"{before}:{after}"
-
-
-def _covers_chroma(picture: av.VideoFrame, width: int, height: int) -> bool:
-    """Return whether there is at least one sample of chroma for each pixel of this size."""
-    video_format = picture.format
-    return video_format.chroma_width(picture.width) >= width and video_format.chroma_height(picture.height) >= height
 
 
 def _rows(plane: Any) -> np.ndarray:

@@ -37,7 +37,11 @@ def stream_header(codec: Any, reader: PacketReader, packet: Any) -> StreamHeader
     """
     claims = _header_of(codec)
     if isinstance(reader, H264Reader):  # its decoder reads headers only when it decodes a picture
-        stated = _h264_header(reader, packet)
+        sps = reader.active_sps(memoryview(b"") if packet is None else memoryview(packet)[:HEAD_BYTES])
+        try:
+            stated = _h264_display(sps, copy(sps.rest)) if sps else None
+        except ValueError:  # it is cut off
+            stated = None
     else:
         stated = _decoded_header(codec, packet) if codec.name in _HEADER_DECODERS else None
     if stated is None:
@@ -51,17 +55,6 @@ def _header_of(codec: Any) -> StreamHeader:
     return StreamHeader(
         codec.width, codec.height, codec.colorspace, codec.color_primaries, codec.color_trc, codec.color_range
     )
-
-
-def _h264_header(reader: H264Reader, packet: Any) -> StreamHeader | None:
-    """Return what the parameter set of the first picture states; None if it cannot be read."""
-    sps = reader.active_sps(memoryview(b"") if packet is None else memoryview(packet)[:HEAD_BYTES])
-    if sps is None:
-        return None
-    try:
-        return _h264_display(sps, copy(sps.rest))
-    except ValueError:
-        return None
 
 
 def _h264_display(sps: Sps, bits: Bits) -> StreamHeader:

@@ -97,22 +97,15 @@ def _hable_gain(light: np.ndarray) -> np.ndarray:
 def _light_table(transfer: int) -> np.ndarray:
     """Return the light of each 16-bit code, [shape=(65536,), dtype=float32, times the reference white]."""
     code = np.arange(65536) / 65535
-    light = _pq_light(code) if TRANSFERS[transfer] == "PQ" else _hlg_light(code)
+    if TRANSFERS[transfer] == "PQ":
+        root = code ** (32 / 2523)
+        base = np.maximum(root - 107 / 128, 0) / (2413 / 128 - 2392 / 128 * root)
+        light = 10000 / REFERENCE_WHITE_NITS * base ** (8192 / 1305)
+    else:
+        a, b, c = 0.17883277, 0.28466892, 0.55991073
+        scene = np.where(code <= 0.5, code**2 / 3, (np.exp((code - c) / a) + b) / 12)
+        light = 1000 / REFERENCE_WHITE_NITS * scene**1.2
     return light.astype(np.float32)
-
-
-def _pq_light(code: np.ndarray) -> np.ndarray:
-    root = code ** (32 / 2523)
-    base = np.maximum(root - 107 / 128, 0) / (2413 / 128 - 2392 / 128 * root)
-    light: np.ndarray = 10000 / REFERENCE_WHITE_NITS * base ** (8192 / 1305)
-    return light
-
-
-def _hlg_light(code: np.ndarray) -> np.ndarray:
-    a, b, c = 0.17883277, 0.28466892, 0.55991073
-    scene = np.where(code <= 0.5, code**2 / 3, (np.exp((code - c) / a) + b) / 12)
-    light: np.ndarray = 1000 / REFERENCE_WHITE_NITS * scene**1.2
-    return light
 
 
 @cache

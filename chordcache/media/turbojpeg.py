@@ -86,7 +86,7 @@ class PartDecoder:
             handle = self._of_thread.handle = _Handle(self._library)
         library, pointer = self._library, handle.pointer
         jpeg = np.frombuffer(data, np.uint8)
-        address, out_address = _address(jpeg), _address(out)
+        address, out_address = jpeg.ctypes.data, out.ctypes.data
         return bool(
             library.tj3DecompressHeader(pointer, address, jpeg.size) == 0
             and library.tj3Get(pointer, _TJPARAM_JPEGHEIGHT) == picture[0]
@@ -95,11 +95,6 @@ class PartDecoder:
             == 0
             and library.tj3Decompress8(pointer, address, jpeg.size, out_address, out.strides[0], _TJPF_RGB) == 0
         )
-
-
-def _address(array: np.ndarray) -> int:
-    address: int = array.__array_interface__["data"][0]
-    return address
 
 
 class _Handle:

@@ -95,15 +95,7 @@ class _Buffer:
             raise MediaError("decode", "timeout", f"{what} has not come for {timeout_seconds:g} s", self.num_frames)
 
     def get(self, number: int, timeout_seconds: float) -> np.ndarray:
-        """Return the frame with a number. If the newest wins, return the newest frame of at least that number.
-
-        Raises
-        ------
-        IndexError
-            If the frame has left the buffer, or the stream ended before it.
-        MediaError
-            If the stream broke off, or no frame arrives in time.
-        """
+        """Return the frame with a number. If the newest wins, return the newest frame of at least that number."""
         with self._changed:
             self._asked = max(self._asked, number)
             self._wait(lambda: self.num_frames > number, f"frame {number}", timeout_seconds)
@@ -127,17 +119,7 @@ class _Buffer:
             self._changed.notify_all()
 
     def get_sound(self, start_seconds: float, duration_seconds: float, timeout_seconds: float) -> np.ndarray:
-        """Return sound from a time on. Wait until it has arrived, or the stream has ended.
-
-        Raises
-        ------
-        IndexError
-            If the begin of the sound has left the buffer.
-        MediaError
-            If the stream broke off, or the sound does not arrive in time.
-        UsageError
-            If the receiver waits until frames are read.
-        """
+        """Return sound from a time on. Wait until it has arrived, or the stream has ended."""
         stop = start_seconds + duration_seconds
         with self._changed:
             sound = self.sound
@@ -255,8 +237,10 @@ class _LiveSource(VideoSource):
         ------
         FeatureAbsentError
             If the stream does not have a sound track, or the source does not keep sound.
-        IndexError, MediaError
-            As in ``_Buffer.get_sound``.
+        IndexError
+            If the begin of the sound has left the buffer.
+        MediaError
+            If the stream broke off, or the sound does not arrive in time.
         UsageError
             If the chunk is longer than the sound that is kept, or if the sound comes after more frames than the buffer
             holds.

@@ -34,7 +34,11 @@ class _MappedFile:
         """Reader that continues after the last request"""
         self._last = -1
         """Number of the last frame that was read"""
-        self._map = _map_of(place)
+        try:
+            with opened(place) as file:
+                self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        except ValueError:
+            raise refused("the file is empty") from None
         self._data = memoryview(self._map)
         try:
             self._track = read_video_track(self._data)
@@ -129,14 +133,6 @@ class _MappedFile:
             if self.frame_index.find(picture.pts) == 0:
                 return picture
         raise MediaError("decode", "short", "frame 0 cannot be decoded")
-
-
-def _map_of(place: str) -> mmap.mmap:
-    try:
-        with opened(place) as file:
-            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    except ValueError:
-        raise refused("the file is empty") from None
 
 
 def _frame_index_of(track: VideoTrack) -> tuple[FrameIndex, np.ndarray]:
