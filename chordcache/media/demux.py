@@ -37,7 +37,8 @@ class LastFrame:
     """The packet that is shown last, and the time for which its picture stands."""
 
     def __init__(self) -> None:
-        self._pts = self._ticks = -1
+        self.pts = self.ticks = -1
+        """[ticks] Its time, and the duration that the container states for it"""
 
     def see(self, packet: av.Packet[av.VideoStream]) -> None:
         """Take the next packet of the video track.
@@ -46,17 +47,8 @@ class LastFrame:
         """
         if packet.pts is None or packet.is_discard:
             return
-        self._ticks = (packet.duration or 0) if packet.pts > self._pts else 0
-        self._pts = max(self._pts, packet.pts)
-
-    def long_seconds(self, unit: Fraction, end_seconds: Fraction, step_seconds: Fraction) -> Fraction:
-        """Return the duration that the container states for it, up to the end of the file.
-
-        Return 0 if it is not longer than a frame of ``step_seconds``. Containers round, and guess. ``unit`` is the
-        duration of a tick [seconds].
-        """
-        stated = min(self._ticks * unit, end_seconds - self._pts * unit)
-        return stated if stated > LONG_STEPS * step_seconds else Fraction(0)
+        self.ticks = (packet.duration or 0) if packet.pts > self.pts else 0
+        self.pts = max(self.pts, packet.pts)
 
 
 class Media:
@@ -151,12 +143,16 @@ class Media:
         return max(self.frame_seconds, self.long_seconds(self.frame_seconds))
 
     def long_seconds(self, step_seconds: Fraction) -> Fraction:
-        """Return the stated duration of the last frame if it is longer than others, which take ``step_seconds``."""
+        """Return the stated duration of the last frame, up to the end of the file.
+
+        Return 0 if it is not longer than others, which take ``step_seconds``. Containers round, and guess.
+        """
         unit, length = self.require_video().time_base, self.container.duration
         if self.timestamp_source != "pts" or unit is None or length is None:
             return Fraction(0)
         end_seconds = Fraction((self.container.start_time or 0) + length, av.time_base)
-        return self.last_frame.long_seconds(unit, end_seconds, step_seconds)
+        stated = min(self.last_frame.ticks * unit, end_seconds - self.last_frame.pts * unit)
+        return stated if stated > LONG_STEPS * step_seconds else Fraction(0)
 
     def require_video(self) -> av.VideoStream:
         """Return the video track, or raise ``MediaError`` if there is none that can be decoded."""

@@ -114,15 +114,12 @@ class VideoSource(ABC):
         numbers = self._checked(indices)
         if not numbers:
             return np.empty((0, 0, 0, 3), np.uint8)
-        wanted = sorted(set(numbers))
-        places: dict[int, list[int]] = {number: [] for number in wanted}
-        for place, number in enumerate(numbers):
-            places[number].append(place)
+        wanted, places = np.unique(numbers, return_inverse=True)
         out: np.ndarray | None = None
-        for number, frame in zip(wanted, self._read(wanted), strict=True):
+        for place, frame in zip(range(len(wanted)), self._read(wanted.tolist()), strict=True):
             if out is None:
                 out = np.empty((len(numbers), *frame.shape), np.uint8)
-            out[places[number]] = frame
+            out[places == place] = frame
         assert out is not None
         return out
 

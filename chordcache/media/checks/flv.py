@@ -44,12 +44,9 @@ def loss_of_flv(file: BinaryIO, track: int) -> Loss | None:
         # some writers leave out the header, or one byte of it, as ``truncation`` knows
         if stated not in (size, size - 1, size - _HEADER_BYTES):
             file.seek(position)
-            is_padding = not any(file.read(num_bytes - position))
-            return (
-                None
-                if is_padding
-                else Loss(f"the tag at byte {position} does not have the size that it states", position)
-            )
+            if not any(file.read(num_bytes - position)):  # padding
+                return None
+            return Loss(f"the tag at byte {position} does not have the size that it states", position)
         position = end + 4
     return _loss_by_size(file, first, last_ms / 1000, num_bytes)
 
