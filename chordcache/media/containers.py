@@ -40,27 +40,23 @@ def open_container(path: str, messages: list[LogMessage]) -> Any:
     """Open a media file from an unknown author. See ``demux.hold_media``; ``messages`` gets FFmpeg's messages."""
     options = {"format_whitelist": CONTAINERS, "protocol_whitelist": "file", "max_pixels": str(MAX_PIXELS)}
     try:
-        container = av.open(os.path.abspath(path), "r", options=options, metadata_errors="replace")
+        container: Any = av.open(os.path.abspath(path), "r", options=options, metadata_errors="replace")
     except MemoryError:
         raise
     except av.error.FFmpegError as error:
         raise _refusal(error, messages) from None
     try:
         _refuse_impossible(container)
-        _expect(container)
     except MediaError:
         container.close()
         raise
-    return container
-
-
-def _expect(container: Any) -> None:
-    """Let a file take the more time, the more it says to have."""
+    # a file may take the more time, the more it says to have
     sizes = [stream.codec_context for stream in container.streams.video if stream.codec_context is not None]
     num_pixels = max((context.width * context.height for context in sizes), default=0)
     is_known = container.duration is not None and container.duration > 0
     seconds = container.duration / av.time_base if is_known else container.size / _SLOW_BYTES_PER_SECOND
     progress.expect(container.size, seconds, num_pixels)
+    return container
 
 
 def best_video(container: Any) -> av.VideoStream | None:

@@ -105,8 +105,7 @@ class Decoding:
     def _send(self, packet: av.Packet[av.VideoStream]) -> list[tuple[int | None, av.VideoFrame]]:
         role = self.check.role(packet)
         self._is_without_picture = role is Role.HIDDEN and self._media.container.format.name in _STREAMS
-        if self.check.has_found:
-            self.check.report(self._faults, f"after frame {self._num_frames}")
+        self.check.report(self._faults, f"after frame {self._num_frames}")
         if role is Role.SKIPPED and self.check.has_started:
             self._clock.pass_over(packet)
         if self.check.start is not None:
@@ -287,7 +286,8 @@ def _frames_before(
     num_frames, end_seconds = 0, -math.inf
     for packet in media.packets(faults, decoding.check, on_sound=on_sound):
         if num_frames == damage.num_frames_kept:
-            if on_sound is None or _seconds_of(packet) > end_seconds + _SOUND_SECONDS:
+            seconds = -math.inf if packet.dts is None else float(packet.dts * (packet.time_base or 0))
+            if on_sound is None or seconds > end_seconds + _SOUND_SECONDS:
                 break
             continue
         for frame in decoding.frames(packet):
@@ -300,8 +300,3 @@ def _frames_before(
     if num_frames < damage.num_frames_kept:
         what = f"got {num_frames} frames before the damage, expected {damage.num_frames_kept}"
         raise MediaError("decode", "changed", what, num_frames)
-
-
-def _seconds_of(packet: av.Packet[av.VideoStream]) -> float:
-    """Return the decoding time of a packet [seconds], or -infinity if it has none."""
-    return -math.inf if packet.dts is None else float(packet.dts * (packet.time_base or 0))

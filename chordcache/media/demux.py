@@ -191,8 +191,7 @@ class Media:
             if not packet.size:
                 continue
             role = check.role(packet)
-            if check.has_found:
-                check.report(faults, f"packet {check.num_packets - 1}")
+            check.report(faults, f"packet {check.num_packets - 1}")
             if role is Role.SHOWN:
                 yield packet, check
         self.num_packets, self.num_skipped = check.num_packets, check.num_skipped

@@ -109,7 +109,8 @@ class _Track:
         is_after_end = not packet.size
         for cause, what in of_container:
             is_cut_off = cause == "truncated"
-            has_place = is_cut_off or not (self._has_tables and self._is_of_demuxer(what))
+            is_of_demuxer = f": {self._container}:" in what or ": : " in what  # its helpers have no name
+            has_place = is_cut_off or not (self._has_tables and is_of_demuxer)
             place = number - self._reach + is_after_end if has_place else 0
             self._mark(place, cause, what, is_cut_off=is_cut_off)
         for cause, what in self._faults.taken():
@@ -122,10 +123,6 @@ class _Track:
                 self._mark(number - self._reach, cause, what, is_cut_off=cause == "truncated")
             else:  # about the frames that came out
                 self._mark(min(number for number, _ in pictures), cause, what)
-
-    def _is_of_demuxer(self, what: str) -> bool:
-        """Return whether a message of FFmpeg is the demuxer's. Its helpers have no name."""
-        return f": {self._container}:" in what or ": : " in what
 
     def _mark(self, number: int, cause: str, what: str, *, is_cut_off: bool = False) -> None:
         """Note a damaged packet. The first one in decode order counts."""

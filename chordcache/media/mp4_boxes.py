@@ -81,7 +81,7 @@ def display_matrices(path: str) -> dict[int, tuple[int, ...]]:
 def has_encrypted_video(path: str) -> bool:
     """Return whether the sample description of a video track says that it is encrypted (ISO/IEC 23001-7, 4.1)."""
     with opened(path) as file:
-        for start, _ in _inside(file, _whole(file), b"moov", b"trak", b"mdia", b"minf", b"stbl", b"stsd"):
+        for start, _ in _inside(file, (0, file.seek(0, 2)), b"moov", b"trak", b"mdia", b"minf", b"stbl", b"stsd"):
             file.seek(start + 12)  # version, flags, number of entries; size of the first one
             if file.read(4) == b"encv":
                 return True
@@ -108,7 +108,7 @@ def video_entry_parts(path: str, track_id: int) -> dict[bytes, bytes]:
 
 def _tracks(file: BinaryIO) -> Iterator[tuple[int, bytes, tuple[int, int]]]:
     """Yield the id of each track, its header, and the range of its body."""
-    for trak in _inside(file, _whole(file), b"moov", b"trak"):
+    for trak in _inside(file, (0, file.seek(0, 2)), b"moov", b"trak"):
         for start, stop in _inside(file, trak, b"tkhd"):
             file.seek(start)
             header = file.read(min(stop - start, 96))
@@ -119,10 +119,6 @@ def _tracks(file: BinaryIO) -> Iterator[tuple[int, bytes, tuple[int, int]]]:
 def _head(file: BinaryIO, box: BoxHeader, num_bytes: int) -> bytes:
     file.seek(box.body)
     return file.read(min(num_bytes, box.end - box.body))
-
-
-def _whole(file: BinaryIO) -> tuple[int, int]:
-    return 0, file.seek(0, 2)
 
 
 def _inside(file: BinaryIO, outer: tuple[int, int], kind: bytes, *kinds: bytes) -> Iterator[tuple[int, int]]:

@@ -81,11 +81,6 @@ class PacketCheck:
         self.num_left_out = 0
         """Number of missing frames before the last packet"""
 
-    @property
-    def has_found(self) -> bool:
-        """True if there is a fault of the last packet to report."""
-        return self.problem is not None or self.num_left_out > 0
-
     def role(self, packet: Any) -> Role:
         """Return the role of the next packet, and set ``problem``."""
         self.num_packets += 1
