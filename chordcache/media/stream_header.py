@@ -7,9 +7,8 @@ from typing import Any, NamedTuple
 
 import av
 
-from chordcache.media.checks.bits import Bits
 from chordcache.media.checks.nal_units import H264Reader, Sps
-from chordcache.media.checks.packet_reader import HEAD_BYTES, PacketReader
+from chordcache.media.checks.packet_reader import HEAD_BYTES, Bits, PacketReader
 from chordcache.media.video_decoder import UNSTATED
 
 _HEADER_DECODERS = ("hevc", "libdav1d", "mpeg1video", "mpeg2video", "mpeg4", "prores", "vp8")

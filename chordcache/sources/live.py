@@ -15,7 +15,7 @@ import numpy as np
 from chordcache.config.picture import PictureConfig
 from chordcache.errors import ChordcacheError, FeatureAbsentError, MediaError, UsageError
 from chordcache.media.addresses import open_device, open_stream, without_password
-from chordcache.media.audio_buffer import AudioBuffer
+from chordcache.media.audio_track import AudioBuffer
 from chordcache.media.decoding import decode_frames
 from chordcache.media.demux import Media
 from chordcache.media.frame_numbers import check_frame_numbers

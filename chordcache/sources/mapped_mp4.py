@@ -12,8 +12,7 @@ import numpy as np
 from chordcache.config.picture import PictureConfig
 from chordcache.errors import MediaError
 from chordcache.media.checks.bitstream import packet_reader
-from chordcache.media.exact_frames import FrameReader
-from chordcache.media.frame_index import FrameIndex, seek_frames_of
+from chordcache.media.exact_frames import FrameIndex, FrameReader, seek_frames_of
 from chordcache.media.joints import Joints
 from chordcache.media.mp4_decoder import SampleDecoder
 from chordcache.media.mp4_samples import VideoTrack, read_video_track, refused

@@ -12,8 +12,7 @@ import numpy as np
 from chordcache.config.picture import PictureConfig
 from chordcache.errors import FeatureAbsentError, MediaError, UsageError, printable
 from chordcache.media.audio import read_sound, sample_rate_of
-from chordcache.media.exact_frames import ExactFrames
-from chordcache.media.frame_index import FrameIndex
+from chordcache.media.exact_frames import ExactFrames, FrameIndex
 from chordcache.media.geometry import Orientation
 from chordcache.media.joints import Joints
 from chordcache.media.scaling import PictureScaler

@@ -5,10 +5,9 @@ from __future__ import annotations
 import re
 from collections import deque
 
-from chordcache.media.checks.bits import Bits
 from chordcache.media.checks.gif import color_bytes
 from chordcache.media.checks.nal_units import H264Reader, HevcReader
-from chordcache.media.checks.packet_reader import HEAD_BYTES, PacketReader
+from chordcache.media.checks.packet_reader import HEAD_BYTES, Bits, PacketReader
 
 _MAX_NVOP_BYTES = 19
 """Largest MPEG-4 picture that only repeats the one before it ("not coded"). libavcodec's bitstream filter

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 import av
 
-from chordcache.media.checks.bits import Bits
 from chordcache.media.checks.nal_units import PPS, SPS, H264Reader, SliceHead, unescaped
+from chordcache.media.checks.packet_reader import Bits
 
 _SLICE, _IDR, _MESSAGE = 1, 5, 6
 _P, _B, _I = 0, 1, 2

@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from chordcache.media.checks.bits import Bits
-from chordcache.media.checks.packet_reader import HEAD_BYTES, SMALL_PACKET_BYTES, PacketReader
+from chordcache.media.checks.packet_reader import HEAD_BYTES, SMALL_PACKET_BYTES, Bits, PacketReader
 
 _ZERO_RUN = re.compile(rb"\0{16,}")
 """Run of zeros. H.264 and HEVC escape zeros inside a unit, so more than two in a row are padding or damage."""
