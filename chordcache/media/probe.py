@@ -94,7 +94,9 @@ def _header_facts(media: Media, path: str, first: list[Any]) -> HeaderFacts:
     codec = video.codec_context
     reader = media.packet_check(is_thorough=False).reader
     stated = stream_header(codec, reader, first[0] if first else None)
-    turn = _orientation(media, path)
+    # PyAV reports it for decoded frames only
+    matrix = display_matrices(path).get(video.id) if "mp4" in media.container.format.name else None
+    turn = orientation_of_matrix(matrix) if matrix else Orientation()
     width, height = display_size(stated.width, stated.height, video.sample_aspect_ratio)
     if turn.transpose:
         width, height = height, width
@@ -133,14 +135,6 @@ def _header_duration(media: Media) -> float | None:
     if video.duration is not None and video.time_base:
         return float(video.duration * video.time_base)
     return media.container.duration / av.time_base if media.container.duration else None
-
-
-def _orientation(media: Media, path: str) -> Orientation:
-    """Return the orientation that the container states. PyAV reports it for decoded frames only."""
-    if "mp4" not in media.container.format.name:
-        return Orientation()
-    matrix = display_matrices(path).get(media.require_video().id)
-    return orientation_of_matrix(matrix) if matrix else Orientation()
 
 
 def _audio_facts(media: Media) -> AudioFacts | None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from fractions import Fraction
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import av
 import av.filter
@@ -119,9 +119,9 @@ class Resampler:
 
     def _two_passes(self, picture: av.VideoFrame, width: int, height: int) -> Planes:
         """Scale luma to its size, and chroma as in a picture of half that size, which centers it on 2x2 pixels."""
-        matrix, samples = _matrix(picture), _Samples.of(picture)
+        matrix, (depth, is_full) = _matrix(picture), _depth_and_range(picture)
         is_mixed = matrix not in _BT601  # then the luma of a pixel depends on its chroma
-        depth, same_colors = samples.scaled_depth, _same_colors(samples.is_full)
+        same_colors = _same_colors(is_full)
         fine_format = f"yuv{444 if is_mixed else 420}{depth}"
         fine = self._fine_scaler.reformat(picture, width, height, fine_format, **same_colors)
         halved = av.VideoFrame(width, height, f"yuv420{depth}")  # not ``fine``, which may be the decoder's own picture
@@ -135,11 +135,11 @@ class Resampler:
             for target, source in zip(halved.planes[1:], coarse.planes[1:], strict=True):
                 _copy_rows(source, target)
         if is_mixed:  # the luma of ``halved`` is not used
-            y = self._fine_filter.apply(fine, _to_jpeg(matrix, samples.is_full, "yuv444p")).planes[0]
-            _, u, v = self._filter.apply(halved, _to_jpeg(matrix, samples.is_full, "yuv420p")).planes
+            y = self._fine_filter.apply(fine, _to_jpeg(matrix, is_full, "yuv444p")).planes[0]
+            _, u, v = self._filter.apply(halved, _to_jpeg(matrix, is_full, "yuv420p")).planes
         else:
             _copy_rows(fine.planes[0], halved.planes[0])
-            y, u, v = self._filter.apply(halved, _to_jpeg(matrix, samples.is_full, "yuv420p")).planes
+            y, u, v = self._filter.apply(halved, _to_jpeg(matrix, is_full, "yuv420p")).planes
         return plane_array(y), plane_array(u), plane_array(v)
 
     def rgb(self, picture: av.VideoFrame, width: int, height: int, pixel_format: str = "gbrp") -> av.VideoFrame:
@@ -147,7 +147,7 @@ class Resampler:
         with _refusing(picture):
             picture = _with_chroma(picture)
             unstated = _is_yuv(picture) and _matrix(picture) == _UNSTATED_MATRIX
-            if _is_yuv(picture) and _Samples.of(picture).is_full:
+            if _is_yuv(picture) and _depth_and_range(picture)[1]:
                 picture = self._limited(picture, width, height)
             return self._rgb_scaler.reformat(
                 picture,
@@ -163,11 +163,10 @@ class Resampler:
 
     def _limited(self, picture: av.VideoFrame, width: int, height: int) -> av.VideoFrame:
         """Scale a full-range picture of more than eight bits to limited range, since swscale reads 1020 as white."""
-        samples, matrix = _Samples.of(picture), _matrix(picture)
-        if samples.bits == 8:
+        depth, matrix = _depth_and_range(picture)[0], _matrix(picture)
+        if depth == "p":
             return picture
-        pixel_format = f"yuv444{samples.scaled_depth}"
-        scaled = self._fine_scaler.reformat(picture, width, height, pixel_format, **_same_colors(is_full=True))
+        scaled = self._fine_scaler.reformat(picture, width, height, f"yuv444{depth}", **_same_colors(is_full=True))
         return self._fine_filter.apply(scaled, _recolored(matrix, "pc", matrix, "tv", "yuv444p10"))
 
 
@@ -219,25 +218,16 @@ def _matrix(picture: av.VideoFrame) -> str:
     return _MATRICES[picture.colorspace]
 
 
-class _Samples(NamedTuple):
-    """Storage of luma and chroma samples."""
+def _depth_and_range(picture: av.VideoFrame) -> tuple[str, bool]:
+    """Return the end of the name of the pixel format to scale to, and whether samples have the full range.
 
-    bits: int
-    is_full: bool
-
-    @property
-    def scaled_depth(self) -> str:
-        """End of the name of the pixel format to scale to. It has more than eight bits, to round to eight only once.
-
-        Full range keeps the source's number of bits. In 10 bits, swscale converts 255 to 1020, which is not white.
-        """
-        return {8: "p", 10: "p10le"}.get(self.bits, "p12le") if self.is_full else "p10le"
-
-    @classmethod
-    def of(cls, picture: av.VideoFrame) -> _Samples:
-        # gray of limited range was given chroma before
-        is_full = picture.color_range == ColorRange.JPEG or picture.format.name.startswith(("yuvj", "gray", "ya"))
-        return cls(picture.format.components[0].bits, is_full)
+    The format has more than eight bits, to round to eight only once. Full range keeps the source's number of bits. In
+    10 bits, swscale converts 255 to 1020, which is not white.
+    """
+    # gray of limited range was given chroma before
+    is_full = picture.color_range == ColorRange.JPEG or picture.format.name.startswith(("yuvj", "gray", "ya"))
+    full_depth = {8: "p", 10: "p10le"}.get(picture.format.components[0].bits, "p12le")
+    return full_depth if is_full else "p10le", is_full
 
 
 def _one_pass(picture: av.VideoFrame, width: int, height: int) -> Filters:
@@ -246,13 +236,13 @@ def _one_pass(picture: av.VideoFrame, width: int, height: int) -> Filters:
     if not _is_yuv(picture):
         to_jpeg = _to_jpeg(_UNSTATED_MATRIX, False, "yuv420p")
         return ("scale", f"{scale}:out_range=limited"), ("format", "yuv420p10le"), to_jpeg
-    samples, matrix, location = _Samples.of(picture), _matrix(picture), _chroma_location(picture)
+    (depth, is_full), matrix, location = _depth_and_range(picture), _matrix(picture), _chroma_location(picture)
     is_scaled = (picture.width, picture.height) != (width, height)
     if matrix not in _BT601 or not (is_scaled or location == "center"):  # swscale moves chroma only when it scales
         return ()
-    color_range = "full" if samples.is_full else "limited"
+    color_range = "full" if is_full else "limited"
     scale += f":in_color_matrix=bt601:in_range={color_range}:out_range={color_range}:in_chroma_loc={location}"
-    return ("scale", scale), ("format", "yuv420" + samples.scaled_depth), _to_jpeg(matrix, samples.is_full, "yuv420p")
+    return ("scale", scale), ("format", f"yuv420{depth}"), _to_jpeg(matrix, is_full, "yuv420p")
 
 
 def _to_jpeg(matrix: str, is_full: bool, pixel_format: str) -> tuple[str, str]:

@@ -141,8 +141,12 @@ class ContainerWatch:
             )
         promised = (self._container.duration or 0) / av.time_base if self._is_promising else 0.0
         end_seconds = float(self._end_ticks * (self._video.time_base or 0))
-        if end_seconds < promised - _TOLERANCE_SECONDS:
-            end_seconds = max(end_seconds, self._end_seconds())
+        if end_seconds < promised - _TOLERANCE_SECONDS:  # sound may be longer than the pictures
+            with self._reopen() as container:
+                for packet in container.demux():
+                    if packet.pts is not None and packet.time_base is not None:
+                        end_ticks = packet.pts + (packet.duration or 0)
+                        end_seconds = max(end_seconds, float(end_ticks * packet.time_base))
         if end_seconds < promised - _TOLERANCE_SECONDS:
             faults.append(
                 ("truncated", f"its header promises {promised:.3f} s, and its packets end at {end_seconds:.3f} s")
@@ -171,12 +175,3 @@ class ContainerWatch:
             return []
         self.num_marked += 1
         return [f"its container marks packet {number} as damaged"]
-
-    def _end_seconds(self) -> float:
-        """Return when [seconds] the last packet of any track ends. Sound may be longer than the pictures."""
-        end = 0.0
-        with self._reopen() as container:
-            for packet in container.demux():
-                if packet.pts is not None and packet.time_base is not None:
-                    end = max(end, float((packet.pts + (packet.duration or 0)) * packet.time_base))
-        return end

@@ -49,11 +49,10 @@ def loss_of_mp4(file: BinaryIO, track: int) -> Loss | None:
     stop = file.seek(0, 2)
     boxes = list(takewhile(lambda box: _NAME.fullmatch(box.kind), file_headers(file, 0, stop)))
     moov = next((box for box in boxes if box.kind == b"moov" and box.end <= stop), None)
-    fragments = [box for box in boxes if box.kind == b"moof" and box.end <= stop]
     movie = _body(file, moov) if moov else memoryview(b"")
-    if not fragments and b"mvex" not in children(movie):
+    reader = _Fragments(file, stop, boxes, movie)
+    if not reader.fragments and b"mvex" not in children(movie):
         return _loss_in_tables(movie, track, boxes)
-    reader = _Fragments(file, stop, boxes, fragments, movie)
     losses = [reader.broken_chain(), reader.jump(), reader.loss_of_index(), reader.loss_at_end()]
     return min((loss for loss in losses if loss), key=lambda loss: stop if loss.at is None else loss.at, default=None)
 
@@ -142,19 +141,15 @@ class _Span(NamedTuple):
 class _Fragments:
     """The fragments of a file, and what its indexes say of them."""
 
-    def __init__(
-        self, file: BinaryIO, stop: int, boxes: list[BoxHeader], fragments: list[BoxHeader], movie: memoryview
-    ) -> None:
+    def __init__(self, file: BinaryIO, stop: int, boxes: list[BoxHeader], movie: memoryview) -> None:
         self._file = file
         self._stop = stop
         self._boxes = boxes
         self._starts = [0, *(box.end for box in boxes)]
         """[bytes] Begin of each box on the top level, and of what follows"""
-        self._fragments = fragments
-        self._at = [start for start, box in zip(self._starts, boxes, strict=False) if box.kind == b"moof"][
-            : len(fragments)
-        ]
-        """[bytes] Begin of each fragment"""
+        placed = zip(self._starts, boxes, strict=False)
+        self.fragments = {start: box for start, box in placed if box.kind == b"moof" and box.end <= stop}
+        """Whole fragments by their begin [bytes]"""
         self._movie = movie
         mvex = children(movie).get(b"mvex", memoryview(b""))
         self._mehd = children(mvex).get(b"mehd")
@@ -181,7 +176,7 @@ class _Fragments:
     def jump(self) -> Loss | None:
         """Return the first place where both the sequence numbers and the times of the fragments jump forward."""
         last: int | None = None
-        for number, box in enumerate(self._fragments):
+        for number, (start, box) in enumerate(self.fragments.items()):
             self._file.seek(box.body)
             head = self._file.read(16)
             if head[4:8] != b"mfhd" or len(head) < 16:
@@ -189,17 +184,18 @@ class _Fragments:
             sequence = u32(head, 12)
             if last is not None and sequence > last + 1 and not self._continues(number):
                 what = f"fragment {sequence} follows fragment {last}"
-                return Loss(f"fragments are missing in the file: {what}", self._at[number])
+                return Loss(f"fragments are missing in the file: {what}", start)
             last = sequence
         return None
 
     def _continues(self, number: int) -> bool:
         """Return whether the times of all tracks continue at a fragment."""
+        fragments = [*self.fragments.values()]
         ends: dict[int, _Span] = {}
-        for box in self._fragments[max(0, number - _MAX_NEIGHBORS) : number]:
+        for box in fragments[max(0, number - _MAX_NEIGHBORS) : number]:
             ends.update(self._spans(box))
         starts: dict[int, _Span] = {}
-        for box in reversed(self._fragments[number : number + _MAX_NEIGHBORS]):
+        for box in reversed(fragments[number : number + _MAX_NEIGHBORS]):
             starts.update(self._spans(box))
         common = ends.keys() & starts.keys()
         return bool(common) and all(
@@ -244,7 +240,7 @@ class _Fragments:
                 )
             except (struct.error, ValueError):
                 continue
-            known = self._starts_behind(number + 1) if box.kind == b"sidx" else set(self._at)
+            known = self._starts_behind(number + 1) if box.kind == b"sidx" else self.fragments.keys()
             wrong = [at for at in places if at not in known]
             if wrong and (box.kind == b"sidx" or len(wrong) < len(places)):
                 return self._between(
@@ -266,7 +262,7 @@ class _Fragments:
             return Loss(f"its index ({index}) goes on to byte {wrong} of {self._stop}", cause="truncated")
         last = max(right, default=0)
         place = min((at for at in self._starts if at > last), default=self._stop)
-        behind = min((at for at in self._at if at > last), default=place)
+        behind = min((at for at in self.fragments if at > last), default=place)
         return Loss(f"its index ({index}) states a fragment at byte {wrong}, where none begins", behind)
 
     def loss_at_end(self) -> Loss | None:
@@ -277,7 +273,7 @@ class _Fragments:
         """
         num_left = self._stop - self._starts[-1]
         is_without_data = not num_left and self._boxes[-1].kind == b"moof"
-        if self._fragments and (num_left < 0 or 0 < num_left < _MIN_BOX_BYTES or is_without_data):
+        if self.fragments and (num_left < 0 or 0 < num_left < _MIN_BOX_BYTES or is_without_data):
             return Loss("the file ends in the middle of a fragment", cause="truncated")
         if self._mehd is None or any(box.kind == b"styp" for box in self._boxes):
             return None
@@ -290,7 +286,7 @@ class _Fragments:
             }
         except (struct.error, KeyError, IndexError):
             return None
-        spans = [span for box in self._fragments[-_MAX_NEIGHBORS:] for span in self._spans(box).items()]
+        spans = [span for box in [*self.fragments.values()][-_MAX_NEIGHBORS:] for span in self._spans(box).items()]
         end = max((span.end / timescales.get(track, 1) for track, span in spans), default=seconds)
         if end >= seconds - _TOLERANCE_SECONDS:
             return None
