@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import threading
-from abc import abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from fractions import Fraction
+from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -154,6 +154,8 @@ class _LiveSource(VideoSource):
     is_live: ClassVar[bool] = True
     _sound_seconds = 0.0
     """[seconds] of sound to keep"""
+    _opening: Callable[[str], AbstractContextManager[Media]]
+    """Function that opens the stream or the device"""
 
     def __init__(self, frames: PictureConfig, timeout_seconds: float, num_buffered: int, *, newest_wins: bool) -> None:
         super().__init__()
@@ -167,10 +169,6 @@ class _LiveSource(VideoSource):
         self._newest_wins = newest_wins
         self._buffer: _Buffer | None = None
         self._thread: threading.Thread | None = None
-
-    @abstractmethod
-    def _opening(self, name: str) -> AbstractContextManager[Media]:
-        """Open the stream or the device."""
 
     def _open(self, name: str) -> None:
         self._buffer = _Buffer(self._num_buffered, newest_wins=self._newest_wins)
@@ -306,9 +304,7 @@ class StreamSource(_LiveSource):
         if not 0 <= sound_seconds <= _MAX_SECONDS:
             raise UsageError(f"sound_seconds: got {sound_seconds!r}, expected a number from 0 to {_MAX_SECONDS:g}")
         self._sound_seconds = sound_seconds
-
-    def _opening(self, name: str) -> AbstractContextManager[Media]:
-        return open_stream(name, timeout_seconds=self._timeout_seconds)
+        self._opening = partial(open_stream, timeout_seconds=timeout_seconds)
 
 
 class CameraSource(_LiveSource):
@@ -340,8 +336,6 @@ class CameraSource(_LiveSource):
         timeout_seconds: float = 10.0,
     ) -> None:
         super().__init__(frames, timeout_seconds, 1, newest_wins=True)
-        self._device_format = device_format
-        self._options = dict(options or {})
-
-    def _opening(self, name: str) -> AbstractContextManager[Media]:
-        return open_device(name, self._device_format, options=self._options, timeout_seconds=self._timeout_seconds)
+        self._opening = partial(
+            open_device, device_format=device_format, options=dict(options or {}), timeout_seconds=timeout_seconds
+        )
