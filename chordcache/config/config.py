@@ -228,7 +228,7 @@ def _lasting(section: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str
     """Return the settings of a section that last when ``changes`` are made.
 
     Another codec ends the settings of the last one, buckets end the short side, and another model ends its tokenizer.
-    The config of the cache has them, so nobody could remove them from the file with the changes.
+    The config of the cache has them, so a user could not remove them from the file with the changes.
     """
     ended: set[str] = set()
     if "codec" in changes and changes["codec"] != section.get("codec"):
