@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter
-from dataclasses import astuple, dataclass, fields
+from collections.abc import Callable, Mapping
+from dataclasses import astuple, fields
 from typing import Any
 
 import numpy as np
@@ -73,17 +74,7 @@ def _edges(name: str, values: np.ndarray) -> np.ndarray | None:
     return np.linspace(low, high, _NUM_BINS + 1)
 
 
-@dataclass(frozen=True)
-class Bar:
-    """A line of a chart of bars."""
-
-    name: str
-    value: float
-    share: float
-    """Length of the bar, 0 to 100"""
-
-
-def bars(counter: Counter[str], most: int = 20) -> list[Bar]:
-    """Return the most common names with the lengths of their bars."""
-    top = max(counter.values(), default=0) or 1
-    return [Bar(name, value, round(100 * value / top, 2)) for name, value in counter.most_common(most)]
+def bars(counts: Mapping[str, int], text_of: Callable[[int], str] = "{:,}".format) -> list[tuple[str, str, float]]:
+    """Return the most common names, with the text of each count and the length of its bar, 0 to 100."""
+    largest = max(counts.values(), default=0) or 1
+    return [(name, text_of(count), round(100 * count / largest, 2)) for name, count in Counter(counts).most_common(20)]

@@ -5,56 +5,38 @@ from __future__ import annotations
 import importlib.util
 import json
 import shlex
-from collections import Counter
+from collections import deque
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from markupsafe import Markup
 
 from chordcache import __version__
-from chordcache.amounts import human_bytes
+from chordcache.amounts import exact_duration, human_bytes
 from chordcache.engine import terminal
 from chordcache.errors import ChordcacheError, printable
-from chordcache.look.report.charts import Bar, MeasureTable, bars
+from chordcache.look.report.charts import MeasureTable, bars
 from chordcache.look.report.inputs import CacheInput, IndexInput
 from chordcache.look.report.problem_rows import Problems
 from chordcache.look.report.rows import FIELDS, ORDERS, measures_of
-from chordcache.look.report.run_rows import RunRow, run_rows
 from chordcache.look.report.texts import for_script, readable
 from chordcache.look.report.tiles import PER_BLOCK, Tiles
 from chordcache.look.summary import Totals
 from chordcache.media.frame_numbers import evenly_spread
+from chordcache.storage.run_log import Run, read_runs
 
 _LEGEND = (("motion", "codec motion"), ("luma", "luma change"), ("sound", "sound"))
+
+_MAX_RUNS = 30
+"""Lines of the table of runs"""
 
 _MAX_OPTIONS = 2000
 """Entries of a list of filters"""
 
 _MAX_LINES = 400
 """Lines of each part of the config that is shown"""
-
-
-class Card(NamedTuple):
-    """One figure at the top of the page."""
-
-    name: str
-    value: str
-
-
-class Chart(NamedTuple):
-    """A chart of bars at the top of the page."""
-
-    title: str
-    bars: list[Bar]
-    kind: str
-    """Class of the bars in the style"""
-    unit: str
-
-    def format(self, value: float) -> str:
-        """Return a value for people."""
-        return human_bytes(value) if self.unit == "bytes" else f"{value:,.0f}"
 
 
 class Contents:
@@ -102,8 +84,8 @@ class Contents:
             "charts": self._charts(),
             "runs": self._runs(),
             "filters": [
-                ("label", "Label", "All labels", self.tiles.labels.most_common(_MAX_OPTIONS)),
-                ("trait", "Property", "All properties", self.tiles.traits.most_common(_MAX_OPTIONS)),
+                ("label", "Label", "All labels", self.tiles.shared.labels.counts.most_common(_MAX_OPTIONS)),
+                ("trait", "Property", "All properties", self.tiles.shared.traits.counts.most_common(_MAX_OPTIONS)),
             ],
             "orders": [(value, name) for value, name in ORDERS if value.lstrip("-") in self._known_fields()],
             "legend": [(name, text) for name, text in _LEGEND if name in self._known_fields()],
@@ -123,47 +105,49 @@ class Contents:
             "blocks": self.tiles.blocks(),
         }
 
-    def _cards(self) -> list[Card]:
-        totals, problems = self.totals, self._problems
-        hours = totals.seconds / 3600
-        length = Card("hours", f"{hours:,.{0 if hours >= 100 else 1}f}")
-        if hours < 1:
-            length = (
-                Card("minutes", f"{60 * hours:.1f}") if hours * 60 >= 2 else Card("seconds", f"{totals.seconds:.1f}")
-            )
+    def _cards(self) -> list[tuple[str, str]]:
+        """Return name and value of the figures at the top of the page."""
+        totals = self.totals
+        hours, minutes = totals.seconds / 3600, totals.seconds / 60
+        if minutes < 2:
+            length = "seconds", f"{totals.seconds:.1f}"
+        else:
+            length = ("minutes", f"{minutes:.1f}") if hours < 1 else ("hours", f"{hours:,.{int(hours < 100)}f}")
         cards = [
-            Card("videos", f"{totals.num_videos:,}"),
+            ("videos", f"{totals.num_videos:,}"),
             length,
-            Card("frames", f"{totals.num_frames:,}"),
-            Card("on disk", human_bytes(totals.num_bytes)),
-            Card("failures", f"{len(problems.failures):,}"),
+            ("frames", f"{totals.num_frames:,}"),
+            ("on disk", human_bytes(totals.num_bytes)),
+            ("failures", f"{len(self._problems.failures):,}"),
         ]
-        if totals.num_damaged:
-            cards.append(Card("damaged sources", f"{totals.num_damaged:,}"))
-        return cards
+        return [*cards, *([("damaged sources", f"{totals.num_damaged:,}")] if totals.num_damaged else [])]
 
-    def _charts(self) -> list[Chart]:
-        causes = bars(Counter({readable(name, 60): n for name, n in self._problems.failures.by_cause.items()}))
-        labels = bars(Counter({readable(name, 80): n for name, n in self.totals.labels.most_common(12)}))
+    def _charts(self) -> list[tuple[str, str, list[tuple[str, str, float]]]]:
+        """Return title, class in the style, and bars of the charts at the top of the page."""
+        causes = {readable(name, 60): n for name, n in self._problems.failures.by_cause.items()}
+        labels = {readable(name, 80): n for name, n in self.totals.labels.most_common(12)}
         return [
-            Chart("Bytes by feature and tier", bars(self.totals.bytes), "", "bytes"),
-            Chart("Failures by cause", causes, "bad-bar", "count"),
-            Chart("Most common labels", labels, "", "count"),
+            ("Bytes by feature and tier", "", bars(self.totals.bytes, human_bytes)),
+            ("Failures by cause", "bad-bar", bars(causes)),
+            ("Most common labels", "", bars(labels)),
         ]
 
     def _known_fields(self) -> set[str]:
         """Return the fields by which videos can be sorted."""
-        return {"path", *self._measures.known, *(["labels"] if self.tiles.labels else [])}
+        return {"path", *self._measures.known, *(["labels"] if self.tiles.shared.labels.counts else [])}
 
-    def _runs(self) -> list[RunRow]:
+    def _runs(self) -> list[dict[str, Any]]:
         """Return the latest runs, the last one first."""
         if not self._is_cache:
             return []
         try:
-            return run_rows(self._path)
+            runs = deque(read_runs(self._path), maxlen=_MAX_RUNS)
         except ChordcacheError as error:
             self._problems.notes.append(readable(str(error)))
             return []
+        speeds = [run.counts.get("num_frames", 0) / max(run.elapsed_seconds, 1e-3) for run in runs]
+        fastest = max(speeds, default=0.0) or 1.0
+        return [_row_of_run(run, speed, speed / fastest) for run, speed in zip(runs, speeds, strict=True)][::-1]
 
     def _data(self) -> dict[str, Any]:
         """Return what the page's script needs besides the videos."""
@@ -171,9 +155,9 @@ class Contents:
         path = printable(self._path)
         return {
             "fields": FIELDS,
-            "labels": shared.labels.all(),
-            "traits": shared.traits.all(),
-            "facts": shared.facts.all(),
+            "labels": list(shared.labels.counts),
+            "traits": list(shared.traits.counts),
+            "facts": list(shared.facts.counts),
             "per_block": PER_BLOCK,
             "histograms": self._histograms,
             "command": f"chordcache show {shlex.quote(path)}" if self._is_cache else None,
@@ -200,3 +184,20 @@ def _settings(header: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
             lines = json.dumps(header[name], indent=2, ensure_ascii=False).split("\n")
             kept = [readable(line, 400) for line in lines[:_MAX_LINES]]
             yield name.capitalize(), "\n".join(kept if len(lines) <= _MAX_LINES else [*kept, "…"])
+
+
+def _row_of_run(run: Run, speed: float, share: float) -> dict[str, Any]:
+    """Return a line of the table of runs: texts, and the speed as a share of the fastest run's [percent]."""
+    counts = run.counts
+    num_videos = counts.get("num_videos", counts.get("num_inputs", counts.get("num_removed", 0)))
+    num_failed = counts.get("num_failed", counts.get("num_damaged", 0) + counts.get("num_missing", 0))
+    return {
+        "when": readable(run.started[:16].replace("T", " "), 20),
+        "command": readable(run.command, 20),
+        "videos": f"{num_videos:,}",
+        "failed": f"{num_failed:,}",
+        "took": exact_duration(run.elapsed_seconds),
+        "speed": f"{speed:,.0f} frames/s" if speed else "",
+        "share": round(100 * share, 2),
+        "outcome": readable(run.outcome, 40),
+    }

@@ -16,7 +16,7 @@ from chordcache.look.report.curves import curves_of_content, level_dbfs
 from chordcache.look.report.inputs import Entry
 from chordcache.look.report.texts import Texts, readable
 from chordcache.look.video_facts import num_bytes_of
-from chordcache.records import HeaderFacts, VideoRecord
+from chordcache.records import FeatureInfo, HeaderFacts, VideoRecord
 
 FIELDS = (
     "key", "path", "labels", "caption", "traits", "frames", "seconds", "start", "width", "height",
@@ -90,7 +90,7 @@ def measures_of(entry: Entry) -> Measures:
     video, record = entry.video, entry.record
     measures = Measures()
     header, packets = (record.header, record.packets) if record else (None, None)
-    content = (video.content if video else None) or (record.content if record else None)
+    content = entry.content
     if video is not None:
         measures.seconds, measures.frames = video.duration_seconds, video.num_frames
         measures.height = video.sidecar.display_height or video.height
@@ -114,76 +114,65 @@ def measures_of(entry: Entry) -> Measures:
     return measures
 
 
-def labels_of(entry: Entry) -> list[str]:
-    """Return the labels of a video, as the page shows them."""
-    described = entry.video.sidecar if entry.video else entry.record
-    assert described is not None
-    labels = [*([described.label] if described.label else []), *described.labels]
-    return list(dict.fromkeys(readable(label, 120) for label in labels))
+def row_of(entry: Entry, measures: Measures, problems: Sequence[str], shared: Shared) -> list[Any]:
+    """Return the values of ``FIELDS``: what the grid shows, and what it searches, sorts and filters by.
 
-
-def traits_of(entry: Entry, problems: Sequence[str]) -> list[str]:
-    """Return the properties of a video that the grid can filter by."""
+    ``problems`` are the messages about its damaged artefacts.
+    """
+    labels = [readable(label, 120) for label in (entry.described.label, *entry.described.labels) if label]
     traits = [*_traits(entry), *(["damaged artefact"] if problems else [])]
-    return list(dict.fromkeys(readable(trait, 120) for trait in traits))
-
-
-def row_of(entry: Entry, measures: Measures, labels: Sequence[str], traits: Sequence[str], shared: Shared) -> list[Any]:
-    """Return the values of ``FIELDS``: what the grid shows, and what it searches, sorts and filters by."""
-    video, record = entry.video, entry.record
-    described = video.sidecar if video else record
-    assert described is not None
-    captions = [*([described.caption] if described.caption else []), *described.captions]
+    captions = _captions(entry)
     width, height = _display_size(entry)
     return [
         entry.key,
-        readable(described.path, 400),
-        [shared.labels.number(label) for label in labels],
+        readable(entry.described.path, 400),
+        [shared.labels.number(label) for label in dict.fromkeys(labels)],
         readable(captions[0], _CAPTION_IN_ROW) if captions else "",
-        [shared.traits.number(trait) for trait in traits],
-        None if math.isnan(measures.frames) else int(measures.frames),
+        [shared.traits.number(trait) for trait in dict.fromkeys(readable(trait, 120) for trait in traits)],
+        _rounded(measures.frames),
         _rounded(measures.seconds, 3),
-        _rounded(video.start_seconds, 3) if video else 0,
+        _rounded(entry.video.start_seconds, 3) if entry.video else 0,
         width,
         height,
         _rounded(measures.fps, 2),
         _rounded(measures.motion, 3),
         _rounded(measures.luma, 3),
         _rounded(measures.sound, 1),
-        None if math.isnan(measures.bytes) else int(measures.bytes),
+        _rounded(measures.bytes),
     ]
 
 
 def details_of(entry: Entry, shared: Shared) -> dict[str, Any]:
     """Return the facts, curves and marks of the page of one video, without its picture."""
-    video, record = entry.video, entry.record
-    described = video.sidecar if video else record
-    assert described is not None
-    content = (video.content if video else None) or (record.content if record else None)
     details: dict[str, Any] = {}
     details["facts"] = [shared.facts.number((name, readable(text, 300))) for name, text in _facts(entry)]
-    captions = [*([described.caption] if described.caption else []), *described.captions]
+    captions = _captions(entry)
     if len(captions) > 1 or (captions and len(captions[0]) > _CAPTION_IN_ROW):
         details["captions"] = [readable(caption, _CAPTION) for caption in captions[:_MAX_CAPTIONS]]
-    if described.extra:
-        columns = list(described.extra.items())[:_MAX_COLUMNS]
+    if columns := list(entry.described.extra.items())[:_MAX_COLUMNS]:
         details["columns"] = [[readable(name, 80), _column_text(value)] for name, value in columns]
         details["marks"] = [mark for name, value in columns for mark in _marks(name, value)][:_MAX_MARKS]
-    if content is not None:
+    if (content := entry.content) is not None:
         details["curves"] = curves_of_content(content)
         details["peaks"] = [round(seconds, 2) for seconds in content.audio_peaks_seconds[:_MAX_MARKS]]
-    keyframes = _keyframe_seconds(entry)
-    if keyframes:
+    if keyframes := _keyframe_seconds(entry):
         details["keyframes"] = keyframes
-    if video is not None:
-        files = {info.file: info for info in video.sidecar.features if info.file}
+    if entry.video is not None:
+        files: dict[str, list[FeatureInfo]] = {}
+        for info in entry.video.sidecar.features:
+            if info.file:
+                files.setdefault(info.file, []).append(info)
         details["files"] = [
-            [shared.facts.number(("", _feature_text(entry, file))), info.num_bytes] for file, info in files.items()
+            [shared.facts.number(("", _file_text(infos))), infos[0].num_bytes] for infos in files.values()
         ]
     return details
 
 
-def _rounded(value: float, digits: int) -> float | None:
+def _captions(entry: Entry) -> list[str]:
+    return [caption for caption in (entry.described.caption, *entry.described.captions) if caption]
+
+
+def _rounded(value: float, digits: int | None = None) -> float | None:
     return round(value, digits) if math.isfinite(value) else None
 
 
@@ -228,11 +217,9 @@ def _traits(entry: Entry) -> Iterator[str]:
 def _facts(entry: Entry) -> Iterator[tuple[str, str]]:
     """Yield name and text of the facts that are not in the row."""
     video, record = entry.video, entry.record
-    described = video.sidecar if video else record
-    assert described is not None
-    yield "root", described.root
-    if described.segment is not None:
-        yield "segment", str(described.segment)
+    yield "root", entry.described.root
+    if entry.described.segment is not None:
+        yield "segment", str(entry.described.segment)
     if record is not None and record.error:
         yield "error", record.error
     if record is not None and record.header is not None:
@@ -273,9 +260,7 @@ def _header_facts(header: HeaderFacts) -> Iterator[tuple[str, str]]:
         yield "stored size", f"{header.coded_width}x{header.coded_height}"
 
 
-def _feature_text(entry: Entry, file: str) -> str:
-    assert entry.video is not None
-    infos = [info for info in entry.video.sidecar.features if info.file == file]
+def _file_text(infos: Sequence[FeatureInfo]) -> str:
     codec = next((f", {info.params['codec']}" for info in infos if "codec" in info.params), "")
     return f"{', '.join(info.feature for info in infos)} in {infos[0].tier}{codec}"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from typing import Any
 
 _JOINERS = "\u200c\u200d"
@@ -41,15 +42,14 @@ def for_script(value: Any) -> str:
 
 
 class Texts:
-    """Distinct texts, which many videos share, by number."""
+    """Distinct texts, which many videos share, in the order of their numbers."""
 
     def __init__(self) -> None:
+        self.counts: Counter[Any] = Counter()
+        """Text to the number of its uses"""
         self._numbers: dict[Any, int] = {}
 
-    def number(self, text: Any) -> Any:
-        """Return the number of a text or a tuple of texts."""
+    def number(self, text: Any) -> int:
+        """Count a use of a text or a tuple of texts, and return its number."""
+        self.counts[text] += 1
         return self._numbers.setdefault(text, len(self._numbers))
-
-    def all(self) -> list[Any]:
-        """Return the texts in the order of their numbers."""
-        return list(self._numbers)

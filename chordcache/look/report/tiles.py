@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import base64
-from collections import Counter
 from collections.abc import Iterator
-from typing import Any
 
 from markupsafe import Markup
 
+from chordcache.look.report.curves import MOTION
 from chordcache.look.report.inputs import Entry
-from chordcache.look.report.rows import Measures, Shared, details_of, labels_of, row_of, traits_of
+from chordcache.look.report.rows import Measures, Shared, details_of, row_of
 from chordcache.look.report.texts import for_script
 from chordcache.read.cache import Cache
 
@@ -29,10 +27,6 @@ class Tiles:
 
     def __init__(self, cache: Cache | None) -> None:
         self.shared = Shared()
-        self.labels: Counter[str] = Counter()
-        """Number of tiles with each label"""
-        self.traits: Counter[str] = Counter()
-        """Number of tiles with each trait"""
         self._cache = cache
         self._rows: list[str] = []
         self._details: list[str] = []
@@ -45,37 +39,20 @@ class Tiles:
 
         ``measures.motion`` is set if the motion vectors are read for the picture.
         """
-        details, problems = self._details_of(entry, measures)
-        labels, traits = labels_of(entry), traits_of(entry, problems)
-        self.labels.update(labels)
-        self.traits.update(traits)
-        self._rows.append(for_script(row_of(entry, measures, labels, traits, self.shared)))
+        details = details_of(entry, self.shared)
+        if entry.video is not None and self._cache is not None:
+            from chordcache.look.report.video_pictures import picture_of  # it needs OpenCV
+
+            picture, mean_motion_px = picture_of(self._cache, entry.video)
+            if "curves" in picture:
+                measures.motion = mean_motion_px
+                others = [curve for curve in details.get("curves", ()) if curve[0] != MOTION]
+                details["curves"] = picture["curves"] + others
+            details = picture | details
+        problems: list[str] = details.get("problems", [])
+        self._rows.append(for_script(row_of(entry, measures, problems, self.shared)))
         self._details.append(for_script(details))
         return problems
-
-    def _details_of(self, entry: Entry, measures: Measures) -> tuple[dict[str, Any], list[str]]:
-        details = details_of(entry, self.shared)
-        if entry.video is None or self._cache is None:
-            return details, []
-        from chordcache.look.report.video_pictures import picture_of  # it needs OpenCV
-
-        picture = picture_of(self._cache, entry.video)
-        if picture.mean_motion_px is not None:
-            measures.motion = picture.mean_motion_px
-        if picture.motion:
-            others = [curve for curve in details.get("curves", ()) if curve[0] != "motion"]
-            details["curves"] = [picture.motion, *others]
-        if picture.keyframes:
-            details.setdefault("keyframes", picture.keyframes)
-        shown = {
-            "layout": picture.layout,
-            "times": picture.seconds,
-            "flow": picture.flow_px,
-            "pose": picture.pose,
-            "problems": picture.problems,
-            "picture": base64.b64encode(picture.webp).decode(),
-        }
-        return details | {name: value for name, value in shown.items() if value}, picture.problems
 
     def rows(self) -> Markup:
         """Return the rows as the items of a JSON list."""
