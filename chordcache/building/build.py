@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import replace
@@ -26,7 +27,7 @@ from chordcache.building.part_order import PartOrder
 from chordcache.building.part_scratch import build_in_scratch, checked_scratch
 from chordcache.building.parts import part_plan, plan_of_parts, register
 from chordcache.building.prune import drop, drop_features, drop_if_not_allowed, keys_to_prune, videos_with
-from chordcache.building.stale import stale_features, unused_bytes
+from chordcache.building.stale import stale_features
 from chordcache.building.tasks import planned_files
 from chordcache.config.config import Config
 from chordcache.engine import pool, terminal
@@ -217,26 +218,19 @@ class _Build:
     """One run of a plan, under the cache's lock."""
 
     def __init__(self, plan: BuildPlan, rows: IndexRows, options: BuildOptions) -> None:
-        self._rows = rows
-        keys = rows.keys
-        self._cache = plan.cache
-        self._options = options
-        self._num_inputs = len(keys)
-        self._max_failures = options.limit(self._num_inputs)
-        self._limits = options.limits
-        self._keys = keys
+        self._rows, self._cache, self._options = rows, plan.cache, options
+        self._max_failures = options.limit(len(rows.keys))
         self._sidecars = Sidecars(plan.cache)
-        self._pruned = keys_to_prune(self._sidecars, keys, options)
+        self._pruned = keys_to_prune(self._sidecars, rows.keys, options)
         if videos_with(self._sidecars, options):
             drop_features(self._sidecars, options.drop)
         with repairable(plan.cache):
             self._quarantine = Quarantine(plan.cache, tool_versions(), plan.on_damage)
-        self._plan = write_plan(plan, keys, prune=options.prune)
-        self._num_done = self._num_up_to_date = self._num_failed = self._num_frames = 0
-        self._num_frames_skipped = self._num_damaged = self._num_frames_missing = 0
-        self._num_new_failures = 0
+        self._plan = write_plan(plan, rows.keys, prune=options.prune)
+        self._counts = Counter[str]()
+        """Counts of the run by the names of ``RunSummary``"""
+        self._num_new_failures = self._num_bytes = 0
         self._video_seconds = 0.0
-        self._num_bytes = self._num_unused_bytes = 0
         self._progress = Progress("build", display_of(False))
 
     def run(self, engine: Engine, progress: Progress, notes: RunNotes) -> RunSummary:
@@ -244,12 +238,21 @@ class _Build:
         started = time.monotonic()
         try:
             self._work(engine, progress)
-            check_counts(self._summary(0.0))
+            check_counts(self._summary(started))
         finally:
-            summary = self._summary(time.monotonic() - started)
+            summary = self._summary(started)
             notes.take(summary)
             notes.video_seconds, notes.num_bytes = self._video_seconds, self._num_bytes
         return summary
+
+    def _summary(self, started: float) -> RunSummary:
+        counts = {name: self._counts[name] for name in ("num_done", "num_up_to_date", "num_failed")} | self._counts
+        return RunSummary(
+            num_inputs=len(self._rows.keys),
+            num_pruned=len(self._pruned),
+            elapsed_seconds=time.monotonic() - started,
+            **counts,
+        )
 
     def _work(self, engine: Engine, progress: Progress) -> None:
         self._progress = progress
@@ -258,7 +261,7 @@ class _Build:
                 build_file,
                 self._tasks(),
                 jobs=engine,
-                limits=self._limits,
+                limits=self._options.limits,
                 retry=self._once_more,
                 needs=Needs(networks=tuple(spec.network for spec in self._plan.network_specs)),
             )
@@ -275,23 +278,8 @@ class _Build:
             raise
         drop(self._sidecars, self._pruned)
         if self._options.prune:
-            self._quarantine.keep_only(self._keys)
+            self._quarantine.keep_only(self._rows.keys)
         self._finish()
-
-    def _summary(self, elapsed_seconds: float) -> RunSummary:
-        return RunSummary(
-            num_inputs=self._num_inputs,
-            num_done=self._num_done,
-            num_up_to_date=self._num_up_to_date,
-            num_failed=self._num_failed,
-            num_frames=self._num_frames,
-            num_frames_skipped=self._num_frames_skipped,
-            num_pruned=len(self._pruned),
-            num_damaged=self._num_damaged,
-            num_frames_missing=self._num_frames_missing,
-            num_unused_bytes=self._num_unused_bytes,
-            elapsed_seconds=elapsed_seconds,
-        )
 
     def _finish(self) -> None:
         atomic.remove_partials(self._cache)
@@ -322,7 +310,7 @@ class _Build:
         sidecar = task.described
         if sidecar is not None and sidecar != task.previous:  # another label or caption, or a feature less
             atomic.publish_text(self._cache, layout.sidecar_file(task.key), sidecar.to_line() + "\n")
-        self._num_up_to_date += 1
+        self._counts["num_up_to_date"] += 1
         self._quarantine.discard(task.key, requested)
         self._progress.skip(task.item.known_seconds)
 
@@ -331,7 +319,7 @@ class _Build:
     ) -> tuple[BuildTask, ...] | None:
         """Return another attempt if the source's disk failed and attempts are left, else None."""
         has_failed = any(isinstance(outcome, Failure) and outcome.cause == "io" for outcome in outcomes)
-        if has_failed and tasks[0].attempt <= self._limits.retries:
+        if has_failed and tasks[0].attempt <= self._options.limits.retries:
             return tuple(replace(task, attempt=task.attempt + 1) for task in tasks)
         return None
 
@@ -344,28 +332,22 @@ class _Build:
             self._fail(task, outcome)
             return
         self._quarantine.discard(task.key, task.fingerprints)
-        if task.previous is not None and task.previous.source_hash == outcome.source_hash and not task.artefacts:
-            self._num_up_to_date += 1  # only its hash was compared
-        else:
-            self._num_done += 1
-        self._num_frames += outcome.num_frames if task.artefacts else 0
-        self._num_frames_skipped += outcome.num_frames_skipped if task.artefacts else 0
-        self._video_seconds += outcome.duration_seconds if task.artefacts else 0.0
-        if task.previous is not None:
-            self._num_unused_bytes += unused_bytes(task.previous, outcome)
-        num_bytes = self._written_bytes(outcome, task)
+        previous, damage, is_decoded = task.previous, outcome.damage, bool(task.artefacts)
+        # Without a decode, another hash, label or name was written, or only the hash was compared
+        is_same = previous is not None and previous.source_hash == outcome.source_hash and not is_decoded
+        num_frames, num_bytes = outcome.num_frames if is_decoded else 0, outcome.num_bytes(without=task.kept)
+        self._counts.update(
+            num_up_to_date=int(is_same),
+            num_done=int(not is_same),
+            num_frames=num_frames,
+            num_frames_skipped=outcome.num_frames_skipped if is_decoded else 0,
+            num_unused_bytes=previous.num_bytes(without=outcome.features) if previous else 0,
+            num_damaged=int(damage is not None),
+            num_frames_missing=damage.num_missing if damage else 0,
+        )
+        self._video_seconds += outcome.duration_seconds if is_decoded else 0.0
         self._num_bytes += num_bytes
-        if outcome.damage is not None:
-            self._num_damaged += 1
-            self._num_frames_missing += outcome.damage.num_missing
-        num_frames = outcome.num_frames if task.artefacts else 0
         self._progress.done(_name(task), seconds=task.item.known_seconds, num_frames=num_frames, num_bytes=num_bytes)
-
-    def _written_bytes(self, sidecar: Sidecar, task: BuildTask) -> int:
-        """Return the size of the new files of a video."""
-        kept = {info.file for info in task.kept}
-        sizes = {info.file: info.num_bytes for info in sidecar.features if info.file and info.file not in kept}
-        return sum(sizes.values())
 
     def _fail(self, task: BuildTask, failure: Failure, *, is_work: bool = True) -> None:
         fails_again = self._quarantine.still_holds(task.key, failure.source, task.fingerprints)
@@ -374,7 +356,7 @@ class _Build:
             self._num_new_failures += 1
         if failure.source is not None:  # the cached data of a lost source stays
             drop_if_not_allowed(self._sidecars, task.key, self._plan.on_damage)
-        self._num_failed += 1
+        self._counts["num_failed"] += 1
         seconds = task.item.known_seconds
         self._progress.fail(_name(task), failure.cause, failure.message, seconds=seconds, is_work=is_work)
         if self._num_new_failures > self._max_failures:

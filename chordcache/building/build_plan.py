@@ -19,7 +19,7 @@ from chordcache.digests import digest_file
 from chordcache.errors import UsageError, printable
 from chordcache.features.registry import FeatureSpec, check_requirement, resolve
 from chordcache.index.column_types import merged_columns
-from chordcache.index.index_files import Index, IndexWriter, cached_index, no_videos, read_index
+from chordcache.index.index_files import Index, cached_index, no_videos, read_index
 from chordcache.storage import atomic, layout
 from chordcache.storage.artefacts.tiers import TIERS
 from chordcache.storage.cache_header import Header, read_header, write_header
@@ -57,10 +57,6 @@ class BuildPlan:
     """Tier to the features that this build and earlier ones requested"""
     specs: Mapping[str, FeatureSpec | None]
     """Specification of each of ``features``, or None if a package that it needs is not installed here"""
-    artefacts: tuple[ArtefactTask, ...] = ()
-    """Files of a video: the requested features that can be made here"""
-    all_artefacts: tuple[ArtefactTask, ...] = ()
-    """The same for all features, since nothing is kept of a video if another source is at its path now"""
     roots: Mapping[str, str] = field(default_factory=dict)
     """Root label to the folder of the sources"""
     moved: frozenset[str] = frozenset()
@@ -73,6 +69,16 @@ class BuildPlan:
     """One of ``ON_DAMAGE``"""
     parts_folder: Path | None = None
     """Folder of the parts' plan if it builds one of them; ``cache`` is then the part"""
+
+    @cached_property
+    def artefacts(self) -> tuple[ArtefactTask, ...]:
+        """Files of a video: the requested features that can be made here."""
+        return artefacts_of(self.requested, self.specs, self.config)
+
+    @cached_property
+    def all_artefacts(self) -> tuple[ArtefactTask, ...]:
+        """The same for all features, since nothing is kept of a video if another source is at its path now."""
+        return artefacts_of(self.features, self.specs, self.config)
 
     @cached_property
     def fingerprints(self) -> dict[str, str | None]:
@@ -104,17 +110,14 @@ def make_plan(
         If an argument is wrong, or the folder holds something other than a cache.
     """
     earlier = earlier_header(cache)
-    request = request_of(config, tiers, features, earlier=earlier, drop=options.drop)
-    required = {name for names in request.requested.values() for name in names}
-    specs = resolve_features(request.features, request.config, required)
+    config, requested, with_earlier, on_damage = request_of(config, tiers, features, earlier=earlier, drop=options.drop)
+    specs = resolve_features(with_earlier, config, {name for names in requested.values() for name in names})
     if not isinstance(index, Index):
         index = read_index(index)
         if not len(index):
             raise no_videos(index)
     index = with_cached_names(cache, index, _absolute(roots))
-    plan = BuildPlan(
-        cache, index, earlier, request.config, request.requested, request.features, specs, on_damage=request.on_damage
-    )
+    plan = BuildPlan(cache, index, earlier, config, requested, with_earlier, specs, on_damage=on_damage)
     return _plan(plan, roots, options)
 
 
@@ -138,19 +141,14 @@ def plan_as_before(
 
 
 def _plan(plan: BuildPlan, roots: Mapping[str, str] | None, options: BuildOptions) -> BuildPlan:
-    """Complete a plan with its files, the folders of the sources, and the options that a cache remembers."""
-    moved = _absolute(roots)
-    before = plan.earlier
+    """Complete a plan with the folders of the sources, and the options that a cache remembers."""
+    moved, before = _absolute(roots), plan.earlier
     completed = replace(
         plan,
-        artefacts=artefacts_of(plan.requested, plan.specs, plan.config),
-        all_artefacts=artefacts_of(plan.features, plan.specs, plan.config),
         roots={**plan.index.roots, **moved},
         moved=frozenset(moved),
-        follow_symlinks=options.follow_symlinks
-        or plan.index.follow_symlinks
-        or bool(before and before.follow_symlinks),
-        source_hash=options.source_hash or bool(before and before.source_hash),
+        follow_symlinks=any(other and other.follow_symlinks for other in (options, plan.index, before)),
+        source_hash=any(other and other.source_hash for other in (options, before)),
         on_damage=options.on_damage or plan.on_damage,
     )
     if completed.config.picture.buckets is not None and completed.on_damage != ON_DAMAGE[0]:
@@ -248,13 +246,8 @@ def write_plan(plan: BuildPlan, keys: Container[str], *, prune: bool) -> BuildPl
             and settings == (earlier.roots, earlier.level, earlier.follow_symlinks, earlier.columns)
         )
         if not is_written:
-            with IndexWriter(
-                folder / path.name,
-                roots=roots,
-                level=index.level,
-                follow_symlinks=plan.follow_symlinks,
-                columns=columns,
-            ) as writer:
+            changes = {"roots": roots, "follow_symlinks": plan.follow_symlinks, "columns": columns}
+            with index.writer(folder / path.name, **changes) as writer:
                 for record in () if prune or earlier is None else earlier:
                     is_named = layout.key_of(record) in keys
                     if not is_named and record.root not in index.whole_roots:

@@ -9,7 +9,7 @@ from pathlib import Path
 from chordcache.building.build_plan import ArtefactTask
 from chordcache.config.picture import PictureConfig
 from chordcache.features.registry import FeatureSpec
-from chordcache.records import DamageFacts, FeatureInfo, VideoRecord
+from chordcache.records import FeatureInfo, VideoRecord
 from chordcache.storage import layout
 from chordcache.storage.quarantine import Failure
 from chordcache.storage.sidecar import Sidecar
@@ -23,14 +23,6 @@ class Hashing:
     """True if the source may have been written to since the hash in ``previous``: its ctime is another one"""
     twins: tuple[Sidecar, ...] = ()
     """Cached videos with all requested features. If the source has the bytes of one of them, nothing is decoded"""
-
-
-@dataclass(frozen=True)
-class Trimming:
-    """The facts of an item that may end before the damage of its source."""
-
-    damage: DamageFacts | None = None
-    """The damage, or None as long as none was found"""
 
 
 @dataclass(frozen=True)
@@ -56,8 +48,8 @@ class BuildTask:
     """Its features that stay"""
     hashing: Hashing | None = None
     """None if the sidecar needs no hash of the source's bytes"""
-    trimming: Trimming | None = None
-    """None if damage is an error"""
+    may_trim: bool = False
+    """True to cache the frames before the first damage of the source, False if damage is an error"""
     failure: Failure | None = None
     """Failure of the scan or of an earlier build that would occur again"""
     row: int = 0

@@ -5,9 +5,10 @@ from __future__ import annotations
 import errno
 import importlib.metadata
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 from chordcache import __version__
 from chordcache.errors import ChordcacheError, DamageError, NotFoundError, UnreadableError, UsageError, printable
@@ -87,6 +88,26 @@ def _unusable(folder: Path, error: UnreadableError | ValueError) -> ChordcacheEr
     if isinstance(error, UnreadableError) and error.errno not in (errno.ENOTDIR, errno.ENAMETOOLONG):
         return error
     return UsageError(f"'{printable(folder)}' cannot be a cache: {error}; name another folder with -o")
+
+
+def settings_of(header: Header) -> dict[str, str]:
+    """Return the name and value of all that decides how videos are cached, as texts."""
+    return {
+        **{name: printable(str(value)) for name, value in leaves("", header.config)},
+        "on_damage": header.on_damage,
+        "follow_symlinks": str(header.follow_symlinks),
+        "source_hash": str(header.source_hash),
+        **{f"features in tier {tier}": ", ".join(sorted(names)) for tier, names in header.features.items()},
+    }
+
+
+def leaves(name: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the values in nested settings, by names with dots."""
+    if isinstance(value, Mapping):
+        for key, inner in value.items():
+            yield from leaves(f"{name}.{key}" if name else str(key), inner)
+    else:
+        yield name, value
 
 
 @contextmanager

@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import TypeAlias
 
 from chordcache import progress
-from chordcache.building.build_task import BuildTask, Trimming
+from chordcache.building.build_task import BuildTask
 from chordcache.building.item_build import ItemBuild, failure_of, publish_item
 from chordcache.building.trim import damage_after
 from chordcache.building.up_to_date import compared
 from chordcache.errors import CacheWriteError, ChordcacheError, MediaError
 from chordcache.features.feed import decode_segments, decode_whole
 from chordcache.media.source_file import OpenSource, SourceState, hash_source, open_source
+from chordcache.records import DamageFacts
 from chordcache.storage import atomic, feature_files, layout
 from chordcache.storage.quarantine import Failure
 from chordcache.storage.sidecar import Sidecar
@@ -109,19 +110,20 @@ def _decoded(tasks: Sequence[BuildTask], source: OpenSource, digest: str | None)
             try:
                 outcome = _decoded_whole(task, source, digest)
             except MediaError as error:
-                if task.trimming is None:
+                if not task.may_trim:
                     raise
-                trimming = Trimming(damage_after(error, source.place))
-                outcome = _decoded_whole(replace(task, trimming=trimming), source, digest)
+                outcome = _decoded_whole(task, source, digest, damage_after(error, source.place))
         except MediaError as error:
             outcome = failure_of(task, source.state, error)
         outcomes |= {} if outcome is None else {task.key: outcome}
     return outcomes
 
 
-def _decoded_whole(task: BuildTask, source: OpenSource, digest: str | None) -> Sidecar | Failure | None:
-    with ItemBuild(task, source.state, digest) as item:
-        decode_whole(source.place, item, task.trimming.damage if task.trimming else None)
+def _decoded_whole(
+    task: BuildTask, source: OpenSource, digest: str | None, damage: DamageFacts | None = None
+) -> Sidecar | Failure | None:
+    with ItemBuild(task, source.state, digest, damage) as item:
+        decode_whole(source.place, item, damage)
         return item.outcome
 
 

@@ -22,7 +22,7 @@ from chordcache.features.registry import FeatureSpec
 from chordcache.media.audio_track import Sound
 from chordcache.media.demux import Media
 from chordcache.media.source_file import SourceState, check_unchanged
-from chordcache.records import FeatureInfo
+from chordcache.records import DamageFacts, FeatureInfo
 from chordcache.storage import atomic, layout, opener
 from chordcache.storage.artefacts.open_files import FRAME_ARRAYS, create_artefact
 from chordcache.storage.artefacts.tiers import TIERS
@@ -42,6 +42,8 @@ class ItemBuild(DecodePass):
         State of the source before the decode.
     digest : str or None
         Hash of its bytes, if one was asked for.
+    damage : DamageFacts or None
+        The damage before which the item ends.
 
     Attributes
     ----------
@@ -52,13 +54,15 @@ class ItemBuild(DecodePass):
         its features must be made.
     """
 
-    def __init__(self, task: BuildTask, source: SourceState, digest: str | None) -> None:
+    def __init__(
+        self, task: BuildTask, source: SourceState, digest: str | None, damage: DamageFacts | None = None
+    ) -> None:
         self._writers_of: dict[str, list[ArtefactWriter]] = {name: [] for name in task.specs}
         with_content = task.item.content is None
         super().__init__(task.specs, self._writers_of, task.picture, with_content=with_content, item=task.item)
         self._task = task
         self._source = source
-        self._digest = digest
+        self._digest, self._damage = digest, damage
         self._stack = ExitStack()
         self._writers = ExitStack()
         self._written: dict[Path, str] = {}
@@ -170,7 +174,7 @@ class ItemBuild(DecodePass):
             features=features,
             notes=tuple(dict.fromkeys(notes)),
             content=item.content or facts.content,
-            damage=task.trimming.damage if task.trimming else None,
+            damage=self._damage,
             display_width=facts.display_size[0],
             display_height=facts.display_size[1],
             display_crop=previous.display_crop if previous and frames in kept else facts.display_crop,

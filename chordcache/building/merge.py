@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
-from chordcache.building.existing_cache import check_counts, check_sidecars, index_of, repairable
+from chordcache.building.existing_cache import check_counts, check_sidecars, index_of, repairable, settings_of
 from chordcache.building.fix_commands import completing_command
 from chordcache.building.unnamed_files import unnamed_files
 from chordcache.choices import SCAN_LEVELS
@@ -222,7 +221,7 @@ class _Joined:
 
 def _check_alike(headers: Mapping[Path, Header]) -> None:
     """Raise ``UsageError`` with the list of differences, unless all caches are made in the same way."""
-    (first, settings), *others = ((folder, dict(_settings(header))) for folder, header in headers.items())
+    (first, settings), *others = ((folder, settings_of(header)) for folder, header in headers.items())
     differing = [
         f"{name}: got {settings.get(name, 'nothing')} in '{printable(first)}' and {other.get(name, 'nothing')} in "
         f"'{printable(folder)}'"
@@ -233,25 +232,6 @@ def _check_alike(headers: Mapping[Path, Header]) -> None:
     if differing:
         what = f"caches: got {len(differing)} difference{'s' * (len(differing) != 1)}, expected equal settings"
         raise UsageError(f"{what}. Build the caches with the same config, tiers and options. {'; '.join(differing)}")
-
-
-def _settings(header: Header) -> Iterator[tuple[str, str]]:
-    """Yield the name and value of all that decides how videos are cached."""
-    yield from leaves("", header.config)
-    for tier, names in header.features.items():
-        yield f"features in tier {tier}", ", ".join(sorted(names))
-    yield "follow_symlinks", str(header.follow_symlinks)
-    yield "source_hash", str(header.source_hash)
-    yield "on_damage", header.on_damage
-
-
-def leaves(name: str, value: Any) -> Iterator[tuple[str, str]]:
-    """Yield the settings of a config, by names with dots, as text."""
-    if isinstance(value, Mapping):
-        for key, inner in value.items():
-            yield from leaves(f"{name}.{key}" if name else str(key), inner)
-    else:
-        yield name, printable(str(value))
 
 
 def _joined_roots(headers: Mapping[Path, Header]) -> dict[str, str]:

@@ -167,7 +167,7 @@ def unpack(cache: str | Path, *, progress: bool = False) -> PackSummary:
                 sidecar = sidecars.read_stored(key)
                 if sidecar.packs or not opener.exists(folder, layout.sidecar_file(key)):
                     atomic.check_space(folder)
-                    publish_unpacked(folder, sidecar)
+                    copy_video(folder, folder, sidecar)
                     num_videos, num_bytes = num_videos + 1, num_bytes + _num_bytes(sidecar)
                 bar.update()
         if num_videos:
@@ -177,12 +177,19 @@ def unpack(cache: str | Path, *, progress: bool = False) -> PackSummary:
     return PackSummary(num_videos, len(sidecars.packs.numbers), num_bytes)
 
 
-def publish_unpacked(cache: Path, sidecar: Sidecar) -> None:
-    """Copy the files of a video out of packs, then publish its sidecar as a file. Raises as ``feature_files.copy``."""
-    infos: dict[str, FeatureInfo] = {str(info.file): info for info in sidecar.features if info.packed is not None}
-    with atomic.partial_folder(cache) as folder:
+def copy_video(source: Path, target: Path, sidecar: Sidecar) -> None:
+    """Link or copy the files of a video into another cache, or out of packs, then publish its sidecar as a file.
+
+    Raises as ``feature_files.copy``.
+    """
+    infos: dict[str, FeatureInfo] = {
+        str(info.file): info
+        for info in sidecar.features
+        if info.file is not None and (source != target or info.packed is not None)
+    }
+    with atomic.partial_folder(target) as folder:
         copies = {folder / str(number): file for number, file in enumerate(infos)}
         for partial, file in copies.items():
-            feature_files.copy(cache, infos[file], partial)
-        atomic.publish_all(cache, copies, are_synced=True)
-    atomic.publish_text(cache, layout.sidecar_file(sidecar.key), sidecar.unpacked().to_line() + "\n")
+            feature_files.copy(source, infos[file], partial)
+        atomic.publish_all(target, copies, are_synced=True)
+    atomic.publish_text(target, layout.sidecar_file(sidecar.key), sidecar.unpacked().to_line() + "\n")

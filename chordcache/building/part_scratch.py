@@ -13,10 +13,11 @@ from pathlib import Path
 from chordcache.building.build_options import BuildOptions
 from chordcache.building.build_plan import BuildPlan
 from chordcache.building.existing_cache import tool_versions
+from chordcache.building.pack import copy_video
 from chordcache.building.tasks import planned_files
 from chordcache.errors import ChordcacheError, UsageError, printable
 from chordcache.index.grouping import IndexRows
-from chordcache.index.index_files import IndexWriter, cached_index
+from chordcache.index.index_files import cached_index
 from chordcache.records import RunSummary
 from chordcache.storage import atomic, layout
 from chordcache.storage.quarantine import Quarantine, write_failures
@@ -74,17 +75,7 @@ def _write_missing(plan: BuildPlan, options: BuildOptions, local: Path) -> int:
     atomic.make_folder(local)
     quarantine = Quarantine(plan.cache, tool_versions(), plan.on_damage)
     num_missing = 0
-    index = plan.index
-    with (
-        IndexRows(index) as rows,
-        IndexWriter(
-            local / "missing.jsonl",
-            roots=index.roots,
-            level=index.level,
-            follow_symlinks=index.follow_symlinks,
-            columns=index.columns,
-        ) as writer,
-    ):
+    with IndexRows(plan.index) as rows, plan.index.writer(local / "missing.jsonl") as writer:
         for tasks in planned_files(plan, rows, quarantine, options):
             for task in tasks:
                 if task.state == "missing":
@@ -120,12 +111,5 @@ def _copy(local: Path, part: Path, copied: set[str]) -> None:
     for key in layout.iter_keys(local):
         if key in copied:
             continue
-        sidecar = read_sidecar(local, key)
-        files = sorted({info.file for info in sidecar.features if info.file is not None})
-        with atomic.partial_folder(part) as folder:
-            copies = {folder / str(number): file for number, file in enumerate(files)}
-            for partial, file in copies.items():
-                atomic.link_or_copy(local, file, partial)
-            atomic.publish_all(part, copies, are_synced=True)
-        atomic.publish_text(part, layout.sidecar_file(key), sidecar.to_line() + "\n")
+        copy_video(local, part, read_sidecar(local, key))
         copied.add(key)

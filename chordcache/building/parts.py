@@ -17,16 +17,17 @@ from pathlib import Path
 import numpy as np
 
 from chordcache.building.build_plan import BuildPlan
-from chordcache.building.existing_cache import repairable, versions
-from chordcache.building.merge import leaves
+from chordcache.building.existing_cache import repairable, settings_of, versions
+from chordcache.building.pack import copy_video
 from chordcache.config.config import config_to_json
 from chordcache.digests import digest_file, hex64
 from chordcache.errors import DamageError, UsageError, printable
 from chordcache.index.grouping import IndexRows
-from chordcache.index.index_files import Index, IndexWriter, cached_index
+from chordcache.index.index_files import Index, cached_index
 from chordcache.records import Record, VideoRecord
-from chordcache.storage import atomic, feature_files, layout, opener
+from chordcache.storage import atomic, layout, opener
 from chordcache.storage import part_folders as parts
+from chordcache.storage.cache_header import Header
 from chordcache.storage.lock import locked
 from chordcache.storage.machine import machine
 from chordcache.storage.part import Part
@@ -55,13 +56,14 @@ class PartsPlan(Record, frozen=True):
 
 def plan_of_parts(plan: BuildPlan, num_parts: int) -> PartsPlan:
     """Return what the parts of a build share, without the folders of sources: machines may mount them elsewhere."""
-    settings = {**dict(leaves("", config_to_json(plan.config))), "on_damage": plan.on_damage}
-    settings |= {"follow_symlinks": str(plan.follow_symlinks), "source_hash": str(plan.source_hash)}
-    settings |= {f"features in tier {tier}": ", ".join(sorted(names)) for tier, names in plan.requested.items()}
+    header = Header(
+        config_to_json(plan.config), {}, plan.requested, {}, plan.follow_symlinks, plan.source_hash,
+        on_damage=plan.on_damage,
+    )  # fmt: skip
     path = plan.index.path
     is_of_parts = opener.exists(path.parent, parts.PLAN_FILE)  # it is the copy that a driver's nodes read
     index = read_plan(path.parent).facts["index"] if is_of_parts else digest_file(path)
-    return PartsPlan(num_parts, {"index": index, **settings, **versions()})
+    return PartsPlan(num_parts, {"index": index, **settings_of(header), **versions()})
 
 
 def read_plan(folder: Path) -> PartsPlan:
@@ -149,13 +151,7 @@ def _write_share(index: Index, part: Part, path: Path) -> str:
         is_mine = balanced(costs_of_files, part.num_parts) == part.number - 1
         rows = np.flatnonzero(is_mine[number_of_row]) if len(costs) else np.zeros(0, np.int64)
         rows = rows[np.lexsort((rows, number_of_row[rows], -costs_of_files[number_of_row[rows]]))]
-        with IndexWriter(
-            path,
-            roots=index.roots,
-            level=index.level,
-            follow_symlinks=index.follow_symlinks,
-            columns=index.columns,
-        ) as writer:
+        with index.writer(path) as writer:
             for row in rows.tolist():
                 writer.write(index.at(file, offsets[row]))
     return path.name
@@ -205,16 +201,9 @@ def _link_published(source: Path, target: Path, keys: Iterable[str]) -> None:
     """Link videos that another cache has published and this one lacks: the artefacts, then the sidecar."""
     sidecars = Sidecars(source)
     for key in keys:
-        final = layout.sidecar_file(key)
-        if opener.exists(target, final) or (sidecar := sidecars.read_or_none(key)) is None:
-            continue
-        infos = {str(info.file): info for info in sidecar.features if info.file is not None}
-        with suppress(FileNotFoundError, DamageError), atomic.partial_folder(target) as folder:  # it is built then
-            links = {folder / str(number): file for number, file in enumerate(sorted(infos))}
-            for partial, file in links.items():
-                feature_files.copy(source, infos[file], partial)
-            atomic.publish_all(target, links, are_synced=True)
-            atomic.publish_text(target, final, sidecar.unpacked().to_line() + "\n")
+        if not opener.exists(target, layout.sidecar_file(key)) and (sidecar := sidecars.read_or_none(key)) is not None:
+            with suppress(FileNotFoundError, DamageError):  # it is built then
+                copy_video(source, target, sidecar)
 
 
 def _twins(plan: BuildPlan, records: Mapping[str, VideoRecord]) -> Collection[str]:

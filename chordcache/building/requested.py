@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -24,19 +24,6 @@ Features: TypeAlias = Mapping[str, tuple[str, ...]]
 """Tier to the names of its features."""
 
 
-@dataclass(frozen=True)
-class Request:
-    """The request of one build."""
-
-    config: Config
-    requested: Features
-    """Tier to the features that this build makes"""
-    features: Features
-    """Tier to the features that this build and earlier ones requested"""
-    on_damage: str
-    """Choice for damaged files, one of ``ON_DAMAGE``"""
-
-
 def request_of(
     config: str | Path | Config | None,
     tiers: Sequence[str] | None,
@@ -44,8 +31,18 @@ def request_of(
     *,
     earlier: Header | None,
     drop: Sequence[str] = (),
-) -> Request:
-    """Return what a build with these arguments is asked to make. See ``build``.
+) -> tuple[Config, Features, Features, str]:
+    """Return what a build with these arguments, which are those of ``build``, is asked to make.
+
+    Returns
+    -------
+    Config
+    Features
+        Tier to the features that this build makes.
+    Features
+        Tier to the features that this build and earlier ones requested.
+    str
+        Choice for damaged files, one of ``ON_DAMAGE``.
 
     Raises
     ------
@@ -69,7 +66,7 @@ def request_of(
     requested = {tier: merged[tier] if TIERS[tier].one_file else names for tier, names in requested.items()}
     is_new_choice = isinstance(config, Config) or "on_damage" in (data.get("frames") or {} if data else {})
     on_damage = whole.on_damage if is_new_choice or earlier is None else earlier.on_damage
-    return Request(whole, requested, merged, on_damage)
+    return whole, requested, merged, on_damage
 
 
 def _check_tiers(tiers: Sequence[str]) -> None:

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from chordcache.building.build_options import BuildOptions
 from chordcache.building.build_plan import BuildPlan
-from chordcache.building.build_task import BuildTask, Hashing, Trimming
+from chordcache.building.build_task import BuildTask, Hashing
 from chordcache.building.trim import is_allowed, may_be_cached
 from chordcache.building.up_to_date import Needed, is_valid, needed
 from chordcache.choices import ON_DAMAGE
@@ -77,7 +77,7 @@ class _Planner:
             previous=sidecar,
             kept=lack.kept,
             hashing=hashing,
-            trimming=Trimming() if plan.on_damage != ON_DAMAGE[0] else None,
+            may_trim=plan.on_damage != ON_DAMAGE[0],
             row=0 if plan.parts_folder else row,
         )
         if task.state == "up to date" or self._options.retry_quarantined:

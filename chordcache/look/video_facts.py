@@ -47,13 +47,8 @@ def iter_listed(cache: Cache) -> Iterator[ListedVideo]:
     for video in cache:
         yield ListedVideo(
             video.key, video.path, round(video.duration_seconds, 6), video.num_frames, video.width, video.height,
-            num_bytes_of(video), video.label or (", ".join(video.labels) or None),
+            video.sidecar.num_bytes(), video.label or (", ".join(video.labels) or None),
         )  # fmt: skip
-
-
-def num_bytes_of(video: Video) -> int:
-    """Return the size of the files of a video, [bytes]."""
-    return sum({info.file: info.num_bytes for info in video.sidecar.features if info.file is not None}.values())
 
 
 def describe_video(video: Video) -> dict[str, Any]:
@@ -81,7 +76,7 @@ def describe_video(video: Video) -> dict[str, Any]:
         "keyframes": _num_keyframes(video),
         "frames_skipped": sidecar.num_frames_skipped,
         "notes": list(sidecar.notes),
-        "bytes": num_bytes_of(video),
+        "bytes": sidecar.num_bytes(),
         "features": [_feature(info) for info in sidecar.features],
         "damage": to_json(video.damage) if video.damage else None,
         "label": video.label,

@@ -15,7 +15,6 @@ from chordcache.look.problems import problem_of_record
 from chordcache.look.report.curves import curves_of_content, level_dbfs
 from chordcache.look.report.inputs import Entry
 from chordcache.look.report.texts import Texts, readable
-from chordcache.look.video_facts import num_bytes_of
 from chordcache.records import FeatureInfo, HeaderFacts, VideoRecord
 
 FIELDS = (
@@ -94,7 +93,7 @@ def measures_of(entry: Entry) -> Measures:
     if video is not None:
         measures.seconds, measures.frames = video.duration_seconds, video.num_frames
         measures.height = video.sidecar.display_height or video.height
-        measures.bytes = num_bytes_of(video)
+        measures.bytes = video.sidecar.num_bytes()
         if video.duration_seconds > 0:
             measures.fps = video.num_frames / video.duration_seconds
     elif packets is not None:
