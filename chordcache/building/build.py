@@ -123,22 +123,17 @@ def build(
         options = replace(options, part="1/1")  # what a part refuses, and a driver too
     else:
         checked_scratch(options.scratch, has_parts=options.part is not None)
-    index = scanned(
-        index,
-        jobs=engine,
-        follow_symlinks=options.follow_symlinks,
-        limits=options.limits,
-        progress=progress,
-    )
+    links = options.follow_symlinks
+    index = scanned(index, jobs=engine, follow_symlinks=links, limits=options.limits, progress=progress)
 
-    def plan_of(path: str | Path | Index) -> BuildPlan:
-        plan = make_plan(folder, path, config, tiers, features, roots=roots, options=options)
+    def plan_now() -> BuildPlan:
+        plan = make_plan(folder, index, config, tiers, features, roots=roots, options=options)
         for spec in () if cluster else plan.network_specs:  # each node of a cluster is checked
             check_gpu(spec)
         return plan
 
     say = functools.partial(terminal.say, shown=display_of(progress).messages)
-    plan = plan_of(index)  # reports wrong arguments before any wait
+    plan = plan_now()  # reports wrong arguments before any wait
     for note in plan.index.notes:
         say(note)
     wait = say if options.wait else None
@@ -152,35 +147,27 @@ def build(
             )  # fmt: skip
             known = sum(failure.key in rows.keys for failure in Quarantine(folder, {})) if limit < float("inf") else 0
             shown = _progress("build", plan, rows, display_of(progress))
-            return build_on_cluster(lambda: plan_of(index), order, cluster, shown, limit + known, wait)
-    if options.part is not None:
-        part = Part.parse(options.part)
-        with stop_signals():
-            with locked(folder, wait, begins_part=True):
-                plan = plan_of(index)
-                parts_folder = register(plan, plan_of_parts(plan, part.num_parts))
-            with part_plan(plan, parts_folder, part, wait) as plan:
-                return _build_part(plan, options, engine, display_of(progress))
-    with (
-        stop_signals(),
-        locked(folder, wait) as has_waited,
-        recorded(folder, "build", jobs=engine.jobs) as notes,
-    ):
-        if has_waited or earlier_header(folder) != plan.earlier:  # cache or index may have changed meanwhile
-            plan = plan_of(index)
-        adopt_last_scan(folder, plan.index.path)
-        with IndexRows(plan.index) as rows:
+            return build_on_cluster(plan_now, order, cluster, shown, limit + known, wait)
+
+    def run(plan: BuildPlan, options: BuildOptions) -> RunSummary:
+        with recorded(plan.cache, "build", jobs=engine.jobs) as notes, IndexRows(plan.index) as rows:
             for feature in stale_features(plan, rows.keys):
                 say(str(feature))
             return _Build(plan, rows, options).run(engine, _progress("build", plan, rows, display_of(progress)), notes)
 
-
-def _build_part(plan: BuildPlan, options: BuildOptions, engine: Engine, display: Display) -> RunSummary:
-    def run(plan: BuildPlan, options: BuildOptions) -> RunSummary:
-        with recorded(plan.cache, "build", jobs=engine.jobs) as notes, IndexRows(plan.index) as rows:
-            return _Build(plan, rows, options).run(engine, _progress("build", plan, rows, display), notes)
-
-    return run(plan, options) if options.scratch is None else build_in_scratch(plan, options, run)
+    with stop_signals():
+        if options.part is None:
+            with locked(folder, wait) as has_waited:
+                if has_waited or earlier_header(folder) != plan.earlier:  # cache or index may have changed meanwhile
+                    plan = plan_now()
+                adopt_last_scan(folder, plan.index.path)
+                return run(plan, options)
+        part = Part.parse(options.part)
+        with locked(folder, wait, begins_part=True):
+            plan = plan_now()
+            parts_folder = register(plan, plan_of_parts(plan, part.num_parts))
+        with part_plan(plan, parts_folder, part, wait) as plan:
+            return run(plan, options) if options.scratch is None else build_in_scratch(plan, options, run)
 
 
 def build_as_before(

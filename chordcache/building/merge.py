@@ -10,6 +10,7 @@ from pathlib import Path
 
 from chordcache.building.existing_cache import check_counts, check_sidecars, index_of, repairable, settings_of
 from chordcache.building.fix_commands import completing_command
+from chordcache.building.pack import copy_video
 from chordcache.building.unnamed_files import unnamed_files
 from chordcache.choices import SCAN_LEVELS
 from chordcache.digests import digest_file
@@ -271,7 +272,7 @@ class _Merge:
             is_complete = self._check_output(index)
             with terminal.progress_bar(len(joined.owners), "video", shown=progress) as bar:
                 for key in joined.owners:
-                    self._bring(key, folder)
+                    self._merge_video(key)
                     bar.update()
             if not is_complete:
                 atomic.publish(index, output / index.name)
@@ -314,52 +315,38 @@ class _Merge:
             return False
         raise _other_output(output, "which holds another cache")
 
-    def _bring(self, key: str, folder: Path) -> None:
-        """Link or copy the artefacts of a video, then commit it with its sidecar."""
+    def _merge_video(self, key: str) -> None:
+        """Link or copy the artefacts of a video, then commit it with its sidecar, unless an earlier run did."""
         atomic.check_space(self._output)
-        sidecar = self._joined.sidecar(key)
-        owner = self._joined.owners[key]
-        packed = self._joined.packed_sidecar(key, owner)
-        infos = {str(info.file): info for info in packed.features if info.file is not None}
+        sidecar, owner = self._joined.sidecar(key), self._joined.owners[key]
         earlier = self._written.read_or_none(key)
-        is_new = earlier is None or earlier.unpacked() != sidecar
-        there = {} if is_new or earlier is None else {info.file: info for info in earlier.features}
-        for file, info in infos.items():
-            if not self._is_there(there.get(file, info.replace(packed=None)), is_new):
-                is_new = True
-                self._publish(owner, info, folder)
+        is_new = earlier is None or earlier.unpacked() != sidecar or not all(map(self._is_there, earlier.features))
         if is_new:
-            atomic.publish_text(self._output, layout.sidecar_file(key), sidecar.to_line() + "\n")
+            copy_video(owner, self._output, self._joined.packed_sidecar(key, owner), _copy_checked)
             self._num_frames += sidecar.num_frames
         if key not in self._joined.failures:  # else it counts as failed, though some of its features are cached
             self._num_done += is_new
             self._num_up_to_date += not is_new
 
-    def _is_there(self, info: FeatureInfo, is_new: bool) -> bool:
-        """Return whether an earlier run brought a file. The content of a file without a sidecar is compared."""
-        if is_new:
-            return feature_files.is_intact(self._output, info)
+    def _is_there(self, info: FeatureInfo) -> bool:
         try:
-            return feature_files.size_of(self._output, info) == info.num_bytes
+            return info.file is None or feature_files.size_of(self._output, info) == info.num_bytes
         except FileNotFoundError:
             return False
 
-    def _publish(self, cache: Path, info: FeatureInfo, folder: Path) -> None:
-        source = cache / str(info.file)
-        partial = folder / source.name
-        with atomic.no_space_as_error(self._output):
-            try:
-                num_bytes = feature_files.size_of(cache, info)
-                if num_bytes != info.num_bytes:
-                    raise _damage(source, info, f"got {num_bytes} bytes, expected {info.num_bytes}")
-                feature_files.copy(cache, info, partial)
-            except FileNotFoundError:
-                raise _damage(source, info, "the file is missing") from None
-            if digest_file(partial) != info.digest:
-                raise _damage(source, info, "its digest is another one than that in the sidecar")
-            atomic.publish_all(self._output, {partial: str(info.file)})
 
-
-def _damage(source: Path, info: FeatureInfo, what: str) -> DamageError:
-    cache = str(source).removesuffix(f"/{info.file}")
-    return DamageError(f"'{printable(source)}' is damaged: {what}; run 'chordcache verify --repair {printable(cache)}'")
+def _copy_checked(cache: Path, info: FeatureInfo, partial: Path) -> None:
+    """Link or copy a file whose size and digest are those of the sidecar. Raises ``DamageError``."""
+    try:
+        num_bytes = feature_files.size_of(cache, info)
+        what = f"got {num_bytes} bytes, expected {info.num_bytes}" if num_bytes != info.num_bytes else ""
+        if not what:
+            feature_files.copy(cache, info, partial)
+            what = "its digest is another one than that in the sidecar" if digest_file(partial) != info.digest else ""
+    except FileNotFoundError:
+        what = "the file is missing"
+    if what:
+        raise DamageError(
+            f"'{printable(cache / str(info.file))}' is damaged: {what}; run 'chordcache verify --repair "
+            f"{printable(cache)}'"
+        )

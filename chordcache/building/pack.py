@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -177,10 +177,15 @@ def unpack(cache: str | Path, *, progress: bool = False) -> PackSummary:
     return PackSummary(num_videos, len(sidecars.packs.numbers), num_bytes)
 
 
-def copy_video(source: Path, target: Path, sidecar: Sidecar) -> None:
+def copy_video(
+    source: Path,
+    target: Path,
+    sidecar: Sidecar,
+    copy: Callable[[Path, FeatureInfo, Path], None] = feature_files.copy,
+) -> None:
     """Link or copy the files of a video into another cache, or out of packs, then publish its sidecar as a file.
 
-    Raises as ``feature_files.copy``.
+    ``copy`` makes a durable copy of a file of a cache. Raises as it does.
     """
     infos: dict[str, FeatureInfo] = {
         str(info.file): info
@@ -190,6 +195,6 @@ def copy_video(source: Path, target: Path, sidecar: Sidecar) -> None:
     with atomic.partial_folder(target) as folder:
         copies = {folder / str(number): file for number, file in enumerate(infos)}
         for partial, file in copies.items():
-            feature_files.copy(source, infos[file], partial)
+            copy(source, infos[file], partial)
         atomic.publish_all(target, copies, are_synced=True)
     atomic.publish_text(target, layout.sidecar_file(sidecar.key), sidecar.unpacked().to_line() + "\n")

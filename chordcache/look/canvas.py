@@ -165,11 +165,6 @@ def draw_curve(picture: np.ndarray, xs: np.ndarray, values: np.ndarray, top: int
         cv2.polylines(picture, [points], False, CURVE, 1, cv2.LINE_AA)
 
 
-def draw_mark(picture: np.ndarray, x: int, top: int, height: int, color: Color) -> None:
-    """Draw a vertical line, one pixel wide and not smoothed."""
-    picture[top : top + height, x] = color
-
-
 def draw_lines(picture: np.ndarray, points: np.ndarray, pairs: tuple[tuple[int, int], ...], color: Color) -> None:
     """Draw lines between pairs of points [shape=(n, 2), dtype=float, pixels, (x, y)]. A NaN has no line."""
     for first, second in pairs:

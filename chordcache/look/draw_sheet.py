@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -77,14 +77,9 @@ def show(
     with Cache(video.cache_path) as cache:
         drawn = _Drawing(cache, video, num_frames, axis)
         drawn.add_title()
-        for name, add in (
-            ("frames", drawn.add_frames),
-            ("flow", drawn.add_flow),
-            ("motion", drawn.add_motion),
-            ("mel", drawn.add_mel),
-        ):
+        for name in ("frames", "flow", "motion", "mel"):
             with drawn.noting(name):
-                add()
+                getattr(drawn, f"add_{name}")()
         return drawn.finished()
 
 
@@ -185,19 +180,34 @@ class _Drawing:
             missing = f"damaged: {video.damage.num_missing} later frames missing"
             put_text(part, missing, _LEFT + self.axis.width, 46, color=ALARM, align="right")
 
-    def _thumbs(self, name: str, shape: tuple[int, int]) -> tuple[np.ndarray, list[Place]]:
-        """Add a row for small pictures of a shape (height, width), and return their places in the row."""
+    def _add_pictures(
+        self,
+        name: str,
+        shape: tuple[int, int],
+        rows: list[np.ndarray | None],
+        drawn: Callable[[np.ndarray, Place], np.ndarray],
+    ) -> tuple[np.ndarray, list[Place]]:
+        """Add a row of small pictures of a shape (height, width), of which None is damaged. Return it, and its places.
+
+        ``drawn`` returns what is drawn in a place, of any size.
+        """
         height, width = shape
         wide = max(4, int(self.slot) - 4)
         high = max(4, round(wide * height / width))
         if high > _MAX_THUMB_HEIGHT:
             wide, high = max(4, round(wide * _MAX_THUMB_HEIGHT / high)), _MAX_THUMB_HEIGHT
-        part = self.add(max(high, _MIN_THUMB_HEIGHT), name)
-        centers = self.axis.left + (np.arange(len(self.numbers)) + 0.5) * self.slot
-        return part, [
-            Place(number, float(self.times[number]), round(center - wide / 2), 0, wide, high)
-            for number, center in zip(self.numbers, centers.tolist(), strict=True)
-        ]
+        top, part = self.height, self.add(max(high, _MIN_THUMB_HEIGHT), name)
+        lefts = self.axis.left + (np.arange(len(self.numbers)) + 0.5) * self.slot - wide / 2
+        places = []
+        for number, left, row in zip(self.numbers, map(round, lefts.tolist()), rows, strict=True):
+            place = Place(number, float(self.times[number]), left, top, wide, high)
+            places.append(place)
+            if row is None:
+                part[:high, left : left + wide] = 236
+                put_text(part, "damaged", left + wide // 2, high // 2 + 5, color=ALARM, align="center")
+            else:
+                part[:high, left : left + wide] = drawing.resized_to(drawn(row, place), wide, high)
+        return part, places
 
     def add_frames(self) -> None:
         """Add the frames with their times, and the row of keyframes."""
@@ -205,22 +215,18 @@ class _Drawing:
         if not video.num_frames:
             raise FeatureAbsentError("no frames")
         video.feature("frames")
-        part, places = self._thumbs("frames", (video.height, video.width))
-        top = self.height - len(part)
         poses = self._poses()
+
+        def drawn(frame: np.ndarray, place: Place) -> np.ndarray:
+            picture = drawing.resized_to(frame, place.width, place.height)
+            if (pose := poses.get(place.number)) is not None:
+                shares = pictures.visible_landmarks(pose, video.width, video.height)
+                drawing.draw_lines(picture, shares * (place.width, place.height), _BODY, (0, 230, 118))
+            return picture
+
         frames = self._one_by_one("frames", self.numbers)
-        for place, rows in zip(places, frames, strict=True):
-            if rows is None:
-                _cross_out(part, place, "damaged")
-            else:
-                picture = drawing.resized_to(rows, place.width, place.height)
-                if (pose := poses.get(place.number)) is not None:
-                    shares = pictures.visible_landmarks(pose, video.width, video.height)
-                    points = shares * (place.width, place.height)
-                    drawing.draw_lines(picture, points, _BODY, (0, 230, 118))
-                part[: place.height, place.x : place.x + place.width] = picture
-            self.frames.append(Place(place.number, place.seconds, place.x, top, place.width, place.height))
-        self._add_frame_times(places)
+        _, self.frames = self._add_pictures("frames", (video.height, video.width), frames, drawn)
+        self._add_frame_times(self.frames)
         self._add_keyframes()
 
     def _poses(self) -> dict[int, np.ndarray]:
@@ -235,7 +241,7 @@ class _Drawing:
     def _add_frame_times(self, places: list[Place]) -> None:
         part = self.add(20)
         for place in places:
-            drawing.draw_mark(part, self.axis.x_of(place.seconds), 0, 4, FAINT)
+            part[:4, self.axis.x_of(place.seconds)] = FAINT
             if place.width >= 60:
                 text = f"{place.seconds:.2f} s" if place.width < 110 else f"#{place.number}  {place.seconds:.2f} s"
                 center = place.x + place.width // 2
@@ -248,7 +254,7 @@ class _Drawing:
             drawing.draw_grid(part, self.axis, 0, _KEYFRAMES_HEIGHT)
             for seconds in times:
                 if self.axis.start_seconds <= seconds < self.axis.stop_seconds:
-                    drawing.draw_mark(part, self.axis.x_of(seconds), 0, _KEYFRAMES_HEIGHT, MARK)
+                    part[:_KEYFRAMES_HEIGHT, self.axis.x_of(seconds)] = MARK
 
     def _one_by_one(self, feature: str, numbers: list[int]) -> list[np.ndarray | None]:
         """Read rows of a feature. If one is damaged, the others are read all the same."""
@@ -273,13 +279,7 @@ class _Drawing:
         known = [row for row in rows if row is not None]
         scale = pictures.flow_scale(np.stack(known)) if known else 1.0
         shape = known[0].shape[:2] if known else (self.video.height, self.video.width)
-        part, places = self._thumbs("flow", shape)
-        for place, row in zip(places, rows, strict=True):
-            if row is None:
-                _cross_out(part, place, "damaged")
-                continue
-            colors = drawing.resized_to(pictures.flow_colors(row, scale), place.width, place.height)
-            part[: place.height, place.x : place.x + place.width] = colors
+        part, _ = self._add_pictures("flow", shape, rows, lambda row, _: pictures.flow_colors(row, scale))
         size = min(56, len(part) - _GAP - 22)
         if size >= 16:
             part[22 : 22 + size, 10 : 10 + size] = pictures.color_wheel(size)
@@ -337,9 +337,3 @@ class _Drawing:
         return Sheet(
             picture, self.video.key, self.axis, self.rows, tuple(self.frames), dict(self.absent), dict(self.damage)
         )
-
-
-def _cross_out(part: np.ndarray, place: Place, reason: str) -> None:
-    """Fill the place of a row that is not there."""
-    part[: place.height, place.x : place.x + place.width] = 236
-    put_text(part, reason, place.x + place.width // 2, place.height // 2 + 5, color=ALARM, align="center")
