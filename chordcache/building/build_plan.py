@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from chordcache.building.build_options import BuildOptions
-from chordcache.building.cached_names import with_cached_names
-from chordcache.building.existing_cache import earlier_header, repairable, tool_versions
+from chordcache.building.existing_cache import earlier_header, repairable, tool_versions, with_cached_names
 from chordcache.building.requested import Features, request_of
 from chordcache.choices import ON_DAMAGE
 from chordcache.config.config import Config, config_from_json, config_to_json
@@ -104,10 +103,8 @@ def make_plan(
 ) -> BuildPlan:
     """Make the plan of ``build``, which has these parameters.
 
-    Raises
-    ------
-    UsageError, ConfigError, NotFoundError
-        If an argument is wrong, or the folder holds something other than a cache.
+    Raises ``UsageError``, ``ConfigError`` and ``NotFoundError`` if an argument is wrong, or the folder holds something
+    other than a cache.
     """
     earlier = earlier_header(cache)
     config, requested, with_earlier, on_damage = request_of(config, tiers, features, earlier=earlier, drop=options.drop)
@@ -185,10 +182,8 @@ def resolve_features(
 ) -> dict[str, FeatureSpec | None]:
     """Return each feature's specification, or None if it cannot be made here.
 
-    Raises
-    ------
-    UsageError, ConfigError
-        If a required feature needs a package that is not installed, or its extractor cannot be imported.
+    Raises ``UsageError`` or ``ConfigError`` if a required feature needs a package that is not installed, or its
+    extractor cannot be imported.
     """
     specs: dict[str, FeatureSpec | None] = {}
     for name in dict.fromkeys(name for names in features.values() for name in names):
@@ -209,25 +204,15 @@ def fingerprints_of(specs: Mapping[str, FeatureSpec | None]) -> dict[str, str | 
 
 
 def write_plan(plan: BuildPlan, keys: Container[str], *, prune: bool) -> BuildPlan:
-    """Write the index and the header of the cache, under its lock, before any video is built.
+    """Write the index and the header of the cache, under its lock, before any video is built. Return the plan.
 
     The index gets the records of the plan, whose keys are ``keys``. It keeps the earlier ones, unless ``prune`` is set,
     or the plan's index has all videos of their root and these are not among them. It stays as it is if the last build
-    wrote it from the same index. The header keeps the roots of earlier builds.
+    wrote it from the same index. The header keeps the roots of earlier builds. The plan takes over options
+    of an earlier index.
 
-    Returns
-    -------
-    BuildPlan
-        The plan with the options of an earlier index.
-
-    Raises
-    ------
-    UsageError
-        If a root has the label of another folder of the cache, or a column has another type there.
-    DamageError
-        If the existing index is damaged.
-    UnreadableError
-        If the sidecars cannot be listed.
+    Raises ``UsageError`` if a root has the label of another folder of the cache, or a column has another type there,
+    ``DamageError`` if the existing index is damaged, and ``UnreadableError`` if the sidecars cannot be listed.
     """
     cache, path, index = plan.cache, plan.cache / "index.jsonl", plan.index
     for _ in layout.iter_keys(cache):  # raises before anything is written if the sidecars cannot be listed

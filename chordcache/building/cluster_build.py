@@ -66,20 +66,8 @@ def build_on_cluster(
 ) -> RunSummary:
     """Build an index in parts on the nodes of a cluster, then finish the cache.
 
-    Parameters
-    ----------
-    plan_now : callable
-        Function that makes the plan of the whole cache.
-    order : PartOrder
-        The order for all parts, without the folder and the number of a part.
-    engine : Engine
-        The cluster.
-    progress : Progress
-        The progress to show.
-    max_failures : float
-        Number of failures of all parts after which the run ends.
-    on_wait : callable or None
-        As in ``locked``.
+    ``plan_now`` makes the plan of the whole cache. ``order`` is that of all parts, without the folder and the number of
+    a part. The run ends after ``max_failures`` of all parts. ``on_wait`` is that of ``locked``.
     """
     started = time.monotonic()
     cluster = connect(engine)

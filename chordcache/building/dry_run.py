@@ -9,14 +9,13 @@ from pathlib import Path
 
 from chordcache.building.build_options import BuildOptions
 from chordcache.building.build_plan import ArtefactTask, BuildPlan, make_plan
-from chordcache.building.build_task import BuildTask
+from chordcache.building.build_task import BuildTask, is_allowed
 from chordcache.building.estimate import Estimate, FileTable, Sample, estimate_of, to_build
 from chordcache.building.existing_cache import repairable, tool_versions
 from chordcache.building.prune import keys_to_prune, videos_with
 from chordcache.building.sample_build import build_sample
 from chordcache.building.stale import StaleFeature, differences, stale_features
 from chordcache.building.tasks import planned_files
-from chordcache.building.trim import is_allowed
 from chordcache.config.config import Config
 from chordcache.engine import pool
 from chordcache.engine.choice import Engine, engine_of

@@ -71,23 +71,14 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Sample:
-    """Some files of a table, chosen at random with probabilities in proportion to their work.
-
-    Attributes
-    ----------
-    rows : np.ndarray [shape=(n,), dtype=int64]
-        Their rows in the table. Those with a like number of bytes for a pixel are beside each other.
-    weights : np.ndarray [shape=(n,), dtype=float64]
-        Number of files that each stands for.
-    files : sequence of sequence of BuildTask
-        The tasks of each.
-    measured : sequence of Measured
-        The measurements of each.
-    """
+    """Some files of a table, chosen at random with probabilities in proportion to their work."""
 
     rows: np.ndarray
+    """[shape=(n,), dtype=int64] in the table. Those with a like number of bytes for a pixel are beside each other"""
     weights: np.ndarray
+    """[shape=(n,), dtype=float64] number of files that each stands for"""
     files: Sequence[Sequence[BuildTask]] = ()
+    """The tasks of each"""
     measured: Sequence[Measured] = ()
 
 
@@ -96,11 +87,6 @@ class FileTable:
 
     They are pixels of cached frames, or seconds of sound, for each artefact that is missing, the number of items, and
     pixels of decoded frames.
-
-    Parameters
-    ----------
-    plan : BuildPlan
-        The plan of the build.
     """
 
     def __init__(self, plan: BuildPlan) -> None:
@@ -209,12 +195,8 @@ def choose(work: np.ndarray, density: np.ndarray, num_files: int) -> Sample:
 def scaled_total(sample: Sample, values: np.ndarray, column: np.ndarray) -> tuple[float, np.ndarray]:
     """Scale a sum over the sample by a column of all files.
 
-    Returns
-    -------
-    float
-        Estimate of the sum over all files.
-    np.ndarray [shape=(n,), dtype=float64]
-        The contribution of each file of the sample to its error.
+    Returns the estimate of the sum over all files, and the contribution of each file of the sample to its error
+    [shape=(n,), dtype=float64].
     """
     known = column[sample.rows]
     weighted, total = float(sample.weights @ values), float(sample.weights @ known)

@@ -8,16 +8,17 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from chordcache import __version__
 from chordcache.errors import ChordcacheError, DamageError, NotFoundError, UnreadableError, UsageError, printable
+from chordcache.index.file_names import SameFiles
 from chordcache.index.index_files import Index, cached_index
-from chordcache.records import RunSummary
+from chordcache.records import RunSummary, Segment, VideoRecord
 from chordcache.storage import layout
 from chordcache.storage.cache_header import Header, read_header
 from chordcache.storage.catalog import Catalog
-from chordcache.storage.opener import list_folder
+from chordcache.storage.opener import exists, list_folder
 from chordcache.storage.part_folders import PARTS, holds_plans
 from chordcache.storage.run_log import RUNS_FILE
 from chordcache.storage.sidecars import Sidecars
@@ -46,10 +47,7 @@ def versions() -> dict[str, str]:
 def earlier_header(folder: Path) -> Header | None:
     """Return the header of an existing cache, or None if the cache does not exist or its header is damaged or lost.
 
-    Raises
-    ------
-    UsageError
-        If the folder holds something other than a cache.
+    Raises ``UsageError`` if the folder holds something other than a cache.
     """
     try:
         return read_header(folder)
@@ -133,12 +131,8 @@ def check_counts(summary: RunSummary) -> None:
 def check_sidecars(cache: Path) -> int:
     """Return the number of sidecars of a cache.
 
-    Raises
-    ------
-    DamageError
-        If the catalog names a video that has none: the folder of the sidecars is not complete.
-    UnreadableError
-        If it cannot be listed.
+    Raises ``DamageError`` if the catalog names a video that has none: the folder of the sidecars is not complete.
+    Raises ``UnreadableError`` if it cannot be listed.
     """
     sidecars = Sidecars(cache)
     keys = set(sidecars.sorted_keys())
@@ -160,3 +154,49 @@ def index_of(cache: Path) -> Index:
             return cached_index(cache)
         except NotFoundError as error:
             raise DamageError(f"{printable(cache)}: {error}") from None
+
+
+def with_cached_names(cache: Path, index: Index, moved: Mapping[str, str]) -> Index:
+    """Return an index whose files have the root and the path under which a cache has them.
+
+    A list of the folder above the cached root spells the path of each file in another way. A file under two names would
+    be built and drawn twice. ``moved`` is the folder of each root label that moved. Raises ``DamageError`` and
+    ``UnreadableError`` if the index of the cache cannot be read.
+    """
+    if not exists(cache, "index.jsonl"):
+        return index
+    with repairable(cache):
+        earlier = cached_index(cache)
+        roots = {**index.roots, **earlier.roots, **moved}
+        same = SameFiles(roots)
+        others = earlier.roots.keys() - index.roots.keys()
+        if not others or not same.can_be:
+            return index
+        names = {same.key(record): (record.root, record.path) for record in earlier if record.root in others}
+    return _Renamed(index, roots, same, names)
+
+
+class _Renamed(Index):
+    """An index with other roots and paths for some files."""
+
+    def __init__(
+        self,
+        index: Index,
+        roots: Mapping[str, str],
+        same: SameFiles,
+        names: Mapping[tuple[str, Segment | None], tuple[str, str]],
+    ) -> None:
+        super().__init__(index.path, index.source, is_cached=index.is_cached)
+        self._same, self._names = same, names
+        self.roots = {label: roots[label] for label in dict.fromkeys(record.root for record in self)}
+
+    def located(self, file: BinaryIO) -> Iterator[tuple[int, VideoRecord]]:
+        for offset, record in super().located(file):
+            yield offset, self._named(record)
+
+    def at(self, file: BinaryIO, offset: int) -> VideoRecord:
+        return self._named(super().at(file, offset))
+
+    def _named(self, record: VideoRecord) -> VideoRecord:
+        root, path = self._names.get(self._same.key(record), (record.root, record.path))
+        return record.replace(root=root, path=path)

@@ -9,12 +9,11 @@ from pathlib import Path
 from typing import TypeAlias
 
 from chordcache import progress
-from chordcache.building.build_task import BuildTask
+from chordcache.building.build_task import BuildTask, compared
 from chordcache.building.item_build import ItemBuild, failure_of, publish_item
-from chordcache.building.trim import damage_after
-from chordcache.building.up_to_date import compared
 from chordcache.errors import CacheWriteError, ChordcacheError, MediaError
 from chordcache.features.feed import decode_segments, decode_whole
+from chordcache.media.first_damage import damage_after
 from chordcache.media.source_file import OpenSource, SourceState, hash_source, open_source
 from chordcache.records import DamageFacts
 from chordcache.storage import atomic, feature_files, layout
@@ -28,17 +27,8 @@ Outcomes: TypeAlias = dict[str, Sidecar | Failure]
 def build_file(tasks: Sequence[BuildTask]) -> list[Sidecar | Failure]:
     """Decode the source of some items once, and publish the artefacts of each, then its sidecar.
 
-    Returns
-    -------
-    list of Sidecar or Failure
-        The outcome of each task. The failure of one item does not end the others.
-
-    Raises
-    ------
-    CacheWriteError
-        If the disk of the cache fails.
-    UnreadableError
-        If a folder or a file of the cache is a link.
+    Returns the outcome of each task. The failure of one item does not end the others. Raises ``CacheWriteError`` if the
+    disk of the cache fails, and ``UnreadableError`` if a folder or a file of the cache is a link.
     """
     try:
         outcomes = _built(tasks)

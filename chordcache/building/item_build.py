@@ -11,8 +11,7 @@ import numpy as np
 
 from chordcache import progress
 from chordcache.building.build_plan import ArtefactTask
-from chordcache.building.build_task import BuildTask
-from chordcache.building.up_to_date import has_same_frames
+from chordcache.building.build_task import BuildTask, has_same_frames
 from chordcache.config.picture import Bucket
 from chordcache.digests import digest_file
 from chordcache.errors import MediaError
@@ -34,24 +33,9 @@ from chordcache.storage.sidecar import Sidecar, in_order
 class ItemBuild(DecodePass):
     """The decode of one item into a partial folder, which is published at its end.
 
-    Parameters
-    ----------
-    task : BuildTask
-        The item.
-    source : SourceState
-        State of the source before the decode.
-    digest : str or None
-        Hash of its bytes, if one was asked for.
-    damage : DamageFacts or None
-        The damage before which the item ends.
-
-    Attributes
-    ----------
-    segment : Segment or None
-        Segment to decode, or None for the whole file.
-    outcome : Sidecar or Failure or None
-        The published sidecar, or the reason why there is none. None as long as the item is not complete, and if all of
-        its features must be made.
+    ``source`` is the state of the source before the decode, ``digest`` the hash of its bytes, if one was asked for, and
+    ``damage`` the damage before which the item ends. ``segment`` is the part to decode, or None for the whole file.
+    ``outcome`` is None until the item is published or has failed, and stays None if every feature must be made again.
     """
 
     def __init__(

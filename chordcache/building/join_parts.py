@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from chordcache.building.build_plan import BuildPlan, write_plan
-from chordcache.building.cached_names import with_cached_names
-from chordcache.building.existing_cache import earlier_header, repairable
+from chordcache.building.existing_cache import earlier_header, repairable, with_cached_names
 from chordcache.building.parts import read_plan
 from chordcache.config.config import config_from_json
 from chordcache.engine.signals import stop_signals

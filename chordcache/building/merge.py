@@ -123,13 +123,7 @@ def _other_output(folder: Path, what: str) -> UsageError:
 
 
 class _Joined:
-    """The caches to join, checked against each other.
-
-    Raises
-    ------
-    UsageError
-        If they do not fit together.
-    """
+    """The caches to join, checked against each other. Raises ``UsageError`` if they do not fit together."""
 
     def __init__(self, folders: Sequence[Path]) -> None:
         self.folders = list(dict.fromkeys(folders))
@@ -295,10 +289,7 @@ class _Merge:
     def _check_output(self, index: Path) -> bool:
         """Return whether the output is the complete merge.
 
-        Raises
-        ------
-        UsageError
-            If it holds another index, header or video than those of this merge.
+        Raises ``UsageError`` if it holds another index, header or video than those of this merge.
         """
         output = self._output
         path = output / index.name

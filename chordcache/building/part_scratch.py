@@ -42,14 +42,7 @@ def build_in_scratch(
 ) -> RunSummary:
     """Build what a part lacks in its scratch, copy it, and then complete the part where it is.
 
-    Parameters
-    ----------
-    plan : BuildPlan
-        The plan of the part, under its lock.
-    options : BuildOptions
-        Options of the build, with a scratch.
-    build : callable
-        Function that builds a plan with options, and returns its counts.
+    ``plan`` is that of the part, under its lock. ``build`` builds a plan with options, and returns its counts.
     """
     part, local = plan.cache, Path(str(options.scratch), f"{plan.cache.parent.name}-{plan.cache.name}")
     inside = replace(options, scratch=None)

@@ -75,10 +75,7 @@ def read_plan(folder: Path) -> PartsPlan:
 def register(plan: BuildPlan, shared: PartsPlan) -> Path:
     """Return the folder of a plan. Call it under the shared lock of the cache, so that no build of the whole runs.
 
-    Raises
-    ------
-    UsageError
-        If the cache is being built in parts of another plan.
+    Raises ``UsageError`` if the cache is being built in parts of another plan.
     """
     folder = plan.cache / parts.PARTS / shared.name
     for other in parts.plan_folders(plan.cache):
@@ -108,16 +105,7 @@ def _another(cache: Path, found: PartsPlan, mine: PartsPlan) -> UsageError:
 def part_plan(plan: BuildPlan, folder: Path, part: Part, wait: Callable[[str], None] | None) -> Iterator[BuildPlan]:
     """Yield the plan of one part, in its own folder, under its lock. What others have built is taken over before.
 
-    Parameters
-    ----------
-    plan : BuildPlan
-        The plan of the whole cache.
-    folder : Path
-        The folder that ``register`` returned.
-    part : Part
-        The part.
-    wait : callable or None
-        As in ``locked``.
+    ``plan`` is that of the whole cache, ``folder`` what ``register`` returned, and ``wait`` as in ``locked``.
     """
     target = folder / f"{part.name}.{machine()}"
     with locked(target, wait):
@@ -176,17 +164,8 @@ def estimated(costs: np.ndarray) -> np.ndarray:
 def balanced(costs: np.ndarray, num_parts: int) -> np.ndarray:
     """Divide files into parts of equal cost: the longest first, each to the part with the least so far.
 
-    Parameters
-    ----------
-    costs : np.ndarray
-        [shape=(N,), dtype=float64] Cost of each file, any unit.
-    num_parts : int
-        Number of parts.
-
-    Returns
-    -------
-    np.ndarray
-        [shape=(N,), dtype=int64] Part of each file, from 0.
+    ``costs`` [shape=(N,), dtype=float64] may have any unit. Returns the part of each file, from 0 [shape=(N,),
+    dtype=int64].
     """
     part_of_file = np.zeros(len(costs), np.int64)
     loads = [(0.0, part) for part in range(num_parts)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from chordcache.building.build_options import BuildOptions
-from chordcache.building.trim import is_allowed
+from chordcache.building.build_task import is_allowed
 from chordcache.errors import UsageError
 from chordcache.storage import atomic, layout, opener
 from chordcache.storage.artefacts.tiers import TIERS
@@ -18,10 +18,7 @@ _MAX_SHARE = 0.1
 def keys_to_prune(sidecars: Sidecars, keys: Collection[str], options: BuildOptions) -> list[str]:
     """Return the keys of the cached videos that are to be dropped: all but ``keys``, if ``options.prune`` is set.
 
-    Raises
-    ------
-    UsageError
-        If they are more than a tenth of the cached videos, and ``options.prune_many`` is not set.
+    Raises ``UsageError`` if they are more than a tenth of the cached videos, and ``options.prune_many`` is not set.
     """
     if not options.prune:
         return []
@@ -38,10 +35,7 @@ def keys_to_prune(sidecars: Sidecars, keys: Collection[str], options: BuildOptio
 def videos_with(sidecars: Sidecars, options: BuildOptions) -> dict[str, int]:
     """Return the number of cached videos that have each feature of ``options.drop``.
 
-    Raises
-    ------
-    UsageError
-        If they are more than a tenth of the cached videos, and ``options.prune_many`` is not set.
+    Raises ``UsageError`` if they are more than a tenth of the cached videos, and ``options.prune_many`` is not set.
     """
     if not options.drop:
         return {}

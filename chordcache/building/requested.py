@@ -34,22 +34,10 @@ def request_of(
 ) -> tuple[Config, Features, Features, str]:
     """Return what a build with these arguments, which are those of ``build``, is asked to make.
 
-    Returns
-    -------
-    Config
-    Features
-        Tier to the features that this build makes.
-    Features
-        Tier to the features that this build and earlier ones requested.
-    str
-        Choice for damaged files, one of ``ON_DAMAGE``.
-
-    Raises
-    ------
-    UsageError
-        If a tier or a feature does not exist, or a feature is asked for that none of the tiers takes.
-    ConfigError, NotFoundError
-        As in ``load_config``, or if a tier would hold no feature.
+    That is the config, the features that this build makes, those that it and earlier builds requested, both by tier,
+    and the choice for damaged files. Raises ``UsageError`` if a tier or a feature does not exist, or no tier takes a
+    feature, ``ConfigError`` and ``NotFoundError`` as ``load_config`` does, and ``ConfigError`` if a tier would hold no
+    feature.
     """
     _check_tiers(tiers or ())
     before = config_from_json(earlier.config, trusted=()) if earlier else None
@@ -76,13 +64,7 @@ def _check_tiers(tiers: Sequence[str]) -> None:
 
 
 def _without(features: Features, drop: Sequence[str]) -> Features:
-    """Return features without dropped ones.
-
-    Raises
-    ------
-    UsageError
-        If the cache does not have one of these, or nothing else.
-    """
+    """Return features without dropped ones. Raises ``UsageError`` if the cache lacks one of these, or has no other."""
     names = dict.fromkeys(name for of_tier in features.values() for name in of_tier)
     for name in as_items(drop):
         if name not in names:

@@ -67,12 +67,8 @@ def size_name(artefact: ArtefactTask) -> str:
 def build_sample(files: Sequence[Sequence[BuildTask]], limits: Limits, *, shown: bool) -> tuple[list[Measured], float]:
     """Build files with one worker, at most ``MAX_SECONDS`` of each. ``shown`` shows a bar on a terminal.
 
-    Returns
-    -------
-    list of Measured
-        The measurements of each file.
-    float
-        [seconds] CPU time that a worker takes to start, with the imports that the features need.
+    Returns the measurements of each file, and the CPU time that a worker takes to start, with the imports that the
+    features need [seconds].
     """
     specs = {spec.network.key: spec for file in files for task in file for spec in task.specs.values() if spec.device}
     needs = Needs(networks=tuple(spec.network for spec in specs.values()))
@@ -153,18 +149,11 @@ def _size(sidecar: Sidecar, artefact: ArtefactTask) -> int:
 
 
 def _pieces(tasks: Sequence[BuildTask]) -> tuple[Sequence[BuildTask], float, BuildTask | None]:
-    """Return the items to build of a file.
+    """Return the items to build of a file, and how many times the file has what these have.
 
     A long file becomes three pieces that begin with keyframes. Of many segments, some are built, and long ones are cut.
-
-    Returns
-    -------
-    sequence of BuildTask
-        The items.
-    float
-        Number of times that the file has what these have.
-    BuildTask or None
-        Two frames, whose build takes the time that does not grow with the pieces, if the file is built in part.
+    If the file is built in part, two frames of it are the third result. Their build takes the time that does not grow
+    with the pieces.
     """
     first = tasks[0]
     if first.picture.buckets is not None:  # an item takes a few frames, whatever its length

@@ -8,11 +8,11 @@ from dataclasses import replace
 
 from chordcache.building.build_options import BuildOptions
 from chordcache.building.build_plan import BuildPlan
-from chordcache.building.build_task import BuildTask, Hashing
-from chordcache.building.trim import is_allowed, may_be_cached
-from chordcache.building.up_to_date import Needed, is_valid, needed
+from chordcache.building.build_task import BuildTask, Hashing, Needed, is_allowed, is_valid, needed
 from chordcache.choices import ON_DAMAGE
+from chordcache.errors import MediaError
 from chordcache.index.grouping import IndexRows
+from chordcache.media.first_damage import may_trim
 from chordcache.media.source_file import FolderLooks, SourceState, real_folder
 from chordcache.records import ContentFacts, Identity, VideoRecord
 from chordcache.storage import layout
@@ -87,7 +87,7 @@ class _Planner:
     def _known_failure(self, task: BuildTask, record: VideoRecord, identity: Identity | None) -> Failure | None:
         """Return the failure of the scan, or that of an earlier build if neither its file nor the tools changed."""
         is_known = record.error is not None and record.identity == identity
-        if is_known and not may_be_cached(record, self._plan.on_damage):
+        if is_known and not _may_be_cached(record, self._plan.on_damage):
             return Failure(
                 task.key,
                 record.root,
@@ -111,6 +111,12 @@ class _Planner:
         if sidecar is None or (self._picture.buckets or sidecar.display_crop) is not None:
             return None
         return sidecar.content
+
+
+def _may_be_cached(record: VideoRecord, on_damage: str) -> bool:
+    """Return whether frames of a file may be cached although the scan found a fault in it."""
+    error = MediaError(record.error_stage or "probe", record.error_cause or "decode", record.error or "-")
+    return on_damage != ON_DAMAGE[0] and may_trim(error)
 
 
 class _Twins:

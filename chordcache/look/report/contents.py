@@ -6,7 +6,7 @@ import importlib.util
 import json
 import shlex
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -18,14 +18,18 @@ from chordcache.amounts import exact_duration, human_bytes
 from chordcache.engine import terminal
 from chordcache.errors import ChordcacheError, printable
 from chordcache.look.report.charts import MeasureTable, bars
-from chordcache.look.report.inputs import CacheInput, IndexInput
+from chordcache.look.report.curves import MOTION
+from chordcache.look.report.inputs import CacheInput, Entry, IndexInput
 from chordcache.look.report.problem_rows import Problems
-from chordcache.look.report.rows import FIELDS, ORDERS, measures_of
+from chordcache.look.report.rows import FIELDS, ORDERS, Measures, Shared, details_of, measures_of, row_of
 from chordcache.look.report.texts import for_script, readable
-from chordcache.look.report.tiles import PER_BLOCK, Tiles
 from chordcache.look.summary import Totals
 from chordcache.media.frame_numbers import evenly_spread
+from chordcache.read.cache import Cache
 from chordcache.storage.run_log import Run, read_runs
+
+_PER_BLOCK = 8
+"""Videos whose details are one script element. The page parses an element when one of its videos is first seen"""
 
 _LEGEND = (("motion", "codec motion"), ("luma", "luma change"), ("sound", "sound"))
 
@@ -37,6 +41,49 @@ _MAX_OPTIONS = 2000
 
 _MAX_LINES = 400
 """Lines of each part of the config that is shown"""
+
+
+class Tiles:
+    """The rows and details of the videos that a page shows, as JSON texts. Without a cache, it has no pictures."""
+
+    def __init__(self, cache: Cache | None) -> None:
+        self.shared = Shared()
+        self._cache = cache
+        self._rows: list[str] = []
+        self._details: list[str] = []
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def add(self, entry: Entry, measures: Measures) -> list[str]:
+        """Add a video. Return the messages of artefacts that cannot be read.
+
+        ``measures.motion`` is set if the motion vectors are read for the picture.
+        """
+        details = details_of(entry, self.shared)
+        if entry.video is not None and self._cache is not None:
+            from chordcache.look.report.video_pictures import picture_of  # it needs OpenCV
+
+            picture, mean_motion_px = picture_of(self._cache, entry.video)
+            if "curves" in picture:
+                measures.motion = mean_motion_px
+                others = [curve for curve in details.get("curves", ()) if curve[0] != MOTION]
+                details["curves"] = picture["curves"] + others
+            details = picture | details
+        problems: list[str] = details.get("problems", [])
+        self._rows.append(for_script(row_of(entry, measures, problems, self.shared)))
+        self._details.append(for_script(details))
+        return problems
+
+    def rows(self) -> Markup:
+        """Return the rows as the items of a JSON list."""
+        return Markup(",\n".join(self._rows))  # JSON of `for_script`, in an element of our own
+
+    def blocks(self) -> Iterator[Markup]:
+        """Yield the script elements of all details."""
+        for start in range(0, len(self._details), _PER_BLOCK):
+            details = ",".join(self._details[start : start + _PER_BLOCK])
+            yield Markup(f'<script type="application/json" id="b{start // _PER_BLOCK}">[{details}]</script>\n')
 
 
 class Contents:
@@ -158,7 +205,7 @@ class Contents:
             "labels": list(shared.labels.counts),
             "traits": list(shared.traits.counts),
             "facts": list(shared.facts.counts),
-            "per_block": PER_BLOCK,
+            "per_block": _PER_BLOCK,
             "histograms": self._histograms,
             "command": f"chordcache show {shlex.quote(path)}" if self._is_cache else None,
             "sample": self._sample(),
