@@ -19,13 +19,11 @@ from chordcache.building.build_plan import (
     write_plan,
 )
 from chordcache.building.build_task import BuildTask
-from chordcache.building.cluster_build import build_on_cluster
+from chordcache.building.cluster_build import PartOrder, build_on_cluster
 from chordcache.building.existing_cache import check_counts, earlier_header, repairable, tool_versions
 from chordcache.building.file_build import build_file
 from chordcache.building.fix_commands import problems_command
-from chordcache.building.part_order import PartOrder
-from chordcache.building.part_scratch import build_in_scratch, checked_scratch
-from chordcache.building.parts import part_plan, plan_of_parts, register
+from chordcache.building.parts import build_in_scratch, checked_scratch, part_plan, plan_of_parts, register
 from chordcache.building.prune import drop, drop_features, drop_if_not_allowed, keys_to_prune, videos_with
 from chordcache.building.stale import stale_features
 from chordcache.building.tasks import planned_files

@@ -10,17 +10,19 @@ import uuid
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from chordcache.building.build_options import BuildOptions
 from chordcache.building.build_plan import BuildPlan
 from chordcache.building.join_parts import finish
-from chordcache.building.part_order import MODULE, PartOrder
 from chordcache.building.parts import PartsPlan, plan_of_parts, read_plan, register
+from chordcache.config.config import Config, config_from_json, config_to_json
 from chordcache.engine import terminal
 from chordcache.engine.choice import Engine
 from chordcache.engine.cluster import Cluster, connect
+from chordcache.engine.limits import Limits
 from chordcache.engine.on_node import Exit, NodeLost
 from chordcache.engine.run_progress import Progress
 from chordcache.engine.signals import uninterruptible
@@ -30,6 +32,9 @@ from chordcache.storage import opener
 from chordcache.storage import part_folders as parts
 from chordcache.storage.lock import locked
 from chordcache.storage.part import Part
+
+_MODULE = "chordcache.building.part_process"
+"""Module that takes an order"""
 
 _PARTS_OF_NODE = 16
 """Number of parts for each node: with fewer, the nodes wait longer for the last one at the end"""
@@ -54,6 +59,37 @@ _DOUBTFUL = frozenset(("io", "signal", "oom", "timeout"))
 """Causes of failures that may lie in the node"""
 
 _LOCKED, _DIED, _TOO_MANY = (error.exit_code for error in (LockedError, WorkersDiedError, TooManyFailuresError))
+
+
+@dataclass(frozen=True)
+class PartOrder:
+    """The order to build one part. All paths are on a disk that the nodes share."""
+
+    folder: str
+    """Folder of the plan"""
+    cache: str
+    config: str | Config | None
+    tiers: list[str] | None
+    features: list[str] | None
+    roots: dict[str, str]
+    jobs: int
+    options: BuildOptions
+    log_file: str
+
+    def to_line(self) -> str:
+        """Return the order as one line."""
+        config = {"config": config_to_json(self.config)} if isinstance(self.config, Config) else self.config
+        options = {name: value for name, value in asdict(self.options).items() if name != "rebuild"}
+        return json.dumps({**vars(self), "config": config, "options": options})
+
+    @classmethod
+    def of_line(cls, line: str) -> PartOrder:
+        """Return the order of a line."""
+        data: dict[str, Any] = json.loads(line)
+        if isinstance(data["config"], dict):
+            data["config"] = config_from_json(data["config"]["config"])
+        options = {**data["options"], "limits": Limits(**data["options"]["limits"])}
+        return cls(**{**data, "options": BuildOptions(**{**options, "drop": tuple(options["drop"])})})
 
 
 def build_on_cluster(
@@ -219,7 +255,7 @@ class _Driver:
         os.close(opener.open_file(self._folder, log, os.O_WRONLY | os.O_CREAT))  # raises for a link
         order = replace(self._order, jobs=self._nodes[node], options=options, log_file=str(self._folder / log))
         with uninterruptible():
-            self._running[self._cluster.start(node, MODULE, order.to_line(), self._run)] = node, number
+            self._running[self._cluster.start(node, _MODULE, order.to_line(), self._run)] = node, number
 
     def _may_look(self, node: str, number: int) -> bool:
         """Return whether a node may begin a part. Failures are looked at by a node that has built a video.

@@ -17,7 +17,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from chordcache.building.build import build
-from chordcache.building.part_order import PartOrder
+from chordcache.building.cluster_build import PartOrder
 from chordcache.engine.display import Display
 from chordcache.errors import ChordcacheError
 from chordcache.storage.machine import machine

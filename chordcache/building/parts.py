@@ -8,6 +8,8 @@ from __future__ import annotations
 import heapq
 import json
 import os
+import shutil
+import threading
 from array import array
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -16,15 +18,17 @@ from pathlib import Path
 
 import numpy as np
 
+from chordcache.building.build_options import BuildOptions
 from chordcache.building.build_plan import BuildPlan
-from chordcache.building.existing_cache import repairable, settings_of, versions
+from chordcache.building.existing_cache import repairable, settings_of, tool_versions, versions
 from chordcache.building.pack import copy_video
+from chordcache.building.tasks import planned_files
 from chordcache.config.config import config_to_json
 from chordcache.digests import digest_file, hex64
-from chordcache.errors import DamageError, UsageError, printable
+from chordcache.errors import ChordcacheError, DamageError, UsageError, printable
 from chordcache.index.grouping import IndexRows
 from chordcache.index.index_files import Index, cached_index
-from chordcache.records import Record, VideoRecord
+from chordcache.records import Record, RunSummary, VideoRecord
 from chordcache.storage import atomic, layout, opener
 from chordcache.storage import part_folders as parts
 from chordcache.storage.cache_header import Header
@@ -34,7 +38,11 @@ from chordcache.storage.part import Part
 from chordcache.storage.quarantine import Quarantine, write_failures
 from chordcache.storage.run_log import adopt_last_scan
 from chordcache.storage.sealed_json import read_sealed, seal_versioned
+from chordcache.storage.sidecar import read_sidecar
 from chordcache.storage.sidecars import Sidecars
+
+_COPY_SECONDS = 120.0
+"""[seconds] Time between two copies. A machine that is lost has to build again what it built since the last one"""
 
 
 class PartsPlan(Record, frozen=True):
@@ -196,3 +204,87 @@ def _twins(plan: BuildPlan, records: Mapping[str, VideoRecord]) -> Collection[st
         return ()
     cached = ((key, sidecars.read_or_none(key)) for key in sidecars.sorted_keys())
     return [key for key, sidecar in cached if sidecar and sidecar.source_hash and sidecar.source.size in sizes]
+
+
+# A scratch: a part is built on a disk of its machine, and copied from time to time
+
+
+def checked_scratch(scratch: str | None, *, has_parts: bool) -> None:
+    """Raise ``UsageError`` if a scratch cannot be used. That of a cluster is a folder of each node."""
+    if scratch is None:
+        return
+    if not has_parts:
+        raise UsageError(f"scratch: got '{printable(scratch)}' without a part, expected --part or a cluster")
+    if not os.path.isdir(scratch):
+        raise UsageError(f"scratch: got '{printable(scratch)}', expected a folder that exists")
+
+
+def build_in_scratch(
+    plan: BuildPlan, options: BuildOptions, build: Callable[[BuildPlan, BuildOptions], RunSummary]
+) -> RunSummary:
+    """Build what a part lacks in its scratch, copy it, and then complete the part where it is.
+
+    ``plan`` is that of the part, under its lock. ``build`` builds a plan with options, and returns its counts.
+    """
+    part, local = plan.cache, Path(str(options.scratch), f"{plan.cache.parent.name}-{plan.cache.name}")
+    inside = replace(options, scratch=None)
+    if num_missing := _write_missing(plan, inside, local):
+        with _copied(local, part):
+            built = build(replace(plan, cache=local, index=cached_index(local, "missing.jsonl")), inside)
+        failures = {failure.key: failure for cache in (part, local) for failure in Quarantine(cache, {})}
+        write_failures(part, failures.values())
+    summary = build(plan, replace(inside, retry_quarantined=False))  # writes the lists
+    shutil.rmtree(local, ignore_errors=True)
+    if not num_missing:
+        return summary
+    return replace(
+        built,
+        num_inputs=summary.num_inputs,
+        num_failed=summary.num_failed,
+        num_up_to_date=summary.num_inputs - summary.num_failed - built.num_done,
+    )
+
+
+def _write_missing(plan: BuildPlan, options: BuildOptions, local: Path) -> int:
+    """Write the index of the videos that the part lacks, and return their number. What is in the scratch stays."""
+    atomic.make_folder(local)
+    quarantine = Quarantine(plan.cache, tool_versions(), plan.on_damage)
+    num_missing = 0
+    with IndexRows(plan.index) as rows, plan.index.writer(local / "missing.jsonl") as writer:
+        for tasks in planned_files(plan, rows, quarantine, options):
+            for task in tasks:
+                if task.state == "missing":
+                    writer.write(task.item)
+                    num_missing += 1
+    return num_missing
+
+
+@contextmanager
+def _copied(local: Path, part: Path) -> Iterator[None]:
+    """Copy what is built in the block from time to time, and at its end, however it ends."""
+    copied: set[str] = set()
+    ended = threading.Event()
+
+    def copy_in_turn() -> None:
+        while not ended.wait(_COPY_SECONDS):
+            with suppress(OSError, ChordcacheError):  # the copy at the end raises it again
+                _copy(local, part, copied)
+
+    thread = threading.Thread(target=copy_in_turn, name="chordcache scratch", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+        with atomic.no_space_as_error(part):
+            _copy(local, part, copied)
+
+
+def _copy(local: Path, part: Path, copied: set[str]) -> None:
+    """Copy videos: first the artefacts, under their final names, which contain a digest, then the sidecars."""
+    for key in layout.iter_keys(local):
+        if key in copied:
+            continue
+        copy_video(local, part, read_sidecar(local, key))
+        copied.add(key)

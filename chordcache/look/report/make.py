@@ -11,10 +11,11 @@ from chordcache.engine.signals import stop_signals
 from chordcache.errors import UsageError
 from chordcache.look.report.contents import Contents
 from chordcache.look.report.inputs import CacheInput, IndexInput
-from chordcache.look.report.page import check_output, new_file, pieces_of_page
+from chordcache.look.report.page import check_output, pieces_of_page
 from chordcache.look.report.problem_rows import Problems
 from chordcache.look.report.texts import readable
 from chordcache.records import to_json
+from chordcache.storage.atomic import new_file
 from chordcache.storage.cache_header import read_header
 
 MAX_TILES = 10_000
@@ -83,11 +84,11 @@ def report(
         source: CacheInput | IndexInput = CacheInput(path) if is_cache else IndexInput(path)
         stack.callback(source.close)
         problems.notes += map(readable, source.notes)
-        file = stack.enter_context(new_file(output))
+        file = stack.enter_context(new_file(output, "output: cannot write"))
         contents = Contents(path, source, problems, header)
         contents.fill(num_videos, shown=progress)
         for piece in pieces_of_page(contents.context()):
-            file.write(piece)
+            file.write(piece.encode())
     return ReportResult(
         path=str(output),
         num_videos=contents.totals.num_videos,

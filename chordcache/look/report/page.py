@@ -6,15 +6,13 @@ import base64
 import hashlib
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
 from chordcache.errors import UsageError, printable
-from chordcache.storage.atomic import NO_SPACE, no_space_as_error, publish
 from chordcache.storage.layout import check_local
 
 _FOLDER = Path(__file__).resolve().parent
@@ -75,25 +73,3 @@ def check_output(output: Path, path: Path) -> None:
         raise
     except (OSError, ValueError) as error:
         raise UsageError(f"output: cannot write '{name}': {error}") from None
-
-
-@contextmanager
-def new_file(path: Path) -> Iterator[IO[str]]:
-    """Yield a file under another name, which gets its final name at the end of the block.
-
-    Raises ``UsageError`` if it cannot be written, and ``NoSpaceError`` if the disk is full.
-    """
-    partial = path.with_name(f".{path.name[:80]}-{os.getpid()}.partial")
-    with no_space_as_error(path):
-        try:
-            file = open(partial, "x", encoding="utf-8", newline="")  # noqa: SIM115 # closed before it is published
-        except OSError as error:
-            if error.errno in NO_SPACE:
-                raise
-            raise UsageError(f"output: cannot write '{printable(path)}': {error.strerror}") from None
-        try:
-            with file:
-                yield file
-            publish(partial, path)
-        finally:
-            partial.unlink(missing_ok=True)
