@@ -11,7 +11,15 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from chordcache import __version__
-from chordcache.errors import ChordcacheError, DamageError, NotFoundError, UnreadableError, UsageError, printable
+from chordcache.errors import (
+    CacheWriteError,
+    ChordcacheError,
+    DamageError,
+    NotFoundError,
+    UnreadableError,
+    UsageError,
+    printable,
+)
 from chordcache.index.file_names import SameFiles
 from chordcache.index.index_files import Index, cached_index
 from chordcache.records import RunSummary, Segment, VideoRecord
@@ -116,6 +124,18 @@ def repairable(cache: Path, action: str | None = None) -> Iterator[None]:
     except DamageError as error:
         repair = f"run 'chordcache verify --repair {printable(cache)}'"
         raise DamageError(f"{error}; {action or repair}") from None
+
+
+@contextmanager
+def writing_to(cache: Path) -> Iterator[None]:
+    """Turn an ``OSError`` of the disk of a cache into ``CacheWriteError``."""
+    try:
+        yield
+    except ChordcacheError:
+        raise
+    except OSError as error:
+        what = f"{error.strerror} ('{printable(str(error.filename))}')"
+        raise CacheWriteError(f"cannot write to cache '{printable(cache)}': {what}; run the same command") from None
 
 
 def check_counts(summary: RunSummary) -> None:

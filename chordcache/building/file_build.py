@@ -10,8 +10,9 @@ from typing import TypeAlias
 
 from chordcache import progress
 from chordcache.building.build_task import BuildTask, compared
+from chordcache.building.existing_cache import writing_to
 from chordcache.building.item_build import ItemBuild, failure_of, publish_item
-from chordcache.errors import CacheWriteError, ChordcacheError, MediaError
+from chordcache.errors import MediaError
 from chordcache.features.feed import decode_segments, decode_whole
 from chordcache.media.first_damage import damage_after
 from chordcache.media.source_file import OpenSource, SourceState, hash_source, open_source
@@ -30,14 +31,8 @@ def build_file(tasks: Sequence[BuildTask]) -> list[Sidecar | Failure]:
     Returns the outcome of each task. The failure of one item does not end the others. Raises ``CacheWriteError`` if the
     disk of the cache fails, and ``UnreadableError`` if a folder or a file of the cache is a link.
     """
-    try:
+    with writing_to(tasks[0].cache):  # libav reads the sources, so errors are those of the cache's disk
         outcomes = _built(tasks)
-    except ChordcacheError:
-        raise
-    except OSError as error:  # libav reads the sources, so this is an error of the cache's disk
-        raise CacheWriteError(
-            f"cannot write to cache '{tasks[0].cache}': {error.strerror} ('{error.filename}'); run the same command"
-        ) from None
     return [outcomes[task.key] for task in tasks]
 
 

@@ -8,7 +8,14 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from chordcache.building.existing_cache import check_counts, check_sidecars, index_of, repairable, settings_of
+from chordcache.building.existing_cache import (
+    check_counts,
+    check_sidecars,
+    index_of,
+    repairable,
+    settings_of,
+    writing_to,
+)
 from chordcache.building.fix_commands import completing_command
 from chordcache.building.pack import copy_video
 from chordcache.building.unnamed_files import unnamed_files
@@ -16,7 +23,7 @@ from chordcache.choices import SCAN_LEVELS
 from chordcache.digests import digest_file
 from chordcache.engine import terminal
 from chordcache.engine.signals import stop_signals
-from chordcache.errors import CacheWriteError, ChordcacheError, DamageError, NotFoundError, UsageError, printable
+from chordcache.errors import DamageError, NotFoundError, UsageError, printable
 from chordcache.index.column_types import merged_columns
 from chordcache.index.index_files import IndexWriter
 from chordcache.records import FeatureInfo, RunSummary
@@ -88,20 +95,11 @@ def merge(caches: Sequence[str | Path], output: str | Path, *, progress: bool = 
         joined = _Joined(folders)
         _check_folder(folder)
         stack.enter_context(locked(folder))
-        try:
-            with atomic.no_space_as_error(folder):
-                with recorded(folder, "merge") as notes:
-                    summary = _Merge(joined, folder).run(progress)
-                    notes.take(summary)
-                    notes.exit_code = 0
-                return summary
-        except ChordcacheError:
-            raise
-        except OSError as error:
-            raise CacheWriteError(
-                f"cannot write to cache '{printable(folder)}': {error.strerror} ('{printable(error.filename)}'); "
-                "run the same command"
-            ) from None
+        with writing_to(folder), atomic.no_space_as_error(folder), recorded(folder, "merge") as notes:
+            summary = _Merge(joined, folder).run(progress)
+            notes.take(summary)
+            notes.exit_code = 0
+        return summary
 
 
 def _check_folder(folder: Path) -> None:

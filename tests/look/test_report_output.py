@@ -19,10 +19,9 @@ from chordcache.errors import StoppedError
 from chordcache.index.index_files import IndexWriter
 from chordcache.look.problems import iter_problems
 from chordcache.look.report import make
-from chordcache.look.report.charts import MeasureTable
+from chordcache.look.report.contents import Problems
 from chordcache.look.report.inputs import Entry
-from chordcache.look.report.problem_rows import Problems
-from chordcache.look.report.rows import Measures, Shared, details_of
+from chordcache.look.report.rows import Measures, MeasureTable, Shared, details_of
 from chordcache.records import VideoRecord
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import importlib.util
 import json
 import shlex
-from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -15,18 +16,21 @@ from markupsafe import Markup
 
 from chordcache import __version__
 from chordcache.amounts import exact_duration, human_bytes
+from chordcache.building.fix_commands import repair_command
 from chordcache.engine import terminal
 from chordcache.errors import ChordcacheError, printable
-from chordcache.look.report.charts import MeasureTable, bars
+from chordcache.look.problems import Problem, problem_of_record, problem_of_video, quarantined
 from chordcache.look.report.curves import MOTION
 from chordcache.look.report.inputs import CacheInput, Entry, IndexInput
-from chordcache.look.report.problem_rows import Problems
-from chordcache.look.report.rows import FIELDS, ORDERS, Measures, Shared, details_of, measures_of, row_of
+from chordcache.look.report.rows import FIELDS, ORDERS, Measures, MeasureTable, Shared, details_of, measures_of, row_of
 from chordcache.look.report.texts import for_script, readable
 from chordcache.look.summary import Totals
 from chordcache.media.frame_numbers import evenly_spread
 from chordcache.read.cache import Cache
+from chordcache.read.video import Video
+from chordcache.records import VideoRecord
 from chordcache.storage.run_log import Run, read_runs
+from chordcache.verifying.verify import verify_quickly
 
 _PER_BLOCK = 8
 """Videos whose details are one script element. The page parses an element when one of its videos is first seen"""
@@ -36,11 +40,92 @@ _LEGEND = (("motion", "codec motion"), ("luma", "luma change"), ("sound", "sound
 _MAX_RUNS = 30
 """Lines of the table of runs"""
 
+_FINDING = "finding"
+"""Kind of the problems that ``verify`` or the report itself has found"""
+
+_MAX_ROWS = 2000
+"""Rows of a list on the page. A browser is slow with more, and the files have all of them"""
+
 _MAX_OPTIONS = 2000
 """Entries of a list of filters"""
 
 _MAX_LINES = 400
 """Lines of each part of the config that is shown"""
+
+
+@dataclass(eq=False)
+class ProblemList:
+    """A list that keeps the first problems and counts all."""
+
+    shown: list[Problem] = field(default_factory=list)
+    by_cause: Counter[str] = field(default_factory=Counter)
+
+    def __len__(self) -> int:
+        return self.by_cause.total()
+
+    @property
+    def num_hidden(self) -> int:
+        """Number of problems that are counted but not shown."""
+        return len(self) - len(self.shown)
+
+    def add(self, problem: Problem) -> None:
+        """Count a problem, and keep it if there is room, with texts that can be shown."""
+        lengths = {"path": 400, "stage": 60, "cause": 60, "message": 600, "remedy": 400, "key": 80}
+        shown = {name: readable(getattr(problem, name), length) for name, length in lengths.items()}
+        self.by_cause[shown["cause"]] += 1
+        if len(self.shown) < _MAX_ROWS:
+            self.shown.append(replace(problem, **shown))
+
+
+class Problems:
+    """The problems of a cache or of an index."""
+
+    def __init__(self) -> None:
+        self.failures = ProblemList()
+        """Files that could not be scanned or cached"""
+        self.damaged = ProblemList()
+        """Cached videos that lack frames of their source"""
+        self.findings = ProblemList()
+        """Findings of ``verify``, and artefacts that could not be read for the page"""
+        self._files: dict[str, list[str]] = {}
+        self.notes: list[str] = []
+        """Reasons why something of the page is missing"""
+
+    def __len__(self) -> int:
+        return len(self.failures) + len(self.damaged) + len(self.findings)
+
+    def add_quarantine(self, cache: Path) -> None:
+        """Take the failures in the quarantine of a cache."""
+        try:
+            for failure in quarantined(cache):
+                self.failures.add(failure)
+        except ChordcacheError as error:
+            self.notes.append(readable(str(error)))
+
+    def add_entry(self, video: Video | None, record: VideoRecord | None) -> None:
+        """Take the damage of a cached video, or the error of the record of another."""
+        if video is not None and (damage := problem_of_video(video)) is not None:
+            self.damaged.add(damage)
+        elif video is None and record is not None and (problem := problem_of_record(record)) is not None:
+            self.failures.add(problem)
+
+    def add_unreadable(self, key: str, message: str, cache: Path) -> None:
+        """Take an artefact that could not be read for the page, unless ``verify`` has named its file."""
+        if any(file in message for file in self._files.get(key, ())):
+            return
+        self.findings.add(Problem(_FINDING, key, "", key, "report", "damaged", message, repair_command(cache)))
+
+    def check(self, cache: Path) -> None:
+        """Run ``verify --quick`` and take its findings."""
+        try:
+            damage = verify_quickly(cache).damage
+        except ChordcacheError as error:
+            self.notes.append(readable(f"The cache could not be checked: {error}"))
+            return
+        for finding in damage:
+            self._files.setdefault(finding.key or "", []).append(finding.file)
+            key, action = finding.key or "", finding.fix_command
+            self.findings.add(Problem(_FINDING, key, "", finding.file, "verify", finding.kind, finding.message, action))
 
 
 class Tiles:
@@ -174,9 +259,9 @@ class Contents:
         causes = {readable(name, 60): n for name, n in self._problems.failures.by_cause.items()}
         labels = {readable(name, 80): n for name, n in self.totals.labels.most_common(12)}
         return [
-            ("Bytes by feature and tier", "", bars(self.totals.bytes, human_bytes)),
-            ("Failures by cause", "bad-bar", bars(causes)),
-            ("Most common labels", "", bars(labels)),
+            ("Bytes by feature and tier", "", _bars(self.totals.bytes, human_bytes)),
+            ("Failures by cause", "bad-bar", _bars(causes)),
+            ("Most common labels", "", _bars(labels)),
         ]
 
     def _known_fields(self) -> set[str]:
@@ -248,3 +333,9 @@ def _row_of_run(run: Run, speed: float, share: float) -> dict[str, Any]:
         "share": round(100 * share, 2),
         "outcome": readable(run.outcome, 40),
     }
+
+
+def _bars(counts: Mapping[str, int], text_of: Callable[[int], str] = "{:,}".format) -> list[tuple[str, str, float]]:
+    """Return the most common names, with the text of each count and the length of its bar, 0 to 100."""
+    largest = max(counts.values(), default=0) or 1
+    return [(name, text_of(count), round(100 * count / largest, 2)) for name, count in Counter(counts).most_common(20)]

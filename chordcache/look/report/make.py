@@ -9,10 +9,9 @@ from typing import Any
 
 from chordcache.engine.signals import stop_signals
 from chordcache.errors import UsageError
-from chordcache.look.report.contents import Contents
+from chordcache.look.report.contents import Contents, Problems
 from chordcache.look.report.inputs import CacheInput, IndexInput
 from chordcache.look.report.page import check_output, pieces_of_page
-from chordcache.look.report.problem_rows import Problems
 from chordcache.look.report.texts import readable
 from chordcache.records import to_json
 from chordcache.storage.atomic import new_file

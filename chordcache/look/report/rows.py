@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import math
+from array import array
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -45,6 +46,23 @@ ORDERS = (
 )
 """Fields to sort by with their names. A minus is for descending"""
 
+_TITLES = {
+    "seconds": ("Duration", "s"),
+    "height": ("Height", "px"),
+    "fps": ("Frame rate", "frames/s"),
+    "frames": ("Frames", ""),
+    "motion": ("Codec motion", "px"),
+    "luma": ("Change of luma", "gray levels"),
+    "sound": ("Sound level", "dB"),
+    "bytes": ("Size", "B"),
+}
+"""Title and unit of each histogram"""
+
+_NUM_BINS = 24
+
+_MIN_RATIO_OF_LOG = 200
+"""Largest value over the median from which on the bins are logarithmic"""
+
 _CAPTION_IN_ROW = 160
 """Characters of a caption that the grid shows and the search finds"""
 
@@ -82,6 +100,48 @@ class Measures:
     """Level of the sound, [dB of full scale]"""
     bytes: float = math.nan
     """Bytes of all artefacts, or of the file if it is not cached"""
+
+
+class MeasureTable:
+    """The measures of all videos: 64 bytes for each."""
+
+    def __init__(self) -> None:
+        self._values = array("d")
+        self.known: set[str] = set()
+        """Measures that at least one video has"""
+
+    def add(self, measures: Measures) -> None:
+        """Append the measures of a video."""
+        values = astuple(measures)
+        self._values.extend(values)
+        self.known.update(name for name, value in zip(_TITLES, values, strict=True) if value == value)
+
+    def histograms(self) -> list[dict[str, Any]]:
+        """Return a histogram of each measure that has at least two values."""
+        histograms = []
+        table = np.array(self._values).reshape(-1, len(_TITLES))
+        for name, column in zip(_TITLES, table.T, strict=True):
+            values = column[np.isfinite(column)]
+            edges = _edges(name, values)
+            if edges is None:
+                continue
+            counts, _ = np.histogram(values, edges)
+            title, unit = _TITLES[name]
+            shown = [float(f"{edge:.6g}") for edge in edges]
+            histograms.append({"field": name, "title": title, "unit": unit, "edges": shown, "counts": counts.tolist()})
+        return histograms
+
+
+def _edges(name: str, values: np.ndarray) -> np.ndarray | None:
+    """Return the edges of the bins, or None if all values are nearly equal."""
+    if not len(values):
+        return None
+    low, high = float(values.min()), float(values.max())
+    if not high - low > 1e-5 * max(abs(low), abs(high)):  # the page shows six digits of an edge
+        return None
+    if name != "sound" and low > 0 and high / float(np.median(values)) > _MIN_RATIO_OF_LOG:
+        return np.geomspace(low, high, _NUM_BINS + 1)
+    return np.linspace(low, high, _NUM_BINS + 1)
 
 
 def measures_of(entry: Entry) -> Measures:
