@@ -175,6 +175,8 @@ class _Driver:
         """Nodes that have built a part, or could not"""
         self._doubtful: dict[int, str] = {}
         """Parts of which another node looks at the failures, with the first node"""
+        self._fruitless: set[int] = set()
+        """Doubtful parts of which the first node built nothing. If it built any, one bad file is not its fault"""
         self._proven: set[str] = set()
         """Nodes that have built a video"""
         self._nodes: dict[str, int] = {}
@@ -290,17 +292,14 @@ class _Driver:
             self._proven.add(node)
         self._seen[number].add(node)
         if first is not None:
-            if counts["num_done"] and not self._has_built(first, number):
+            if counts["num_done"] and number in self._fruitless:
                 self._put_aside(first, f"what failed there was built on {node}")
         elif _DOUBTFUL.intersection(found["causes"]) and set(self._fit()) - self._seen[number]:
             self._doubtful[number] = node
-            self._numbers[number] = {"counts": counts}
+            if not counts["num_done"] + counts["num_up_to_date"]:
+                self._fruitless.add(number)
+            self._numbers.pop(number, None)
             self._queue.appendleft(number)
-
-    def _has_built(self, node: str, number: int) -> bool:
-        """Return whether the first look of a part built anything: then one bad file does not speak against the node."""
-        counts = self._numbers.get(number, {}).get("counts", {})
-        return bool(counts.get("num_done", 0) + counts.get("num_up_to_date", 0))
 
     def _failed(self, node: str, number: int, result: Exit) -> None:
         message = (result.errors.strip().splitlines() or [f"exit code {result.code}"])[-1]
@@ -328,8 +327,7 @@ class _Driver:
                 with opener.open_binary(self._folder, f"{number}.log") as log:
                     log.seek(max(0, os.fstat(log.fileno()).st_size - 4000))
                     lines = [json.loads(line) for line in log.read().splitlines()[1:]]
-                numbers = [line for line in lines if "num_videos" in line][-1]
-                self._numbers.setdefault(number, {}).update(numbers)
+                self._numbers[number] = [line for line in lines if "num_videos" in line][-1]
         names = ("num_videos", "video_seconds", "num_failed", "num_frames", "num_bytes")
         sums = {name: sum(numbers.get(name, 0) for numbers in self._numbers.values()) for name in names}
         self._progress.show(sums)

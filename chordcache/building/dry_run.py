@@ -165,19 +165,13 @@ def _reason(plan: BuildPlan, task: BuildTask, quarantine: Quarantine, sidecars: 
         return _DESCRIBED if task.described != task.previous else None
     if task.state == "failed":
         return None
-    if task.previous is None:
-        return _reason_without_sidecar(plan, task, quarantine, sidecars)
-    for artefact in task.artefacts:
-        return _reason_of_artefact(task.previous, task.item, artefact)
-    return Reason("hash missing")
-
-
-def _reason_without_sidecar(plan: BuildPlan, task: BuildTask, quarantine: Quarantine, sidecars: Sidecars) -> Reason:
-    key = task.key
-    failure = quarantine.get(key)
+    if task.previous is not None:
+        reasons = (_reason_of_artefact(task.previous, task.item, artefact) for artefact in task.artefacts)
+        return next(reasons, Reason("hash missing"))
     try:
-        sidecar = sidecars.read(key)
+        sidecar = sidecars.read(task.key)
     except NotFoundError:
+        failure = quarantine.get(task.key)
         return Reason("new") if failure is None else Reason("failed before", failure.cause)
     except DamageError:
         return Reason("file lost", "the sidecar is damaged")

@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 
 from chordcache.building.build_plan import BuildPlan, write_plan
@@ -44,13 +45,8 @@ class FinishReport:
     @property
     def array(self) -> str:
         """The parts that are not complete, as an argument of ``sbatch --array``, such as "2,5-7"."""
-        runs: list[list[int]] = []
-        for number in self.missing:
-            if runs and runs[-1][-1] == number - 1:
-                runs[-1] = [runs[-1][0], number]
-            else:
-                runs.append([number])
-        return ",".join("-".join(map(str, run)) for run in runs)
+        runs = ([n for _, n in run] for _, run in groupby(enumerate(self.missing), lambda pair: pair[1] - pair[0]))
+        return ",".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else f"{run[0]}" for run in runs)
 
 
 def finish(cache: str | Path, *, on_wait: Callable[[str], None] | None = None) -> FinishReport:

@@ -45,9 +45,7 @@ def request_of(
     whole = config if isinstance(config, Config) else load_config(config, before)
     _check_tiers(whole.tiers)
     built = _without(earlier.features if earlier else {}, drop)
-    if before is not None:
-        whole = _without_dropped(_with_built(whole, before, built), drop)
-    whole = _with_defaults(whole, as_items(features or ()))
+    whole = _completed(whole, before, built, drop, as_items(features or ()))
     requested = _requested(whole, tiers, features, built, _named(data, whole, built))
     merged = {t: tuple(dict.fromkeys((*requested.get(t, ()), *built.get(t, ())))) for t in TIERS}
     merged = {tier: names for tier, names in merged.items() if names}
@@ -76,34 +74,24 @@ def _without(features: Features, drop: Sequence[str]) -> Features:
     return {tier: of_tier for tier, of_tier in kept.items() if of_tier}
 
 
-def _with_built(config: Config, before: Config, built: Features) -> Config:
-    """Return a config that has all features that a cache has, with the cache's settings if the config lacks them."""
-    names = {name for of_tier in built.values() for name in of_tier}
-    features = {name: config.features.get(name, section) for name, section in before.features.items() if name in names}
-    in_hdf5 = tuple(dict.fromkeys((*config.hdf5.features, *built.get("hdf5", ()))))
-    return replace(
-        config,
-        frames=config.frames or (before.frames if "frames" in names else None),
-        features={**features, **config.features},
-        hdf5=replace(config.hdf5, features=in_hdf5),
-    )
+def _completed(
+    config: Config, before: Config | None, built: Features, drop: Sequence[str], names: Sequence[str]
+) -> Config:
+    """Return a config with the features that a cache has and those of ``names``, but without dropped ones.
 
-
-def _without_dropped(config: Config, drop: Sequence[str]) -> Config:
-    """Return a config without dropped features. The settings of frames stay, since they are those of all pictures."""
-    features = {name: section for name, section in config.features.items() if name not in drop}
-    in_hdf5 = tuple(name for name in config.hdf5.features if name not in drop)
-    return replace(config, features=features, hdf5=replace(config.hdf5, features=in_hdf5))
-
-
-def _with_defaults(config: Config, names: Sequence[str]) -> Config:
-    """Return a config with the default settings of features that are asked for by name, and that it does not have."""
-    features = dict(config.features)
+    Where the config has no settings of a feature, they are those of the cache, or else the default ones. The settings
+    of frames stay, since they are those of all pictures.
+    """
+    cached = {name for of_tier in built.values() for name in of_tier}
+    earlier = {name: section for name, section in (before.features if before else {}).items() if name in cached}
+    features = {name: section for name, section in {**earlier, **config.features}.items() if name not in drop}
     for name in names:
         if name in FEATURE_SECTIONS and name not in features:
             with suppress(ConfigError, TypeError):  # such as a network, which needs the name of a model
                 features[name] = FEATURE_SECTIONS[name]()
-    return replace(config, features=features)
+    in_hdf5 = dict.fromkeys(n for n in (*config.hdf5.features, *built.get("hdf5", ())) if n not in drop)
+    frames = config.frames or (before.frames if before and "frames" in cached else None)
+    return replace(config, frames=frames, features=features, hdf5=replace(config.hdf5, features=tuple(in_hdf5)))
 
 
 def _named(data: Any, config: Config, built: Features) -> Features:

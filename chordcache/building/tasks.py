@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import cached_property
 
 from chordcache.building.build_options import BuildOptions
 from chordcache.building.build_plan import BuildPlan
@@ -26,8 +27,13 @@ def planned_files(
 ) -> Iterator[Sequence[BuildTask]]:
     """Yield the tasks of a plan, those of one file together, as the files are when their turn comes."""
     planner = _Planner(plan, quarantine, options)
+    inside = {label: None if plan.follow_symlinks else real_folder(root) for label, root in plan.roots.items()}
+    looks = FolderLooks()
     for rows in index_rows.by_file():
-        yield planner.planned(rows)
+        first = rows[0][1]
+        path = os.path.join(plan.roots[first.root], first.path)
+        state = looks.look_or_none(path, inside[first.root])
+        yield [planner.planned(record, row, path, inside[record.root], state) for row, record in rows]
 
 
 class _Planner:
@@ -35,26 +41,15 @@ class _Planner:
 
     def __init__(self, plan: BuildPlan, quarantine: Quarantine, options: BuildOptions) -> None:
         self._plan, self._quarantine, self._options = plan, quarantine, options
-        self._inside = {
-            label: None if plan.follow_symlinks else real_folder(root) for label, root in plan.roots.items()
-        }
-        self._looks = FolderLooks()
         self._picture = plan.config.picture
-        self._twins = _Twins(plan, options)
         self._sidecars = Sidecars(plan.cache)
         self._has_videos = not self._sidecars.is_empty()
 
-    def planned(self, rows: Sequence[tuple[int, VideoRecord]]) -> list[BuildTask]:
-        """Return the tasks of one file, as it is now. Each row is its number in the index, and the record."""
-        first = rows[0][1]
-        source_path = os.path.join(self._plan.roots[first.root], first.path)
-        state = self._looks.look_or_none(source_path, self._inside[first.root])
-        return [self._planned(record, row, source_path, state) for row, record in rows]
-
-    def _planned(self, record: VideoRecord, row: int, source_path: str, state: SourceState | None) -> BuildTask:
+    def planned(
+        self, record: VideoRecord, row: int, source_path: str, inside: str | None, state: SourceState | None
+    ) -> BuildTask:
         """Return the task of one video. It has no artefacts if the video is up to date."""
-        plan, inside = self._plan, self._inside[record.root]
-        identity = state.identity if state else None
+        plan, identity = self._plan, state.identity if state else None
         sidecar = self._sidecars.read_or_none(layout.key_of(record)) if self._has_videos else None
         lack = Needed(plan.artefacts)
         if sidecar is not None and is_valid(sidecar, plan, identity, source_path, inside):
@@ -64,7 +59,7 @@ class _Planner:
         hashing = None
         if plan.source_hash and identity is not None:  # the cached data of a lost source stays
             is_rewritten = bool(sidecar and state and sidecar.source_ctime_ns != state.ctime_ns)
-            hashing = Hashing(is_rewritten, self._twins.of(identity, record) if sidecar is None else ())
+            hashing = Hashing(is_rewritten, self._twins(identity, record) if sidecar is None else ())
         content = self._known_content(record, identity, sidecar)
         task = BuildTask(
             cache=plan.cache,
@@ -86,17 +81,11 @@ class _Planner:
 
     def _known_failure(self, task: BuildTask, record: VideoRecord, identity: Identity | None) -> Failure | None:
         """Return the failure of the scan, or that of an earlier build if neither its file nor the tools changed."""
-        is_known = record.error is not None and record.identity == identity
-        if is_known and not _may_be_cached(record, self._plan.on_damage):
-            return Failure(
-                task.key,
-                record.root,
-                record.path,
-                record.error_stage or "probe",
-                record.error_cause or "decode",
-                record.error or "",
-                record.identity,
-            )
+        if record.error is not None and record.identity == identity:
+            error = MediaError(record.error_stage or "probe", record.error_cause or "decode", record.error or "-")
+            if not (task.may_trim and may_trim(error)):
+                place = task.key, record.root, record.path
+                return Failure(*place, error.stage, error.cause, record.error, record.identity)
         failure = self._quarantine.get(task.key)  # much faster than the fingerprints of every task
         if failure is None or not self._quarantine.still_holds(task.key, identity, task.fingerprints):
             return None
@@ -112,40 +101,24 @@ class _Planner:
             return None
         return sidecar.content
 
+    @cached_property
+    def _hashed(self) -> dict[int, list[str]]:
+        """Size of a source to the cached videos of such sources that were hashed."""
+        keys: dict[int, list[str]] = {}
+        for key in self._sidecars.sorted_keys():
+            sidecar = self._sidecars.read_or_none(key)
+            if sidecar is not None and sidecar.source_hash is not None:
+                keys.setdefault(sidecar.source.size, []).append(key)
+        return keys
 
-def _may_be_cached(record: VideoRecord, on_damage: str) -> bool:
-    """Return whether frames of a file may be cached although the scan found a fault in it."""
-    error = MediaError(record.error_stage or "probe", record.error_cause or "decode", record.error or "-")
-    return on_damage != ON_DAMAGE[0] and may_trim(error)
-
-
-class _Twins:
-    """The cached videos whose sources were hashed, by the size of the source."""
-
-    def __init__(self, plan: BuildPlan, options: BuildOptions) -> None:
-        self._plan, self._options = plan, options
-        self._sidecars = Sidecars(plan.cache)
-        self._keys: dict[int, list[str]] | None = None
-
-    def of(self, identity: Identity, record: VideoRecord) -> tuple[Sidecar, ...]:
+    def _twins(self, identity: Identity, record: VideoRecord) -> tuple[Sidecar, ...]:
         """Return the sidecars of the same segment of videos that may have the bytes of a source.
 
         They have all requested features, made of the same fields.
         """
-        if not self._plan.source_hash:
-            return ()
-        if self._keys is None:
-            self._keys = {}
-            for key in self._sidecars.sorted_keys():
-                sidecar = self._sidecars.read_or_none(key)
-                if sidecar is not None and sidecar.source_hash is not None:
-                    self._keys.setdefault(sidecar.source.size, []).append(key)
         twins = []
-        for key in self._keys.get(identity.size, ()):
-            twin = self._sidecars.read_or_none(key)
-            if twin is None or twin.segment != record.segment or not is_allowed(twin, self._plan.on_damage):
-                continue
-            lack = needed(self._plan, twin, record, self._options.rebuild)
-            if not lack.artefacts:
-                twins.append(twin.replace(features=lack.kept))
+        for twin in map(self._sidecars.read_or_none, self._hashed.get(identity.size, ())):
+            if twin is not None and twin.segment == record.segment and is_allowed(twin, self._plan.on_damage):
+                lack = needed(self._plan, twin, record, self._options.rebuild)
+                twins += [] if lack.artefacts else [twin.replace(features=lack.kept)]
         return tuple(twins)

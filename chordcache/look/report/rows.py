@@ -24,39 +24,26 @@ FIELDS = (
 )  # fmt: skip
 """Names of the values of a row, in their order. ``labels`` and ``traits`` are numbers of texts"""
 
+_MEASURES = {
+    "seconds": ("Duration", "s", "Shortest", "Longest"),
+    "height": ("Height", "px", "Lowest picture", "Highest picture"),
+    "fps": ("Frame rate", "frames/s", "Lowest frame rate", "Highest frame rate"),
+    "frames": ("Frames", "", "Fewest frames", "Most frames"),
+    "motion": ("Codec motion", "px", "Stillest, by codec motion", "Most codec motion"),
+    "luma": ("Change of luma", "gray levels", "Stillest, by change of luma", "Most change of luma"),
+    "sound": ("Sound level", "dB", "Quietest", "Loudest"),
+    "bytes": ("Size", "B", "Fewest bytes", "Most bytes"),
+}
+"""Fields of ``Measures``: title and unit of its histogram, and the names of the orders up and down"""
+
+_SORTED = ("seconds", "motion", "luma", "sound", "height", "fps", "frames", "bytes")
+
 ORDERS = (
     ("path", "Name"),
-    ("seconds", "Shortest"),
-    ("-seconds", "Longest"),
-    ("motion", "Stillest, by codec motion"),
-    ("-motion", "Most codec motion"),
-    ("luma", "Stillest, by change of luma"),
-    ("-luma", "Most change of luma"),
-    ("sound", "Quietest"),
-    ("-sound", "Loudest"),
-    ("height", "Lowest picture"),
-    ("-height", "Highest picture"),
-    ("fps", "Lowest frame rate"),
-    ("-fps", "Highest frame rate"),
-    ("frames", "Fewest frames"),
-    ("-frames", "Most frames"),
-    ("bytes", "Fewest bytes"),
-    ("-bytes", "Most bytes"),
+    *((sign + name, _MEASURES[name][2 + (sign == "-")]) for name in _SORTED for sign in ("", "-")),
     ("labels", "Label"),
 )
 """Fields to sort by with their names. A minus is for descending"""
-
-_TITLES = {
-    "seconds": ("Duration", "s"),
-    "height": ("Height", "px"),
-    "fps": ("Frame rate", "frames/s"),
-    "frames": ("Frames", ""),
-    "motion": ("Codec motion", "px"),
-    "luma": ("Change of luma", "gray levels"),
-    "sound": ("Sound level", "dB"),
-    "bytes": ("Size", "B"),
-}
-"""Title and unit of each histogram"""
 
 _NUM_BINS = 24
 
@@ -114,19 +101,19 @@ class MeasureTable:
         """Append the measures of a video."""
         values = astuple(measures)
         self._values.extend(values)
-        self.known.update(name for name, value in zip(_TITLES, values, strict=True) if value == value)
+        self.known.update(name for name, value in zip(_MEASURES, values, strict=True) if value == value)
 
     def histograms(self) -> list[dict[str, Any]]:
         """Return a histogram of each measure that has at least two values."""
         histograms = []
-        table = np.array(self._values).reshape(-1, len(_TITLES))
-        for name, column in zip(_TITLES, table.T, strict=True):
+        table = np.array(self._values).reshape(-1, len(_MEASURES))
+        for name, column in zip(_MEASURES, table.T, strict=True):
             values = column[np.isfinite(column)]
             edges = _edges(name, values)
             if edges is None:
                 continue
             counts, _ = np.histogram(values, edges)
-            title, unit = _TITLES[name]
+            title, unit, *_ = _MEASURES[name]
             shown = [float(f"{edge:.6g}") for edge in edges]
             histograms.append({"field": name, "title": title, "unit": unit, "edges": shown, "counts": counts.tolist()})
         return histograms
