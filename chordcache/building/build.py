@@ -12,12 +12,7 @@ from pathlib import Path
 
 from chordcache.arguments import as_items
 from chordcache.building.build_options import BuildOptions
-from chordcache.building.build_plan import (
-    BuildPlan,
-    make_plan,
-    plan_as_before,
-    write_plan,
-)
+from chordcache.building.build_plan import BuildPlan, make_plan, plan_as_before, write_plan
 from chordcache.building.build_task import BuildTask
 from chordcache.building.cluster_build import PartOrder, build_on_cluster
 from chordcache.building.existing_cache import check_counts, earlier_header, repairable, tool_versions

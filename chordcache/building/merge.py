@@ -92,11 +92,11 @@ def merge(caches: Sequence[str | Path], output: str | Path, *, progress: bool = 
     with stop_signals(), ExitStack() as stack:
         for source in dict.fromkeys(folders):
             stack.enter_context(locked_for_reading(source))
-        joined = _Joined(folders)
+        merged = _Merge(folders)
         _check_folder(folder)
         stack.enter_context(locked(folder))
         with writing_to(folder), atomic.no_space_as_error(folder), recorded(folder, "merge") as notes:
-            summary = _Merge(joined, folder).run(progress)
+            summary = merged.run(folder, progress)
             notes.take(summary)
             notes.exit_code = 0
         return summary
@@ -120,43 +120,43 @@ def _other_output(folder: Path, what: str) -> UsageError:
     )
 
 
-class _Joined:
-    """The caches to join, checked against each other. Raises ``UsageError`` if they do not fit together."""
+class _Merge:
+    """A merge under the locks of all caches. Raises ``UsageError`` if they do not fit together."""
 
     def __init__(self, folders: Sequence[Path]) -> None:
-        self.folders = list(dict.fromkeys(folders))
-        headers = {folder: read_header(folder) for folder in self.folders}
+        self._folders = list(dict.fromkeys(folders))
+        headers = {folder: read_header(folder) for folder in self._folders}
         _check_alike(headers)
-        first = headers[self.folders[0]]
+        first = headers[self._folders[0]]
         columns: dict[str, str] = {}
         for header in headers.values():
             columns = merged_columns(columns, header.columns)
-        self.header = first.replace(roots=_joined_roots(headers), columns=columns)
-        self._indices = [index_of(folder) for folder in self.folders]
-        self.owners: dict[str, Path] = {}
+        self._header = first.replace(roots=_joined_roots(headers), columns=columns)
+        self._indices = [index_of(folder) for folder in self._folders]
+        self._owners: dict[str, Path] = {}
         """Key of each cached video to the first cache that has it"""
         self._sidecars: dict[Path, Sidecars] = {}
-        for folder in self.folders:
+        for folder in self._folders:
             check_sidecars(folder)
             self._sidecars[folder] = Sidecars(folder)
             for key in self._sidecars[folder].sorted_keys():
-                if self.owners.setdefault(key, folder) != folder:
+                if self._owners.setdefault(key, folder) != folder:
                     self._check_equal(key, folder)
-        self.failures = self._failures()
+        self._failures = self._quarantined()
         """Quarantined inputs, by key"""
-        self.keys = {*self.owners, *self.failures}
+        self._keys = {*self._owners, *self._failures}
         """Keys of all inputs"""
         self._check_complete()
 
     def _check_complete(self) -> None:
         """Raise ``UsageError`` if a video is asked for that none of the caches has, or has in quarantine."""
-        for folder, index in zip(self.folders, self._indices, strict=True):
+        for folder, index in zip(self._folders, self._indices, strict=True):
             lacking = []
             with repairable(folder):
                 for record in index:
                     key = layout.key_of(record)
-                    self.keys.add(key)
-                    if key not in self.owners and key not in self.failures:
+                    self._keys.add(key)
+                    if key not in self._owners and key not in self._failures:
                         lacking.append(record.path)
             if lacking:
                 command = completing_command(folder, read_header(folder).features)
@@ -166,50 +166,107 @@ class _Joined:
                 )
 
     def _check_equal(self, key: str, folder: Path) -> None:
-        if self.sidecar(key) != self.packed_sidecar(key, folder).unpacked():
+        if self._sidecar(key) != self._packed_sidecar(key, folder).unpacked():
             raise UsageError(
-                f"caches: got two versions of video '{key}' in '{printable(self.owners[key])}' and in "
+                f"caches: got two versions of video '{key}' in '{printable(self._owners[key])}' and in "
                 f"'{printable(folder)}', expected equal ones. Build both caches from the same file and the same labels."
             )
 
-    def sidecar(self, key: str) -> Sidecar:
+    def _sidecar(self, key: str) -> Sidecar:
         """Return the sidecar of a video for the new cache."""
-        return self.packed_sidecar(key, self.owners[key]).unpacked()
+        return self._packed_sidecar(key, self._owners[key]).unpacked()
 
-    def packed_sidecar(self, key: str, folder: Path) -> Sidecar:
+    def _packed_sidecar(self, key: str, folder: Path) -> Sidecar:
         """Return the sidecar of a video as a cache has it, perhaps with files in a pack."""
         with repairable(folder):
             return self._sidecars[folder].read(key)
 
-    def write_index(self, path: Path) -> None:
+    def _write_index(self, path: Path) -> None:
         """Write the records of all caches, one for each video."""
         levels = [index.level for index in self._indices]
         level = None if None in levels else min(map(str, levels), key=SCAN_LEVELS.index)
         seen: set[str] = set()
         with IndexWriter(
             path,
-            roots=self.header.roots,
+            roots=self._header.roots,
             level=level,
-            follow_symlinks=self.header.follow_symlinks,
-            columns=self.header.columns,
+            follow_symlinks=self._header.follow_symlinks,
+            columns=self._header.columns,
         ) as writer:
-            for folder, index in zip(self.folders, self._indices, strict=True):
+            for folder, index in zip(self._folders, self._indices, strict=True):
                 with repairable(folder):
                     for record in index:
                         key = layout.key_of(record)
-                        if key not in seen and self.owners.get(key, folder) == folder:
+                        if key not in seen and self._owners.get(key, folder) == folder:
                             seen.add(key)
                             writer.write(record)
 
-    def _failures(self) -> dict[str, Failure]:
+    def _quarantined(self) -> dict[str, Failure]:
         """Return the quarantined inputs by key, without those of videos that another cache has."""
         failures: dict[str, Failure] = {}
-        for folder in self.folders:
+        for folder in self._folders:
             with repairable(folder):
                 for failure in Quarantine(folder, {}):
-                    if self.owners.get(failure.key, folder) == folder:
+                    if self._owners.get(failure.key, folder) == folder:
                         failures.setdefault(failure.key, failure)
         return failures
+
+    def run(self, output: Path, progress: bool) -> RunSummary:
+        """Merge what is missing. The header comes last, so that an incomplete cache cannot be opened."""
+        started = time.monotonic()
+        written, num_done, num_frames = Sidecars(output), 0, 0
+        atomic.remove_partials(output)
+        with atomic.partial_folder(output) as folder:
+            index = folder / "index.jsonl"
+            self._write_index(index)
+            is_complete = self._check_output(output, written, index)
+            with terminal.progress_bar(len(self._owners), "video", shown=progress) as bar:
+                for key, owner in self._owners.items():
+                    atomic.check_space(output)
+                    earlier = written.read_or_none(key)
+                    is_new = earlier is None or not all(_is_there(output, info) for info in earlier.features)
+                    if is_new:
+                        copy_video(owner, output, self._packed_sidecar(key, owner), _copy_checked)
+                        num_frames += self._sidecar(key).num_frames
+                    # A video of which only some features are cached counts as failed
+                    num_done += is_new and key not in self._failures
+                    bar.update()
+            if not is_complete:
+                atomic.publish(index, output / index.name)
+        if not is_complete:
+            if self._failures:
+                write_failures(output, self._failures.values())
+            write_catalog(output)
+            write_header(output, self._header)
+        summary = RunSummary(
+            num_inputs=len(self._keys),
+            num_done=num_done,
+            num_up_to_date=len(self._owners.keys() - self._failures.keys()) - num_done,
+            num_failed=len(self._failures),
+            num_frames=num_frames,
+            elapsed_seconds=time.monotonic() - started,
+        )
+        check_counts(summary)
+        return summary
+
+    def _check_output(self, output: Path, written: Sidecars, index: Path) -> bool:
+        """Return whether the output is the complete merge.
+
+        Raises ``UsageError`` if it holds another index, header or video than those of this merge.
+        """
+        path = output / index.name
+        if opener.exists(output, path.name) and digest_file(opener.open_file(output, path.name)) != digest_file(index):
+            raise _other_output(output, f"which holds another '{path.name}'")
+        for key in written.sorted_keys():
+            earlier = written.read_or_none(key)
+            if key not in self._owners or (earlier and earlier.unpacked() != self._sidecar(key)):
+                raise _other_output(output, f"which holds another video '{key}'")
+        try:
+            if read_header(output) == self._header:
+                return True
+        except (NotFoundError, DamageError):
+            return False
+        raise _other_output(output, "which holds another cache")
 
 
 def _check_alike(headers: Mapping[Path, Header]) -> None:
@@ -243,85 +300,11 @@ def _joined_roots(headers: Mapping[Path, Header]) -> dict[str, str]:
     return {label: path for label, (path, _) in joined.items()}
 
 
-class _Merge:
-    """One run of a merge, under the locks of all caches."""
-
-    def __init__(self, joined: _Joined, output: Path) -> None:
-        self._joined = joined
-        self._output = output
-        self._written = Sidecars(output)
-        """Sidecars that earlier runs wrote, and that this one writes"""
-        self._num_done = self._num_up_to_date = self._num_frames = 0
-
-    def run(self, progress: bool) -> RunSummary:
-        """Merge what is missing. The header comes last, so that an incomplete cache cannot be opened."""
-        started = time.monotonic()
-        joined, output = self._joined, self._output
-        atomic.remove_partials(output)
-        with atomic.partial_folder(output) as folder:
-            index = folder / "index.jsonl"
-            joined.write_index(index)
-            is_complete = self._check_output(index)
-            with terminal.progress_bar(len(joined.owners), "video", shown=progress) as bar:
-                for key in joined.owners:
-                    self._merge_video(key)
-                    bar.update()
-            if not is_complete:
-                atomic.publish(index, output / index.name)
-        if not is_complete:
-            if joined.failures:
-                write_failures(output, joined.failures.values())
-            write_catalog(output)
-            write_header(output, joined.header)
-        summary = RunSummary(
-            num_inputs=len(joined.keys),
-            num_done=self._num_done,
-            num_up_to_date=self._num_up_to_date,
-            num_failed=len(joined.failures),
-            num_frames=self._num_frames,
-            elapsed_seconds=time.monotonic() - started,
-        )
-        check_counts(summary)
-        return summary
-
-    def _check_output(self, index: Path) -> bool:
-        """Return whether the output is the complete merge.
-
-        Raises ``UsageError`` if it holds another index, header or video than those of this merge.
-        """
-        output = self._output
-        path = output / index.name
-        if opener.exists(output, path.name) and digest_file(opener.open_file(output, path.name)) != digest_file(index):
-            raise _other_output(output, f"which holds another '{path.name}'")
-        for key in self._written.sorted_keys():
-            earlier = self._written.read_or_none(key)
-            if key not in self._joined.owners or (earlier and earlier.unpacked() != self._joined.sidecar(key)):
-                raise _other_output(output, f"which holds another video '{key}'")
-        try:
-            if read_header(output) == self._joined.header:
-                return True
-        except (NotFoundError, DamageError):
-            return False
-        raise _other_output(output, "which holds another cache")
-
-    def _merge_video(self, key: str) -> None:
-        """Link or copy the artefacts of a video, then commit it with its sidecar, unless an earlier run did."""
-        atomic.check_space(self._output)
-        sidecar, owner = self._joined.sidecar(key), self._joined.owners[key]
-        earlier = self._written.read_or_none(key)
-        is_new = earlier is None or earlier.unpacked() != sidecar or not all(map(self._is_there, earlier.features))
-        if is_new:
-            copy_video(owner, self._output, self._joined.packed_sidecar(key, owner), _copy_checked)
-            self._num_frames += sidecar.num_frames
-        if key not in self._joined.failures:  # else it counts as failed, though some of its features are cached
-            self._num_done += is_new
-            self._num_up_to_date += not is_new
-
-    def _is_there(self, info: FeatureInfo) -> bool:
-        try:
-            return info.file is None or feature_files.size_of(self._output, info) == info.num_bytes
-        except FileNotFoundError:
-            return False
+def _is_there(cache: Path, info: FeatureInfo) -> bool:
+    try:
+        return info.file is None or feature_files.size_of(cache, info) == info.num_bytes
+    except FileNotFoundError:
+        return False
 
 
 def _copy_checked(cache: Path, info: FeatureInfo, partial: Path) -> None:

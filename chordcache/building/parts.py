@@ -261,14 +261,20 @@ def _write_missing(plan: BuildPlan, options: BuildOptions, local: Path) -> int:
 
 @contextmanager
 def _copied(local: Path, part: Path) -> Iterator[None]:
-    """Copy what is built in the block from time to time, and at its end, however it ends."""
+    """Copy the videos that are built in the block from time to time, and at its end, however it ends."""
     copied: set[str] = set()
     ended = threading.Event()
+
+    def copy() -> None:
+        for key in layout.iter_keys(local):
+            if key not in copied:
+                copy_video(local, part, read_sidecar(local, key))
+                copied.add(key)
 
     def copy_in_turn() -> None:
         while not ended.wait(_COPY_SECONDS):
             with suppress(OSError, ChordcacheError):  # the copy at the end raises it again
-                _copy(local, part, copied)
+                copy()
 
     thread = threading.Thread(target=copy_in_turn, name="chordcache scratch", daemon=True)
     thread.start()
@@ -278,13 +284,4 @@ def _copied(local: Path, part: Path) -> Iterator[None]:
         ended.set()
         thread.join()
         with atomic.no_space_as_error(part):
-            _copy(local, part, copied)
-
-
-def _copy(local: Path, part: Path, copied: set[str]) -> None:
-    """Copy videos: first the artefacts, under their final names, which contain a digest, then the sidecars."""
-    for key in layout.iter_keys(local):
-        if key in copied:
-            continue
-        copy_video(local, part, read_sidecar(local, key))
-        copied.add(key)
+            copy()

@@ -21,12 +21,11 @@ from chordcache.engine import terminal
 from chordcache.errors import ChordcacheError, printable
 from chordcache.look.problems import Problem, problem_of_record, problem_of_video, quarantined
 from chordcache.look.report.curves import MOTION
-from chordcache.look.report.inputs import CacheInput, Entry, IndexInput
+from chordcache.look.report.inputs import Entry, Input
 from chordcache.look.report.rows import FIELDS, ORDERS, Measures, MeasureTable, Shared, details_of, measures_of, row_of
 from chordcache.look.report.texts import for_script, readable
 from chordcache.look.summary import Totals
 from chordcache.media.frame_numbers import evenly_spread
-from chordcache.read.cache import Cache
 from chordcache.read.video import Video
 from chordcache.records import VideoRecord
 from chordcache.storage.run_log import Run, read_runs
@@ -128,55 +127,10 @@ class Problems:
             self.findings.add(Problem(_FINDING, key, "", finding.file, "verify", finding.kind, finding.message, action))
 
 
-class Tiles:
-    """The rows and details of the videos that a page shows, as JSON texts. Without a cache, it has no pictures."""
-
-    def __init__(self, cache: Cache | None) -> None:
-        self.shared = Shared()
-        self._cache = cache
-        self._rows: list[str] = []
-        self._details: list[str] = []
-
-    def __len__(self) -> int:
-        return len(self._rows)
-
-    def add(self, entry: Entry, measures: Measures) -> list[str]:
-        """Add a video. Return the messages of artefacts that cannot be read.
-
-        ``measures.motion`` is set if the motion vectors are read for the picture.
-        """
-        details = details_of(entry, self.shared)
-        if entry.video is not None and self._cache is not None:
-            from chordcache.look.report.video_pictures import picture_of  # it needs OpenCV
-
-            picture, mean_motion_px = picture_of(self._cache, entry.video)
-            if "curves" in picture:
-                measures.motion = mean_motion_px
-                others = [curve for curve in details.get("curves", ()) if curve[0] != MOTION]
-                details["curves"] = picture["curves"] + others
-            details = picture | details
-        problems: list[str] = details.get("problems", [])
-        self._rows.append(for_script(row_of(entry, measures, problems, self.shared)))
-        self._details.append(for_script(details))
-        return problems
-
-    def rows(self) -> Markup:
-        """Return the rows as the items of a JSON list."""
-        return Markup(",\n".join(self._rows))  # JSON of `for_script`, in an element of our own
-
-    def blocks(self) -> Iterator[Markup]:
-        """Yield the script elements of all details."""
-        for start in range(0, len(self._details), _PER_BLOCK):
-            details = ",".join(self._details[start : start + _PER_BLOCK])
-            yield Markup(f'<script type="application/json" id="b{start // _PER_BLOCK}">[{details}]</script>\n')
-
-
 class Contents:
     """The contents of the page of a cache or an index. Artefacts that cannot be read are added to ``problems``."""
 
-    def __init__(
-        self, path: Path, source: CacheInput | IndexInput, problems: Problems, header: Mapping[str, Any]
-    ) -> None:
+    def __init__(self, path: Path, source: Input, problems: Problems, header: Mapping[str, Any]) -> None:
         self._path, self._source, self._problems = path, source, problems
         self._is_cache = source.cache is not None
         self._settings = list(_settings(header))
@@ -185,7 +139,16 @@ class Contents:
         if self._is_cache and not has_opencv:
             problems.notes.append("The page has no pictures, because OpenCV is missing: pip install 'chordcache[cv]'")
         self.has_pictures = self._is_cache and has_opencv
-        self.tiles = Tiles(source.cache if has_opencv else None)
+        self._shared = Shared()
+        self._rows: list[str] = []
+        """JSON of the row of each video that the page shows"""
+        self._details: list[str] = []
+        """JSON of its details"""
+
+    @property
+    def num_shown(self) -> int:
+        """Number of videos that have a tile."""
+        return len(self._rows)
 
     def fill(self, num_tiles: int, *, shown: bool) -> None:
         """Read all videos once, and make tiles of some. ``shown`` says whether a progress bar is."""
@@ -194,8 +157,7 @@ class Contents:
             for number, entry in enumerate(self._source):
                 measures = measures_of(entry)
                 if number in chosen:
-                    for message in self.tiles.add(entry, measures):
-                        self._problems.add_unreadable(entry.key, message, self._path)
+                    self._add_tile(entry, measures)
                 if entry.video is not None:
                     self.totals.add_video(entry.video)
                 elif entry.record is not None:
@@ -203,6 +165,30 @@ class Contents:
                 self._measures.add(measures)
                 self._problems.add_entry(entry.video, entry.record)
                 bar.update()
+
+    def _add_tile(self, entry: Entry, measures: Measures) -> None:
+        """Add a tile. ``measures.motion`` is set if the motion vectors are read for the picture."""
+        details = details_of(entry, self._shared)
+        if entry.video is not None and self._source.cache is not None and self.has_pictures:
+            from chordcache.look.report.video_pictures import picture_of  # it needs OpenCV
+
+            picture, mean_motion_px = picture_of(self._source.cache, entry.video)
+            if "curves" in picture:
+                measures.motion = mean_motion_px
+                others = [curve for curve in details.get("curves", ()) if curve[0] != MOTION]
+                details["curves"] = picture["curves"] + others
+            details = picture | details
+        problems: list[str] = details.get("problems", [])
+        for message in problems:
+            self._problems.add_unreadable(entry.key, message, self._path)
+        self._rows.append(for_script(row_of(entry, measures, problems, self._shared)))
+        self._details.append(for_script(details))
+
+    def _blocks(self) -> Iterator[Markup]:
+        """Yield the script elements of all details."""
+        for start in range(0, len(self._details), _PER_BLOCK):
+            details = ",".join(self._details[start : start + _PER_BLOCK])
+            yield Markup(f'<script type="application/json" id="b{start // _PER_BLOCK}">[{details}]</script>\n')
 
     def context(self) -> dict[str, Any]:
         """Return the values of the template."""
@@ -216,8 +202,8 @@ class Contents:
             "charts": self._charts(),
             "runs": self._runs(),
             "filters": [
-                ("label", "Label", "All labels", self.tiles.shared.labels.counts.most_common(_MAX_OPTIONS)),
-                ("trait", "Property", "All properties", self.tiles.shared.traits.counts.most_common(_MAX_OPTIONS)),
+                ("label", "Label", "All labels", self._shared.labels.counts.most_common(_MAX_OPTIONS)),
+                ("trait", "Property", "All properties", self._shared.traits.counts.most_common(_MAX_OPTIONS)),
             ],
             "orders": [(value, name) for value, name in ORDERS if value.lstrip("-") in self._known_fields()],
             "legend": [(name, text) for name, text in _LEGEND if name in self._known_fields()],
@@ -233,8 +219,8 @@ class Contents:
             "made": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
             "shown": self._shown(),
             "data": Markup(for_script(self._data())),  # JSON that cannot end its element
-            "rows": self.tiles.rows(),
-            "blocks": self.tiles.blocks(),
+            "rows": Markup(",\n".join(self._rows)),
+            "blocks": self._blocks(),
         }
 
     def _cards(self) -> list[tuple[str, str]]:
@@ -266,7 +252,7 @@ class Contents:
 
     def _known_fields(self) -> set[str]:
         """Return the fields by which videos can be sorted."""
-        return {"path", *self._measures.known, *(["labels"] if self.tiles.shared.labels.counts else [])}
+        return {"path", *self._measures.known, *(["labels"] if self._shared.labels.counts else [])}
 
     def _runs(self) -> list[dict[str, Any]]:
         """Return the latest runs, the last one first."""
@@ -283,7 +269,7 @@ class Contents:
 
     def _data(self) -> dict[str, Any]:
         """Return what the page's script needs besides the videos."""
-        shared = self.tiles.shared
+        shared = self._shared
         path = printable(self._path)
         return {
             "fields": FIELDS,
@@ -299,14 +285,14 @@ class Contents:
 
     def _sample(self) -> str | None:
         num_videos = self.totals.num_videos
-        return f"a sample of {num_videos:,}" if len(self.tiles) < num_videos else None
+        return f"a sample of {num_videos:,}" if self.num_shown < num_videos else None
 
     def _shown(self) -> str:
         """Return a sentence on the number of videos that have a tile."""
         sample = self._sample()
         if sample is None:
             return ""
-        return f"It shows {len(self.tiles):,} videos, {sample}; all figures are of all. More --videos show more."
+        return f"It shows {self.num_shown:,} videos, {sample}; all figures are of all. More --videos show more."
 
 
 def _settings(header: Mapping[str, Any]) -> Iterable[tuple[str, str]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
@@ -37,30 +37,36 @@ class Entry(NamedTuple):
         return (self.video.content if self.video else None) or (self.record.content if self.record else None)
 
 
-class CacheInput:
-    """The videos of a cache in the order of their keys, also while its first build is running.
+class Input:
+    """The items of an index, or the videos of a cache in the order of their keys, also while it is being built.
 
-    A missing or damaged catalog or index is not an error. ``notes`` has a sentence for each.
+    A missing or damaged catalog or index of a cache is not an error. ``notes`` has a sentence for each. A damaged
+    record of another index raises ``DamageError`` when it is reached. Use it as a context manager, which closes files.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, is_cache: bool) -> None:
+        self.cache: Cache | None = None
         self.notes: list[str] = []
         self._stack = ExitStack()
+        self._offsets: dict[str, int] = {}
+        """Key of each record to its place in the index of a cache"""
+        if is_cache:
+            self._open(path)
+        else:
+            self._index = read_index(path)
+            self._num_items = len(self._index)
+
+    def _open(self, path: Path) -> None:
         self._video: Callable[[int], Video]
         try:
-            self.cache = self._stack.enter_context(Cache(path))
-            self._video, self._num_videos = self.cache.__getitem__, len(self.cache)
+            self.cache = cache = self._stack.enter_context(Cache(path))
+            self._video, self._num_items = cache.__getitem__, len(cache)
         except (NotFoundError, DamageError) as error:
             self.notes.append(str(error))
-            self.cache = self._stack.enter_context(Cache.without_catalog(path))
+            self.cache = cache = self._stack.enter_context(Cache.without_catalog(path))
             sidecars = Sidecars(path)
             keys = sidecars.sorted_keys()
-            self._video, self._num_videos = (
-                lambda number: Video(self.cache.path, sidecars.read(keys[number])),
-                len(keys),
-            )
-        self._offsets: dict[str, int] = {}
-        """Key of each record to its place in the index"""
+            self._video, self._num_items = lambda number: Video(cache.path, sidecars.read(keys[number])), len(keys)
         try:
             self._index = cached_index(path)
             self._file = self._stack.enter_context(self._index.open())
@@ -69,10 +75,19 @@ class CacheInput:
         except (ChordcacheError, OSError) as error:
             self.notes.append(str(error))
 
+    def __enter__(self) -> Input:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
     def __len__(self) -> int:
-        return self._num_videos
+        return self._num_items
 
     def __iter__(self) -> Iterator[Entry]:
+        if self.cache is None:
+            yield from (Entry(key_of(record), None, record) for record in self._index)
+            return
         for number in range(len(self)):
             try:
                 video = self._video(number)
@@ -85,26 +100,3 @@ class CacheInput:
             return self._index.at(self._file, self._offsets[key]) if key in self._offsets else None
         except (ChordcacheError, OSError):
             return None
-
-    def close(self) -> None:
-        """Close the files."""
-        self._stack.close()
-
-
-class IndexInput:
-    """The items of an index, without a cache. A damaged record raises ``DamageError`` when it is reached."""
-
-    cache = None
-    notes: Sequence[str] = ()
-
-    def __init__(self, path: Path) -> None:
-        self._index = read_index(path)
-
-    def __len__(self) -> int:
-        return len(self._index)
-
-    def __iter__(self) -> Iterator[Entry]:
-        return (Entry(key_of(record), None, record) for record in self._index)
-
-    def close(self) -> None:
-        """Do nothing: each iteration closes its file."""

@@ -10,7 +10,7 @@ from typing import Any
 from chordcache.engine.signals import stop_signals
 from chordcache.errors import UsageError
 from chordcache.look.report.contents import Contents, Problems
-from chordcache.look.report.inputs import CacheInput, IndexInput
+from chordcache.look.report.inputs import Input
 from chordcache.look.report.page import check_output, pieces_of_page
 from chordcache.look.report.texts import readable
 from chordcache.records import to_json
@@ -80,8 +80,7 @@ def report(
         problems.add_quarantine(path)
         problems.check(path)
     with stop_signals(), ExitStack() as stack:
-        source: CacheInput | IndexInput = CacheInput(path) if is_cache else IndexInput(path)
-        stack.callback(source.close)
+        source = stack.enter_context(Input(path, is_cache=is_cache))
         problems.notes += map(readable, source.notes)
         file = stack.enter_context(new_file(output, "output: cannot write"))
         contents = Contents(path, source, problems, header)
@@ -91,7 +90,7 @@ def report(
     return ReportResult(
         path=str(output),
         num_videos=contents.totals.num_videos,
-        num_shown=len(contents.tiles),
+        num_shown=contents.num_shown,
         num_bytes=output.stat().st_size,
         has_pictures=contents.has_pictures,
         num_failures=len(problems.failures),
