@@ -305,9 +305,8 @@ class _Build:
 
     def _record_outcome(self, task: BuildTask, outcome: Sidecar | Failure | pool.Crash) -> None:
         if isinstance(outcome, pool.Crash):
-            outcome = Failure(
-                task.key, task.item.root, task.item.path, "decode", outcome.cause, outcome.message, task.item.identity,
-                attempts=task.attempt - 1 + outcome.attempts, fingerprints=task.fingerprints)  # fmt: skip
+            facts = {"attempts": task.attempt - 1 + outcome.attempts, "fingerprints": task.fingerprints}
+            outcome = task.failed("decode", outcome.cause, outcome.message, task.item.identity, **facts)
         if isinstance(outcome, Failure):
             self._fail(task, outcome)
             return

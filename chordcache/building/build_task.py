@@ -106,6 +106,10 @@ class BuildTask:
         """Fingerprints of the features to extract."""
         return tuple(spec.fingerprint for spec in self.specs.values())
 
+    def failed(self, stage: str, cause: str, message: str, source: Identity | None, **facts: Any) -> Failure:
+        """Return a failure of the item with further facts, if its source was this one."""
+        return Failure(self.key, self.item.root, self.item.path, stage, cause, message, source, **facts)
+
     @property
     def described(self) -> Sidecar | None:
         """Its sidecar with the features that stay, and the label, caption and extra columns of the index."""

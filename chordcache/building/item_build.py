@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from types import MappingProxyType
@@ -44,11 +44,9 @@ class ItemBuild(DecodePass):
         self._writers_of: dict[str, list[ArtefactWriter]] = {name: [] for name in task.specs}
         with_content = task.item.content is None
         super().__init__(task.specs, self._writers_of, task.picture, with_content=with_content, item=task.item)
-        self._task = task
-        self._source = source
-        self._digest, self._damage = digest, damage
-        self._stack = ExitStack()
-        self._writers = ExitStack()
+        self._task, self._source, self._digest, self._damage = task, source, digest, damage
+        self._stack, self._writers = ExitStack(), ExitStack()
+        self._pairs: list[tuple[ArtefactTask, ArtefactWriter]] = []
         self._written: dict[Path, str] = {}
         """Partial file to its final name, relative to the cache"""
         self.segment = task.item.segment
@@ -66,11 +64,11 @@ class ItemBuild(DecodePass):
 
     def begin(self, media: Media, bucket: Bucket | None = None) -> None:
         """Make the writers and the extractors."""
-        artefacts = self._task.artefacts
-        self._folder = self._stack.enter_context(atomic.partial_folder(self._task.cache))
-        writers = [self._writers.enter_context(self._writer(number)) for number in range(len(artefacts))]
-        self._pairs = list(zip(artefacts, writers, strict=True))
-        for artefact, writer in self._pairs:
+        folder = self._stack.enter_context(atomic.partial_folder(self._task.cache))
+        for number, artefact in enumerate(self._task.artefacts):
+            path = folder / f"{number}{TIERS[artefact.tier].suffix}"
+            writer = self._writers.enter_context(create_artefact(path, **artefact.options))
+            self._pairs.append((artefact, writer))
             for name in artefact.names:
                 self._writers_of[name].append(writer)
         super().begin(media, bucket)
@@ -97,10 +95,6 @@ class ItemBuild(DecodePass):
         self.outcome = failure_of(self._task, self._source, error)
         self._close()
 
-    def _writer(self, number: int) -> ArtefactWriter:
-        artefact = self._task.artefacts[number]
-        return create_artefact(self._folder / f"{number}{TIERS[artefact.tier].suffix}", **artefact.options)
-
     def _complete(self, artefact: ArtefactTask, writer: ArtefactWriter, facts: DecodeResult) -> list[FeatureInfo]:
         """Complete one file. Return its features, and those that the video does not have."""
         infos = [(spec, self._info(artefact.tier, spec, facts)) for spec in artefact.features]
@@ -113,10 +107,8 @@ class ItemBuild(DecodePass):
         )
         num_bytes, digest = writer.path.stat().st_size, digest_file(writer.path)
         fingerprints = {spec.name: spec.fingerprint for spec, _ in present}
-        source = self._source
-        file = layout.artefact_file(
-            artefact.tier, self._task.key, fingerprints, source.identity, source.ctime_ns, digest
-        )
+        source = self._source.identity, self._source.ctime_ns
+        file = layout.artefact_file(artefact.tier, self._task.key, fingerprints, *source, digest)
         if not opener.has_content(self._task.cache, file, num_bytes, digest):  # readers may have it open
             self._written[writer.path] = file
         return [
@@ -177,25 +169,19 @@ def failure_of(task: BuildTask, source: SourceState | None, error: MediaError) -
         except MediaError as change:
             error = change
     row = f"row {task.row} of the index: " if error.cause == "segment" and task.row else ""
-    return Failure(
-        key=task.key,
-        root=task.item.root,
-        path=task.item.path,
-        stage=error.stage,
-        cause=error.cause,
-        message=row + error.message,
-        source=source.identity if source else None,
+    return task.failed(
+        error.stage,
+        error.cause,
+        row + error.message,
+        source.identity if source else None,
         num_frames_ok=error.num_frames_ok,
         attempts=task.attempt,
-        fingerprints=tuple(spec.fingerprint for spec in _at_fault(task, error)),
+        fingerprints=tuple(  # of the features whose parameters have a part in it: with others, the item may be built
+            spec.fingerprint
+            for name, spec in task.specs.items()
+            if name == error.stage or error.cause == "features" or (error.cause == "bucket" and spec.buckets)
+        ),
     )
-
-
-def _at_fault(task: BuildTask, error: MediaError) -> Iterator[FeatureSpec]:
-    """Yield the features whose parameters have a part in an error: with others, the item may be built."""
-    for name, spec in task.specs.items():
-        if name == error.stage or error.cause == "features" or (error.cause == "bucket" and spec.buckets):
-            yield spec
 
 
 def publish_item(

@@ -84,8 +84,7 @@ class _Planner:
         if record.error is not None and record.identity == identity:
             error = MediaError(record.error_stage or "probe", record.error_cause or "decode", record.error or "-")
             if not (task.may_trim and may_trim(error)):
-                place = task.key, record.root, record.path
-                return Failure(*place, error.stage, error.cause, record.error, record.identity)
+                return task.failed(error.stage, error.cause, record.error, record.identity)
         failure = self._quarantine.get(task.key)  # much faster than the fingerprints of every task
         if failure is None or not self._quarantine.still_holds(task.key, identity, task.fingerprints):
             return None
