@@ -52,7 +52,7 @@ OTHER_FILES = {
     "storage.packs": "writes partial files",
     "index.sealed_index": "indices that the user names; those of caches come from the opener",
     "index.walk": "sources",
-    "look.report.page": "files of the package",
+    "look.report.make": "files of the package",
     "media.checks.transport_stream": "sources",
     "media.checks.truncation": "sources",
     "media.source_file": "sources",

@@ -14,11 +14,11 @@ from chordcache.building.existing_cache import (
     index_of,
     repairable,
     settings_of,
+    unnamed_files,
     writing_to,
 )
 from chordcache.building.fix_commands import completing_command
 from chordcache.building.pack import copy_video
-from chordcache.building.unnamed_files import unnamed_files
 from chordcache.choices import SCAN_LEVELS
 from chordcache.digests import digest_file
 from chordcache.engine import terminal

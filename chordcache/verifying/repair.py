@@ -10,10 +10,9 @@ from pathlib import Path
 from chordcache.arguments import as_items
 from chordcache.building.build import build_as_before
 from chordcache.building.build_options import BuildOptions
-from chordcache.building.existing_cache import check_sidecars, index_of
+from chordcache.building.existing_cache import check_sidecars, index_of, unnamed_files
 from chordcache.building.fix_commands import gc_command
 from chordcache.building.pack import copy_video
-from chordcache.building.unnamed_files import unnamed_files
 from chordcache.engine import pool, terminal
 from chordcache.engine.choice import Engine, engine_of
 from chordcache.engine.display import Display, display_of

@@ -1,21 +1,30 @@
-"""``report``: the videos of a cache or an index as one HTML file."""
+"""``report``: the videos of a cache or an index as one HTML file, with the policy that allows only its own scripts."""
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import os
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from jinja2 import Environment, StrictUndefined
+from markupsafe import Markup
+
 from chordcache.engine.signals import stop_signals
-from chordcache.errors import UsageError
+from chordcache.errors import UsageError, printable
 from chordcache.look.report.contents import Contents, Problems
 from chordcache.look.report.inputs import Input
-from chordcache.look.report.page import check_output, pieces_of_page
 from chordcache.look.report.texts import readable
 from chordcache.records import to_json
 from chordcache.storage.atomic import new_file
 from chordcache.storage.cache_header import read_header
+from chordcache.storage.layout import check_local
+
+_FOLDER = Path(__file__).resolve().parent
 
 MAX_TILES = 10_000
 """Largest number of videos that a page shows"""
@@ -71,7 +80,7 @@ def report(
     path, output = Path(path), Path(output)
     if not 1 <= num_videos <= MAX_TILES:
         raise UsageError(f"num_videos: got {num_videos}, expected 1 to {MAX_TILES}")
-    check_output(output, path)
+    _check_output(output, path)
     problems = Problems()
     header: dict[str, Any] = {}
     is_cache = not path.is_file()
@@ -97,3 +106,60 @@ def report(
         num_findings=len(problems.findings),
         notes=tuple(problems.notes),
     )
+
+
+def _asset(name: str) -> Markup:
+    """Return a file of the package. It is our own code, and goes into the page as it is."""
+    return Markup((_FOLDER / name).read_text(encoding="utf-8"))
+
+
+def _source(text: str) -> str:
+    """Return the source of a policy that allows one script or style."""
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+
+
+def _policy(scripts: Sequence[str], styles: Sequence[str]) -> str:
+    """Return the content security policy of a page: its own scripts and styles, and pictures from nowhere else."""
+    return (
+        f"default-src 'none'; img-src data:; script-src {' '.join(map(_source, scripts))}; "
+        f"style-src {' '.join(map(_source, styles))}; base-uri 'none'; form-action 'none'"
+    )
+
+
+def pieces_of_page(context: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the page in pieces. Of the values of the template, everything but ``Markup`` is escaped.
+
+    Iterators in the context are read as they are needed.
+    """
+    assets = {
+        "uplot_css": _asset("uplot/uPlot.min.css"),
+        "page_css": _asset("page.css"),
+        "uplot_js": _asset("uplot/uPlot.iife.min.js"),
+        "page_js": _asset("page.js"),
+    }
+    scripts, styles = [assets["uplot_js"], assets["page_js"]], [assets["uplot_css"], assets["page_css"]]
+    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    template = environment.from_string((_FOLDER / "page.html.j2").read_text(encoding="utf-8"))
+    return template.generate(**assets, **context, policy=Markup(_policy(scripts, styles)))
+
+
+def _check_output(output: Path, path: Path) -> None:
+    """Raise ``UsageError`` if an output cannot be a new file, lies in a cache, or is what the page is made from."""
+    check_local("output", output)
+    name = printable(output)
+    try:
+        if output.is_dir():
+            raise UsageError(f"output: got the folder '{name}', expected a file")
+        if not output.parent.is_dir():
+            raise UsageError(f"output: got '{name}', expected a file in a folder that exists")
+        if output.exists() and not output.is_file():
+            raise UsageError(f"output: got '{name}', which is not a regular file, expected a file")
+        if output.exists() and path.exists() and os.path.samefile(output, path):
+            raise UsageError(f"output: got '{name}', which is also 'path', expected another file")
+        folder = Path(os.path.realpath(output.parent))
+        if any((parent / "chordcache.json").exists() for parent in (folder, *folder.parents)):
+            raise UsageError(f"output: got '{name}', a file in the cache, expected one outside of it")
+    except UsageError:
+        raise
+    except (OSError, ValueError) as error:
+        raise UsageError(f"output: cannot write '{name}': {error}") from None
