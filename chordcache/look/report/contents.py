@@ -22,7 +22,7 @@ from chordcache.errors import ChordcacheError, printable
 from chordcache.look.problems import Problem, problem_of_record, problem_of_video, quarantined
 from chordcache.look.report.curves import MOTION
 from chordcache.look.report.inputs import Entry, Input
-from chordcache.look.report.rows import FIELDS, ORDERS, Measures, MeasureTable, Shared, details_of, measures_of, row_of
+from chordcache.look.report.rows import FIELDS, ORDERS, MeasureTable, Shared, details_of, measures_of, row_of
 from chordcache.look.report.texts import for_script, readable
 from chordcache.look.summary import Totals
 from chordcache.media.frame_numbers import evenly_spread
@@ -166,15 +166,15 @@ class Contents:
                 self._problems.add_entry(entry.video, entry.record)
                 bar.update()
 
-    def _add_tile(self, entry: Entry, measures: Measures) -> None:
-        """Add a tile. ``measures.motion`` is set if the motion vectors are read for the picture."""
+    def _add_tile(self, entry: Entry, measures: dict[str, float]) -> None:
+        """Add a tile. "motion" is added to ``measures`` if the motion vectors are read for the picture."""
         details = details_of(entry, self._shared)
         if entry.video is not None and self._source.cache is not None and self.has_pictures:
             from chordcache.look.report.video_pictures import picture_of  # it needs OpenCV
 
             picture, mean_motion_px = picture_of(self._source.cache, entry.video)
             if "curves" in picture:
-                measures.motion = mean_motion_px
+                measures["motion"] = mean_motion_px
                 others = [curve for curve in details.get("curves", ()) if curve[0] != MOTION]
                 details["curves"] = picture["curves"] + others
             details = picture | details

@@ -7,7 +7,7 @@ import math
 from array import array
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import astuple, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -34,7 +34,9 @@ _MEASURES = {
     "sound": ("Sound level", "dB", "Quietest", "Loudest"),
     "bytes": ("Size", "B", "Fewest bytes", "Most bytes"),
 }
-"""Fields of ``Measures``: title and unit of its histogram, and the names of the orders up and down"""
+"""Each number of a video that can be compared with those of others: title and unit of its histogram, and the names of
+the orders up and down. The height is that which a player shows, motion the mean length of the codec's vectors in source
+pixels, luma the mean difference from frame to frame. Bytes are of all artefacts, or of the file if it is not cached"""
 
 _SORTED = ("seconds", "motion", "luma", "sound", "height", "fps", "frames", "bytes")
 
@@ -44,6 +46,9 @@ ORDERS = (
     ("labels", "Label"),
 )
 """Fields to sort by with their names. A minus is for descending"""
+
+_DIGITS = {"frames": None, "seconds": 3, "fps": 2, "motion": 3, "luma": 3, "sound": 1, "bytes": None}
+"""Digits of each measure behind the point"""
 
 _NUM_BINS = 24
 
@@ -70,25 +75,6 @@ class Shared:
     facts: Texts = field(default_factory=Texts)
 
 
-@dataclass
-class Measures:
-    """The numbers of one video that can be compared with those of others. NaN if one is not known."""
-
-    seconds: float = math.nan
-    height: float = math.nan
-    """[pixels] of the source as a player shows it"""
-    fps: float = math.nan
-    frames: float = math.nan
-    motion: float = math.nan
-    """Mean length of the codec's motion vectors, [source pixels]"""
-    luma: float = math.nan
-    """Mean difference from frame to frame, [gray levels]"""
-    sound: float = math.nan
-    """Level of the sound, [dB of full scale]"""
-    bytes: float = math.nan
-    """Bytes of all artefacts, or of the file if it is not cached"""
-
-
 class MeasureTable:
     """The measures of all videos: 64 bytes for each."""
 
@@ -97,11 +83,10 @@ class MeasureTable:
         self.known: set[str] = set()
         """Measures that at least one video has"""
 
-    def add(self, measures: Measures) -> None:
+    def add(self, measures: Mapping[str, float]) -> None:
         """Append the measures of a video."""
-        values = astuple(measures)
-        self._values.extend(values)
-        self.known.update(name for name, value in zip(_MEASURES, values, strict=True) if value == value)
+        self._values.extend(measures.get(name, math.nan) for name in _MEASURES)
+        self.known.update(measures)
 
     def histograms(self) -> list[dict[str, Any]]:
         """Return a histogram of each measure that has at least two values."""
@@ -131,36 +116,32 @@ def _edges(name: str, values: np.ndarray) -> np.ndarray | None:
     return np.linspace(low, high, _NUM_BINS + 1)
 
 
-def measures_of(entry: Entry) -> Measures:
-    """Return the numbers that a sidecar and a record state."""
-    video, record = entry.video, entry.record
-    measures = Measures()
+def measures_of(entry: Entry) -> dict[str, float]:
+    """Return the numbers that a sidecar and a record state, by the names of ``_MEASURES``, as far as they are known."""
+    video, record, content = *entry[1:], entry.content
+    measures: dict[str, float | None] = {}
     header, packets = (record.header, record.packets) if record else (None, None)
-    content = entry.content
     if video is not None:
-        measures.seconds, measures.frames = video.duration_seconds, video.num_frames
-        measures.height = video.sidecar.display_height or video.height
-        measures.bytes = video.sidecar.num_bytes()
+        measures |= {"seconds": video.duration_seconds, "frames": video.num_frames, "bytes": video.sidecar.num_bytes()}
+        measures["height"] = video.sidecar.display_height or video.height
         if video.duration_seconds > 0:
-            measures.fps = video.num_frames / video.duration_seconds
+            measures["fps"] = video.num_frames / video.duration_seconds
     elif packets is not None:
-        measures.seconds, measures.frames = packets.duration_seconds, packets.num_frames
+        measures |= {"seconds": packets.duration_seconds, "frames": packets.num_frames}
     if header is not None:
-        measures.height = header.display_height
-        measures.fps = header.average_fps or measures.fps
+        measures |= {"height": header.display_height, "fps": header.average_fps or measures.get("fps")}
     if video is None and record is not None and record.identity is not None:
-        measures.bytes = record.identity.size
-    if content is not None:
-        if content.motion_per_second:
-            mean = float(np.mean(content.motion_per_second))
-            setattr(measures, "motion" if content.motion_source == "codec" else "luma", mean)
-        if content.audio_energy_per_second:
-            power = np.mean(np.square(content.audio_energy_per_second))
-            measures.sound = float(level_dbfs(np.sqrt(power)))
-    return measures
+        measures["bytes"] = record.identity.size
+    if content is not None and content.motion_per_second:
+        name = "motion" if content.motion_source == "codec" else "luma"
+        measures[name] = float(np.mean(content.motion_per_second))
+    if content is not None and content.audio_energy_per_second:
+        power = np.mean(np.square(content.audio_energy_per_second))
+        measures["sound"] = float(level_dbfs(np.sqrt(power)))
+    return {name: value for name, value in measures.items() if value is not None}
 
 
-def row_of(entry: Entry, measures: Measures, problems: Sequence[str], shared: Shared) -> list[Any]:
+def row_of(entry: Entry, measures: Mapping[str, float], problems: Sequence[str], shared: Shared) -> list[Any]:
     """Return the values of ``FIELDS``: what the grid shows, and what it searches, sorts and filters by.
 
     ``problems`` are the messages about its damaged artefacts.
@@ -169,23 +150,18 @@ def row_of(entry: Entry, measures: Measures, problems: Sequence[str], shared: Sh
     traits = [*_traits(entry), *(["damaged artefact"] if problems else [])]
     captions = _captions(entry)
     width, height = _display_size(entry)
-    return [
-        entry.key,
-        readable(entry.described.path, 400),
-        [shared.labels.number(label) for label in dict.fromkeys(labels)],
-        readable(captions[0], _CAPTION_IN_ROW) if captions else "",
-        [shared.traits.number(trait) for trait in dict.fromkeys(readable(trait, 120) for trait in traits)],
-        _rounded(measures.frames),
-        _rounded(measures.seconds, 3),
-        _rounded(entry.video.start_seconds, 3) if entry.video else 0,
-        width,
-        height,
-        _rounded(measures.fps, 2),
-        _rounded(measures.motion, 3),
-        _rounded(measures.luma, 3),
-        _rounded(measures.sound, 1),
-        _rounded(measures.bytes),
-    ]
+    row = {
+        **{name: _rounded(measures.get(name, math.nan), digits) for name, digits in _DIGITS.items()},
+        "key": entry.key,
+        "path": readable(entry.described.path, 400),
+        "labels": [shared.labels.number(label) for label in dict.fromkeys(labels)],
+        "caption": readable(captions[0], _CAPTION_IN_ROW) if captions else "",
+        "traits": [shared.traits.number(trait) for trait in dict.fromkeys(readable(trait, 120) for trait in traits)],
+        "start": _rounded(entry.video.start_seconds, 3) if entry.video else 0,
+        "width": width,
+        "height": height,
+    }
+    return [row[name] for name in FIELDS]
 
 
 def details_of(entry: Entry, shared: Shared) -> dict[str, Any]:
