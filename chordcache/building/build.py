@@ -14,7 +14,7 @@ from chordcache.arguments import as_items
 from chordcache.building.build_options import BuildOptions
 from chordcache.building.build_plan import BuildPlan, make_plan, plan_as_before, write_plan
 from chordcache.building.build_task import BuildTask
-from chordcache.building.cluster_build import PartOrder, build_on_cluster
+from chordcache.building.cluster_build import build_on_cluster
 from chordcache.building.existing_cache import check_counts, earlier_header, repairable, tool_versions
 from chordcache.building.file_build import build_file
 from chordcache.building.fix_commands import problems_command
@@ -133,14 +133,17 @@ def build(
     if cluster is not None:
         with stop_signals(), IndexRows(plan.index) as rows:
             limit = options.limit(len(rows.keys))
-            order = PartOrder(
-                "", str(folder), str(config) if isinstance(config, Path) else config,
-                [*as_items(tiers or ())] or None, [*as_items(features or ())] or None,
-                dict(plan.roots), 1, replace(options, max_failures=None if limit == float("inf") else int(limit)), "",
-            )  # fmt: skip
+            arguments = {
+                "cache": str(folder),
+                "config": str(config) if isinstance(config, Path) else config,
+                "tiers": [*as_items(tiers or ())] or None,
+                "features": [*as_items(features or ())] or None,
+                "roots": dict(plan.roots),
+            }
+            of_parts = replace(options, max_failures=None if limit == float("inf") else int(limit))
             known = sum(failure.key in rows.keys for failure in Quarantine(folder, {})) if limit < float("inf") else 0
             shown = _progress("build", plan, rows, display_of(progress))
-            return build_on_cluster(plan_now, order, cluster, shown, limit + known, wait)
+            return build_on_cluster(plan_now, arguments, of_parts, cluster, shown, limit + known, wait)
 
     def run(plan: BuildPlan, options: BuildOptions) -> RunSummary:
         with recorded(plan.cache, "build", jobs=engine.jobs) as notes, IndexRows(plan.index) as rows:

@@ -10,7 +10,7 @@ import uuid
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,16 +18,15 @@ from chordcache.building.build_options import BuildOptions
 from chordcache.building.build_plan import BuildPlan
 from chordcache.building.join_parts import finish
 from chordcache.building.parts import PartsPlan, plan_of_parts, read_plan, register
-from chordcache.config.config import Config, config_from_json, config_to_json
+from chordcache.config.config import Config, config_to_json
 from chordcache.engine import terminal
 from chordcache.engine.choice import Engine
 from chordcache.engine.cluster import Cluster, connect
-from chordcache.engine.limits import Limits
 from chordcache.engine.on_node import Exit, NodeLost
 from chordcache.engine.run_progress import Progress
 from chordcache.engine.signals import uninterruptible
 from chordcache.errors import CacheWriteError, LockedError, TooManyFailuresError, WorkersDiedError
-from chordcache.records import RunSummary
+from chordcache.records import RunSummary, to_json
 from chordcache.storage import opener
 from chordcache.storage import part_folders as parts
 from chordcache.storage.lock import locked
@@ -61,40 +60,10 @@ _DOUBTFUL = frozenset(("io", "signal", "oom", "timeout"))
 _LOCKED, _DIED, _TOO_MANY = (error.exit_code for error in (LockedError, WorkersDiedError, TooManyFailuresError))
 
 
-@dataclass(frozen=True)
-class PartOrder:
-    """The order to build one part. All paths are on a disk that the nodes share."""
-
-    folder: str
-    """Folder of the plan"""
-    cache: str
-    config: str | Config | None
-    tiers: list[str] | None
-    features: list[str] | None
-    roots: dict[str, str]
-    jobs: int
-    options: BuildOptions
-    log_file: str
-
-    def to_line(self) -> str:
-        """Return the order as one line."""
-        config = {"config": config_to_json(self.config)} if isinstance(self.config, Config) else self.config
-        options = {name: value for name, value in asdict(self.options).items() if name != "rebuild"}
-        return json.dumps({**vars(self), "config": config, "options": options})
-
-    @classmethod
-    def of_line(cls, line: str) -> PartOrder:
-        """Return the order of a line."""
-        data: dict[str, Any] = json.loads(line)
-        if isinstance(data["config"], dict):
-            data["config"] = config_from_json(data["config"]["config"])
-        options = {**data["options"], "limits": Limits(**data["options"]["limits"])}
-        return cls(**{**data, "options": BuildOptions(**{**options, "drop": tuple(options["drop"])})})
-
-
 def build_on_cluster(
     plan_now: Callable[[], BuildPlan],
-    order: PartOrder,
+    arguments: dict[str, Any],
+    options: BuildOptions,
     engine: Engine,
     progress: Progress,
     max_failures: float,
@@ -102,33 +71,34 @@ def build_on_cluster(
 ) -> RunSummary:
     """Build an index in parts on the nodes of a cluster, then finish the cache.
 
-    ``plan_now`` makes the plan of the whole cache. ``order`` is that of all parts, without the folder and the number of
-    a part. The run ends after ``max_failures`` of all parts. ``on_wait`` is that of ``locked``.
+    ``plan_now`` makes the plan of the whole cache. ``arguments`` and ``options`` are those of ``build`` for all parts,
+    as JSON data but for a ``Config``. All paths are on a disk that the nodes share. The run ends after ``max_failures``
+    of all parts. ``on_wait`` is that of ``locked``.
     """
     started = time.monotonic()
-    cluster = connect(engine)
+    cluster, cache = connect(engine), Path(arguments["cache"])
     run = uuid.uuid4().hex
     summary = None
     try:
         while summary is None:
-            with locked(Path(order.cache), on_wait, begins_part=True):
+            with locked(cache, on_wait, begins_part=True):
                 shared, folder = _registered(plan_now(), engine, cluster)
             # Only one driver works at a time. It holds no lock of the cache while it waits: the other one finishes it
             with locked(folder, on_wait) as has_waited:
                 if has_waited or not opener.exists(folder, parts.PLAN_FILE):
                     continue
                 if folder.name != shared.name:
-                    with locked(Path(order.cache), on_wait, begins_part=True):
+                    with locked(cache, on_wait, begins_part=True):
                         opener.remove(folder, parts.PLAN_FILE)  # ends the parts that still run
                         shutil.rmtree(folder, ignore_errors=True)
                     continue
-                order = replace(order, folder=str(folder), config=_shared(order.config, folder))
+                order = {"folder": str(folder), **arguments, "config": _shared(arguments["config"], folder)}
                 with progress:
-                    _Driver(cluster, run, order, shared, progress, max_failures).run()
-                summary = finish(order.cache, on_wait=lambda _: None).summary
+                    _Driver(cluster, run, order, options, shared, progress, max_failures).run()
+                summary = finish(cache, on_wait=lambda _: None).summary
                 if summary is None:
                     what = "has finished or removed parts of"
-                    raise LockedError(f"another process {what} '{order.cache}'; run the same command again")
+                    raise LockedError(f"another process {what} '{cache}'; run the same command again")
     finally:
         with uninterruptible():
             cluster.close(run)
@@ -152,7 +122,9 @@ def _registered(plan: BuildPlan, engine: Engine, cluster: Cluster) -> tuple[Part
 
 
 def _shared(config: Any, folder: Path) -> Any:
-    """Return a config that the nodes can read: a file is copied to the disk of the cache."""
+    """Return a config that the nodes can read, as JSON data. A file is copied to the disk of the cache."""
+    if isinstance(config, Config):
+        return {"config": config_to_json(config)}
     if not isinstance(config, str) or not os.path.isfile(config):
         return config
     opener.remove(folder, "config.yaml")  # a link in its place would be followed
@@ -163,11 +135,18 @@ class _Driver:
     """One run over the parts that are missing: which node builds which part, and which node is not used any more."""
 
     def __init__(
-        self, cluster: Cluster, run: str, order: PartOrder, shared: PartsPlan, progress: Progress, max_failures: float
+        self,
+        cluster: Cluster,
+        run: str,
+        order: dict[str, Any],
+        options: BuildOptions,
+        shared: PartsPlan,
+        progress: Progress,
+        max_failures: float,
     ) -> None:
-        self._cluster, self._run, self._order, self._progress = cluster, run, order, progress
-        self._max_failures = max_failures
-        self._folder, self._num_parts = Path(order.folder), shared.num_parts
+        self._cluster, self._run, self._order, self._options = cluster, run, order, options
+        self._progress, self._max_failures = progress, max_failures
+        self._folder, self._num_parts = Path(order["folder"]), shared.num_parts
         self._queue = deque(part.number for part in shared.parts() if not self._is_done(part))
         self._running: dict[Any, tuple[str, int]] = {}
         """Node and part of each handle"""
@@ -250,14 +229,15 @@ class _Driver:
         if number is None:
             return
         self._queue.remove(number)
-        options = replace(self._order.options, part=f"{number}/{self._num_parts}", wait=False)
+        options = replace(self._options, part=f"{number}/{self._num_parts}", wait=False)
         if number in self._doubtful:
             options = replace(options, retry_quarantined=True)
         log = f"{number}.log"
         os.close(opener.open_file(self._folder, log, os.O_WRONLY | os.O_CREAT))  # raises for a link
-        order = replace(self._order, jobs=self._nodes[node], options=options, log_file=str(self._folder / log))
+        facts = {"jobs": self._nodes[node], "options": to_json(options), "log_file": str(self._folder / log)}
+        order = json.dumps({**self._order, **facts})
         with uninterruptible():
-            self._running[self._cluster.start(node, _MODULE, order.to_line(), self._run)] = node, number
+            self._running[self._cluster.start(node, _MODULE, order, self._run)] = node, number
 
     def _may_look(self, node: str, number: int) -> bool:
         """Return whether a node may begin a part. Failures are looked at by a node that has built a video.
