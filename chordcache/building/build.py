@@ -13,15 +13,14 @@ from pathlib import Path
 from chordcache.arguments import as_items
 from chordcache.building.build_options import BuildOptions
 from chordcache.building.build_plan import BuildPlan, make_plan, plan_as_before, write_plan
-from chordcache.building.build_task import BuildTask
+from chordcache.building.build_task import BuildTask, is_allowed, planned_files
 from chordcache.building.cluster_build import build_on_cluster
 from chordcache.building.existing_cache import check_counts, earlier_header, repairable, tool_versions
 from chordcache.building.file_build import build_file
 from chordcache.building.fix_commands import problems_command
 from chordcache.building.parts import build_in_scratch, checked_scratch, part_plan, plan_of_parts, register
-from chordcache.building.prune import drop, drop_features, drop_if_not_allowed, keys_to_prune, videos_with
+from chordcache.building.prune import drop, drop_features, keys_to_prune, videos_with
 from chordcache.building.stale import stale_features
-from chordcache.building.tasks import planned_files
 from chordcache.config.config import Config
 from chordcache.engine import pool, terminal
 from chordcache.engine.choice import Engine, engine_of
@@ -337,7 +336,9 @@ class _Build:
             self._quarantine.add(failure)
             self._num_new_failures += 1
         if failure.source is not None:  # the cached data of a lost source stays
-            drop_if_not_allowed(self._sidecars, task.key, self._plan.on_damage)
+            sidecar = self._sidecars.read_or_none(task.key)
+            if sidecar is not None and not is_allowed(sidecar, self._plan.on_damage):
+                drop(self._sidecars, [task.key])
         self._counts["num_failed"] += 1
         seconds = task.item.known_seconds
         self._progress.fail(_name(task), failure.cause, failure.message, seconds=seconds, is_work=is_work)

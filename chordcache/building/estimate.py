@@ -5,20 +5,22 @@ from __future__ import annotations
 import math
 from array import array
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
 
-from chordcache.building.build_plan import BuildPlan
+from chordcache.building.build_plan import ArtefactTask, BuildPlan
 from chordcache.building.build_task import BuildTask
-from chordcache.building.sample_build import SIDECARS, Measured, size_name
 from chordcache.config.picture import PictureConfig
 from chordcache.media.geometry import expected_shape
 from chordcache.records import VideoRecord
 
 SEED = 0
 """Seed of the sample of files"""
+
+SIDECARS = "sidecars"
+"""Name of the sidecars among the sizes"""
 
 _DEVIATIONS = 1.2816
 """Standard deviations from the 10th to the 50th percentile, and from there to the 90th"""
@@ -67,6 +69,26 @@ class Estimate:
     """[seconds] CPU time of all workers"""
     elapsed_seconds: Range
     """[seconds] with ``jobs`` workers on as many processors, if disks and other processes do not make them wait"""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """The measurements of a file, for the whole of it."""
+
+    cpu_seconds: float = 0.0
+    num_bytes: Mapping[str, float] = field(default_factory=dict)
+    """[bytes] by the names of ``size_name``, and ``SIDECARS``"""
+    deviation: float = 0.0
+    """[bytes] Standard error of their sum, of a file that was built in part"""
+    failures: tuple[str, ...] = ()
+    """Messages of items that failed"""
+    start_seconds: float = 0.0
+    """[seconds] CPU time that the worker had used before"""
+
+
+def size_name(artefact: ArtefactTask) -> str:
+    """Return the name of an artefact's size, such as "frames in lmdb"."""
+    return f"{', '.join(artefact.names)} in {artefact.tier}"
 
 
 @dataclass(frozen=True)

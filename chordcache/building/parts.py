@@ -20,9 +20,9 @@ import numpy as np
 
 from chordcache.building.build_options import BuildOptions
 from chordcache.building.build_plan import BuildPlan
+from chordcache.building.build_task import planned_files
 from chordcache.building.existing_cache import repairable, settings_of, tool_versions, versions
 from chordcache.building.pack import copy_video
-from chordcache.building.tasks import planned_files
 from chordcache.config.config import config_to_json
 from chordcache.digests import digest_file, hex64
 from chordcache.errors import ChordcacheError, DamageError, UsageError, printable

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from chordcache.building.build_options import BuildOptions
-from chordcache.building.build_task import is_allowed
 from chordcache.errors import UsageError
 from chordcache.storage import atomic, layout, opener
 from chordcache.storage.artefacts.tiers import TIERS
@@ -66,13 +65,6 @@ def drop_features(sidecars: Sidecars, names: Collection[str]) -> None:
         elif kept != sidecar.features:
             atomic.publish_text(sidecars.cache, layout.sidecar_file(key), sidecar.with_features(kept).to_line() + "\n")
     drop(sidecars, emptied)
-
-
-def drop_if_not_allowed(sidecars: Sidecars, key: str, on_damage: str) -> None:
-    """Remove a video that cannot be cached, if it is cached as another choice for damaged files said."""
-    sidecar = sidecars.read_or_none(key)
-    if sidecar is not None and not is_allowed(sidecar, on_damage):
-        drop(sidecars, [key])
 
 
 def drop(sidecars: Sidecars, keys: Sequence[str]) -> None:
