@@ -147,7 +147,8 @@ class _Driver:
         self._cluster, self._run, self._order, self._options = cluster, run, order, options
         self._progress, self._max_failures = progress, max_failures
         self._folder, self._num_parts = Path(order["folder"]), shared.num_parts
-        self._queue = deque(part.number for part in shared.parts() if not self._is_done(part))
+        missing = (part for part in shared.parts() if not any(map(parts.is_done, parts.attempts(self._folder, part))))
+        self._queue = deque(part.number for part in missing)
         self._running: dict[Any, tuple[str, int]] = {}
         """Node and part of each handle"""
         self._seen: defaultdict[int, set[str]] = defaultdict(set)
@@ -169,9 +170,6 @@ class _Driver:
         self._numbers: dict[int, dict[str, Any]] = {}
         """Progress of each part"""
         self._had_nodes_at = time.monotonic()
-
-    def _is_done(self, part: Part) -> bool:
-        return any(map(parts.is_done, parts.attempts(self._folder, part)))
 
     def run(self) -> None:
         """Return when all parts are complete."""

@@ -13,7 +13,6 @@ from itertools import accumulate
 from pathlib import Path
 from statistics import fmean, stdev
 from tempfile import TemporaryDirectory
-from typing import Any
 
 from chordcache.building.build_options import BuildOptions
 from chordcache.building.build_plan import ArtefactTask, BuildPlan, make_plan
@@ -244,7 +243,7 @@ def build_sample(files: Sequence[Sequence[BuildTask]], limits: Limits, *, shown:
         TemporaryDirectory(prefix="chordcache-sample-") as scratch,
         terminal.progress_bar(len(order), "file", shown=shown) as bar,
     ):
-        orders = ((place, _alone(files[number], Path(scratch))) for place, number in enumerate(order))
+        orders = enumerate([_alone(task, Path(scratch)) for task in files[number]] for number in order)
         with closing(pool.run(_measure, orders, jobs=1, limits=limits, needs=needs)) as results:
             for (place, _), result in results:
                 measured[place] = result if isinstance(result, Measured) else Measured(failures=(result.message,))
@@ -253,16 +252,13 @@ def build_sample(files: Sequence[Sequence[BuildTask]], limits: Limits, *, shown:
     return measured[1:], first.start_seconds + max(0.0, first.cpu_seconds - again.cpu_seconds)
 
 
-def _alone(tasks: Sequence[BuildTask], scratch: Path) -> tuple[BuildTask, ...]:
-    """Return the tasks for another folder, where nothing is cached."""
-    new: dict[str, Any] = {"cache": scratch, "previous": None, "kept": ()}
-    return tuple(
-        replace(task, **new, all_artefacts=task.artefacts, hashing=Hashing() if task.hashing else None)
-        for task in tasks
-    )
+def _alone(task: BuildTask, scratch: Path) -> BuildTask:
+    """Return the task for another folder, where nothing is cached."""
+    hashing = Hashing() if task.hashing else None
+    return replace(task, cache=scratch, previous=None, kept=(), all_artefacts=task.artefacts, hashing=hashing)
 
 
-def _measure(numbered: tuple[int, tuple[BuildTask, ...]]) -> Measured:
+def _measure(numbered: tuple[int, list[BuildTask]]) -> Measured:
     """Build the items of a file, or pieces of it, in a worker, and remove what was written."""
     tasks = numbered[1]
     pieces, scale, beginning = _pieces(tasks)

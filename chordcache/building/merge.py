@@ -140,8 +140,12 @@ class _Merge:
             check_sidecars(folder)
             self._sidecars[folder] = Sidecars(folder)
             for key in self._sidecars[folder].sorted_keys():
-                if self._owners.setdefault(key, folder) != folder:
-                    self._check_equal(key, folder)
+                owner = self._owners.setdefault(key, folder)
+                if owner != folder and self._sidecar(key) != self._packed_sidecar(key, folder).unpacked():
+                    raise UsageError(
+                        f"caches: got two versions of video '{key}' in '{printable(owner)}' and in '{printable(folder)}"
+                        "', expected equal ones. Build both caches from the same file and the same labels."
+                    )
         self._failures = self._quarantined()
         """Quarantined inputs, by key"""
         self._keys = {*self._owners, *self._failures}
@@ -164,13 +168,6 @@ class _Merge:
                     f"caches: got '{printable(folder)}', where {len(lacking)} of {len(index)} indexed videos are not "
                     f"built yet, such as '{printable(lacking[0])}', expected complete caches. Run '{command}'."
                 )
-
-    def _check_equal(self, key: str, folder: Path) -> None:
-        if self._sidecar(key) != self._packed_sidecar(key, folder).unpacked():
-            raise UsageError(
-                f"caches: got two versions of video '{key}' in '{printable(self._owners[key])}' and in "
-                f"'{printable(folder)}', expected equal ones. Build both caches from the same file and the same labels."
-            )
 
     def _sidecar(self, key: str) -> Sidecar:
         """Return the sidecar of a video for the new cache."""

@@ -117,13 +117,10 @@ def _keys_to_pack(sidecars: Sidecars, size: int) -> list[str]:
             sidecar, line, _ = sidecars.row(key)
             num_used[owner] += _num_bytes(sidecar) + len(line)
     sparse = [name for name, num_bytes in num_used.items() if num_bytes < size / 2 and packed[name]]
-    if not alone and all(num_used[name] > _pack_bytes(sidecars, name) / 2 for name in sparse) and len(sparse) < 2:
+    shares = (num_used[name] / opener.size_of(sidecars.cache, layout.pack_file(name)) for name in sparse)
+    if not alone and len(sparse) < 2 and all(share > 0.5 for share in shares):
         return []
     return sorted([*alone, *(key for name in sparse for key in packed[name])])
-
-
-def _pack_bytes(sidecars: Sidecars, name: str) -> int:
-    return opener.size_of(sidecars.cache, layout.pack_file(name))
 
 
 def _groups(sidecars: Iterable[Sidecar], size: int) -> Iterator[list[Sidecar]]:

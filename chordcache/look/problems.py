@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from chordcache.building.remedies import remedy
+from chordcache.building.fix_commands import remedy
 from chordcache.errors import NotFoundError
 from chordcache.index.index_files import read_index
 from chordcache.read.cache import Cache

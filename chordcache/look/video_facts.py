@@ -118,11 +118,6 @@ def rows_of_facts(facts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     if damage := facts["damage"]:
         kept = f"{damage['num_frames_kept']} of {damage['num_frames']} frames kept"
         yield "damage", _cut(f"{kept}; then {damage['message']}")
-    yield from _annotations(facts)
-    yield "show", facts["show"]
-
-
-def _annotations(facts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     for name in ("label", "caption"):
         if facts[name] is not None:
             yield name, _cut(facts[name])
@@ -131,6 +126,7 @@ def _annotations(facts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             yield name, _cut(text)
     for name, value in facts["extra"].items():
         yield f"extra {name}", _cut(value if isinstance(value, str) else json.dumps(value))
+    yield "show", facts["show"]
 
 
 def _cut(text: str) -> str:

@@ -20,7 +20,7 @@ from helpers.html_pages import Page
 from helpers.inline import HERE
 
 import chordcache as cc
-from chordcache.building.remedies import remedy
+from chordcache.building.fix_commands import remedy
 from chordcache.cli import cli
 from chordcache.config.config import config_from_json
 from chordcache.index.index_files import IndexWriter

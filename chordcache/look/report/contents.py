@@ -93,14 +93,6 @@ class Problems:
     def __len__(self) -> int:
         return len(self.failures) + len(self.damaged) + len(self.findings)
 
-    def add_quarantine(self, cache: Path) -> None:
-        """Take the failures in the quarantine of a cache."""
-        try:
-            for failure in quarantined(cache):
-                self.failures.add(failure)
-        except ChordcacheError as error:
-            self.notes.append(readable(str(error)))
-
     def add_entry(self, video: Video | None, record: VideoRecord | None) -> None:
         """Take the damage of a cached video, or the error of the record of another."""
         if video is not None and (damage := problem_of_video(video)) is not None:
@@ -115,7 +107,12 @@ class Problems:
         self.findings.add(Problem(_FINDING, key, "", key, "report", "damaged", message, repair_command(cache)))
 
     def check(self, cache: Path) -> None:
-        """Run ``verify --quick`` and take its findings."""
+        """Take the failures in the quarantine of a cache, and the findings of ``verify --quick``."""
+        try:
+            for failure in quarantined(cache):
+                self.failures.add(failure)
+        except ChordcacheError as error:
+            self.notes.append(readable(str(error)))
         try:
             damage = verify_quickly(cache).damage
         except ChordcacheError as error:
@@ -140,15 +137,10 @@ class Contents:
             problems.notes.append("The page has no pictures, because OpenCV is missing: pip install 'chordcache[cv]'")
         self.has_pictures = self._is_cache and has_opencv
         self._shared = Shared()
-        self._rows: list[str] = []
+        self.rows: list[str] = []
         """JSON of the row of each video that the page shows"""
         self._details: list[str] = []
         """JSON of its details"""
-
-    @property
-    def num_shown(self) -> int:
-        """Number of videos that have a tile."""
-        return len(self._rows)
 
     def fill(self, num_tiles: int, *, shown: bool) -> None:
         """Read all videos once, and make tiles of some. ``shown`` says whether a progress bar is."""
@@ -181,7 +173,7 @@ class Contents:
         problems: list[str] = details.get("problems", [])
         for message in problems:
             self._problems.add_unreadable(entry.key, message, self._path)
-        self._rows.append(for_script(row_of(entry, measures, problems, self._shared)))
+        self.rows.append(for_script(row_of(entry, measures, problems, self._shared)))
         self._details.append(for_script(details))
 
     def _blocks(self) -> Iterator[Markup]:
@@ -193,7 +185,8 @@ class Contents:
     def context(self) -> dict[str, Any]:
         """Return the values of the template."""
         self._histograms = self._measures.histograms()
-        problems = self._problems
+        problems, sample = self._problems, self._sample()
+        shown = f"It shows {len(self.rows):,} videos, {sample}; all figures are of all. More --videos show more."
         return {
             "title": readable(self._path.absolute().name, 120),
             "is_cache": self._is_cache,
@@ -217,9 +210,9 @@ class Contents:
             "settings": self._settings,
             "version": __version__,
             "made": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
-            "shown": self._shown(),
+            "shown": shown if sample else "",
             "data": Markup(for_script(self._data())),  # JSON that cannot end its element
-            "rows": Markup(",\n".join(self._rows)),
+            "rows": Markup(",\n".join(self.rows)),
             "blocks": self._blocks(),
         }
 
@@ -284,15 +277,9 @@ class Contents:
         }
 
     def _sample(self) -> str | None:
+        """Return words about the videos that have a tile, or None if all have one."""
         num_videos = self.totals.num_videos
-        return f"a sample of {num_videos:,}" if self.num_shown < num_videos else None
-
-    def _shown(self) -> str:
-        """Return a sentence on the number of videos that have a tile."""
-        sample = self._sample()
-        if sample is None:
-            return ""
-        return f"It shows {self.num_shown:,} videos, {sample}; all figures are of all. More --videos show more."
+        return f"a sample of {num_videos:,}" if len(self.rows) < num_videos else None
 
 
 def _settings(header: Mapping[str, Any]) -> Iterable[tuple[str, str]]:

@@ -6,6 +6,8 @@ import json
 from collections import Counter
 from typing import Any
 
+from chordcache.errors import printable
+
 _JOINERS = "\u200c\u200d"
 """Invisible characters that several scripts and emojis need"""
 
@@ -25,14 +27,7 @@ def readable(text: str, length: int = 1000) -> str:
     kept = text if len(text) <= length else text[:length] + "…"
     if kept.isprintable():
         return kept
-    return "".join(
-        c
-        if c.isprintable() or c in _JOINERS
-        else " "
-        if c.isspace()
-        else c.encode("unicode_escape", "surrogatepass").decode()
-        for c in kept
-    )
+    return "".join(c if c in _JOINERS else " " if c.isspace() else printable(c) for c in kept)
 
 
 def for_script(value: Any) -> str:

@@ -61,7 +61,9 @@ def picture_of(cache: Cache, video: Video) -> tuple[dict[str, Any], float]:
         times = np.arange(video.num_frames) * (video.duration_seconds / video.num_frames)
     numbers = _numbers_in_slots(times, video.duration_seconds, _NUM_CELLS)
     keyframes = attempt(lambda: times[video.keyframes[:_MAX_KEYFRAMES]].round(2).tolist())
-    frames = attempt(_frames_row, cache, video, numbers, size)
+    frames = attempt(
+        lambda: np.hstack([_fitted(frame, size) for frame in cache.read(video, "frames", indices=numbers)])
+    )
     flow, flow_px = attempt(_flow_row, cache, video, numbers, size) or (None, None)
     mel = attempt(_mel_row, cache, video, size[0] * len(numbers))
     motion, mean_motion_px = attempt(motion_of_frames, cache, video, times) or (None, math.nan)
@@ -94,11 +96,6 @@ def _numbers_in_slots(times: np.ndarray, duration: float, count: int) -> np.ndar
     """
     middles = (np.arange(count) + 0.5) / count * duration
     return np.clip(np.searchsorted(np.maximum.accumulate(times), middles, side="right") - 1, 0, len(times) - 1)
-
-
-def _frames_row(cache: Cache, video: Video, numbers: np.ndarray, size: tuple[int, int]) -> np.ndarray:
-    frames = cache.read(video, "frames", indices=numbers)
-    return np.hstack([_fitted(frame, size) for frame in frames])
 
 
 def _fitted(picture: np.ndarray, size: tuple[int, int]) -> np.ndarray:
