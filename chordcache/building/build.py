@@ -34,7 +34,7 @@ from chordcache.features.registry import check_gpu
 from chordcache.index.grouping import IndexRows
 from chordcache.index.index_files import Index
 from chordcache.index.scan import scanned
-from chordcache.records import RunSummary
+from chordcache.records import RunSummary, to_json
 from chordcache.storage import atomic, layout
 from chordcache.storage.artefacts.tiers import TIERS
 from chordcache.storage.lock import locked
@@ -138,11 +138,11 @@ def build(
                 "tiers": [*as_items(tiers or ())] or None,
                 "features": [*as_items(features or ())] or None,
                 "roots": dict(plan.roots),
+                "options": to_json(replace(options, max_failures=None if limit == float("inf") else int(limit))),
             }
-            of_parts = replace(options, max_failures=None if limit == float("inf") else int(limit))
             known = sum(failure.key in rows.keys for failure in Quarantine(folder, {})) if limit < float("inf") else 0
             shown = _progress("build", plan, rows, display_of(progress))
-            return build_on_cluster(plan_now, arguments, of_parts, cluster, shown, limit + known, wait)
+            return build_on_cluster(plan_now, arguments, cluster, shown, limit + known, wait)
 
     def run(plan: BuildPlan, options: BuildOptions) -> RunSummary:
         with recorded(plan.cache, "build", jobs=engine.jobs) as notes, IndexRows(plan.index) as rows:

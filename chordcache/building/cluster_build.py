@@ -14,7 +14,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from chordcache.building.build_options import BuildOptions
 from chordcache.building.build_plan import BuildPlan
 from chordcache.building.join_parts import finish
 from chordcache.building.parts import PartsPlan, plan_of_parts, read_plan, register
@@ -26,7 +25,7 @@ from chordcache.engine.on_node import Exit, NodeLost
 from chordcache.engine.run_progress import Progress
 from chordcache.engine.signals import uninterruptible
 from chordcache.errors import CacheWriteError, LockedError, TooManyFailuresError, WorkersDiedError
-from chordcache.records import RunSummary, to_json
+from chordcache.records import RunSummary
 from chordcache.storage import opener
 from chordcache.storage import part_folders as parts
 from chordcache.storage.lock import locked
@@ -63,7 +62,6 @@ _LOCKED, _DIED, _TOO_MANY = (error.exit_code for error in (LockedError, WorkersD
 def build_on_cluster(
     plan_now: Callable[[], BuildPlan],
     arguments: dict[str, Any],
-    options: BuildOptions,
     engine: Engine,
     progress: Progress,
     max_failures: float,
@@ -71,9 +69,9 @@ def build_on_cluster(
 ) -> RunSummary:
     """Build an index in parts on the nodes of a cluster, then finish the cache.
 
-    ``plan_now`` makes the plan of the whole cache. ``arguments`` and ``options`` are those of ``build`` for all parts,
-    as JSON data but for a ``Config``. All paths are on a disk that the nodes share. The run ends after ``max_failures``
-    of all parts. ``on_wait`` is that of ``locked``.
+    ``plan_now`` makes the plan of the whole cache. ``arguments`` are those of ``build`` for all parts, as JSON data but
+    for a ``Config``. All paths are on a disk that the nodes share. The run ends after ``max_failures`` of all parts.
+    ``on_wait`` is that of ``locked``.
     """
     started = time.monotonic()
     cluster, cache = connect(engine), Path(arguments["cache"])
@@ -94,7 +92,7 @@ def build_on_cluster(
                     continue
                 order = {"folder": str(folder), **arguments, "config": _shared(arguments["config"], folder)}
                 with progress:
-                    _Driver(cluster, run, order, options, shared, progress, max_failures).run()
+                    _Driver(cluster, run, order, shared, progress, max_failures).run()
                 summary = finish(cache, on_wait=lambda _: None).summary
                 if summary is None:
                     what = "has finished or removed parts of"
@@ -135,17 +133,10 @@ class _Driver:
     """One run over the parts that are missing: which node builds which part, and which node is not used any more."""
 
     def __init__(
-        self,
-        cluster: Cluster,
-        run: str,
-        order: dict[str, Any],
-        options: BuildOptions,
-        shared: PartsPlan,
-        progress: Progress,
-        max_failures: float,
+        self, cluster: Cluster, run: str, order: dict[str, Any], shared: PartsPlan, progress: Progress, limit: float
     ) -> None:
-        self._cluster, self._run, self._order, self._options = cluster, run, order, options
-        self._progress, self._max_failures = progress, max_failures
+        self._cluster, self._run, self._order = cluster, run, order
+        self._progress, self._max_failures = progress, limit
         self._folder, self._num_parts = Path(order["folder"]), shared.num_parts
         missing = (part for part in shared.parts() if not any(map(parts.is_done, parts.attempts(self._folder, part))))
         self._queue = deque(part.number for part in missing)
@@ -227,12 +218,12 @@ class _Driver:
         if number is None:
             return
         self._queue.remove(number)
-        options = replace(self._options, part=f"{number}/{self._num_parts}", wait=False)
+        options = {**self._order["options"], "part": f"{number}/{self._num_parts}", "wait": False}
         if number in self._doubtful:
-            options = replace(options, retry_quarantined=True)
+            options["retry_quarantined"] = True
         log = f"{number}.log"
         os.close(opener.open_file(self._folder, log, os.O_WRONLY | os.O_CREAT))  # raises for a link
-        facts = {"jobs": self._nodes[node], "options": to_json(options), "log_file": str(self._folder / log)}
+        facts = {"jobs": self._nodes[node], "options": options, "log_file": str(self._folder / log)}
         order = json.dumps({**self._order, **facts})
         with uninterruptible():
             self._running[self._cluster.start(node, _MODULE, order, self._run)] = node, number

@@ -84,12 +84,7 @@ def earlier_header(folder: Path) -> Header | None:
         raise _unusable(folder, error) from None
     if PARTS in names and holds_plans(folder):  # another part may just begin
         names.discard(PARTS)
-    if (
-        not names
-        or "chordcache.json" in names
-        or layout.PACKS in names
-        or next(layout.iter_keys(folder), None) is not None
-    ):
+    if not names or names & {"chordcache.json", layout.PACKS} or next(layout.iter_keys(folder), None) is not None:
         return None
     if names == {"index.jsonl"}:  # a build was killed after it wrote the index
         cached_index(folder)

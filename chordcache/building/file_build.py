@@ -47,22 +47,18 @@ def build_file(tasks: Sequence[BuildTask]) -> list[Sidecar | Failure]:
     Returns the outcome of each task. The failure of one item does not end the others. Raises ``CacheWriteError`` if the
     disk of the cache fails, and ``UnreadableError`` if a folder or a file of the cache is a link.
     """
-    with writing_to(tasks[0].cache):  # libav reads the sources, so errors are those of the cache's disk
-        outcomes = _built(tasks)
-    return [outcomes[task.key] for task in tasks]
-
-
-def _built(tasks: Sequence[BuildTask]) -> Outcomes:
-    """Open the source, and build what is missing."""
     source: OpenSource | None = None
-    try:
-        with open_source(tasks[0].source_path, tasks[0].inside, settled=True) as source:
-            if tasks[0].hashing is not None:
-                progress.expect(source.state.identity.size)
-            digest = hash_source(source.place) if tasks[0].hashing is not None else None
-            return _built_from(source, digest, tasks)
-    except MediaError as error:
-        return {task.key: _failure_of(task, source.state if source else None, error) for task in tasks}
+    with writing_to(tasks[0].cache):  # libav reads the sources, so errors are those of the cache's disk
+        try:
+            with open_source(tasks[0].source_path, tasks[0].inside, settled=True) as source:
+                digest = None
+                if tasks[0].hashing is not None:
+                    progress.expect(source.state.identity.size)
+                    digest = hash_source(source.place)
+                outcomes = _built_from(source, digest, tasks)
+        except MediaError as error:
+            outcomes = {task.key: _failure_of(task, source.state if source else None, error) for task in tasks}
+    return [outcomes[task.key] for task in tasks]
 
 
 def _built_from(source: OpenSource, digest: str | None, tasks: Sequence[BuildTask]) -> Outcomes:

@@ -25,7 +25,6 @@ from chordcache.engine import terminal
 from chordcache.engine.signals import stop_signals
 from chordcache.errors import DamageError, NotFoundError, UsageError, printable
 from chordcache.index.column_types import merged_columns
-from chordcache.index.index_files import IndexWriter
 from chordcache.records import FeatureInfo, RunSummary
 from chordcache.storage import atomic, feature_files, layout, opener
 from chordcache.storage.cache_header import Header, read_header, write_header
@@ -183,13 +182,8 @@ class _Merge:
         levels = [index.level for index in self._indices]
         level = None if None in levels else min(map(str, levels), key=SCAN_LEVELS.index)
         seen: set[str] = set()
-        with IndexWriter(
-            path,
-            roots=self._header.roots,
-            level=level,
-            follow_symlinks=self._header.follow_symlinks,
-            columns=self._header.columns,
-        ) as writer:
+        changes = {"roots": self._header.roots, "level": level, "columns": self._header.columns}
+        with self._indices[0].writer(path, **changes) as writer:
             for folder, index in zip(self._folders, self._indices, strict=True):
                 with repairable(folder):
                     for record in index:

@@ -27,7 +27,7 @@ from chordcache.index.index_files import IndexWriter
 from chordcache.look.report import rows
 from chordcache.look.report.curves import curves_of_content
 from chordcache.look.report.inputs import Entry
-from chordcache.look.report.texts import for_script, readable
+from chordcache.look.report.rows import for_script, readable
 from chordcache.records import (
     AudioFacts,
     ContentFacts,

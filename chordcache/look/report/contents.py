@@ -22,8 +22,17 @@ from chordcache.errors import ChordcacheError, printable
 from chordcache.look.problems import Problem, problem_of_record, problem_of_video, quarantined
 from chordcache.look.report.curves import MOTION
 from chordcache.look.report.inputs import Entry, Input
-from chordcache.look.report.rows import FIELDS, ORDERS, MeasureTable, Shared, details_of, measures_of, row_of
-from chordcache.look.report.texts import for_script, readable
+from chordcache.look.report.rows import (
+    FIELDS,
+    ORDERS,
+    MeasureTable,
+    Shared,
+    details_of,
+    for_script,
+    measures_of,
+    readable,
+    row_of,
+)
 from chordcache.look.summary import Totals
 from chordcache.media.frame_numbers import evenly_spread
 from chordcache.read.video import Video
@@ -228,7 +237,7 @@ class Contents:
             ("videos", f"{totals.num_videos:,}"),
             length,
             ("frames", f"{totals.num_frames:,}"),
-            ("on disk", human_bytes(totals.num_bytes)),
+            ("on disk", human_bytes(totals.bytes.total())),
             ("failures", f"{len(self._problems.failures):,}"),
         ]
         return [*cards, *([("damaged sources", f"{totals.num_damaged:,}")] if totals.num_damaged else [])]

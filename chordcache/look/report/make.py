@@ -18,7 +18,7 @@ from chordcache.engine.signals import stop_signals
 from chordcache.errors import UsageError, printable
 from chordcache.look.report.contents import Contents, Problems
 from chordcache.look.report.inputs import Input
-from chordcache.look.report.texts import readable
+from chordcache.look.report.rows import readable
 from chordcache.records import to_json
 from chordcache.storage.atomic import new_file
 from chordcache.storage.cache_header import read_header
