@@ -6,7 +6,6 @@ bytes of the source, and ``has_same_frames`` the decoded frames.
 
 from __future__ import annotations
 
-import errno
 import os
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -30,7 +29,6 @@ from chordcache.records import ContentFacts, FeatureInfo, Identity, VideoRecord
 from chordcache.storage import feature_files, layout
 from chordcache.storage.artefacts.tiers import TIERS
 from chordcache.storage.quarantine import Failure, Quarantine
-from chordcache.storage.readable import unreadable
 from chordcache.storage.sidecar import Sidecar
 from chordcache.storage.sidecars import Sidecars
 
@@ -196,7 +194,7 @@ def has_same_frames(cache: Path, previous: Sidecar, kept: Iterable[FeatureInfo],
 
 def _is_current(plan: BuildPlan, artefact: ArtefactTask, sidecar: Sidecar, item: Any, rebuild: Container[str]) -> bool:
     infos = [info for info in sidecar.features if _is_in(info, artefact)]
-    present = {info.feature for info in infos if _is_there(plan.cache, info, rebuild)}
+    present = {info.feature for info in infos if info.file not in rebuild and feature_files.is_there(plan.cache, info)}
     are_sound = all(not is_stale(info, plan.fingerprints) and fits(info, item) for info in infos)
     return present.issuperset(artefact.names) and are_sound
 
@@ -209,7 +207,10 @@ def _taken_back(
     fitting = [
         info
         for info in infos
-        if not is_stale(info, plan.fingerprints) and fits(info, item) and _is_there(plan.cache, info, rebuild)
+        if not is_stale(info, plan.fingerprints)
+        and fits(info, item)
+        and info.file not in rebuild
+        and feature_files.is_there(plan.cache, info)
     ]
     for file in dict.fromkeys(info.file for info in fitting):
         usable = {info.feature: info for info in fitting if info.file in (file, None)}
@@ -221,17 +222,6 @@ def _taken_back(
 
 def _is_in(info: FeatureInfo, artefact: ArtefactTask) -> bool:
     return info.tier == artefact.tier and (TIERS[info.tier].one_file or info.feature in artefact.names)
-
-
-def _is_there(cache: Path, info: FeatureInfo, rebuild: Container[str]) -> bool:
-    if info.file is None:
-        return True
-    try:
-        return info.file not in rebuild and feature_files.size_of(cache, info) == info.num_bytes
-    except OSError as error:
-        if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
-            return False
-        raise unreadable(cache / info.file, error) from None
 
 
 def planned_files(

@@ -270,7 +270,10 @@ def _measure(numbered: tuple[int, list[BuildTask]]) -> Measured:
     sizes = []
     for task, outcome in zip(pieces, outcomes, strict=True):
         if isinstance(outcome, Sidecar):
-            by_name = {size_name(artefact): _size(outcome, artefact) for artefact in task.artefacts}
+            by_name = {}
+            for artefact in task.artefacts:
+                infos = [info for name in artefact.names if (info := outcome.feature(name, artefact.tier))]
+                by_name[size_name(artefact)] = sum({info.file: info.num_bytes for info in infos}.values())
             num_bytes.update(by_name)
             sizes.append(sum(by_name.values()))
     error = 0.0
@@ -295,11 +298,6 @@ def _built(tasks: Sequence[BuildTask]) -> tuple[list[Sidecar | Failure], float]:
         if info.file is not None:
             opener.remove(tasks[0].cache, info.file)
     return outcomes, cpu_seconds
-
-
-def _size(sidecar: Sidecar, artefact: ArtefactTask) -> int:
-    infos = [info for name in artefact.names if (info := sidecar.feature(name, artefact.tier))]
-    return sum({info.file: info.num_bytes for info in infos if info.file is not None}.values())
 
 
 # Pieces of long files

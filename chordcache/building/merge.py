@@ -215,7 +215,9 @@ class _Merge:
                 for key, owner in self._owners.items():
                     atomic.check_space(output)
                     earlier = written.read_or_none(key)
-                    is_new = earlier is None or not all(_is_there(output, info) for info in earlier.features)
+                    is_new = earlier is None or not all(
+                        feature_files.is_there(output, info) for info in earlier.features
+                    )
                     if is_new:
                         copy_video(owner, output, self._packed_sidecar(key, owner), _copy_checked)
                         num_frames += self._sidecar(key).num_frames
@@ -289,13 +291,6 @@ def _joined_roots(headers: Mapping[Path, Header]) -> dict[str, str]:
                     "folders, scan one of them with another NAME=PATH and build it again."
                 )
     return {label: path for label, (path, _) in joined.items()}
-
-
-def _is_there(cache: Path, info: FeatureInfo) -> bool:
-    try:
-        return info.file is None or feature_files.size_of(cache, info) == info.num_bytes
-    except FileNotFoundError:
-        return False
 
 
 def _copy_checked(cache: Path, info: FeatureInfo, partial: Path) -> None:

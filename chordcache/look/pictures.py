@@ -319,5 +319,4 @@ def draw_lines(picture: np.ndarray, points: np.ndarray, pairs: tuple[tuple[int, 
 
 def resized_to(picture: np.ndarray, width: int, height: int) -> np.ndarray:
     """Scale a picture by area [shape=(height, width, 3), dtype=uint8]."""
-    scaled: np.ndarray = cv2.resize(picture, (width, height), interpolation=cv2.INTER_AREA)
-    return scaled
+    return np.asarray(cv2.resize(picture, (width, height), interpolation=cv2.INTER_AREA))

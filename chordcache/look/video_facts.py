@@ -84,13 +84,8 @@ def describe_video(video: Video) -> dict[str, Any]:
         "caption": video.caption,
         "captions": list(video.captions),
         "extra": dict(video.extra),
-        "show": show_command(video),
+        "show": f"chordcache show {shlex.quote(printable(video.cache_path))} {video.key}",
     }
-
-
-def show_command(video: Video) -> str:
-    """Return the command that draws a video."""
-    return f"chordcache show {shlex.quote(printable(video.cache_path))} {video.key}"
 
 
 def rows_of_facts(facts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -100,7 +95,9 @@ def rows_of_facts(facts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield "source file", f"{human_bytes(facts['source_bytes'])}, modified {facts['source_modified']}"
     if facts["segment"]:
         yield "segment", json.dumps(facts["segment"])
-    yield "frames", f"{facts['frames']}, {_keyframes_text(facts['keyframes'])}"
+    keyframes = facts["keyframes"]
+    known = "keyframes unknown" if keyframes is None else f"{keyframes} keyframe{'s' * (keyframes != 1)}"
+    yield "frames", f"{facts['frames']}, {known}"
     shown = f"{facts['display_width']} x {facts['display_height']}"
     yield "size", f"{facts['width']} x {facts['height']}, shown as {shown}"
     if facts["bucket"]:
@@ -131,10 +128,6 @@ def rows_of_facts(facts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 def _cut(text: str) -> str:
     return shortened(text, _MAX_LETTERS)
-
-
-def _keyframes_text(number: int | None) -> str:
-    return "keyframes unknown" if number is None else f"{number} keyframe{'s' * (number != 1)}"
 
 
 def _feature_text(feature: Mapping[str, Any]) -> str:

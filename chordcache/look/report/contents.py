@@ -71,11 +71,6 @@ class ProblemList:
     def __len__(self) -> int:
         return self.by_cause.total()
 
-    @property
-    def num_hidden(self) -> int:
-        """Number of problems that are counted but not shown."""
-        return len(self) - len(self.shown)
-
     def add(self, problem: Problem) -> None:
         """Count a problem, and keep it if there is room, with texts that can be shown."""
         lengths = {"path": 400, "stage": 60, "cause": 60, "message": 600, "remedy": 400, "key": 80}

@@ -31,8 +31,7 @@ _MISSING = 255
 def level_dbfs(energy: np.ndarray) -> np.ndarray:
     """Return the level of root mean squares [0 to 1] in dB of full scale, at least ``SILENCE_DBFS``."""
     floor = 10 ** (SILENCE_DBFS / 20)
-    levels: np.ndarray = 20 * np.log10(np.clip(energy, floor, 1))
-    return levels
+    return np.asarray(20 * np.log10(np.clip(energy, floor, 1)))
 
 
 def curves_of_content(content: ContentFacts) -> list[Any]:

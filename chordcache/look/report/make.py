@@ -107,11 +107,6 @@ def report(
     )
 
 
-def _asset(name: str) -> Markup:
-    """Return a file of the package. It is our own code, and goes into the page as it is."""
-    return Markup((_FOLDER / name).read_text(encoding="utf-8"))
-
-
 def _policy(scripts: Sequence[str], styles: Sequence[str]) -> str:
     """Return the content security policy of a page: its own scripts and styles, and pictures from nowhere else."""
 
@@ -130,12 +125,10 @@ def pieces_of_page(context: Mapping[str, Any]) -> Iterator[str]:
 
     Iterators in the context are read as they are needed.
     """
-    assets = {
-        "uplot_css": _asset("uplot/uPlot.min.css"),
-        "page_css": _asset("page.css"),
-        "uplot_js": _asset("uplot/uPlot.iife.min.js"),
-        "page_js": _asset("page.js"),
-    }
+    # Files of the package are our own code, and go into the page as they are
+    names = {"uplot_css": "uplot/uPlot.min.css", "page_css": "page.css", "page_js": "page.js"}
+    names["uplot_js"] = "uplot/uPlot.iife.min.js"
+    assets = {name: Markup((_FOLDER / file).read_text(encoding="utf-8")) for name, file in names.items()}
     scripts, styles = [assets["uplot_js"], assets["page_js"]], [assets["uplot_css"], assets["page_css"]]
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     template = environment.from_string((_FOLDER / "page.html.j2").read_text(encoding="utf-8"))

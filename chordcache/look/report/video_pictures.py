@@ -65,7 +65,9 @@ def picture_of(cache: Cache, video: Video) -> tuple[dict[str, Any], float]:
         lambda: np.hstack([_fitted(frame, size) for frame in cache.read(video, "frames", indices=numbers)])
     )
     flow, flow_px = attempt(_flow_row, cache, video, numbers, size) or (None, None)
-    mel = attempt(_mel_row, cache, video, size[0] * len(numbers))
+    width = size[0] * len(numbers)
+    rows = attempt(mel_rows, cache, video, 0, video.num_frames, width)
+    mel = mel_colors(rows, width, _MEL_PX) if rows is not None and len(rows) else None
     motion, mean_motion_px = attempt(motion_of_frames, cache, video, times) or (None, math.nan)
     facts: dict[str, Any] = {
         "times": times[numbers].round(3).tolist(),
@@ -129,17 +131,11 @@ def _flow_row(
     return np.hstack([flow_colors(field, flow_px) for field in small]), flow_px
 
 
-def _mel_row(cache: Cache, video: Video, width: int) -> np.ndarray | None:
-    rows = mel_rows(cache, video, 0, video.num_frames, width)
-    return mel_colors(rows, width, _MEL_PX) if len(rows) else None
-
-
 def _pose(cache: Cache, video: Video, numbers: np.ndarray) -> list[list[int] | None]:
-    shown: list[list[int] | None] = []
-    for landmarks in cache.read(video, "pose", indices=numbers):
-        places = visible_landmarks(landmarks, video.width, video.height)
-        if np.isnan(places).all():
-            shown.append(None)
-            continue
-        shown.append(np.nan_to_num(places * 1000, nan=-1).round().astype(int).ravel().tolist())
+    """Return the landmarks of the cells, see ``picture_of``, or nothing if none is visible."""
+    places = [visible_landmarks(rows, video.width, video.height) for rows in cache.read(video, "pose", indices=numbers)]
+    shown = [
+        None if np.isnan(xy).all() else np.nan_to_num(xy * 1000, nan=-1).round().astype(int).ravel().tolist()
+        for xy in places
+    ]
     return shown if any(shown) else []
