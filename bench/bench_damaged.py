@@ -84,10 +84,10 @@ def of_decord(path: str) -> Iterator[str]:
 
 def of_chordcache(path: str, on_damage: str) -> Iterator[str]:
     """Yield the frames that a build caches."""
-    from chordcache.building.trim import damage_after
     from chordcache.errors import MediaError
     from chordcache.media.decoding import decode_frames
     from chordcache.media.demux import open_media
+    from chordcache.media.first_damage import damage_after
 
     damage = None
     for _ in range(2):

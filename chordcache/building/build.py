@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import time
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import replace
@@ -11,23 +12,15 @@ from pathlib import Path
 
 from chordcache.arguments import as_items
 from chordcache.building.build_options import BuildOptions
-from chordcache.building.build_plan import (
-    BuildPlan,
-    make_plan,
-    plan_as_before,
-    write_plan,
-)
-from chordcache.building.build_task import BuildTask
+from chordcache.building.build_plan import BuildPlan, make_plan, plan_as_before, write_plan
+from chordcache.building.build_task import BuildTask, is_allowed, planned_files
 from chordcache.building.cluster_build import build_on_cluster
 from chordcache.building.existing_cache import check_counts, earlier_header, repairable, tool_versions
 from chordcache.building.file_build import build_file
 from chordcache.building.fix_commands import problems_command
-from chordcache.building.part_order import PartOrder
-from chordcache.building.part_scratch import build_in_scratch, checked_scratch
-from chordcache.building.parts import part_plan, plan_of_parts, register
-from chordcache.building.prune import drop, drop_features, drop_if_not_allowed, keys_to_prune, videos_with
-from chordcache.building.stale import stale_features, unused_bytes
-from chordcache.building.tasks import planned_files
+from chordcache.building.parts import build_in_scratch, checked_scratch, part_plan, plan_of_parts, register
+from chordcache.building.prune import drop, drop_features, keys_to_prune, videos_with
+from chordcache.building.stale import stale_features
 from chordcache.config.config import Config
 from chordcache.engine import pool, terminal
 from chordcache.engine.choice import Engine, engine_of
@@ -41,7 +34,7 @@ from chordcache.features.registry import check_gpu
 from chordcache.index.grouping import IndexRows
 from chordcache.index.index_files import Index
 from chordcache.index.scan import scanned
-from chordcache.records import RunSummary
+from chordcache.records import RunSummary, to_json
 from chordcache.storage import atomic, layout
 from chordcache.storage.artefacts.tiers import TIERS
 from chordcache.storage.lock import locked
@@ -122,64 +115,54 @@ def build(
         options = replace(options, part="1/1")  # what a part refuses, and a driver too
     else:
         checked_scratch(options.scratch, has_parts=options.part is not None)
-    index = scanned(
-        index,
-        jobs=engine,
-        follow_symlinks=options.follow_symlinks,
-        limits=options.limits,
-        progress=progress,
-    )
+    links = options.follow_symlinks
+    index = scanned(index, jobs=engine, follow_symlinks=links, limits=options.limits, progress=progress)
 
-    def plan_of(path: str | Path | Index) -> BuildPlan:
-        plan = make_plan(folder, path, config, tiers, features, roots=roots, options=options)
+    def plan_now() -> BuildPlan:
+        plan = make_plan(folder, index, config, tiers, features, roots=roots, options=options)
         for spec in () if cluster else plan.network_specs:  # each node of a cluster is checked
             check_gpu(spec)
         return plan
 
     say = functools.partial(terminal.say, shown=display_of(progress).messages)
-    plan = plan_of(index)  # reports wrong arguments before any wait
+    plan = plan_now()  # reports wrong arguments before any wait
     for note in plan.index.notes:
         say(note)
     wait = say if options.wait else None
     if cluster is not None:
         with stop_signals(), IndexRows(plan.index) as rows:
             limit = options.limit(len(rows.keys))
-            order = PartOrder(
-                "", str(folder), str(config) if isinstance(config, Path) else config,
-                [*as_items(tiers or ())] or None, [*as_items(features or ())] or None,
-                dict(plan.roots), 1, replace(options, max_failures=None if limit == float("inf") else int(limit)), "",
-            )  # fmt: skip
+            arguments = {
+                "cache": str(folder),
+                "config": str(config) if isinstance(config, Path) else config,
+                "tiers": [*as_items(tiers or ())] or None,
+                "features": [*as_items(features or ())] or None,
+                "roots": dict(plan.roots),
+                "options": to_json(replace(options, max_failures=None if limit == float("inf") else int(limit))),
+            }
             known = sum(failure.key in rows.keys for failure in Quarantine(folder, {})) if limit < float("inf") else 0
             shown = _progress("build", plan, rows, display_of(progress))
-            return build_on_cluster(lambda: plan_of(index), order, cluster, shown, limit + known, wait)
-    if options.part is not None:
-        part = Part.parse(options.part)
-        with stop_signals():
-            with locked(folder, wait, begins_part=True):
-                plan = plan_of(index)
-                parts_folder = register(plan, plan_of_parts(plan, part.num_parts))
-            with part_plan(plan, parts_folder, part, wait) as plan:
-                return _build_part(plan, options, engine, display_of(progress))
-    with (
-        stop_signals(),
-        locked(folder, wait) as has_waited,
-        recorded(folder, "build", jobs=engine.jobs) as notes,
-    ):
-        if has_waited or earlier_header(folder) != plan.earlier:  # cache or index may have changed meanwhile
-            plan = plan_of(index)
-        adopt_last_scan(folder, plan.index.path)
-        with IndexRows(plan.index) as rows:
+            return build_on_cluster(plan_now, arguments, cluster, shown, limit + known, wait)
+
+    def run(plan: BuildPlan, options: BuildOptions) -> RunSummary:
+        with recorded(plan.cache, "build", jobs=engine.jobs) as notes, IndexRows(plan.index) as rows:
             for feature in stale_features(plan, rows.keys):
                 say(str(feature))
             return _Build(plan, rows, options).run(engine, _progress("build", plan, rows, display_of(progress)), notes)
 
-
-def _build_part(plan: BuildPlan, options: BuildOptions, engine: Engine, display: Display) -> RunSummary:
-    def run(plan: BuildPlan, options: BuildOptions) -> RunSummary:
-        with recorded(plan.cache, "build", jobs=engine.jobs) as notes, IndexRows(plan.index) as rows:
-            return _Build(plan, rows, options).run(engine, _progress("build", plan, rows, display), notes)
-
-    return run(plan, options) if options.scratch is None else build_in_scratch(plan, options, run)
+    with stop_signals():
+        if options.part is None:
+            with locked(folder, wait) as has_waited:
+                if has_waited or earlier_header(folder) != plan.earlier:  # cache or index may have changed meanwhile
+                    plan = plan_now()
+                adopt_last_scan(folder, plan.index.path)
+                return run(plan, options)
+        part = Part.parse(options.part)
+        with locked(folder, wait, begins_part=True):
+            plan = plan_now()
+            parts_folder = register(plan, plan_of_parts(plan, part.num_parts))
+        with part_plan(plan, parts_folder, part, wait) as plan:
+            return run(plan, options) if options.scratch is None else build_in_scratch(plan, options, run)
 
 
 def build_as_before(
@@ -219,26 +202,19 @@ class _Build:
     """One run of a plan, under the cache's lock."""
 
     def __init__(self, plan: BuildPlan, rows: IndexRows, options: BuildOptions) -> None:
-        self._rows = rows
-        keys = rows.keys
-        self._cache = plan.cache
-        self._options = options
-        self._num_inputs = len(keys)
-        self._max_failures = options.limit(self._num_inputs)
-        self._limits = options.limits
-        self._keys = keys
+        self._rows, self._cache, self._options = rows, plan.cache, options
+        self._max_failures = options.limit(len(rows.keys))
         self._sidecars = Sidecars(plan.cache)
-        self._pruned = keys_to_prune(self._sidecars, keys, options)
+        self._pruned = keys_to_prune(self._sidecars, rows.keys, options)
         if videos_with(self._sidecars, options):
             drop_features(self._sidecars, options.drop)
         with repairable(plan.cache):
             self._quarantine = Quarantine(plan.cache, tool_versions(), plan.on_damage)
-        self._plan = write_plan(plan, keys, prune=options.prune)
-        self._num_done = self._num_up_to_date = self._num_failed = self._num_frames = 0
-        self._num_frames_skipped = self._num_damaged = self._num_frames_missing = 0
-        self._num_new_failures = 0
+        self._plan = write_plan(plan, rows.keys, prune=options.prune)
+        self._counts = Counter[str]()
+        """Counts of the run by the names of ``RunSummary``"""
+        self._num_new_failures = self._num_bytes = 0
         self._video_seconds = 0.0
-        self._num_bytes = self._num_unused_bytes = 0
         self._progress = Progress("build", display_of(False))
 
     def run(self, engine: Engine, progress: Progress, notes: RunNotes) -> RunSummary:
@@ -246,12 +222,21 @@ class _Build:
         started = time.monotonic()
         try:
             self._work(engine, progress)
-            check_counts(self._summary(0.0))
+            check_counts(self._summary(started))
         finally:
-            summary = self._summary(time.monotonic() - started)
+            summary = self._summary(started)
             notes.take(summary)
             notes.video_seconds, notes.num_bytes = self._video_seconds, self._num_bytes
         return summary
+
+    def _summary(self, started: float) -> RunSummary:
+        counts = {name: self._counts[name] for name in ("num_done", "num_up_to_date", "num_failed")} | self._counts
+        return RunSummary(
+            num_inputs=len(self._rows.keys),
+            num_pruned=len(self._pruned),
+            elapsed_seconds=time.monotonic() - started,
+            **counts,
+        )
 
     def _work(self, engine: Engine, progress: Progress) -> None:
         self._progress = progress
@@ -260,7 +245,7 @@ class _Build:
                 build_file,
                 self._tasks(),
                 jobs=engine,
-                limits=self._limits,
+                limits=self._options.limits,
                 retry=self._once_more,
                 needs=Needs(networks=tuple(spec.network for spec in self._plan.network_specs)),
             )
@@ -277,23 +262,8 @@ class _Build:
             raise
         drop(self._sidecars, self._pruned)
         if self._options.prune:
-            self._quarantine.keep_only(self._keys)
+            self._quarantine.keep_only(self._rows.keys)
         self._finish()
-
-    def _summary(self, elapsed_seconds: float) -> RunSummary:
-        return RunSummary(
-            num_inputs=self._num_inputs,
-            num_done=self._num_done,
-            num_up_to_date=self._num_up_to_date,
-            num_failed=self._num_failed,
-            num_frames=self._num_frames,
-            num_frames_skipped=self._num_frames_skipped,
-            num_pruned=len(self._pruned),
-            num_damaged=self._num_damaged,
-            num_frames_missing=self._num_frames_missing,
-            num_unused_bytes=self._num_unused_bytes,
-            elapsed_seconds=elapsed_seconds,
-        )
 
     def _finish(self) -> None:
         atomic.remove_partials(self._cache)
@@ -324,7 +294,7 @@ class _Build:
         sidecar = task.described
         if sidecar is not None and sidecar != task.previous:  # another label or caption, or a feature less
             atomic.publish_text(self._cache, layout.sidecar_file(task.key), sidecar.to_line() + "\n")
-        self._num_up_to_date += 1
+        self._counts["num_up_to_date"] += 1
         self._quarantine.discard(task.key, requested)
         self._progress.skip(task.item.known_seconds)
 
@@ -333,41 +303,34 @@ class _Build:
     ) -> tuple[BuildTask, ...] | None:
         """Return another attempt if the source's disk failed and attempts are left, else None."""
         has_failed = any(isinstance(outcome, Failure) and outcome.cause == "io" for outcome in outcomes)
-        if has_failed and tasks[0].attempt <= self._limits.retries:
+        if has_failed and tasks[0].attempt <= self._options.limits.retries:
             return tuple(replace(task, attempt=task.attempt + 1) for task in tasks)
         return None
 
     def _record_outcome(self, task: BuildTask, outcome: Sidecar | Failure | pool.Crash) -> None:
         if isinstance(outcome, pool.Crash):
-            outcome = Failure(
-                task.key, task.item.root, task.item.path, "decode", outcome.cause, outcome.message, task.item.identity,
-                attempts=task.attempt - 1 + outcome.attempts, fingerprints=task.fingerprints)  # fmt: skip
+            facts = {"attempts": task.attempt - 1 + outcome.attempts, "fingerprints": task.fingerprints}
+            outcome = task.failed("decode", outcome.cause, outcome.message, task.item.identity, **facts)
         if isinstance(outcome, Failure):
             self._fail(task, outcome)
             return
         self._quarantine.discard(task.key, task.fingerprints)
-        if task.previous is not None and task.previous.source_hash == outcome.source_hash and not task.artefacts:
-            self._num_up_to_date += 1  # only its hash was compared
-        else:
-            self._num_done += 1
-        self._num_frames += outcome.num_frames if task.artefacts else 0
-        self._num_frames_skipped += outcome.num_frames_skipped if task.artefacts else 0
-        self._video_seconds += outcome.duration_seconds if task.artefacts else 0.0
-        if task.previous is not None:
-            self._num_unused_bytes += unused_bytes(task.previous, outcome)
-        num_bytes = self._written_bytes(outcome, task)
+        previous, damage, is_decoded = task.previous, outcome.damage, bool(task.artefacts)
+        # Without a decode, another hash, label or name was written, or only the hash was compared
+        is_same = previous is not None and previous.source_hash == outcome.source_hash and not is_decoded
+        num_frames, num_bytes = outcome.num_frames if is_decoded else 0, outcome.num_bytes(without=task.kept)
+        self._counts.update(
+            num_up_to_date=int(is_same),
+            num_done=int(not is_same),
+            num_frames=num_frames,
+            num_frames_skipped=outcome.num_frames_skipped if is_decoded else 0,
+            num_unused_bytes=previous.num_bytes(without=outcome.features) if previous else 0,
+            num_damaged=int(damage is not None),
+            num_frames_missing=damage.num_missing if damage else 0,
+        )
+        self._video_seconds += outcome.duration_seconds if is_decoded else 0.0
         self._num_bytes += num_bytes
-        if outcome.damage is not None:
-            self._num_damaged += 1
-            self._num_frames_missing += outcome.damage.num_missing
-        num_frames = outcome.num_frames if task.artefacts else 0
         self._progress.done(_name(task), seconds=task.item.known_seconds, num_frames=num_frames, num_bytes=num_bytes)
-
-    def _written_bytes(self, sidecar: Sidecar, task: BuildTask) -> int:
-        """Return the size of the new files of a video."""
-        kept = {info.file for info in task.kept}
-        sizes = {info.file: info.num_bytes for info in sidecar.features if info.file and info.file not in kept}
-        return sum(sizes.values())
 
     def _fail(self, task: BuildTask, failure: Failure, *, is_work: bool = True) -> None:
         fails_again = self._quarantine.still_holds(task.key, failure.source, task.fingerprints)
@@ -375,8 +338,10 @@ class _Build:
             self._quarantine.add(failure)
             self._num_new_failures += 1
         if failure.source is not None:  # the cached data of a lost source stays
-            drop_if_not_allowed(self._sidecars, task.key, self._plan.on_damage)
-        self._num_failed += 1
+            sidecar = self._sidecars.read_or_none(task.key)
+            if sidecar is not None and not is_allowed(sidecar, self._plan.on_damage):
+                drop(self._sidecars, [task.key])
+        self._counts["num_failed"] += 1
         seconds = task.item.known_seconds
         self._progress.fail(_name(task), failure.cause, failure.message, seconds=seconds, is_work=is_work)
         if self._num_new_failures > self._max_failures:

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from chordcache.building.build_options import BuildOptions
-from chordcache.building.cached_names import with_cached_names
-from chordcache.building.existing_cache import earlier_header, repairable, tool_versions
+from chordcache.building.existing_cache import earlier_header, repairable, tool_versions, with_cached_names
 from chordcache.building.requested import Features, request_of
 from chordcache.choices import ON_DAMAGE
 from chordcache.config.config import Config, config_from_json, config_to_json
@@ -19,7 +18,7 @@ from chordcache.digests import digest_file
 from chordcache.errors import UsageError, printable
 from chordcache.features.registry import FeatureSpec, check_requirement, resolve
 from chordcache.index.column_types import merged_columns
-from chordcache.index.index_files import Index, IndexWriter, cached_index, no_videos, read_index
+from chordcache.index.index_files import Index, cached_index, no_videos, read_index
 from chordcache.storage import atomic, layout
 from chordcache.storage.artefacts.tiers import TIERS
 from chordcache.storage.cache_header import Header, read_header, write_header
@@ -57,10 +56,6 @@ class BuildPlan:
     """Tier to the features that this build and earlier ones requested"""
     specs: Mapping[str, FeatureSpec | None]
     """Specification of each of ``features``, or None if a package that it needs is not installed here"""
-    artefacts: tuple[ArtefactTask, ...] = ()
-    """Files of a video: the requested features that can be made here"""
-    all_artefacts: tuple[ArtefactTask, ...] = ()
-    """The same for all features, since nothing is kept of a video if another source is at its path now"""
     roots: Mapping[str, str] = field(default_factory=dict)
     """Root label to the folder of the sources"""
     moved: frozenset[str] = frozenset()
@@ -73,6 +68,16 @@ class BuildPlan:
     """One of ``ON_DAMAGE``"""
     parts_folder: Path | None = None
     """Folder of the parts' plan if it builds one of them; ``cache`` is then the part"""
+
+    @cached_property
+    def artefacts(self) -> tuple[ArtefactTask, ...]:
+        """Files of a video: the requested features that can be made here."""
+        return artefacts_of(self.requested, self.specs, self.config)
+
+    @cached_property
+    def all_artefacts(self) -> tuple[ArtefactTask, ...]:
+        """The same for all features, since nothing is kept of a video if another source is at its path now."""
+        return artefacts_of(self.features, self.specs, self.config)
 
     @cached_property
     def fingerprints(self) -> dict[str, str | None]:
@@ -98,23 +103,18 @@ def make_plan(
 ) -> BuildPlan:
     """Make the plan of ``build``, which has these parameters.
 
-    Raises
-    ------
-    UsageError, ConfigError, NotFoundError
-        If an argument is wrong, or the folder holds something other than a cache.
+    Raises ``UsageError``, ``ConfigError`` and ``NotFoundError`` if an argument is wrong, or the folder holds something
+    other than a cache.
     """
     earlier = earlier_header(cache)
-    request = request_of(config, tiers, features, earlier=earlier, drop=options.drop)
-    required = {name for names in request.requested.values() for name in names}
-    specs = resolve_features(request.features, request.config, required)
+    config, requested, with_earlier, on_damage = request_of(config, tiers, features, earlier=earlier, drop=options.drop)
+    specs = resolve_features(with_earlier, config, {name for names in requested.values() for name in names})
     if not isinstance(index, Index):
         index = read_index(index)
         if not len(index):
             raise no_videos(index)
     index = with_cached_names(cache, index, _absolute(roots))
-    plan = BuildPlan(
-        cache, index, earlier, request.config, request.requested, request.features, specs, on_damage=request.on_damage
-    )
+    plan = BuildPlan(cache, index, earlier, config, requested, with_earlier, specs, on_damage=on_damage)
     return _plan(plan, roots, options)
 
 
@@ -138,19 +138,14 @@ def plan_as_before(
 
 
 def _plan(plan: BuildPlan, roots: Mapping[str, str] | None, options: BuildOptions) -> BuildPlan:
-    """Complete a plan with its files, the folders of the sources, and the options that a cache remembers."""
-    moved = _absolute(roots)
-    before = plan.earlier
+    """Complete a plan with the folders of the sources, and the options that a cache remembers."""
+    moved, before = _absolute(roots), plan.earlier
     completed = replace(
         plan,
-        artefacts=artefacts_of(plan.requested, plan.specs, plan.config),
-        all_artefacts=artefacts_of(plan.features, plan.specs, plan.config),
         roots={**plan.index.roots, **moved},
         moved=frozenset(moved),
-        follow_symlinks=options.follow_symlinks
-        or plan.index.follow_symlinks
-        or bool(before and before.follow_symlinks),
-        source_hash=options.source_hash or bool(before and before.source_hash),
+        follow_symlinks=any(other and other.follow_symlinks for other in (options, plan.index, before)),
+        source_hash=any(other and other.source_hash for other in (options, before)),
         on_damage=options.on_damage or plan.on_damage,
     )
     if completed.config.picture.buckets is not None and completed.on_damage != ON_DAMAGE[0]:
@@ -187,10 +182,8 @@ def resolve_features(
 ) -> dict[str, FeatureSpec | None]:
     """Return each feature's specification, or None if it cannot be made here.
 
-    Raises
-    ------
-    UsageError, ConfigError
-        If a required feature needs a package that is not installed, or its extractor cannot be imported.
+    Raises ``UsageError`` or ``ConfigError`` if a required feature needs a package that is not installed, or its
+    extractor cannot be imported.
     """
     specs: dict[str, FeatureSpec | None] = {}
     for name in dict.fromkeys(name for names in features.values() for name in names):
@@ -211,25 +204,15 @@ def fingerprints_of(specs: Mapping[str, FeatureSpec | None]) -> dict[str, str | 
 
 
 def write_plan(plan: BuildPlan, keys: Container[str], *, prune: bool) -> BuildPlan:
-    """Write the index and the header of the cache, under its lock, before any video is built.
+    """Write the index and the header of the cache, under its lock, before any video is built. Return the plan.
 
     The index gets the records of the plan, whose keys are ``keys``. It keeps the earlier ones, unless ``prune`` is set,
     or the plan's index has all videos of their root and these are not among them. It stays as it is if the last build
-    wrote it from the same index. The header keeps the roots of earlier builds.
+    wrote it from the same index. The header keeps the roots of earlier builds. The plan takes over options
+    of an earlier index.
 
-    Returns
-    -------
-    BuildPlan
-        The plan with the options of an earlier index.
-
-    Raises
-    ------
-    UsageError
-        If a root has the label of another folder of the cache, or a column has another type there.
-    DamageError
-        If the existing index is damaged.
-    UnreadableError
-        If the sidecars cannot be listed.
+    Raises ``UsageError`` if a root has the label of another folder of the cache, or a column has another type there,
+    ``DamageError`` if the existing index is damaged, and ``UnreadableError`` if the sidecars cannot be listed.
     """
     cache, path, index = plan.cache, plan.cache / "index.jsonl", plan.index
     for _ in layout.iter_keys(cache):  # raises before anything is written if the sidecars cannot be listed
@@ -248,13 +231,8 @@ def write_plan(plan: BuildPlan, keys: Container[str], *, prune: bool) -> BuildPl
             and settings == (earlier.roots, earlier.level, earlier.follow_symlinks, earlier.columns)
         )
         if not is_written:
-            with IndexWriter(
-                folder / path.name,
-                roots=roots,
-                level=index.level,
-                follow_symlinks=plan.follow_symlinks,
-                columns=columns,
-            ) as writer:
+            changes = {"roots": roots, "follow_symlinks": plan.follow_symlinks, "columns": columns}
+            with index.writer(folder / path.name, **changes) as writer:
                 for record in () if prune or earlier is None else earlier:
                     is_named = layout.key_of(record) in keys
                     if not is_named and record.root not in index.whole_roots:

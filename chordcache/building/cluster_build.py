@@ -16,8 +16,8 @@ from typing import Any
 
 from chordcache.building.build_plan import BuildPlan
 from chordcache.building.join_parts import finish
-from chordcache.building.part_order import MODULE, PartOrder
 from chordcache.building.parts import PartsPlan, plan_of_parts, read_plan, register
+from chordcache.config.config import Config, config_to_json
 from chordcache.engine import terminal
 from chordcache.engine.choice import Engine
 from chordcache.engine.cluster import Cluster, connect
@@ -30,6 +30,9 @@ from chordcache.storage import opener
 from chordcache.storage import part_folders as parts
 from chordcache.storage.lock import locked
 from chordcache.storage.part import Part
+
+_MODULE = "chordcache.building.part_process"
+"""Module that takes an order"""
 
 _PARTS_OF_NODE = 16
 """Number of parts for each node: with fewer, the nodes wait longer for the last one at the end"""
@@ -58,7 +61,7 @@ _LOCKED, _DIED, _TOO_MANY = (error.exit_code for error in (LockedError, WorkersD
 
 def build_on_cluster(
     plan_now: Callable[[], BuildPlan],
-    order: PartOrder,
+    arguments: dict[str, Any],
     engine: Engine,
     progress: Progress,
     max_failures: float,
@@ -66,45 +69,34 @@ def build_on_cluster(
 ) -> RunSummary:
     """Build an index in parts on the nodes of a cluster, then finish the cache.
 
-    Parameters
-    ----------
-    plan_now : callable
-        Function that makes the plan of the whole cache.
-    order : PartOrder
-        The order for all parts, without the folder and the number of a part.
-    engine : Engine
-        The cluster.
-    progress : Progress
-        The progress to show.
-    max_failures : float
-        Number of failures of all parts after which the run ends.
-    on_wait : callable or None
-        As in ``locked``.
+    ``plan_now`` makes the plan of the whole cache. ``arguments`` are those of ``build`` for all parts, as JSON data but
+    for a ``Config``. All paths are on a disk that the nodes share. The run ends after ``max_failures`` of all parts.
+    ``on_wait`` is that of ``locked``.
     """
     started = time.monotonic()
-    cluster = connect(engine)
+    cluster, cache = connect(engine), Path(arguments["cache"])
     run = uuid.uuid4().hex
     summary = None
     try:
         while summary is None:
-            with locked(Path(order.cache), on_wait, begins_part=True):
+            with locked(cache, on_wait, begins_part=True):
                 shared, folder = _registered(plan_now(), engine, cluster)
             # Only one driver works at a time. It holds no lock of the cache while it waits: the other one finishes it
             with locked(folder, on_wait) as has_waited:
                 if has_waited or not opener.exists(folder, parts.PLAN_FILE):
                     continue
                 if folder.name != shared.name:
-                    with locked(Path(order.cache), on_wait, begins_part=True):
+                    with locked(cache, on_wait, begins_part=True):
                         opener.remove(folder, parts.PLAN_FILE)  # ends the parts that still run
                         shutil.rmtree(folder, ignore_errors=True)
                     continue
-                order = replace(order, folder=str(folder), config=_shared(order.config, folder))
+                order = {"folder": str(folder), **arguments, "config": _shared(arguments["config"], folder)}
                 with progress:
                     _Driver(cluster, run, order, shared, progress, max_failures).run()
-                summary = finish(order.cache, on_wait=lambda _: None).summary
+                summary = finish(cache, on_wait=lambda _: None).summary
                 if summary is None:
                     what = "has finished or removed parts of"
-                    raise LockedError(f"another process {what} '{order.cache}'; run the same command again")
+                    raise LockedError(f"another process {what} '{cache}'; run the same command again")
     finally:
         with uninterruptible():
             cluster.close(run)
@@ -128,7 +120,9 @@ def _registered(plan: BuildPlan, engine: Engine, cluster: Cluster) -> tuple[Part
 
 
 def _shared(config: Any, folder: Path) -> Any:
-    """Return a config that the nodes can read: a file is copied to the disk of the cache."""
+    """Return a config that the nodes can read, as JSON data. A file is copied to the disk of the cache."""
+    if isinstance(config, Config):
+        return {"config": config_to_json(config)}
     if not isinstance(config, str) or not os.path.isfile(config):
         return config
     opener.remove(folder, "config.yaml")  # a link in its place would be followed
@@ -139,18 +133,21 @@ class _Driver:
     """One run over the parts that are missing: which node builds which part, and which node is not used any more."""
 
     def __init__(
-        self, cluster: Cluster, run: str, order: PartOrder, shared: PartsPlan, progress: Progress, max_failures: float
+        self, cluster: Cluster, run: str, order: dict[str, Any], shared: PartsPlan, progress: Progress, limit: float
     ) -> None:
-        self._cluster, self._run, self._order, self._progress = cluster, run, order, progress
-        self._max_failures = max_failures
-        self._folder, self._num_parts = Path(order.folder), shared.num_parts
-        self._queue = deque(part.number for part in shared.parts() if not self._is_done(part))
+        self._cluster, self._run, self._order = cluster, run, order
+        self._progress, self._max_failures = progress, limit
+        self._folder, self._num_parts = Path(order["folder"]), shared.num_parts
+        missing = (part for part in shared.parts() if not any(map(parts.is_done, parts.attempts(self._folder, part))))
+        self._queue = deque(part.number for part in missing)
         self._running: dict[Any, tuple[str, int]] = {}
         """Node and part of each handle"""
         self._seen: defaultdict[int, set[str]] = defaultdict(set)
         """Nodes that have built a part, or could not"""
         self._doubtful: dict[int, str] = {}
         """Parts of which another node looks at the failures, with the first node"""
+        self._fruitless: set[int] = set()
+        """Doubtful parts of which the first node built nothing. If it built any, one bad file is not its fault"""
         self._proven: set[str] = set()
         """Nodes that have built a video"""
         self._nodes: dict[str, int] = {}
@@ -164,9 +161,6 @@ class _Driver:
         self._numbers: dict[int, dict[str, Any]] = {}
         """Progress of each part"""
         self._had_nodes_at = time.monotonic()
-
-    def _is_done(self, part: Part) -> bool:
-        return any(map(parts.is_done, parts.attempts(self._folder, part)))
 
     def run(self) -> None:
         """Return when all parts are complete."""
@@ -224,14 +218,15 @@ class _Driver:
         if number is None:
             return
         self._queue.remove(number)
-        options = replace(self._order.options, part=f"{number}/{self._num_parts}", wait=False)
+        options = {**self._order["options"], "part": f"{number}/{self._num_parts}", "wait": False}
         if number in self._doubtful:
-            options = replace(options, retry_quarantined=True)
+            options["retry_quarantined"] = True
         log = f"{number}.log"
         os.close(opener.open_file(self._folder, log, os.O_WRONLY | os.O_CREAT))  # raises for a link
-        order = replace(self._order, jobs=self._nodes[node], options=options, log_file=str(self._folder / log))
+        facts = {"jobs": self._nodes[node], "options": options, "log_file": str(self._folder / log)}
+        order = json.dumps({**self._order, **facts})
         with uninterruptible():
-            self._running[self._cluster.start(node, MODULE, order.to_line(), self._run)] = node, number
+            self._running[self._cluster.start(node, _MODULE, order, self._run)] = node, number
 
     def _may_look(self, node: str, number: int) -> bool:
         """Return whether a node may begin a part. Failures are looked at by a node that has built a video.
@@ -266,17 +261,14 @@ class _Driver:
             self._proven.add(node)
         self._seen[number].add(node)
         if first is not None:
-            if counts["num_done"] and not self._has_built(first, number):
+            if counts["num_done"] and number in self._fruitless:
                 self._put_aside(first, f"what failed there was built on {node}")
         elif _DOUBTFUL.intersection(found["causes"]) and set(self._fit()) - self._seen[number]:
             self._doubtful[number] = node
-            self._numbers[number] = {"counts": counts}
+            if not counts["num_done"] + counts["num_up_to_date"]:
+                self._fruitless.add(number)
+            self._numbers.pop(number, None)
             self._queue.appendleft(number)
-
-    def _has_built(self, node: str, number: int) -> bool:
-        """Return whether the first look of a part built anything: then one bad file does not speak against the node."""
-        counts = self._numbers.get(number, {}).get("counts", {})
-        return bool(counts.get("num_done", 0) + counts.get("num_up_to_date", 0))
 
     def _failed(self, node: str, number: int, result: Exit) -> None:
         message = (result.errors.strip().splitlines() or [f"exit code {result.code}"])[-1]
@@ -304,8 +296,7 @@ class _Driver:
                 with opener.open_binary(self._folder, f"{number}.log") as log:
                     log.seek(max(0, os.fstat(log.fileno()).st_size - 4000))
                     lines = [json.loads(line) for line in log.read().splitlines()[1:]]
-                numbers = [line for line in lines if "num_videos" in line][-1]
-                self._numbers.setdefault(number, {}).update(numbers)
+                self._numbers[number] = [line for line in lines if "num_videos" in line][-1]
         names = ("num_videos", "video_seconds", "num_failed", "num_frames", "num_bytes")
         sums = {name: sum(numbers.get(name, 0) for numbers in self._numbers.values()) for name in names}
         self._progress.show(sums)

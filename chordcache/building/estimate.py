@@ -5,20 +5,22 @@ from __future__ import annotations
 import math
 from array import array
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
 
-from chordcache.building.build_plan import BuildPlan
+from chordcache.building.build_plan import ArtefactTask, BuildPlan
 from chordcache.building.build_task import BuildTask
-from chordcache.building.sample_build import SIDECARS, Measured, size_name
 from chordcache.config.picture import PictureConfig
 from chordcache.media.geometry import expected_shape
 from chordcache.records import VideoRecord
 
 SEED = 0
 """Seed of the sample of files"""
+
+SIDECARS = "sidecars"
+"""Name of the sidecars among the sizes"""
 
 _DEVIATIONS = 1.2816
 """Standard deviations from the 10th to the 50th percentile, and from there to the 90th"""
@@ -70,24 +72,35 @@ class Estimate:
 
 
 @dataclass(frozen=True)
-class Sample:
-    """Some files of a table, chosen at random with probabilities in proportion to their work.
+class Measured:
+    """The measurements of a file, for the whole of it."""
 
-    Attributes
-    ----------
-    rows : np.ndarray [shape=(n,), dtype=int64]
-        Their rows in the table. Those with a like number of bytes for a pixel are beside each other.
-    weights : np.ndarray [shape=(n,), dtype=float64]
-        Number of files that each stands for.
-    files : sequence of sequence of BuildTask
-        The tasks of each.
-    measured : sequence of Measured
-        The measurements of each.
-    """
+    cpu_seconds: float = 0.0
+    num_bytes: Mapping[str, float] = field(default_factory=dict)
+    """[bytes] by the names of ``size_name``, and ``SIDECARS``"""
+    deviation: float = 0.0
+    """[bytes] Standard error of their sum, of a file that was built in part"""
+    failures: tuple[str, ...] = ()
+    """Messages of items that failed"""
+    start_seconds: float = 0.0
+    """[seconds] CPU time that the worker had used before"""
+
+
+def size_name(artefact: ArtefactTask) -> str:
+    """Return the name of an artefact's size, such as "frames in lmdb"."""
+    return f"{', '.join(artefact.names)} in {artefact.tier}"
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Some files of a table, chosen at random with probabilities in proportion to their work."""
 
     rows: np.ndarray
+    """[shape=(n,), dtype=int64] in the table. Those with a like number of bytes for a pixel are beside each other"""
     weights: np.ndarray
+    """[shape=(n,), dtype=float64] number of files that each stands for"""
     files: Sequence[Sequence[BuildTask]] = ()
+    """The tasks of each"""
     measured: Sequence[Measured] = ()
 
 
@@ -96,11 +109,6 @@ class FileTable:
 
     They are pixels of cached frames, or seconds of sound, for each artefact that is missing, the number of items, and
     pixels of decoded frames.
-
-    Parameters
-    ----------
-    plan : BuildPlan
-        The plan of the build.
     """
 
     def __init__(self, plan: BuildPlan) -> None:
@@ -209,12 +217,8 @@ def choose(work: np.ndarray, density: np.ndarray, num_files: int) -> Sample:
 def scaled_total(sample: Sample, values: np.ndarray, column: np.ndarray) -> tuple[float, np.ndarray]:
     """Scale a sum over the sample by a column of all files.
 
-    Returns
-    -------
-    float
-        Estimate of the sum over all files.
-    np.ndarray [shape=(n,), dtype=float64]
-        The contribution of each file of the sample to its error.
+    Returns the estimate of the sum over all files, and the contribution of each file of the sample to its error
+    [shape=(n,), dtype=float64].
     """
     known = column[sample.rows]
     weighted, total = float(sample.weights @ values), float(sample.weights @ known)

@@ -5,18 +5,31 @@ from __future__ import annotations
 import errno
 import importlib.metadata
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any, BinaryIO
 
 from chordcache import __version__
-from chordcache.errors import ChordcacheError, DamageError, NotFoundError, UnreadableError, UsageError, printable
+from chordcache.errors import (
+    CacheWriteError,
+    ChordcacheError,
+    DamageError,
+    NotFoundError,
+    UnreadableError,
+    UsageError,
+    printable,
+)
+from chordcache.index.file_names import SameFiles
 from chordcache.index.index_files import Index, cached_index
-from chordcache.records import RunSummary
+from chordcache.records import RunSummary, Segment, VideoRecord
 from chordcache.storage import layout
+from chordcache.storage.artefacts.tiers import TIERS
 from chordcache.storage.cache_header import Header, read_header
 from chordcache.storage.catalog import Catalog
-from chordcache.storage.opener import list_folder
+from chordcache.storage.catalog_file import CATALOG, OLD_CATALOG
+from chordcache.storage.opener import exists, iter_files, list_folder
+from chordcache.storage.packs import REMOVED_FILE, Packs, is_pack_file
 from chordcache.storage.part_folders import PARTS, holds_plans
 from chordcache.storage.run_log import RUNS_FILE
 from chordcache.storage.sidecars import Sidecars
@@ -27,6 +40,14 @@ def tool_versions() -> dict[str, str]:
     tools = {name: importlib.metadata.version(name) for name in ("av", "simplejpeg")}
     return {"chordcache": __version__, **tools}
 
+
+_TOP_LEVEL = frozenset(
+    (
+        *("chordcache.json", "index.jsonl", "videos", CATALOG, OLD_CATALOG, "quarantine.jsonl", "runs.jsonl"),
+        *(".partial", ".lock", ".on_demand", PARTS, layout.PACKS),
+    )
+).union(TIERS)
+"""Names in the folder of a cache"""
 
 _OPENCV = tuple(
     f"opencv-{suffix}" for suffix in ("python-headless", "python", "contrib-python-headless", "contrib-python")
@@ -45,10 +66,7 @@ def versions() -> dict[str, str]:
 def earlier_header(folder: Path) -> Header | None:
     """Return the header of an existing cache, or None if the cache does not exist or its header is damaged or lost.
 
-    Raises
-    ------
-    UsageError
-        If the folder holds something other than a cache.
+    Raises ``UsageError`` if the folder holds something other than a cache.
     """
     try:
         return read_header(folder)
@@ -66,12 +84,7 @@ def earlier_header(folder: Path) -> Header | None:
         raise _unusable(folder, error) from None
     if PARTS in names and holds_plans(folder):  # another part may just begin
         names.discard(PARTS)
-    if (
-        not names
-        or "chordcache.json" in names
-        or layout.PACKS in names
-        or next(layout.iter_keys(folder), None) is not None
-    ):
+    if not names or names & {"chordcache.json", layout.PACKS} or next(layout.iter_keys(folder), None) is not None:
         return None
     if names == {"index.jsonl"}:  # a build was killed after it wrote the index
         cached_index(folder)
@@ -89,6 +102,26 @@ def _unusable(folder: Path, error: UnreadableError | ValueError) -> ChordcacheEr
     return UsageError(f"'{printable(folder)}' cannot be a cache: {error}; name another folder with -o")
 
 
+def settings_of(header: Header) -> dict[str, str]:
+    """Return the name and value of all that decides how videos are cached, as texts."""
+    return {
+        **{name: printable(str(value)) for name, value in leaves("", header.config)},
+        "on_damage": header.on_damage,
+        "follow_symlinks": str(header.follow_symlinks),
+        "source_hash": str(header.source_hash),
+        **{f"features in tier {tier}": ", ".join(sorted(names)) for tier, names in header.features.items()},
+    }
+
+
+def leaves(name: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the values in nested settings, by names with dots."""
+    if isinstance(value, Mapping):
+        for key, inner in value.items():
+            yield from leaves(f"{name}.{key}" if name else str(key), inner)
+    else:
+        yield name, value
+
+
 @contextmanager
 def repairable(cache: Path, action: str | None = None) -> Iterator[None]:
     """Add an action, by default the command that repairs a cache, to the error of a damaged list."""
@@ -97,6 +130,18 @@ def repairable(cache: Path, action: str | None = None) -> Iterator[None]:
     except DamageError as error:
         repair = f"run 'chordcache verify --repair {printable(cache)}'"
         raise DamageError(f"{error}; {action or repair}") from None
+
+
+@contextmanager
+def writing_to(cache: Path) -> Iterator[None]:
+    """Turn an ``OSError`` of the disk of a cache into ``CacheWriteError``."""
+    try:
+        yield
+    except ChordcacheError:
+        raise
+    except OSError as error:
+        what = f"{error.strerror} ('{printable(str(error.filename))}')"
+        raise CacheWriteError(f"cannot write to cache '{printable(cache)}': {what}; run the same command") from None
 
 
 def check_counts(summary: RunSummary) -> None:
@@ -112,12 +157,8 @@ def check_counts(summary: RunSummary) -> None:
 def check_sidecars(cache: Path) -> int:
     """Return the number of sidecars of a cache.
 
-    Raises
-    ------
-    DamageError
-        If the catalog names a video that has none: the folder of the sidecars is not complete.
-    UnreadableError
-        If it cannot be listed.
+    Raises ``DamageError`` if the catalog names a video that has none: the folder of the sidecars is not complete.
+    Raises ``UnreadableError`` if it cannot be listed.
     """
     sidecars = Sidecars(cache)
     keys = set(sidecars.sorted_keys())
@@ -139,3 +180,101 @@ def index_of(cache: Path) -> Index:
             return cached_index(cache)
         except NotFoundError as error:
             raise DamageError(f"{printable(cache)}: {error}") from None
+
+
+def with_cached_names(cache: Path, index: Index, moved: Mapping[str, str]) -> Index:
+    """Return an index whose files have the root and the path under which a cache has them.
+
+    A list of the folder above the cached root spells the path of each file in another way. A file under two names would
+    be built and drawn twice. ``moved`` is the folder of each root label that moved. Raises ``DamageError`` and
+    ``UnreadableError`` if the index of the cache cannot be read.
+    """
+    if not exists(cache, "index.jsonl"):
+        return index
+    with repairable(cache):
+        earlier = cached_index(cache)
+        roots = {**index.roots, **earlier.roots, **moved}
+        same = SameFiles(roots)
+        others = earlier.roots.keys() - index.roots.keys()
+        if not others or not same.can_be:
+            return index
+        names = {same.key(record): (record.root, record.path) for record in earlier if record.root in others}
+    return _Renamed(index, roots, same, names)
+
+
+class _Renamed(Index):
+    """An index with other roots and paths for some files."""
+
+    def __init__(
+        self,
+        index: Index,
+        roots: Mapping[str, str],
+        same: SameFiles,
+        names: Mapping[tuple[str, Segment | None], tuple[str, str]],
+    ) -> None:
+        super().__init__(index.path, index.source, is_cached=index.is_cached)
+        self._same, self._names = same, names
+        self.roots = {label: roots[label] for label in dict.fromkeys(record.root for record in self)}
+
+    def located(self, file: BinaryIO) -> Iterator[tuple[int, VideoRecord]]:
+        for offset, record in super().located(file):
+            yield offset, self._named(record)
+
+    def at(self, file: BinaryIO, offset: int) -> VideoRecord:
+        return self._named(super().at(file, offset))
+
+    def _named(self, record: VideoRecord) -> VideoRecord:
+        root, path = self._names.get(self._same.key(record), (record.root, record.path))
+        return record.replace(root=root, path=path)
+
+
+def unnamed_files(cache: Path, *, must_read: bool = False) -> tuple[list[str], list[str]]:
+    """Return the superseded artefacts and packs, and the files that are not part of a cache, each sorted.
+
+    An artefact is not superseded while its sidecar may still come: the index names the video, and it has no sidecar,
+    since a build was killed, or a copy of the cache is not complete. With ``must_read``, a sidecar that cannot be read
+    raises its error. Without, it may name each file of its video.
+    """
+    named: set[str] = set()
+    unknown: set[str] = set()
+    damaged: dict[str, DamageError] | None = None if must_read else {}
+    sidecars = Sidecars(cache, Packs(cache, damaged))
+    own = set(layout.iter_keys(cache))
+    keys = own.union(sidecars.packs.keys())
+    for key in keys:
+        try:
+            named |= sidecars.files(key)
+        except (DamageError, UnreadableError):
+            if must_read:
+                raise
+            unknown.add(key)  # this sidecar may have named any artefact of its video
+    files_of_own = set(map(layout.sidecar_file, own))
+    superseded: list[str] = []
+    early: list[str] = []
+    foreign = sorted(set(list_folder(cache)) - _TOP_LEVEL)
+    foreign += [file for file in iter_files(cache, "videos") if file not in files_of_own]
+    for tier in TIERS:
+        for file in iter_files(cache, tier):
+            key = os.path.basename(file).partition(".")[0]
+            if not layout.is_artefact_file(tier, file):
+                foreign.append(file)
+            elif file not in named and key not in unknown:
+                (superseded if key in keys else early).append(file)
+    if early:
+        superseded += _without_indexed(cache, early)
+    are_known = not unknown and not damaged  # else one that cannot be read may name each pack
+    packs = list(iter_files(cache, layout.PACKS))
+    foreign += [file for file in packs if not is_pack_file(file)]
+    if are_known:
+        kept = {*named, REMOVED_FILE} if named.intersection(packs) else named
+        superseded += [file for file in packs if is_pack_file(file) and file not in kept]
+    return sorted(superseded), sorted(foreign)
+
+
+def _without_indexed(cache: Path, files: list[str]) -> list[str]:
+    """Return the artefacts of videos that the index does not name. Without a sound index, it may name each of them."""
+    try:
+        keys = set(map(layout.key_of, cached_index(cache)))
+    except (DamageError, NotFoundError, UnreadableError, UsageError):
+        return []
+    return [file for file in files if os.path.basename(file).partition(".")[0] not in keys]

@@ -1,24 +1,41 @@
-"""The build of the items of one file: one decode for all of them. It runs in a worker process."""
+"""The build of the items of one file: one decode for all of them, every extractor, every tier, publish.
+
+It runs in a worker process.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import TypeAlias
 
+import numpy as np
+
 from chordcache import progress
-from chordcache.building.build_task import BuildTask, Trimming
-from chordcache.building.item_build import ItemBuild, failure_of, publish_item
-from chordcache.building.trim import damage_after
-from chordcache.building.up_to_date import compared
-from chordcache.errors import CacheWriteError, ChordcacheError, MediaError
+from chordcache.building.build_plan import ArtefactTask
+from chordcache.building.build_task import BuildTask, compared, has_same_frames
+from chordcache.building.existing_cache import writing_to
+from chordcache.config.picture import Bucket
+from chordcache.digests import digest_file
+from chordcache.errors import MediaError
+from chordcache.features.decode_pass import DecodePass, DecodeResult
 from chordcache.features.feed import decode_segments, decode_whole
-from chordcache.media.source_file import OpenSource, SourceState, hash_source, open_source
-from chordcache.storage import atomic, feature_files, layout
+from chordcache.features.item_fields import hash_of_fields
+from chordcache.features.registry import FeatureSpec
+from chordcache.media.audio_track import Sound
+from chordcache.media.demux import Media
+from chordcache.media.first_damage import damage_after
+from chordcache.media.source_file import OpenSource, SourceState, check_unchanged, hash_source, open_source
+from chordcache.records import DamageFacts, FeatureInfo
+from chordcache.storage import atomic, feature_files, layout, opener
+from chordcache.storage.artefacts.open_files import FRAME_ARRAYS, create_artefact
+from chordcache.storage.artefacts.tiers import TIERS
+from chordcache.storage.artefacts.writer import ArtefactWriter
 from chordcache.storage.quarantine import Failure
-from chordcache.storage.sidecar import Sidecar
+from chordcache.storage.sidecar import Sidecar, in_order
 
 Outcomes: TypeAlias = dict[str, Sidecar | Failure]
 """Key to the published sidecar, or the reason why there is none."""
@@ -27,40 +44,21 @@ Outcomes: TypeAlias = dict[str, Sidecar | Failure]
 def build_file(tasks: Sequence[BuildTask]) -> list[Sidecar | Failure]:
     """Decode the source of some items once, and publish the artefacts of each, then its sidecar.
 
-    Returns
-    -------
-    list of Sidecar or Failure
-        The outcome of each task. The failure of one item does not end the others.
-
-    Raises
-    ------
-    CacheWriteError
-        If the disk of the cache fails.
-    UnreadableError
-        If a folder or a file of the cache is a link.
+    Returns the outcome of each task. The failure of one item does not end the others. Raises ``CacheWriteError`` if the
+    disk of the cache fails, and ``UnreadableError`` if a folder or a file of the cache is a link.
     """
-    try:
-        outcomes = _built(tasks)
-    except ChordcacheError:
-        raise
-    except OSError as error:  # libav reads the sources, so this is an error of the cache's disk
-        raise CacheWriteError(
-            f"cannot write to cache '{tasks[0].cache}': {error.strerror} ('{error.filename}'); run the same command"
-        ) from None
-    return [outcomes[task.key] for task in tasks]
-
-
-def _built(tasks: Sequence[BuildTask]) -> Outcomes:
-    """Open the source, and build what is missing."""
     source: OpenSource | None = None
-    try:
-        with open_source(tasks[0].source_path, tasks[0].inside, settled=True) as source:
-            if tasks[0].hashing is not None:
-                progress.expect(source.state.identity.size)
-            digest = hash_source(source.place) if tasks[0].hashing is not None else None
-            return _built_from(source, digest, tasks)
-    except MediaError as error:
-        return {task.key: failure_of(task, source.state if source else None, error) for task in tasks}
+    with writing_to(tasks[0].cache):  # libav reads the sources, so errors are those of the cache's disk
+        try:
+            with open_source(tasks[0].source_path, tasks[0].inside, settled=True) as source:
+                digest = None
+                if tasks[0].hashing is not None:
+                    progress.expect(source.state.identity.size)
+                    digest = hash_source(source.place)
+                outcomes = _built_from(source, digest, tasks)
+        except MediaError as error:
+            outcomes = {task.key: _failure_of(task, source.state if source else None, error) for task in tasks}
+    return [outcomes[task.key] for task in tasks]
 
 
 def _built_from(source: OpenSource, digest: str | None, tasks: Sequence[BuildTask]) -> Outcomes:
@@ -73,7 +71,7 @@ def _built_from(source: OpenSource, digest: str | None, tasks: Sequence[BuildTas
             task = compared(planned, state, digest)
             sidecar = _published(task, state, digest)
         except MediaError as error:
-            outcomes[planned.key] = failure_of(planned, state, error)
+            outcomes[planned.key] = _failure_of(planned, state, error)
             continue
         if sidecar is None:
             remaining.append(task)
@@ -92,7 +90,7 @@ def _built_from(source: OpenSource, digest: str | None, tasks: Sequence[BuildTas
 def _published(task: BuildTask, source: SourceState, digest: str | None) -> Sidecar | None:
     """Publish an item that needs no decode, and return its sidecar. Return None if it needs one."""
     if task.described is not None and not task.artefacts:
-        return publish_item(task, source, digest, task.described)
+        return _publish_item(task, source, digest, task.described)
     for twin in task.hashing.twins if task.hashing is not None else ():
         if twin.source_hash == digest:
             return _relinked(task, source, digest, twin)
@@ -109,19 +107,20 @@ def _decoded(tasks: Sequence[BuildTask], source: OpenSource, digest: str | None)
             try:
                 outcome = _decoded_whole(task, source, digest)
             except MediaError as error:
-                if task.trimming is None:
+                if not task.may_trim:
                     raise
-                trimming = Trimming(damage_after(error, source.place))
-                outcome = _decoded_whole(replace(task, trimming=trimming), source, digest)
+                outcome = _decoded_whole(task, source, digest, damage_after(error, source.place))
         except MediaError as error:
-            outcome = failure_of(task, source.state, error)
+            outcome = _failure_of(task, source.state, error)
         outcomes |= {} if outcome is None else {task.key: outcome}
     return outcomes
 
 
-def _decoded_whole(task: BuildTask, source: OpenSource, digest: str | None) -> Sidecar | Failure | None:
-    with ItemBuild(task, source.state, digest) as item:
-        decode_whole(source.place, item, task.trimming.damage if task.trimming else None)
+def _decoded_whole(
+    task: BuildTask, source: OpenSource, digest: str | None, damage: DamageFacts | None = None
+) -> Sidecar | Failure | None:
+    with _ItemBuild(task, source.state, digest, damage) as item:
+        decode_whole(source.place, item, damage)
         return item.outcome
 
 
@@ -129,11 +128,11 @@ def _decoded_parts(tasks: Sequence[BuildTask], source: OpenSource, digest: str |
     """Build items of which only their own frames are decoded."""
     failed: Outcomes = {}
     with ExitStack() as stack:
-        items = {task.key: stack.enter_context(ItemBuild(task, source.state, digest)) for task in tasks}
+        items = {task.key: stack.enter_context(_ItemBuild(task, source.state, digest)) for task in tasks}
         try:
             decode_segments(source.place, list(items.values()))
         except MediaError as error:
-            failed = {task.key: failure_of(task, source.state, error) for task in tasks}
+            failed = {task.key: _failure_of(task, source.state, error) for task in tasks}
         return failed | {key: item.outcome for key, item in items.items() if item.outcome is not None}
 
 
@@ -146,7 +145,7 @@ def _loss(task: BuildTask, source: SourceState) -> Failure | None:
     names = ", ".join(dict.fromkeys(lost))
     what = f"its frames are others now, and {names} cannot be made of them here"
     error = MediaError("publish", "features", f"{what}. Install what it needs, or build with --drop {lost[0]}.")
-    return failure_of(task, source, error)
+    return _failure_of(task, source, error)
 
 
 def _relinked(task: BuildTask, source: SourceState, digest: str | None, twin: Sidecar) -> Sidecar:
@@ -169,4 +168,184 @@ def _relinked(task: BuildTask, source: SourceState, digest: str | None, twin: Si
             features=tuple(features),
             superseded=(),
         ).described(task.item)
-        return publish_item(task, source, digest, sidecar, written)
+        return _publish_item(task, source, digest, sidecar, written)
+
+
+class _ItemBuild(DecodePass):
+    """The decode of one item into a partial folder, which is published at its end.
+
+    ``source`` is the state of the source before the decode, ``digest`` the hash of its bytes, if one was asked for, and
+    ``damage`` the damage before which the item ends. ``segment`` is the part to decode, or None for the whole file.
+    ``outcome`` is None until the item is published or has failed, and stays None if every feature must be made again.
+    """
+
+    def __init__(
+        self, task: BuildTask, source: SourceState, digest: str | None, damage: DamageFacts | None = None
+    ) -> None:
+        self._writers_of: dict[str, list[ArtefactWriter]] = {name: [] for name in task.specs}
+        with_content = task.item.content is None
+        super().__init__(task.specs, self._writers_of, task.picture, with_content=with_content, item=task.item)
+        self._task, self._source, self._digest, self._damage = task, source, digest, damage
+        self._stack, self._writers = ExitStack(), ExitStack()
+        self._pairs: list[tuple[ArtefactTask, ArtefactWriter]] = []
+        self._written: dict[Path, str] = {}
+        """Partial file to its final name, relative to the cache"""
+        self.segment = task.item.segment
+        self.outcome: Sidecar | Failure | None = None
+
+    def __enter__(self) -> _ItemBuild:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._close()
+
+    def _close(self) -> None:
+        self._writers.close()
+        self._stack.close()
+
+    def begin(self, media: Media, bucket: Bucket | None = None) -> None:
+        """Make the writers and the extractors."""
+        folder = self._stack.enter_context(atomic.partial_folder(self._task.cache))
+        for number, artefact in enumerate(self._task.artefacts):
+            path = folder / f"{number}{TIERS[artefact.tier].suffix}"
+            writer = self._writers.enter_context(create_artefact(path, **artefact.options))
+            self._pairs.append((artefact, writer))
+            for name in artefact.names:
+                self._writers_of[name].append(writer)
+        super().begin(media, bucket)
+
+    def finish(self, media: Media, sounds: Iterable[Sound] = (), end_seconds: float | None = None) -> DecodeResult:
+        """Take the remaining sound, and publish the item, unless the features to keep were made from other frames."""
+        facts = super().finish(media, sounds, end_seconds)
+        task, previous = self._task, self._task.previous
+        with progress.paused():
+            if previous and not has_same_frames(task.cache, previous, task.kept, facts.source_frames):
+                previous = None
+            is_complete = previous is not None or not task.kept
+            pairs = self._pairs if is_complete else ()
+            infos = [info for artefact, writer in pairs for info in self._complete(artefact, writer, facts)]
+        if is_complete:
+            self._writers.close()
+            sidecar = self._sidecar(facts, infos, previous)
+            self.outcome = _publish_item(task, self._source, self._digest, sidecar, self._written)
+        self._close()
+        return facts
+
+    def fail(self, error: MediaError) -> None:
+        """Give the item up."""
+        self.outcome = _failure_of(self._task, self._source, error)
+        self._close()
+
+    def _complete(self, artefact: ArtefactTask, writer: ArtefactWriter, facts: DecodeResult) -> list[FeatureInfo]:
+        """Complete one file. Return its features, and those that the video does not have."""
+        infos = [(spec, self._info(artefact.tier, spec, facts)) for spec in artefact.features]
+        present = [(spec, info) for spec, info in infos if info.absent is None]
+        if not present:
+            return [info for _, info in infos]
+        writer.finish(
+            {name: getattr(facts, name) for name in FRAME_ARRAYS},
+            {array: _attributes(spec, info, array) for spec, info in present for array in info.num_rows},
+        )
+        num_bytes, digest = writer.path.stat().st_size, digest_file(writer.path)
+        fingerprints = {spec.name: spec.fingerprint for spec, _ in present}
+        source = self._source.identity, self._source.ctime_ns
+        file = layout.artefact_file(artefact.tier, self._task.key, fingerprints, *source, digest)
+        if not opener.has_content(self._task.cache, file, num_bytes, digest):  # readers may have it open
+            self._written[writer.path] = file
+        return [
+            info if info.absent is not None else info.replace(file=file, num_bytes=num_bytes, digest=digest)
+            for _, info in infos
+        ]
+
+    def _info(self, tier: str, spec: FeatureSpec, facts: DecodeResult) -> FeatureInfo:
+        state = self.made[spec.name]
+        used = hash_of_fields(spec.uses, self._task.item)
+        info = FeatureInfo(spec.name, tier, spec.fingerprint, spec.params, uses=spec.uses, used=used)
+        if state.absent is not None:
+            return info.replace(absent=state.absent)
+        shape, dtype = state.shape, state.dtype
+        if spec.name == "frames":  # shape and dtype as decoded, because a JPEG record has neither
+            shape, dtype = (len(facts.pts_seconds), facts.height, facts.width, 3), "uint8"
+        return info.replace(shape=shape, dtype=dtype, num_rows=state.num_rows, facts=state.facts)
+
+    def _sidecar(self, facts: DecodeResult, made: Sequence[FeatureInfo], previous: Sidecar | None) -> Sidecar:
+        """Return the sidecar of the item. ``previous`` is the existing one, if it is of the same frames."""
+        task, item, kept = self._task, self._task.item, self._task.kept
+        features = in_order((*made, *kept))
+        notes = (*previous.notes, *facts.notes) if previous and kept else facts.notes
+        frames = next((info for info in features if info.feature == "frames"), None)
+        height, width = frames.shape[1:3] if frames else (facts.height, facts.width)
+        pts_seconds = facts.pts_seconds
+        sidecar = Sidecar(
+            key=task.key,
+            root=item.root,
+            path=item.path,
+            source=self._source.identity,
+            num_frames=len(pts_seconds),
+            width=width,
+            height=height,
+            start_seconds=float(pts_seconds[0]),
+            duration_seconds=float(np.max(pts_seconds) - np.min(pts_seconds)) + facts.frame_seconds,
+            timestamp_source=facts.timestamp_source,
+            num_frames_skipped=facts.num_frames_skipped,
+            features=features,
+            notes=tuple(dict.fromkeys(notes)),
+            content=item.content or facts.content,
+            damage=self._damage,
+            display_width=facts.display_size[0],
+            display_height=facts.display_size[1],
+            display_crop=previous.display_crop if previous and frames in kept else facts.display_crop,
+        ).described(item)
+        return sidecar.replace(superseded=previous.with_features(features).superseded) if previous else sidecar
+
+
+def _failure_of(task: BuildTask, source: SourceState | None, error: MediaError) -> Failure:
+    """Return the failure of an item.
+
+    If the source changed during the decode, that change is the cause, not the error.
+    """
+    if source is not None:
+        try:
+            check_unchanged(task.source_path, source, task.inside, num_frames_ok=error.num_frames_ok)
+        except MediaError as change:
+            error = change
+    row = f"row {task.row} of the index: " if error.cause == "segment" and task.row else ""
+    return task.failed(
+        error.stage,
+        error.cause,
+        row + error.message,
+        source.identity if source else None,
+        num_frames_ok=error.num_frames_ok,
+        attempts=task.attempt,
+        fingerprints=tuple(  # of the features whose parameters have a part in it: with others, the item may be built
+            spec.fingerprint
+            for name, spec in task.specs.items()
+            if name == error.stage or error.cause == "features" or (error.cause == "bucket" and spec.buckets)
+        ),
+    )
+
+
+def _publish_item(
+    task: BuildTask,
+    source: SourceState,
+    digest: str | None,
+    sidecar: Sidecar,
+    written: Mapping[Path, str] = MappingProxyType({}),
+) -> Sidecar:
+    """Publish artefacts (partial file to final name), then the sidecar, if the source is still the decoded one."""
+    if digest is not None:
+        sidecar = sidecar.replace(source_hash=digest, source_ctime_ns=source.ctime_ns)
+    elif task.previous is not None:
+        sidecar = sidecar.replace(source_hash=task.previous.source_hash, source_ctime_ns=task.previous.source_ctime_ns)
+    check_unchanged(task.source_path, source, task.inside, num_frames_ok=sidecar.num_frames)
+    with progress.paused():
+        atomic.publish_all(task.cache, written)
+        atomic.publish_text(task.cache, layout.sidecar_file(task.key), sidecar.to_line() + "\n")
+    return sidecar
+
+
+def _attributes(spec: FeatureSpec, info: FeatureInfo, array: str) -> dict[str, object]:
+    """Return the attributes of an array in an HDF5 file."""
+    part = array[len(spec.name) + 1 :]
+    unit = {"units": spec.units[part]} if part in spec.units else {}
+    return {**unit, "params": dict(info.params), "facts": dict(info.facts)}

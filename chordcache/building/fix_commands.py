@@ -1,4 +1,4 @@
-"""The commands that findings of ``verify`` name."""
+"""The commands that findings of ``verify`` name, and the next step for each cause of a failure."""
 
 from __future__ import annotations
 
@@ -9,6 +9,36 @@ from functools import cache
 from pathlib import Path
 
 from chordcache.storage.part_folders import in_parts
+
+_AGAIN = "then run the build with --retry-quarantined."
+
+REMEDIES = {
+    "bucket": "Add a bucket with fewer frames to frames.buckets, or leave the item out of the index.",
+    "bug": "Report the message, with the file if you may share it.",
+    "changed": "Wait until the file is complete, then run the build again.",
+    "clock": "Write the file again with ffmpeg -fflags +genpts, or build a cache of it.",
+    "decode": "Fetch the file again. To cache the frames before the damage, build with --on-damage trim.",
+    "encrypted": "Decrypt the file, or leave it out of the index.",
+    "extractor": f"Correct the feature's code or parameters, {_AGAIN}",
+    "features": f"Install what the features need, {_AGAIN} Or build with --drop.",
+    "io": "Check the disk or the mount that holds the file, then run the build again.",
+    "no-frames": "Leave the file out of the index. It has a video track, but no picture.",
+    "no-video": "Leave the file out of the index. It has no video track.",
+    "not-regular": "Replace it by a regular file, or leave it out of the index.",
+    "oom": f"Raise --file-memory, {_AGAIN}",
+    "refused-format": "Convert the file to MP4, Matroska or WebM. Playlists and images are not read.",
+    "refused-link": "Build with --follow-symlinks if the target of the link can be trusted.",
+    "refused-size": "Scale the video down, or use frames.codec: jpeg. The message has the limit.",
+    "segment": "Correct the start and the end of the segment in the list, then run the build again.",
+    "short": "Fetch the file again. It has fewer frames than it declares.",
+    "signal": f"The decoder crashed. Convert the file with ffmpeg, or update PyAV, {_AGAIN}",
+    "stereo": "Set frames.stereo: as_is, or name the layout with frames.stereo_layout.",
+    "tables": "Write the file again with ffmpeg -c copy, or read it with MP4Source.",
+    "timeout": f"Raise --stall-timeout or --file-timeout, {_AGAIN}",
+    "truncated": "Fetch the file again. To cache the frames before the end, build with --on-damage trim.",
+    "unsupported-color": "Convert the file with ffmpeg -vf libplacebo, which applies Dolby Vision, or leave it out.",
+}
+"""Cause of a ``MediaError`` or of a failure in quarantine, to the next step. A test compares it with the code."""
 
 
 def repair_command(cache: Path) -> str:
@@ -47,3 +77,8 @@ def _shell(path: Path) -> str:
 def _quoted(path: Path, start: str) -> str:
     relative = os.path.relpath(path, start)
     return shlex.quote(str(path) if relative.startswith("..") else relative)
+
+
+def remedy(cause: str) -> str:
+    """Return what to do about a failure. An unknown cause, such as one of a later version, has a general answer."""
+    return REMEDIES.get(cause, "Read the message, correct the file, then run the build again.")

@@ -7,11 +7,11 @@ import shutil
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 
 from chordcache.building.build_plan import BuildPlan, write_plan
-from chordcache.building.cached_names import with_cached_names
-from chordcache.building.existing_cache import earlier_header, repairable
+from chordcache.building.existing_cache import earlier_header, repairable, with_cached_names
 from chordcache.building.parts import read_plan
 from chordcache.config.config import config_from_json
 from chordcache.engine.signals import stop_signals
@@ -24,7 +24,7 @@ from chordcache.storage import part_folders as parts
 from chordcache.storage.artefacts.tiers import TIERS
 from chordcache.storage.cache_header import Header, read_header
 from chordcache.storage.lock import locked
-from chordcache.storage.opener import list_folder, remove
+from chordcache.storage.opener import iter_files, list_folder, remove
 from chordcache.storage.quarantine import Failure, Quarantine, write_failures
 from chordcache.storage.run_log import Run, append_run, read_runs, recorded
 from chordcache.storage.sidecar import read_sidecar
@@ -45,13 +45,8 @@ class FinishReport:
     @property
     def array(self) -> str:
         """The parts that are not complete, as an argument of ``sbatch --array``, such as "2,5-7"."""
-        runs: list[list[int]] = []
-        for number in self.missing:
-            if runs and runs[-1][-1] == number - 1:
-                runs[-1] = [runs[-1][0], number]
-            else:
-                runs.append([number])
-        return ",".join("-".join(map(str, run)) for run in runs)
+        runs = ([n for _, n in run] for _, run in groupby(enumerate(self.missing), lambda pair: pair[1] - pair[0]))
+        return ",".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else f"{run[0]}" for run in runs)
 
 
 def finish(cache: str | Path, *, on_wait: Callable[[str], None] | None = None) -> FinishReport:
@@ -160,7 +155,8 @@ def _register(cache: Path, index: Index, header: Header) -> set[str]:
 def _move_part(sidecars: Sidecars, folders: list[Path]) -> Mapping[str, Failure]:
     """Move the videos of one part, which one machine or several completed. Return the failures that all of them had.
 
-    A video that is in a pack of the cache, and has not changed, stays there.
+    A video that is in a pack of the cache, and has not changed, stays there. A move that was killed goes on where it
+    was.
     """
     cache = sidecars.cache
     failed: dict[Path, dict[str, Failure]] = {}
@@ -175,30 +171,18 @@ def _move_part(sidecars: Sidecars, folders: list[Path]) -> Mapping[str, Failure]
         mine = {key for key in layout.iter_keys(folder) if key in left}
         mine -= failed[folder].keys() - everywhere
         left -= mine
-        mine -= {key for key in mine if sidecars.packs.owner(key) and _is_same(sidecars, folder, key)}
+        packed = {key for key in mine if sidecars.packs.owner(key)}
+        mine -= {key for key in packed if sidecars.read(key).unpacked() == read_sidecar(folder, key)}
         _move(cache, folder, TIERS, mine)
         _move(cache, folder, ["videos"], mine)
     return {key: failure for key, failure in failed[folders[0]].items() if key in everywhere}
 
 
-def _is_same(sidecars: Sidecars, folder: Path, key: str) -> bool:
-    return sidecars.read(key).unpacked() == read_sidecar(folder, key)
-
-
 def _move(cache: Path, folder: Path, kinds: Iterable[str], keys: Collection[str]) -> None:
-    """Rename the files of some videos. A move that was killed goes on where it was."""
+    """Rename the files of some videos."""
     for kind in kinds:
-        for name in _names_in(folder, kind):
-            names = _names_in(folder, f"{kind}/{name}")
-            files = [f"{kind}/{name}/{file}" for file in names if file.partition(".")[0] in keys]
-            atomic.publish_all(cache, {folder / file: file for file in files}, are_synced=True)
-
-
-def _names_in(cache: Path, folder: str) -> list[str]:
-    try:
-        return list_folder(cache, folder)
-    except FileNotFoundError:
-        return []
+        files = (file for file in iter_files(folder, kind) if os.path.basename(file).partition(".")[0] in keys)
+        atomic.publish_all(cache, {folder / file: file for file in files}, are_synced=True)
 
 
 def _runs_of(folders: Iterable[Path]) -> list[Run]:
@@ -212,9 +196,10 @@ def _runs_of(folders: Iterable[Path]) -> list[Run]:
 
 def _remove_parts(cache: Path) -> None:
     """Remove what is left of joined parts. Without its plan first, no half of a folder counts as parts."""
-    for name in _names_in(cache, parts.PARTS):
-        if parts.is_plan_name(name):
-            remove(cache, f"{parts.PARTS}/{name}/{parts.PLAN_FILE}")
-            shutil.rmtree(cache / parts.PARTS / name, ignore_errors=True)
+    with suppress(FileNotFoundError):
+        for name in list_folder(cache, parts.PARTS):
+            if parts.is_plan_name(name):
+                remove(cache, f"{parts.PARTS}/{name}/{parts.PLAN_FILE}")
+                shutil.rmtree(cache / parts.PARTS / name, ignore_errors=True)
     with suppress(OSError):
         os.rmdir(cache / parts.PARTS)

@@ -4,21 +4,27 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
-from chordcache.building.existing_cache import check_counts, check_sidecars, index_of, repairable
+from chordcache.building.existing_cache import (
+    check_counts,
+    check_sidecars,
+    index_of,
+    repairable,
+    settings_of,
+    unnamed_files,
+    writing_to,
+)
 from chordcache.building.fix_commands import completing_command
-from chordcache.building.unnamed_files import unnamed_files
+from chordcache.building.pack import copy_video
 from chordcache.choices import SCAN_LEVELS
 from chordcache.digests import digest_file
 from chordcache.engine import terminal
 from chordcache.engine.signals import stop_signals
-from chordcache.errors import CacheWriteError, ChordcacheError, DamageError, NotFoundError, UsageError, printable
+from chordcache.errors import DamageError, NotFoundError, UsageError, printable
 from chordcache.index.column_types import merged_columns
-from chordcache.index.index_files import IndexWriter
 from chordcache.records import FeatureInfo, RunSummary
 from chordcache.storage import atomic, feature_files, layout, opener
 from chordcache.storage.cache_header import Header, read_header, write_header
@@ -85,23 +91,14 @@ def merge(caches: Sequence[str | Path], output: str | Path, *, progress: bool = 
     with stop_signals(), ExitStack() as stack:
         for source in dict.fromkeys(folders):
             stack.enter_context(locked_for_reading(source))
-        joined = _Joined(folders)
+        merged = _Merge(folders)
         _check_folder(folder)
         stack.enter_context(locked(folder))
-        try:
-            with atomic.no_space_as_error(folder):
-                with recorded(folder, "merge") as notes:
-                    summary = _Merge(joined, folder).run(progress)
-                    notes.take(summary)
-                    notes.exit_code = 0
-                return summary
-        except ChordcacheError:
-            raise
-        except OSError as error:
-            raise CacheWriteError(
-                f"cannot write to cache '{printable(folder)}': {error.strerror} ('{printable(error.filename)}'); "
-                "run the same command"
-            ) from None
+        with writing_to(folder), atomic.no_space_as_error(folder), recorded(folder, "merge") as notes:
+            summary = merged.run(folder, progress)
+            notes.take(summary)
+            notes.exit_code = 0
+        return summary
 
 
 def _check_folder(folder: Path) -> None:
@@ -122,49 +119,47 @@ def _other_output(folder: Path, what: str) -> UsageError:
     )
 
 
-class _Joined:
-    """The caches to join, checked against each other.
-
-    Raises
-    ------
-    UsageError
-        If they do not fit together.
-    """
+class _Merge:
+    """A merge under the locks of all caches. Raises ``UsageError`` if they do not fit together."""
 
     def __init__(self, folders: Sequence[Path]) -> None:
-        self.folders = list(dict.fromkeys(folders))
-        headers = {folder: read_header(folder) for folder in self.folders}
+        self._folders = list(dict.fromkeys(folders))
+        headers = {folder: read_header(folder) for folder in self._folders}
         _check_alike(headers)
-        first = headers[self.folders[0]]
+        first = headers[self._folders[0]]
         columns: dict[str, str] = {}
         for header in headers.values():
             columns = merged_columns(columns, header.columns)
-        self.header = first.replace(roots=_joined_roots(headers), columns=columns)
-        self._indices = [index_of(folder) for folder in self.folders]
-        self.owners: dict[str, Path] = {}
+        self._header = first.replace(roots=_joined_roots(headers), columns=columns)
+        self._indices = [index_of(folder) for folder in self._folders]
+        self._owners: dict[str, Path] = {}
         """Key of each cached video to the first cache that has it"""
         self._sidecars: dict[Path, Sidecars] = {}
-        for folder in self.folders:
+        for folder in self._folders:
             check_sidecars(folder)
             self._sidecars[folder] = Sidecars(folder)
             for key in self._sidecars[folder].sorted_keys():
-                if self.owners.setdefault(key, folder) != folder:
-                    self._check_equal(key, folder)
-        self.failures = self._failures()
+                owner = self._owners.setdefault(key, folder)
+                if owner != folder and self._sidecar(key) != self._packed_sidecar(key, folder).unpacked():
+                    raise UsageError(
+                        f"caches: got two versions of video '{key}' in '{printable(owner)}' and in '{printable(folder)}"
+                        "', expected equal ones. Build both caches from the same file and the same labels."
+                    )
+        self._failures = self._quarantined()
         """Quarantined inputs, by key"""
-        self.keys = {*self.owners, *self.failures}
+        self._keys = {*self._owners, *self._failures}
         """Keys of all inputs"""
         self._check_complete()
 
     def _check_complete(self) -> None:
         """Raise ``UsageError`` if a video is asked for that none of the caches has, or has in quarantine."""
-        for folder, index in zip(self.folders, self._indices, strict=True):
+        for folder, index in zip(self._folders, self._indices, strict=True):
             lacking = []
             with repairable(folder):
                 for record in index:
                     key = layout.key_of(record)
-                    self.keys.add(key)
-                    if key not in self.owners and key not in self.failures:
+                    self._keys.add(key)
+                    if key not in self._owners and key not in self._failures:
                         lacking.append(record.path)
             if lacking:
                 command = completing_command(folder, read_header(folder).features)
@@ -173,56 +168,103 @@ class _Joined:
                     f"built yet, such as '{printable(lacking[0])}', expected complete caches. Run '{command}'."
                 )
 
-    def _check_equal(self, key: str, folder: Path) -> None:
-        if self.sidecar(key) != self.packed_sidecar(key, folder).unpacked():
-            raise UsageError(
-                f"caches: got two versions of video '{key}' in '{printable(self.owners[key])}' and in "
-                f"'{printable(folder)}', expected equal ones. Build both caches from the same file and the same labels."
-            )
-
-    def sidecar(self, key: str) -> Sidecar:
+    def _sidecar(self, key: str) -> Sidecar:
         """Return the sidecar of a video for the new cache."""
-        return self.packed_sidecar(key, self.owners[key]).unpacked()
+        return self._packed_sidecar(key, self._owners[key]).unpacked()
 
-    def packed_sidecar(self, key: str, folder: Path) -> Sidecar:
+    def _packed_sidecar(self, key: str, folder: Path) -> Sidecar:
         """Return the sidecar of a video as a cache has it, perhaps with files in a pack."""
         with repairable(folder):
             return self._sidecars[folder].read(key)
 
-    def write_index(self, path: Path) -> None:
+    def _write_index(self, path: Path) -> None:
         """Write the records of all caches, one for each video."""
         levels = [index.level for index in self._indices]
         level = None if None in levels else min(map(str, levels), key=SCAN_LEVELS.index)
         seen: set[str] = set()
-        with IndexWriter(
-            path,
-            roots=self.header.roots,
-            level=level,
-            follow_symlinks=self.header.follow_symlinks,
-            columns=self.header.columns,
-        ) as writer:
-            for folder, index in zip(self.folders, self._indices, strict=True):
+        changes = {"roots": self._header.roots, "level": level, "columns": self._header.columns}
+        with self._indices[0].writer(path, **changes) as writer:
+            for folder, index in zip(self._folders, self._indices, strict=True):
                 with repairable(folder):
                     for record in index:
                         key = layout.key_of(record)
-                        if key not in seen and self.owners.get(key, folder) == folder:
+                        if key not in seen and self._owners.get(key, folder) == folder:
                             seen.add(key)
                             writer.write(record)
 
-    def _failures(self) -> dict[str, Failure]:
+    def _quarantined(self) -> dict[str, Failure]:
         """Return the quarantined inputs by key, without those of videos that another cache has."""
         failures: dict[str, Failure] = {}
-        for folder in self.folders:
+        for folder in self._folders:
             with repairable(folder):
                 for failure in Quarantine(folder, {}):
-                    if self.owners.get(failure.key, folder) == folder:
+                    if self._owners.get(failure.key, folder) == folder:
                         failures.setdefault(failure.key, failure)
         return failures
+
+    def run(self, output: Path, progress: bool) -> RunSummary:
+        """Merge what is missing. The header comes last, so that an incomplete cache cannot be opened."""
+        started = time.monotonic()
+        written, num_done, num_frames = Sidecars(output), 0, 0
+        atomic.remove_partials(output)
+        with atomic.partial_folder(output) as folder:
+            index = folder / "index.jsonl"
+            self._write_index(index)
+            is_complete = self._check_output(output, written, index)
+            with terminal.progress_bar(len(self._owners), "video", shown=progress) as bar:
+                for key, owner in self._owners.items():
+                    atomic.check_space(output)
+                    earlier = written.read_or_none(key)
+                    is_new = earlier is None or not all(
+                        feature_files.is_there(output, info) for info in earlier.features
+                    )
+                    if is_new:
+                        copy_video(owner, output, self._packed_sidecar(key, owner), _copy_checked)
+                        num_frames += self._sidecar(key).num_frames
+                    # A video of which only some features are cached counts as failed
+                    num_done += is_new and key not in self._failures
+                    bar.update()
+            if not is_complete:
+                atomic.publish(index, output / index.name)
+        if not is_complete:
+            if self._failures:
+                write_failures(output, self._failures.values())
+            write_catalog(output)
+            write_header(output, self._header)
+        summary = RunSummary(
+            num_inputs=len(self._keys),
+            num_done=num_done,
+            num_up_to_date=len(self._owners.keys() - self._failures.keys()) - num_done,
+            num_failed=len(self._failures),
+            num_frames=num_frames,
+            elapsed_seconds=time.monotonic() - started,
+        )
+        check_counts(summary)
+        return summary
+
+    def _check_output(self, output: Path, written: Sidecars, index: Path) -> bool:
+        """Return whether the output is the complete merge.
+
+        Raises ``UsageError`` if it holds another index, header or video than those of this merge.
+        """
+        path = output / index.name
+        if opener.exists(output, path.name) and digest_file(opener.open_file(output, path.name)) != digest_file(index):
+            raise _other_output(output, f"which holds another '{path.name}'")
+        for key in written.sorted_keys():
+            earlier = written.read_or_none(key)
+            if key not in self._owners or (earlier and earlier.unpacked() != self._sidecar(key)):
+                raise _other_output(output, f"which holds another video '{key}'")
+        try:
+            if read_header(output) == self._header:
+                return True
+        except (NotFoundError, DamageError):
+            return False
+        raise _other_output(output, "which holds another cache")
 
 
 def _check_alike(headers: Mapping[Path, Header]) -> None:
     """Raise ``UsageError`` with the list of differences, unless all caches are made in the same way."""
-    (first, settings), *others = ((folder, dict(_settings(header))) for folder, header in headers.items())
+    (first, settings), *others = ((folder, settings_of(header)) for folder, header in headers.items())
     differing = [
         f"{name}: got {settings.get(name, 'nothing')} in '{printable(first)}' and {other.get(name, 'nothing')} in "
         f"'{printable(folder)}'"
@@ -233,25 +275,6 @@ def _check_alike(headers: Mapping[Path, Header]) -> None:
     if differing:
         what = f"caches: got {len(differing)} difference{'s' * (len(differing) != 1)}, expected equal settings"
         raise UsageError(f"{what}. Build the caches with the same config, tiers and options. {'; '.join(differing)}")
-
-
-def _settings(header: Header) -> Iterator[tuple[str, str]]:
-    """Yield the name and value of all that decides how videos are cached."""
-    yield from leaves("", header.config)
-    for tier, names in header.features.items():
-        yield f"features in tier {tier}", ", ".join(sorted(names))
-    yield "follow_symlinks", str(header.follow_symlinks)
-    yield "source_hash", str(header.source_hash)
-    yield "on_damage", header.on_damage
-
-
-def leaves(name: str, value: Any) -> Iterator[tuple[str, str]]:
-    """Yield the settings of a config, by names with dots, as text."""
-    if isinstance(value, Mapping):
-        for key, inner in value.items():
-            yield from leaves(f"{name}.{key}" if name else str(key), inner)
-    else:
-        yield name, printable(str(value))
 
 
 def _joined_roots(headers: Mapping[Path, Header]) -> dict[str, str]:
@@ -270,116 +293,18 @@ def _joined_roots(headers: Mapping[Path, Header]) -> dict[str, str]:
     return {label: path for label, (path, _) in joined.items()}
 
 
-class _Merge:
-    """One run of a merge, under the locks of all caches."""
-
-    def __init__(self, joined: _Joined, output: Path) -> None:
-        self._joined = joined
-        self._output = output
-        self._written = Sidecars(output)
-        """Sidecars that earlier runs wrote, and that this one writes"""
-        self._num_done = self._num_up_to_date = self._num_frames = 0
-
-    def run(self, progress: bool) -> RunSummary:
-        """Merge what is missing. The header comes last, so that an incomplete cache cannot be opened."""
-        started = time.monotonic()
-        joined, output = self._joined, self._output
-        atomic.remove_partials(output)
-        with atomic.partial_folder(output) as folder:
-            index = folder / "index.jsonl"
-            joined.write_index(index)
-            is_complete = self._check_output(index)
-            with terminal.progress_bar(len(joined.owners), "video", shown=progress) as bar:
-                for key in joined.owners:
-                    self._bring(key, folder)
-                    bar.update()
-            if not is_complete:
-                atomic.publish(index, output / index.name)
-        if not is_complete:
-            if joined.failures:
-                write_failures(output, joined.failures.values())
-            write_catalog(output)
-            write_header(output, joined.header)
-        summary = RunSummary(
-            num_inputs=len(joined.keys),
-            num_done=self._num_done,
-            num_up_to_date=self._num_up_to_date,
-            num_failed=len(joined.failures),
-            num_frames=self._num_frames,
-            elapsed_seconds=time.monotonic() - started,
+def _copy_checked(cache: Path, info: FeatureInfo, partial: Path) -> None:
+    """Link or copy a file whose size and digest are those of the sidecar. Raises ``DamageError``."""
+    try:
+        num_bytes = feature_files.size_of(cache, info)
+        what = f"got {num_bytes} bytes, expected {info.num_bytes}" if num_bytes != info.num_bytes else ""
+        if not what:
+            feature_files.copy(cache, info, partial)
+            what = "its digest is another one than that in the sidecar" if digest_file(partial) != info.digest else ""
+    except FileNotFoundError:
+        what = "the file is missing"
+    if what:
+        raise DamageError(
+            f"'{printable(cache / str(info.file))}' is damaged: {what}; run 'chordcache verify --repair "
+            f"{printable(cache)}'"
         )
-        check_counts(summary)
-        return summary
-
-    def _check_output(self, index: Path) -> bool:
-        """Return whether the output is the complete merge.
-
-        Raises
-        ------
-        UsageError
-            If it holds another index, header or video than those of this merge.
-        """
-        output = self._output
-        path = output / index.name
-        if opener.exists(output, path.name) and digest_file(opener.open_file(output, path.name)) != digest_file(index):
-            raise _other_output(output, f"which holds another '{path.name}'")
-        for key in self._written.sorted_keys():
-            earlier = self._written.read_or_none(key)
-            if key not in self._joined.owners or (earlier and earlier.unpacked() != self._joined.sidecar(key)):
-                raise _other_output(output, f"which holds another video '{key}'")
-        try:
-            if read_header(output) == self._joined.header:
-                return True
-        except (NotFoundError, DamageError):
-            return False
-        raise _other_output(output, "which holds another cache")
-
-    def _bring(self, key: str, folder: Path) -> None:
-        """Link or copy the artefacts of a video, then commit it with its sidecar."""
-        atomic.check_space(self._output)
-        sidecar = self._joined.sidecar(key)
-        owner = self._joined.owners[key]
-        packed = self._joined.packed_sidecar(key, owner)
-        infos = {str(info.file): info for info in packed.features if info.file is not None}
-        earlier = self._written.read_or_none(key)
-        is_new = earlier is None or earlier.unpacked() != sidecar
-        there = {} if is_new or earlier is None else {info.file: info for info in earlier.features}
-        for file, info in infos.items():
-            if not self._is_there(there.get(file, info.replace(packed=None)), is_new):
-                is_new = True
-                self._publish(owner, info, folder)
-        if is_new:
-            atomic.publish_text(self._output, layout.sidecar_file(key), sidecar.to_line() + "\n")
-            self._num_frames += sidecar.num_frames
-        if key not in self._joined.failures:  # else it counts as failed, though some of its features are cached
-            self._num_done += is_new
-            self._num_up_to_date += not is_new
-
-    def _is_there(self, info: FeatureInfo, is_new: bool) -> bool:
-        """Return whether an earlier run brought a file. The content of a file without a sidecar is compared."""
-        if is_new:
-            return feature_files.is_intact(self._output, info)
-        try:
-            return feature_files.size_of(self._output, info) == info.num_bytes
-        except FileNotFoundError:
-            return False
-
-    def _publish(self, cache: Path, info: FeatureInfo, folder: Path) -> None:
-        source = cache / str(info.file)
-        partial = folder / source.name
-        with atomic.no_space_as_error(self._output):
-            try:
-                num_bytes = feature_files.size_of(cache, info)
-                if num_bytes != info.num_bytes:
-                    raise _damage(source, info, f"got {num_bytes} bytes, expected {info.num_bytes}")
-                feature_files.copy(cache, info, partial)
-            except FileNotFoundError:
-                raise _damage(source, info, "the file is missing") from None
-            if digest_file(partial) != info.digest:
-                raise _damage(source, info, "its digest is another one than that in the sidecar")
-            atomic.publish_all(self._output, {partial: str(info.file)})
-
-
-def _damage(source: Path, info: FeatureInfo, what: str) -> DamageError:
-    cache = str(source).removesuffix(f"/{info.file}")
-    return DamageError(f"'{printable(source)}' is damaged: {what}; run 'chordcache verify --repair {printable(cache)}'")

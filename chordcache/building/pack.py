@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -117,13 +117,10 @@ def _keys_to_pack(sidecars: Sidecars, size: int) -> list[str]:
             sidecar, line, _ = sidecars.row(key)
             num_used[owner] += _num_bytes(sidecar) + len(line)
     sparse = [name for name, num_bytes in num_used.items() if num_bytes < size / 2 and packed[name]]
-    if not alone and all(num_used[name] > _pack_bytes(sidecars, name) / 2 for name in sparse) and len(sparse) < 2:
+    shares = (num_used[name] / opener.size_of(sidecars.cache, layout.pack_file(name)) for name in sparse)
+    if not alone and len(sparse) < 2 and all(share > 0.5 for share in shares):
         return []
     return sorted([*alone, *(key for name in sparse for key in packed[name])])
-
-
-def _pack_bytes(sidecars: Sidecars, name: str) -> int:
-    return opener.size_of(sidecars.cache, layout.pack_file(name))
 
 
 def _groups(sidecars: Iterable[Sidecar], size: int) -> Iterator[list[Sidecar]]:
@@ -167,7 +164,7 @@ def unpack(cache: str | Path, *, progress: bool = False) -> PackSummary:
                 sidecar = sidecars.read_stored(key)
                 if sidecar.packs or not opener.exists(folder, layout.sidecar_file(key)):
                     atomic.check_space(folder)
-                    publish_unpacked(folder, sidecar)
+                    copy_video(folder, folder, sidecar)
                     num_videos, num_bytes = num_videos + 1, num_bytes + _num_bytes(sidecar)
                 bar.update()
         if num_videos:
@@ -177,12 +174,24 @@ def unpack(cache: str | Path, *, progress: bool = False) -> PackSummary:
     return PackSummary(num_videos, len(sidecars.packs.numbers), num_bytes)
 
 
-def publish_unpacked(cache: Path, sidecar: Sidecar) -> None:
-    """Copy the files of a video out of packs, then publish its sidecar as a file. Raises as ``feature_files.copy``."""
-    infos: dict[str, FeatureInfo] = {str(info.file): info for info in sidecar.features if info.packed is not None}
-    with atomic.partial_folder(cache) as folder:
+def copy_video(
+    source: Path,
+    target: Path,
+    sidecar: Sidecar,
+    copy: Callable[[Path, FeatureInfo, Path], None] = feature_files.copy,
+) -> None:
+    """Link or copy the files of a video into another cache, or out of packs, then publish its sidecar as a file.
+
+    ``copy`` makes a durable copy of a file of a cache. Raises as it does.
+    """
+    infos: dict[str, FeatureInfo] = {
+        str(info.file): info
+        for info in sidecar.features
+        if info.file is not None and (source != target or info.packed is not None)
+    }
+    with atomic.partial_folder(target) as folder:
         copies = {folder / str(number): file for number, file in enumerate(infos)}
         for partial, file in copies.items():
-            feature_files.copy(cache, infos[file], partial)
-        atomic.publish_all(cache, copies, are_synced=True)
-    atomic.publish_text(cache, layout.sidecar_file(sidecar.key), sidecar.unpacked().to_line() + "\n")
+            copy(source, infos[file], partial)
+        atomic.publish_all(target, copies, are_synced=True)
+    atomic.publish_text(target, layout.sidecar_file(sidecar.key), sidecar.unpacked().to_line() + "\n")

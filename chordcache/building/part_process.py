@@ -17,9 +17,11 @@ from dataclasses import asdict
 from pathlib import Path
 
 from chordcache.building.build import build
-from chordcache.building.part_order import PartOrder
+from chordcache.building.build_options import BuildOptions
+from chordcache.config.config import config_from_json
 from chordcache.engine.display import Display
 from chordcache.errors import ChordcacheError
+from chordcache.records import from_json
 from chordcache.storage.machine import machine
 from chordcache.storage.opener import exists
 from chordcache.storage.part import Part
@@ -32,17 +34,17 @@ _LOG_SECONDS = 1.0
 
 def main() -> int:
     """Build the part, print its counts and the causes of its failures as JSON, and return the exit code."""
-    order = PartOrder.of_line(sys.stdin.buffer.readline().decode())
+    order = json.loads(sys.stdin.buffer.readline().decode())
+    folder, options = Path(order.pop("folder")), from_json(order.pop("options"), BuildOptions)
+    if isinstance(order["config"], dict):
+        order["config"] = config_from_json(order["config"]["config"])
     threading.Thread(target=_end_with_pipe, daemon=True).start()
-    threading.Thread(target=_end_with_plan, args=[Path(order.folder)], daemon=True).start()
-    display = Display(False, False, log_file=order.log_file, interval_seconds=_LOG_SECONDS)
+    threading.Thread(target=_end_with_plan, args=[folder], daemon=True).start()
+    display = Display(False, False, log_file=order.pop("log_file"), interval_seconds=_LOG_SECONDS)
     try:
-        summary = build(
-            Path(order.folder, "index.jsonl"), order.cache, tiers=order.tiers, features=order.features,
-            config=order.config, jobs=order.jobs, roots=order.roots, options=order.options, progress=display,
-        )  # fmt: skip
-        part = Part.parse(str(order.options.part))
-        failures = Quarantine(Path(order.folder, f"{part.name}.{machine()}"), {})
+        summary = build(folder / "index.jsonl", **order, options=options, progress=display)
+        part = Part.parse(str(options.part))
+        failures = Quarantine(folder / f"{part.name}.{machine()}", {})
     except ChordcacheError as error:
         sys.stderr.write(f"{error}\n")
         return error.exit_code

@@ -8,6 +8,8 @@ from __future__ import annotations
 import heapq
 import json
 import os
+import shutil
+import threading
 from array import array
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -16,24 +18,31 @@ from pathlib import Path
 
 import numpy as np
 
+from chordcache.building.build_options import BuildOptions
 from chordcache.building.build_plan import BuildPlan
-from chordcache.building.existing_cache import repairable, versions
-from chordcache.building.merge import leaves
+from chordcache.building.build_task import planned_files
+from chordcache.building.existing_cache import repairable, settings_of, tool_versions, versions
+from chordcache.building.pack import copy_video
 from chordcache.config.config import config_to_json
 from chordcache.digests import digest_file, hex64
-from chordcache.errors import DamageError, UsageError, printable
+from chordcache.errors import ChordcacheError, DamageError, UsageError, printable
 from chordcache.index.grouping import IndexRows
-from chordcache.index.index_files import Index, IndexWriter, cached_index
-from chordcache.records import Record, VideoRecord
-from chordcache.storage import atomic, feature_files, layout, opener
+from chordcache.index.index_files import Index, cached_index
+from chordcache.records import Record, RunSummary, VideoRecord
+from chordcache.storage import atomic, layout, opener
 from chordcache.storage import part_folders as parts
+from chordcache.storage.cache_header import Header
 from chordcache.storage.lock import locked
 from chordcache.storage.machine import machine
 from chordcache.storage.part import Part
 from chordcache.storage.quarantine import Quarantine, write_failures
 from chordcache.storage.run_log import adopt_last_scan
 from chordcache.storage.sealed_json import read_sealed, seal_versioned
+from chordcache.storage.sidecar import read_sidecar
 from chordcache.storage.sidecars import Sidecars
+
+_COPY_SECONDS = 120.0
+"""[seconds] Time between two copies. A machine that is lost has to build again what it built since the last one"""
 
 
 class PartsPlan(Record, frozen=True):
@@ -55,13 +64,14 @@ class PartsPlan(Record, frozen=True):
 
 def plan_of_parts(plan: BuildPlan, num_parts: int) -> PartsPlan:
     """Return what the parts of a build share, without the folders of sources: machines may mount them elsewhere."""
-    settings = {**dict(leaves("", config_to_json(plan.config))), "on_damage": plan.on_damage}
-    settings |= {"follow_symlinks": str(plan.follow_symlinks), "source_hash": str(plan.source_hash)}
-    settings |= {f"features in tier {tier}": ", ".join(sorted(names)) for tier, names in plan.requested.items()}
+    header = Header(
+        config_to_json(plan.config), {}, plan.requested, {}, plan.follow_symlinks, plan.source_hash,
+        on_damage=plan.on_damage,
+    )  # fmt: skip
     path = plan.index.path
     is_of_parts = opener.exists(path.parent, parts.PLAN_FILE)  # it is the copy that a driver's nodes read
     index = read_plan(path.parent).facts["index"] if is_of_parts else digest_file(path)
-    return PartsPlan(num_parts, {"index": index, **settings, **versions()})
+    return PartsPlan(num_parts, {"index": index, **settings_of(header), **versions()})
 
 
 def read_plan(folder: Path) -> PartsPlan:
@@ -73,10 +83,7 @@ def read_plan(folder: Path) -> PartsPlan:
 def register(plan: BuildPlan, shared: PartsPlan) -> Path:
     """Return the folder of a plan. Call it under the shared lock of the cache, so that no build of the whole runs.
 
-    Raises
-    ------
-    UsageError
-        If the cache is being built in parts of another plan.
+    Raises ``UsageError`` if the cache is being built in parts of another plan.
     """
     folder = plan.cache / parts.PARTS / shared.name
     for other in parts.plan_folders(plan.cache):
@@ -106,16 +113,7 @@ def _another(cache: Path, found: PartsPlan, mine: PartsPlan) -> UsageError:
 def part_plan(plan: BuildPlan, folder: Path, part: Part, wait: Callable[[str], None] | None) -> Iterator[BuildPlan]:
     """Yield the plan of one part, in its own folder, under its lock. What others have built is taken over before.
 
-    Parameters
-    ----------
-    plan : BuildPlan
-        The plan of the whole cache.
-    folder : Path
-        The folder that ``register`` returned.
-    part : Part
-        The part.
-    wait : callable or None
-        As in ``locked``.
+    ``plan`` is that of the whole cache, ``folder`` what ``register`` returned, and ``wait`` as in ``locked``.
     """
     target = folder / f"{part.name}.{machine()}"
     with locked(target, wait):
@@ -149,13 +147,7 @@ def _write_share(index: Index, part: Part, path: Path) -> str:
         is_mine = balanced(costs_of_files, part.num_parts) == part.number - 1
         rows = np.flatnonzero(is_mine[number_of_row]) if len(costs) else np.zeros(0, np.int64)
         rows = rows[np.lexsort((rows, number_of_row[rows], -costs_of_files[number_of_row[rows]]))]
-        with IndexWriter(
-            path,
-            roots=index.roots,
-            level=index.level,
-            follow_symlinks=index.follow_symlinks,
-            columns=index.columns,
-        ) as writer:
+        with index.writer(path) as writer:
             for row in rows.tolist():
                 writer.write(index.at(file, offsets[row]))
     return path.name
@@ -180,17 +172,8 @@ def estimated(costs: np.ndarray) -> np.ndarray:
 def balanced(costs: np.ndarray, num_parts: int) -> np.ndarray:
     """Divide files into parts of equal cost: the longest first, each to the part with the least so far.
 
-    Parameters
-    ----------
-    costs : np.ndarray
-        [shape=(N,), dtype=float64] Cost of each file, any unit.
-    num_parts : int
-        Number of parts.
-
-    Returns
-    -------
-    np.ndarray
-        [shape=(N,), dtype=int64] Part of each file, from 0.
+    ``costs`` [shape=(N,), dtype=float64] may have any unit. Returns the part of each file, from 0 [shape=(N,),
+    dtype=int64].
     """
     part_of_file = np.zeros(len(costs), np.int64)
     loads = [(0.0, part) for part in range(num_parts)]
@@ -205,16 +188,9 @@ def _link_published(source: Path, target: Path, keys: Iterable[str]) -> None:
     """Link videos that another cache has published and this one lacks: the artefacts, then the sidecar."""
     sidecars = Sidecars(source)
     for key in keys:
-        final = layout.sidecar_file(key)
-        if opener.exists(target, final) or (sidecar := sidecars.read_or_none(key)) is None:
-            continue
-        infos = {str(info.file): info for info in sidecar.features if info.file is not None}
-        with suppress(FileNotFoundError, DamageError), atomic.partial_folder(target) as folder:  # it is built then
-            links = {folder / str(number): file for number, file in enumerate(sorted(infos))}
-            for partial, file in links.items():
-                feature_files.copy(source, infos[file], partial)
-            atomic.publish_all(target, links, are_synced=True)
-            atomic.publish_text(target, final, sidecar.unpacked().to_line() + "\n")
+        if not opener.exists(target, layout.sidecar_file(key)) and (sidecar := sidecars.read_or_none(key)) is not None:
+            with suppress(FileNotFoundError, DamageError):  # it is built then
+                copy_video(source, target, sidecar)
 
 
 def _twins(plan: BuildPlan, records: Mapping[str, VideoRecord]) -> Collection[str]:
@@ -228,3 +204,84 @@ def _twins(plan: BuildPlan, records: Mapping[str, VideoRecord]) -> Collection[st
         return ()
     cached = ((key, sidecars.read_or_none(key)) for key in sidecars.sorted_keys())
     return [key for key, sidecar in cached if sidecar and sidecar.source_hash and sidecar.source.size in sizes]
+
+
+# A scratch: a part is built on a disk of its machine, and copied from time to time
+
+
+def checked_scratch(scratch: str | None, *, has_parts: bool) -> None:
+    """Raise ``UsageError`` if a scratch cannot be used. That of a cluster is a folder of each node."""
+    if scratch is None:
+        return
+    if not has_parts:
+        raise UsageError(f"scratch: got '{printable(scratch)}' without a part, expected --part or a cluster")
+    if not os.path.isdir(scratch):
+        raise UsageError(f"scratch: got '{printable(scratch)}', expected a folder that exists")
+
+
+def build_in_scratch(
+    plan: BuildPlan, options: BuildOptions, build: Callable[[BuildPlan, BuildOptions], RunSummary]
+) -> RunSummary:
+    """Build what a part lacks in its scratch, copy it, and then complete the part where it is.
+
+    ``plan`` is that of the part, under its lock. ``build`` builds a plan with options, and returns its counts.
+    """
+    part, local = plan.cache, Path(str(options.scratch), f"{plan.cache.parent.name}-{plan.cache.name}")
+    inside = replace(options, scratch=None)
+    if num_missing := _write_missing(plan, inside, local):
+        with _copied(local, part):
+            built = build(replace(plan, cache=local, index=cached_index(local, "missing.jsonl")), inside)
+        failures = {failure.key: failure for cache in (part, local) for failure in Quarantine(cache, {})}
+        write_failures(part, failures.values())
+    summary = build(plan, replace(inside, retry_quarantined=False))  # writes the lists
+    shutil.rmtree(local, ignore_errors=True)
+    if not num_missing:
+        return summary
+    return replace(
+        built,
+        num_inputs=summary.num_inputs,
+        num_failed=summary.num_failed,
+        num_up_to_date=summary.num_inputs - summary.num_failed - built.num_done,
+    )
+
+
+def _write_missing(plan: BuildPlan, options: BuildOptions, local: Path) -> int:
+    """Write the index of the videos that the part lacks, and return their number. What is in the scratch stays."""
+    atomic.make_folder(local)
+    quarantine = Quarantine(plan.cache, tool_versions(), plan.on_damage)
+    num_missing = 0
+    with IndexRows(plan.index) as rows, plan.index.writer(local / "missing.jsonl") as writer:
+        for tasks in planned_files(plan, rows, quarantine, options):
+            for task in tasks:
+                if task.state == "missing":
+                    writer.write(task.item)
+                    num_missing += 1
+    return num_missing
+
+
+@contextmanager
+def _copied(local: Path, part: Path) -> Iterator[None]:
+    """Copy the videos that are built in the block from time to time, and at its end, however it ends."""
+    copied: set[str] = set()
+    ended = threading.Event()
+
+    def copy() -> None:
+        for key in layout.iter_keys(local):
+            if key not in copied:
+                copy_video(local, part, read_sidecar(local, key))
+                copied.add(key)
+
+    def copy_in_turn() -> None:
+        while not ended.wait(_COPY_SECONDS):
+            with suppress(OSError, ChordcacheError):  # the copy at the end raises it again
+                copy()
+
+    thread = threading.Thread(target=copy_in_turn, name="chordcache scratch", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+        with atomic.no_space_as_error(part):
+            copy()

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from chordcache.building.build_options import BuildOptions
-from chordcache.building.trim import is_allowed
 from chordcache.errors import UsageError
 from chordcache.storage import atomic, layout, opener
 from chordcache.storage.sidecars import Sidecars
@@ -17,10 +16,7 @@ _MAX_SHARE = 0.1
 def keys_to_prune(sidecars: Sidecars, keys: Collection[str], options: BuildOptions) -> list[str]:
     """Return the keys of the cached videos that are to be dropped: all but ``keys``, if ``options.prune`` is set.
 
-    Raises
-    ------
-    UsageError
-        If they are more than a tenth of the cached videos, and ``options.prune_many`` is not set.
+    Raises ``UsageError`` if they are more than a tenth of the cached videos, and ``options.prune_many`` is not set.
     """
     if not options.prune:
         return []
@@ -37,10 +33,7 @@ def keys_to_prune(sidecars: Sidecars, keys: Collection[str], options: BuildOptio
 def videos_with(sidecars: Sidecars, options: BuildOptions) -> dict[str, int]:
     """Return the number of cached videos that have each feature of ``options.drop``.
 
-    Raises
-    ------
-    UsageError
-        If they are more than a tenth of the cached videos, and ``options.prune_many`` is not set.
+    Raises ``UsageError`` if they are more than a tenth of the cached videos, and ``options.prune_many`` is not set.
     """
     if not options.drop:
         return {}
@@ -72,13 +65,6 @@ def drop_features(sidecars: Sidecars, names: Collection[str]) -> None:
         elif kept != sidecar.features:
             atomic.publish_text(sidecars.cache, layout.sidecar_file(key), sidecar.with_features(kept).to_line() + "\n")
     drop(sidecars, emptied)
-
-
-def drop_if_not_allowed(sidecars: Sidecars, key: str, on_damage: str) -> None:
-    """Remove a video that cannot be cached, if it is cached as another choice for damaged files said."""
-    sidecar = sidecars.read_or_none(key)
-    if sidecar is not None and not is_allowed(sidecar, on_damage):
-        drop(sidecars, [key])
 
 
 def drop(sidecars: Sidecars, keys: Sequence[str]) -> None:

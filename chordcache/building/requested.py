@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -24,19 +24,6 @@ Features: TypeAlias = Mapping[str, tuple[str, ...]]
 """Tier to the names of its features."""
 
 
-@dataclass(frozen=True)
-class Request:
-    """The request of one build."""
-
-    config: Config
-    requested: Features
-    """Tier to the features that this build makes"""
-    features: Features
-    """Tier to the features that this build and earlier ones requested"""
-    on_damage: str
-    """Choice for damaged files, one of ``ON_DAMAGE``"""
-
-
 def request_of(
     config: str | Path | Config | None,
     tiers: Sequence[str] | None,
@@ -44,15 +31,13 @@ def request_of(
     *,
     earlier: Header | None,
     drop: Sequence[str] = (),
-) -> Request:
-    """Return what a build with these arguments is asked to make. See ``build``.
+) -> tuple[Config, Features, Features, str]:
+    """Return what a build with these arguments, which are those of ``build``, is asked to make.
 
-    Raises
-    ------
-    UsageError
-        If a tier or a feature does not exist, or a feature is asked for that none of the tiers takes.
-    ConfigError, NotFoundError
-        As in ``load_config``, or if a tier would hold no feature.
+    That is the config, the features that this build makes, those that it and earlier builds requested, both by tier,
+    and the choice for damaged files. Raises ``UsageError`` if a tier or a feature does not exist, or no tier takes a
+    feature, ``ConfigError`` and ``NotFoundError`` as ``load_config`` does, and ``ConfigError`` if a tier would hold no
+    feature.
     """
     _check_tiers(tiers or ())
     before = config_from_json(earlier.config, trusted=()) if earlier else None
@@ -60,16 +45,14 @@ def request_of(
     whole = load_config(config, before)
     _check_tiers(whole.tiers)
     built = _without(earlier.features if earlier else {}, drop)
-    if before is not None:
-        whole = _without_dropped(_with_built(whole, before, built), drop)
-    whole = _with_defaults(whole, as_items(features or ()))
+    whole = _completed(whole, before, built, drop, as_items(features or ()))
     requested = _requested(whole, tiers, features, built, _named(data, whole, built))
     merged = {t: tuple(dict.fromkeys((*requested.get(t, ()), *built.get(t, ())))) for t in TIERS}
     merged = {tier: names for tier, names in merged.items() if names}
     requested = {tier: merged[tier] if TIERS[tier].one_file else names for tier, names in requested.items()}
     is_new_choice = isinstance(config, Config) or "on_damage" in (data.get("frames") or {} if data else {})
     on_damage = whole.on_damage if is_new_choice or earlier is None else earlier.on_damage
-    return Request(whole, requested, merged, on_damage)
+    return whole, requested, merged, on_damage
 
 
 def _check_tiers(tiers: Sequence[str]) -> None:
@@ -79,13 +62,7 @@ def _check_tiers(tiers: Sequence[str]) -> None:
 
 
 def _without(features: Features, drop: Sequence[str]) -> Features:
-    """Return features without dropped ones.
-
-    Raises
-    ------
-    UsageError
-        If the cache does not have one of these, or nothing else.
-    """
+    """Return features without dropped ones. Raises ``UsageError`` if the cache lacks one of these, or has no other."""
     names = dict.fromkeys(name for of_tier in features.values() for name in of_tier)
     for name in as_items(drop):
         if name not in names:
@@ -97,35 +74,26 @@ def _without(features: Features, drop: Sequence[str]) -> Features:
     return {tier: of_tier for tier, of_tier in kept.items() if of_tier}
 
 
-def _with_built(config: Config, before: Config, built: Features) -> Config:
-    """Return a config that has all features that a cache has, with the cache's settings if the config lacks them."""
-    names = {name for of_tier in built.values() for name in of_tier}
-    features = {name: config.features.get(name, section) for name, section in before.features.items() if name in names}
-    in_hdf5 = tuple(dict.fromkeys((*config.hdf5.features, *built.get("hdf5", ()))))
-    return replace(
-        config,
-        untrusted=config.untrusted | (before.untrusted - config.features.keys()),
-        frames=config.frames or (before.frames if "frames" in names else None),
-        features={**features, **config.features},
-        hdf5=replace(config.hdf5, features=in_hdf5),
-    )
+def _completed(
+    config: Config, before: Config | None, built: Features, drop: Sequence[str], names: Sequence[str]
+) -> Config:
+    """Return a config with the features that a cache has and those of ``names``, but without dropped ones.
 
-
-def _without_dropped(config: Config, drop: Sequence[str]) -> Config:
-    """Return a config without dropped features. The settings of frames stay, since they are those of all pictures."""
-    features = {name: section for name, section in config.features.items() if name not in drop}
-    in_hdf5 = tuple(name for name in config.hdf5.features if name not in drop)
-    return replace(config, features=features, hdf5=replace(config.hdf5, features=in_hdf5))
-
-
-def _with_defaults(config: Config, names: Sequence[str]) -> Config:
-    """Return a config with the default settings of features that are asked for by name, and that it does not have."""
-    features = dict(config.features)
+    Where the config has no settings of a feature, they are those of the cache, or else the default ones. The settings
+    of frames stay, since they are those of all pictures.
+    """
+    cached = {name for of_tier in built.values() for name in of_tier}
+    earlier = {name: section for name, section in (before.features if before else {}).items() if name in cached}
+    features = {name: section for name, section in {**earlier, **config.features}.items() if name not in drop}
     for name in names:
         if name in FEATURE_SECTIONS and name not in features:
             with suppress(ConfigError, TypeError):  # such as a network, which needs the name of a model
                 features[name] = FEATURE_SECTIONS[name]()
-    return replace(config, features=features)
+    in_hdf5 = dict.fromkeys(n for n in (*config.hdf5.features, *built.get("hdf5", ())) if n not in drop)
+    frames = config.frames or (before.frames if before and "frames" in cached else None)
+    untrusted = config.untrusted | (before.untrusted - config.features.keys() if before else frozenset())
+    hdf5 = replace(config.hdf5, features=tuple(in_hdf5))
+    return replace(config, frames=frames, features=features, hdf5=hdf5, untrusted=untrusted)
 
 
 def _named(data: Any, config: Config, built: Features) -> Features:

@@ -8,11 +8,10 @@ from typing import Any
 
 from chordcache.amounts import duration
 from chordcache.building.build_plan import BuildPlan, fingerprints_of, resolve_features
-from chordcache.building.existing_cache import tool_versions
-from chordcache.building.up_to_date import is_stale, needed
+from chordcache.building.build_task import is_stale, needed
+from chordcache.building.existing_cache import leaves, tool_versions
 from chordcache.config.config import config_from_json
 from chordcache.errors import ChordcacheError
-from chordcache.storage.sidecar import Sidecar
 from chordcache.storage.sidecars import Sidecars
 
 
@@ -70,23 +69,12 @@ def _may_differ(plan: BuildPlan) -> bool:
     return dict(plan.earlier.versions) != tool_versions() or any(new.get(name) != old[name] for name in old)
 
 
-def unused_bytes(previous: Sidecar, sidecar: Sidecar) -> int:
-    """Return the size of the files that a new sidecar of a video does not name any more [bytes]."""
-    files = {info.file for info in sidecar.features}
-    return sum({info.file: info.num_bytes for info in previous.features if info.file not in files}.values())
-
-
 def differences(name: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[str]:
     """Yield the parameters that differ, such as "frames.quality: 90 -> 80"."""
-    before, after = dict(_leaves(name, old)), dict(_leaves(name, new))
+    before, after = (
+        {leaf: list(value) if isinstance(value, tuple) else value for leaf, value in leaves(name, params)}
+        for params in (old, new)
+    )
     for leaf in sorted(before.keys() | after.keys()):
         if before.get(leaf) != after.get(leaf):
             yield f"{leaf}: {before.get(leaf, 'nothing')} -> {after.get(leaf, 'nothing')}"
-
-
-def _leaves(name: str, value: Any) -> Iterator[tuple[str, Any]]:
-    if isinstance(value, Mapping):
-        for key, inner in value.items():
-            yield from _leaves(f"{name}.{key}", inner)
-    else:
-        yield name, value if not isinstance(value, list | tuple) else list(value)

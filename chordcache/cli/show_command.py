@@ -13,7 +13,7 @@ from chordcache.cli.values import KEY, PATH
 from chordcache.errors import DamageError, UsageError, printable
 
 if TYPE_CHECKING:  # --help does not need what it loads
-    from chordcache.look.sheet import Sheet
+    from chordcache.look.draw_sheet import Sheet
 
 
 @click.command()

@@ -106,16 +106,14 @@ class Index:
         with readable(self.path):
             return self.source.at(file, offset)
 
+    def writer(self, path: str | os.PathLike[str], **changes: Any) -> IndexWriter:
+        """Return a writer of a part of the index, with its settings but for ``changes``, which ``IndexWriter`` has."""
+        same = {name: getattr(self, name) for name in ("roots", "level", "follow_symlinks", "columns")}
+        return IndexWriter(path, **{**same, **changes})
+
     def write(self, path: str | os.PathLike[str]) -> None:
         """Write the index to another file, in the format of its suffix. Raises as ``IndexWriter`` does."""
-        with IndexWriter(
-            path,
-            roots=self.roots,
-            level=self.level,
-            follow_symlinks=self.follow_symlinks,
-            whole_roots=self.whole_roots,
-            columns=self.columns,
-        ) as writer:
+        with self.writer(path, whole_roots=self.whole_roots) as writer:
             for record in self:
                 writer.write(record)
 

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import os
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from chordcache.amounts import shortened
 from chordcache.errors import DamageError, FeatureAbsentError, UsageError
-from chordcache.look import canvas as drawing
 from chordcache.look import pictures
-from chordcache.look.canvas import ALARM, FAINT, MARK, NORMAL, SMALL, TimeAxis, put_text
-from chordcache.look.sheet import Place, Sheet
+from chordcache.look.pictures import ALARM, FAINT, MARK, NORMAL, SMALL, TimeAxis, put_text
+from chordcache.media.frame_numbers import evenly_spread
 from chordcache.read.cache import Cache
 from chordcache.read.video import Video
+from chordcache.storage.atomic import new_file
 
 MAX_FRAMES = 48
 """Largest number of frames in a sheet"""
@@ -42,6 +44,60 @@ _BODY = (
     (24, 26), (26, 28), (28, 32), (0, 11), (0, 12),
 )  # fmt: skip
 """Pairs of landmarks that a line connects: shoulders, hips, arms, legs, and the nose with the shoulders"""
+
+
+@dataclass(frozen=True)
+class Place:
+    """A rectangle of a sheet that shows a frame, [pixels]."""
+
+    number: int
+    """Number of the frame in the cache"""
+    seconds: float
+    """Presentation time of the frame"""
+    x: int
+    y: int
+    width: int
+    height: int
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """A picture of a video with one axis in seconds. A notebook displays it."""
+
+    picture: np.ndarray
+    """[shape=(H, W, 3), dtype=uint8, RGB]"""
+    key: str
+    axis: TimeAxis
+    """Columns of times, on the clock of ``Video.pts_seconds``"""
+    rows: dict[str, tuple[int, int]]
+    """First row of pixels and height of "frames", "keyframes", "flow", "motion" and "mel", as far as they are drawn"""
+    frames: tuple[Place, ...]
+    """The frames that are drawn, each in the middle of its part of the axis"""
+    absent: dict[str, str]
+    """Feature that is not drawn, to the reason"""
+    damage: dict[str, str]
+    """Feature that is damaged, to the message"""
+
+    def __repr__(self) -> str:
+        height, width = self.picture.shape[:2]
+        return f"<Sheet of video {self.key}: {width}x{height}, {', '.join(self.rows)}>"
+
+    def png(self) -> bytes:
+        """Return the picture as a PNG file."""
+        return pictures.png(self.picture)
+
+    def _repr_png_(self) -> bytes:
+        return self.png()
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write the picture as PNG. The file appears complete or not at all.
+
+        Raises ``UsageError`` if the file cannot be written or is not a regular one, and ``NoSpaceError``.
+        """
+        target = Path(path)
+        with new_file(target, "cannot write the picture") as file:
+            file.write(self.png())
+        return target
 
 
 def show(
@@ -77,14 +133,9 @@ def show(
     with Cache(video.cache_path) as cache:
         drawn = _Drawing(cache, video, num_frames, axis)
         drawn.add_title()
-        for name, add in (
-            ("frames", drawn.add_frames),
-            ("flow", drawn.add_flow),
-            ("motion", drawn.add_motion),
-            ("mel", drawn.add_mel),
-        ):
+        for name in ("frames", "flow", "motion", "mel"):
             with drawn.noting(name):
-                add()
+                getattr(drawn, f"add_{name}")()
         return drawn.finished()
 
 
@@ -171,7 +222,7 @@ class _Drawing:
         """Add the key, the path and the facts."""
         video = self.video
         part = self.add(52)
-        put_text(part, video.key, 10, 24, scale=drawing.LARGE)
+        put_text(part, video.key, 10, 24, scale=pictures.LARGE)
         facts = [
             shortened(video.path, 90),
             f"{video.num_frames} frames",
@@ -185,19 +236,34 @@ class _Drawing:
             missing = f"damaged: {video.damage.num_missing} later frames missing"
             put_text(part, missing, _LEFT + self.axis.width, 46, color=ALARM, align="right")
 
-    def _thumbs(self, name: str, shape: tuple[int, int]) -> tuple[np.ndarray, list[Place]]:
-        """Add a row for small pictures of a shape (height, width), and return their places in the row."""
+    def _add_pictures(
+        self,
+        name: str,
+        shape: tuple[int, int],
+        rows: list[np.ndarray | None],
+        drawn: Callable[[np.ndarray, Place], np.ndarray],
+    ) -> tuple[np.ndarray, list[Place]]:
+        """Add a row of small pictures of a shape (height, width), of which None is damaged. Return it, and its places.
+
+        ``drawn`` returns what is drawn in a place, of any size.
+        """
         height, width = shape
         wide = max(4, int(self.slot) - 4)
         high = max(4, round(wide * height / width))
         if high > _MAX_THUMB_HEIGHT:
             wide, high = max(4, round(wide * _MAX_THUMB_HEIGHT / high)), _MAX_THUMB_HEIGHT
-        part = self.add(max(high, _MIN_THUMB_HEIGHT), name)
-        centers = self.axis.left + (np.arange(len(self.numbers)) + 0.5) * self.slot
-        return part, [
-            Place(number, float(self.times[number]), round(center - wide / 2), 0, wide, high)
-            for number, center in zip(self.numbers, centers.tolist(), strict=True)
-        ]
+        top, part = self.height, self.add(max(high, _MIN_THUMB_HEIGHT), name)
+        lefts = self.axis.left + (np.arange(len(self.numbers)) + 0.5) * self.slot - wide / 2
+        places = []
+        for number, left, row in zip(self.numbers, map(round, lefts.tolist()), rows, strict=True):
+            place = Place(number, float(self.times[number]), left, top, wide, high)
+            places.append(place)
+            if row is None:
+                part[:high, left : left + wide] = 236
+                put_text(part, "damaged", left + wide // 2, high // 2 + 5, color=ALARM, align="center")
+            else:
+                part[:high, left : left + wide] = pictures.resized_to(drawn(row, place), wide, high)
+        return part, places
 
     def add_frames(self) -> None:
         """Add the frames with their times, and the row of keyframes."""
@@ -205,22 +271,18 @@ class _Drawing:
         if not video.num_frames:
             raise FeatureAbsentError("no frames")
         video.feature("frames")
-        part, places = self._thumbs("frames", (video.height, video.width))
-        top = self.height - len(part)
         poses = self._poses()
+
+        def drawn(frame: np.ndarray, place: Place) -> np.ndarray:
+            picture = pictures.resized_to(frame, place.width, place.height)
+            if (pose := poses.get(place.number)) is not None:
+                shares = pictures.visible_landmarks(pose, video.width, video.height)
+                pictures.draw_lines(picture, shares * (place.width, place.height), _BODY, (0, 230, 118))
+            return picture
+
         frames = self._one_by_one("frames", self.numbers)
-        for place, rows in zip(places, frames, strict=True):
-            if rows is None:
-                _cross_out(part, place, "damaged")
-            else:
-                picture = drawing.resized_to(rows, place.width, place.height)
-                if (pose := poses.get(place.number)) is not None:
-                    shares = pictures.visible_landmarks(pose, video.width, video.height)
-                    points = shares * (place.width, place.height)
-                    drawing.draw_lines(picture, points, _BODY, (0, 230, 118))
-                part[: place.height, place.x : place.x + place.width] = picture
-            self.frames.append(Place(place.number, place.seconds, place.x, top, place.width, place.height))
-        self._add_frame_times(places)
+        _, self.frames = self._add_pictures("frames", (video.height, video.width), frames, drawn)
+        self._add_frame_times(self.frames)
         self._add_keyframes()
 
     def _poses(self) -> dict[int, np.ndarray]:
@@ -235,7 +297,7 @@ class _Drawing:
     def _add_frame_times(self, places: list[Place]) -> None:
         part = self.add(20)
         for place in places:
-            drawing.draw_mark(part, self.axis.x_of(place.seconds), 0, 4, FAINT)
+            part[:4, self.axis.x_of(place.seconds)] = FAINT
             if place.width >= 60:
                 text = f"{place.seconds:.2f} s" if place.width < 110 else f"#{place.number}  {place.seconds:.2f} s"
                 center = place.x + place.width // 2
@@ -245,10 +307,10 @@ class _Drawing:
         with self.noting("keyframes"):
             times = self.times[self.video.keyframes].tolist()
             part = self.add(_KEYFRAMES_HEIGHT, "keyframes")
-            drawing.draw_grid(part, self.axis, 0, _KEYFRAMES_HEIGHT)
+            pictures.draw_grid(part, self.axis, 0, _KEYFRAMES_HEIGHT)
             for seconds in times:
                 if self.axis.start_seconds <= seconds < self.axis.stop_seconds:
-                    drawing.draw_mark(part, self.axis.x_of(seconds), 0, _KEYFRAMES_HEIGHT, MARK)
+                    part[:_KEYFRAMES_HEIGHT, self.axis.x_of(seconds)] = MARK
 
     def _one_by_one(self, feature: str, numbers: list[int]) -> list[np.ndarray | None]:
         """Read rows of a feature. If one is damaged, the others are read all the same."""
@@ -256,13 +318,13 @@ class _Drawing:
             return list(self.cache.read(self.video, feature, indices=numbers))
         except DamageError as error:
             self.damage[feature] = str(error)
-        pictures: list[np.ndarray | None] = []
+        rows: list[np.ndarray | None] = []
         for number in numbers:
             try:
-                pictures.append(self.cache.read(self.video, feature, indices=[number])[0])
+                rows.append(self.cache.read(self.video, feature, indices=[number])[0])
             except DamageError:
-                pictures.append(None)
-        return pictures
+                rows.append(None)
+        return rows
 
     def add_flow(self) -> None:
         """Add the flow at each frame, with the wheel of colors and the length of the full color."""
@@ -273,13 +335,7 @@ class _Drawing:
         known = [row for row in rows if row is not None]
         scale = pictures.flow_scale(np.stack(known)) if known else 1.0
         shape = known[0].shape[:2] if known else (self.video.height, self.video.width)
-        part, places = self._thumbs("flow", shape)
-        for place, row in zip(places, rows, strict=True):
-            if row is None:
-                _cross_out(part, place, "damaged")
-                continue
-            colors = drawing.resized_to(pictures.flow_colors(row, scale), place.width, place.height)
-            part[: place.height, place.x : place.x + place.width] = colors
+        part, _ = self._add_pictures("flow", shape, rows, lambda row, _: pictures.flow_colors(row, scale))
         size = min(56, len(part) - _GAP - 22)
         if size >= 16:
             part[22 : 22 + size, 10 : 10 + size] = pictures.color_wheel(size)
@@ -290,14 +346,14 @@ class _Drawing:
     def add_motion(self) -> None:
         """Add the mean length of the codec's vectors as a curve."""
         self.video.feature("motion")
-        numbers = self.first + pictures.evenly_spread(self.stop - self.first, _MAX_POINTS)
+        numbers = self.first + evenly_spread(self.stop - self.first, _MAX_POINTS)
         means = pictures.motion_lengths(self.cache, self.video, numbers)
         full = float(np.nanmax(means)) if np.isfinite(means).any() else 0.0
         part = self.add(_MOTION_HEIGHT, "motion")
-        drawing.draw_grid(part, self.axis, 0, _MOTION_HEIGHT)
+        pictures.draw_grid(part, self.axis, 0, _MOTION_HEIGHT)
         seconds = np.clip(self.times[numbers], self.axis.start_seconds, self.axis.stop_seconds)
         xs = np.array([self.axis.x_of(value) for value in seconds.tolist()], float)
-        drawing.draw_curve(part, xs, means, 0, _MOTION_HEIGHT, full or 1.0)
+        pictures.draw_curve(part, xs, means, 0, _MOTION_HEIGHT, full or 1.0)
         self._scale_of(part, _MOTION_HEIGHT, f"{full:.3g} px", "0 px")
 
     def add_mel(self) -> None:
@@ -325,21 +381,15 @@ class _Drawing:
 
     def finished(self) -> Sheet:
         """Add the axis and the reasons, and return the sheet."""
-        drawing.draw_axis(self.add(28), self.axis, 2)
-        notes: list[tuple[str, drawing.Color]] = [
+        pictures.draw_axis(self.add(28), self.axis, 2)
+        notes: list[tuple[str, pictures.Color]] = [
             *((f"{name}: absent, {shortened(text, 300)}", FAINT) for name, text in self.absent.items()),
             *((f"{name}: damaged, {shortened(text, 600)}", ALARM) for name, text in self.damage.items()),
         ]
         for text, color in notes:
-            for line in drawing.wrapped(text, self.axis.width):
+            for line in pictures.wrapped(text, self.axis.width):
                 put_text(self.add(14), line, _LEFT, 12, scale=NORMAL, color=color)
         picture = np.vstack(self.parts)
         return Sheet(
             picture, self.video.key, self.axis, self.rows, tuple(self.frames), dict(self.absent), dict(self.damage)
         )
-
-
-def _cross_out(part: np.ndarray, place: Place, reason: str) -> None:
-    """Fill the place of a row that is not there."""
-    part[: place.height, place.x : place.x + place.width] = 236
-    put_text(part, reason, place.x + place.width // 2, place.height // 2 + 5, color=ALARM, align="center")

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from chordcache.building.remedies import remedy
+from chordcache.building.fix_commands import remedy
 from chordcache.errors import NotFoundError
 from chordcache.index.index_files import read_index
 from chordcache.read.cache import Cache
@@ -15,7 +15,7 @@ from chordcache.read.video import Video
 from chordcache.records import VideoRecord
 from chordcache.storage.cache_header import read_header
 from chordcache.storage.layout import key_of
-from chordcache.storage.quarantine import Quarantine
+from chordcache.storage.quarantine import Failure, Quarantine
 
 
 @dataclass(frozen=True)
@@ -60,28 +60,22 @@ def iter_problems(path: str | Path) -> Iterator[Problem]:
 def quarantined(cache: Path) -> Iterator[Problem]:
     """Yield the failures in the quarantine of a cache. Raises ``DamageError`` and ``FormatVersionError``."""
     for failure in Quarantine(cache, {}):
-        yield Problem(
-            "quarantined", failure.key, failure.root, failure.path, failure.stage, failure.cause, failure.message,
-            remedy(failure.cause),
-        )  # fmt: skip
+        yield _problem("quarantined", failure.key, failure, failure.stage, failure.cause, failure.message)
 
 
 def problem_of_video(video: Video) -> Problem | None:
     """Return the damage of a cached video, or None."""
     damage = video.damage
-    if damage is None:
-        return None
-    return Problem(
-        "damaged", video.key, video.root, video.path, "decode", damage.cause, str(damage), remedy(damage.cause)
-    )
+    return None if damage is None else _problem("damaged", video.key, video, "decode", damage.cause, str(damage))
 
 
 def problem_of_record(record: VideoRecord) -> Problem | None:
     """Return the error of a record of an index, or None."""
     if record.error is None:
         return None
-    cause = record.error_cause or "decode"
-    return Problem(
-        "broken", key_of(record), record.root, record.path, record.error_stage or "open", cause, record.error,
-        remedy(cause),
-    )  # fmt: skip
+    stage, cause = record.error_stage or "open", record.error_cause or "decode"
+    return _problem("broken", key_of(record), record, stage, cause, record.error)
+
+
+def _problem(kind: str, key: str, item: Failure | Video | VideoRecord, stage: str, cause: str, message: str) -> Problem:
+    return Problem(kind, key, item.root, item.path, stage, cause, message, remedy(cause))

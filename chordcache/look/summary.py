@@ -82,11 +82,6 @@ class Totals:
         elif record.header is not None:
             self.codecs[record.header.codec] += 1
 
-    @property
-    def num_bytes(self) -> int:
-        """Bytes of all artefacts and sources."""
-        return self.bytes.total()
-
     def _add_labels(self, label: str | None, labels: Sequence[str]) -> None:
         names = {*labels, *([label] if label else [])}
         self.labels.update(names)
@@ -132,7 +127,7 @@ def _of_index(path: Path) -> dict[str, Any]:
         "broken": dict(totals.errors.most_common()),
         "frames_expected": totals.num_frames,
         "hours": round(totals.seconds / 3600, 4),
-        "bytes": totals.num_bytes,
+        "bytes": totals.bytes.total(),
         "codecs": dict(totals.codecs.most_common()),
         "labels": totals.by_label(),
         "roots": index.roots,

@@ -47,13 +47,8 @@ def iter_listed(cache: Cache) -> Iterator[ListedVideo]:
     for video in cache:
         yield ListedVideo(
             video.key, video.path, round(video.duration_seconds, 6), video.num_frames, video.width, video.height,
-            num_bytes_of(video), video.label or (", ".join(video.labels) or None),
+            video.sidecar.num_bytes(), video.label or (", ".join(video.labels) or None),
         )  # fmt: skip
-
-
-def num_bytes_of(video: Video) -> int:
-    """Return the size of the files of a video, [bytes]."""
-    return sum({info.file: info.num_bytes for info in video.sidecar.features if info.file is not None}.values())
 
 
 def describe_video(video: Video) -> dict[str, Any]:
@@ -81,7 +76,7 @@ def describe_video(video: Video) -> dict[str, Any]:
         "keyframes": _num_keyframes(video),
         "frames_skipped": sidecar.num_frames_skipped,
         "notes": list(sidecar.notes),
-        "bytes": num_bytes_of(video),
+        "bytes": sidecar.num_bytes(),
         "features": [_feature(info) for info in sidecar.features],
         "damage": to_json(video.damage) if video.damage else None,
         "label": video.label,
@@ -89,13 +84,8 @@ def describe_video(video: Video) -> dict[str, Any]:
         "caption": video.caption,
         "captions": list(video.captions),
         "extra": dict(video.extra),
-        "show": show_command(video),
+        "show": f"chordcache show {shlex.quote(printable(video.cache_path))} {video.key}",
     }
-
-
-def show_command(video: Video) -> str:
-    """Return the command that draws a video."""
-    return f"chordcache show {shlex.quote(printable(video.cache_path))} {video.key}"
 
 
 def rows_of_facts(facts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -105,7 +95,9 @@ def rows_of_facts(facts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield "source file", f"{human_bytes(facts['source_bytes'])}, modified {facts['source_modified']}"
     if facts["segment"]:
         yield "segment", json.dumps(facts["segment"])
-    yield "frames", f"{facts['frames']}, {_keyframes_text(facts['keyframes'])}"
+    keyframes = facts["keyframes"]
+    known = "keyframes unknown" if keyframes is None else f"{keyframes} keyframe{'s' * (keyframes != 1)}"
+    yield "frames", f"{facts['frames']}, {known}"
     shown = f"{facts['display_width']} x {facts['display_height']}"
     yield "size", f"{facts['width']} x {facts['height']}, shown as {shown}"
     if facts["bucket"]:
@@ -123,11 +115,6 @@ def rows_of_facts(facts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     if damage := facts["damage"]:
         kept = f"{damage['num_frames_kept']} of {damage['num_frames']} frames kept"
         yield "damage", _cut(f"{kept}; then {damage['message']}")
-    yield from _annotations(facts)
-    yield "show", facts["show"]
-
-
-def _annotations(facts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     for name in ("label", "caption"):
         if facts[name] is not None:
             yield name, _cut(facts[name])
@@ -136,14 +123,11 @@ def _annotations(facts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             yield name, _cut(text)
     for name, value in facts["extra"].items():
         yield f"extra {name}", _cut(value if isinstance(value, str) else json.dumps(value))
+    yield "show", facts["show"]
 
 
 def _cut(text: str) -> str:
     return shortened(text, _MAX_LETTERS)
-
-
-def _keyframes_text(number: int | None) -> str:
-    return "keyframes unknown" if number is None else f"{number} keyframe{'s' * (number != 1)}"
 
 
 def _feature_text(feature: Mapping[str, Any]) -> str:

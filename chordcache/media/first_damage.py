@@ -8,7 +8,7 @@ from chordcache.errors import MediaError
 from chordcache.media.checks.container_watch import MARK_DISTANCE
 from chordcache.media.checks.faults import Faults
 from chordcache.media.decoding import Decoding
-from chordcache.media.demux import Media
+from chordcache.media.demux import Media, open_media
 from chordcache.media.video_decoder import MARKED
 from chordcache.records import DamageFacts
 
@@ -19,6 +19,28 @@ _CAUSES = ("decode", "truncated", "short")
 def may_trim(error: MediaError) -> bool:
     """Return whether the first frames of a file may be right although decoding it ended with an error."""
     return error.stage == "decode" and error.cause in _CAUSES
+
+
+def damage_of(path: str) -> DamageFacts | None:
+    """Return the first damage of a file, or None if no frame before it can be cached. See ``survey``."""
+    with open_media(path) as media:
+        return survey(media)
+
+
+def damage_after(error: MediaError, path: str) -> DamageFacts:
+    """Return the first damage of a file whose decode ended with an error.
+
+    Raises ``error`` if it is not about damage, or if no frame before it can be cached.
+    """
+    if not may_trim(error):
+        raise error
+    try:
+        damage = damage_of(path)
+    except MediaError:
+        damage = None
+    if damage is None:
+        raise error
+    return damage
 
 
 def survey(media: Media) -> DamageFacts | None:

@@ -11,7 +11,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from chordcache.errors import CacheWriteError, NoSpaceError, printable
+from chordcache.errors import CacheWriteError, NoSpaceError, UsageError, printable
 from chordcache.storage import opener
 from chordcache.storage.machine import machine
 from chordcache.storage.readable import readable
@@ -176,6 +176,28 @@ def publish(partial: Path, final: Path) -> None:
         _fsync(partial)
         os.replace(partial, final)
         _fsync(final.parent)
+
+
+@contextmanager
+def new_file(path: Path, what: str) -> Iterator[BinaryIO]:
+    """Yield a file of a user, which gets its name at the end of the block, or does not appear.
+
+    Raises ``UsageError``, whose message begins with ``what``, if it cannot be written, and ``NoSpaceError``.
+    """
+    partial = path.with_name(f".{path.name[:80]}-{os.getpid()}.partial")
+    with no_space_as_error(path), ExitStack() as stack:
+        try:
+            if path.exists() and not path.is_file():
+                raise UsageError(f"{what} '{printable(path)}': it exists and is not a regular file")
+            file = stack.enter_context(open(partial, "xb"))
+        except OSError as error:
+            if error.errno in NO_SPACE:
+                raise
+            raise UsageError(f"{what} '{printable(path)}': {error.strerror}") from None
+        stack.callback(partial.unlink, missing_ok=True)
+        yield file
+        file.close()
+        publish(partial, path)
 
 
 def publish_all(cache: Path, files: Mapping[Path, str], *, are_synced: bool = False) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, suppress
@@ -15,7 +16,7 @@ from chordcache.storage import atomic, opener
 from chordcache.storage.artefacts.artefact import Artefact, Claims
 from chordcache.storage.artefacts.open_files import open_artefact
 from chordcache.storage.layout import pack_file
-from chordcache.storage.readable import readable
+from chordcache.storage.readable import readable, unreadable
 
 _BLOCK_BYTES = 1 << 20
 """Size of the pieces in which a file is read [bytes]"""
@@ -34,6 +35,16 @@ def size_of(cache: Path, info: FeatureInfo) -> int:
     if info.packed is None:
         return opener.size_of(cache, str(info.file))
     return max(0, min(info.num_bytes, opener.size_of(cache, pack_file(info.packed.pack)) - info.packed.offset))
+
+
+def is_there(cache: Path, info: FeatureInfo) -> bool:
+    """Return whether the file of a feature, if it has one, is there with its size. Raises ``UnreadableError``."""
+    try:
+        return info.file is None or size_of(cache, info) == info.num_bytes
+    except OSError as error:
+        if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
+            return False
+        raise unreadable(cache / str(info.file), error) from None
 
 
 def _blocks(cache: Path, info: FeatureInfo) -> Iterator[bytes]:

@@ -83,6 +83,11 @@ class Sidecar(Description, frozen=True):
         """Its files, relative to the cache."""
         return frozenset(info.file for info in self.features if info.file is not None)
 
+    def num_bytes(self, *, without: Iterable[FeatureInfo] = ()) -> int:
+        """Return the size of its files, but for those of some features [bytes]."""
+        others = {info.file for info in without}
+        return sum({info.file: info.num_bytes for info in self.features if info.file not in others}.values())
+
     @property
     def claims(self) -> Claims:
         """Statements about its files, by which these are read."""

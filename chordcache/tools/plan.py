@@ -13,9 +13,8 @@ import numpy as np
 
 from chordcache.building.build_options import BuildOptions
 from chordcache.building.build_plan import artefacts_of, resolve_features
-from chordcache.building.dry_run import DryRun, dry_run
-from chordcache.building.estimate import Range, Sample
-from chordcache.building.sample_build import Measured, build_sample
+from chordcache.building.dry_run import DryRun, build_sample, dry_run
+from chordcache.building.estimate import Measured, Range, Sample
 from chordcache.choices import PLAN_FILES
 from chordcache.config.config import config_from_json
 from chordcache.config.presets import preset_names

@@ -10,10 +10,9 @@ from pathlib import Path
 from chordcache.arguments import as_items
 from chordcache.building.build import build_as_before
 from chordcache.building.build_options import BuildOptions
-from chordcache.building.existing_cache import check_sidecars, index_of
+from chordcache.building.existing_cache import check_sidecars, index_of, unnamed_files
 from chordcache.building.fix_commands import gc_command
-from chordcache.building.pack import publish_unpacked
-from chordcache.building.unnamed_files import unnamed_files
+from chordcache.building.pack import copy_video
 from chordcache.config.config import Config, trusted_names
 from chordcache.config.yaml_files import load_config
 from chordcache.engine import pool, terminal
@@ -135,7 +134,7 @@ def _restored_sidecars(cache: Path, broken: Sequence[Damage]) -> set[str]:
             if finding.key is not None and finding.file == layout.sidecar_file(finding.key):
                 sidecar = catalog.find(finding.key)
                 if sidecar is not None and all(feature_files.is_intact(cache, info) for info in sidecar.features):
-                    publish_unpacked(cache, sidecar)
+                    copy_video(cache, cache, sidecar)
                     restored.add(finding.key)
     return restored
 
@@ -166,7 +165,7 @@ def _emptied(cache: Path, names: Set[str]) -> set[str]:
             key in copies or names & {sidecars.packs.owner(key), *sidecar.packs}
         ):
             try:
-                publish_unpacked(cache, sidecar)
+                copy_video(cache, cache, sidecar)
             except (DamageError, FileNotFoundError):
                 lost.add(key)
     for name in names:

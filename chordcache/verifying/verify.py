@@ -13,9 +13,9 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from chordcache.building.build_plan import fingerprints_of, resolve_features
+from chordcache.building.build_task import is_stale
 from chordcache.building.fix_commands import build_command, repair_command
 from chordcache.building.requested import Features
-from chordcache.building.up_to_date import is_stale
 from chordcache.config.config import Config, config_from_json, trusted_names
 from chordcache.config.yaml_files import load_config
 from chordcache.engine import pool

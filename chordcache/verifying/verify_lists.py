@@ -6,9 +6,9 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from chordcache.building.existing_cache import unnamed_files
 from chordcache.building.fix_commands import build_command, completing_command, gc_command, repair_command
 from chordcache.building.requested import Features
-from chordcache.building.unnamed_files import unnamed_files
 from chordcache.errors import (
     ChordcacheError,
     DamageError,

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 
-from chordcache.building.trim import damage_of
 from chordcache.config.config import Config
 from chordcache.errors import ConfigError, DamageError, MediaError
 from chordcache.features.decode_pass import DecodePass, DecodeResult
@@ -16,6 +15,7 @@ from chordcache.features.packet_frames import PACKET_CODECS, read_planes
 from chordcache.features.read_sides import read_side
 from chordcache.features.registry import FeatureSpec, resolve
 from chordcache.media import jpeg
+from chordcache.media.first_damage import damage_of
 from chordcache.media.planes import split
 from chordcache.records import FeatureInfo
 from chordcache.storage import feature_files

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
-from chordcache.building.remedies import REMEDIES, remedy
+from chordcache.building.fix_commands import REMEDIES, remedy
 
 PACKAGE = Path(__file__).resolve().parent.parent.parent / "chordcache"
 

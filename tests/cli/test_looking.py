@@ -17,7 +17,7 @@ from helpers.sealed import reseal
 
 import chordcache as cc
 from chordcache.amounts import human_bytes
-from chordcache.building.remedies import REMEDIES
+from chordcache.building.fix_commands import REMEDIES
 from chordcache.look.video_facts import ListedVideo, describe_video
 
 HOSTILE = "evil\x1b[31m\u202egpj.mp4"

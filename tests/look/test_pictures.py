@@ -8,14 +8,15 @@ import numpy as np
 import pytest
 
 from chordcache.look import pictures
+from chordcache.media.frame_numbers import evenly_spread
 from chordcache.media.opencv import cv2
 
 
 def test_positions_go_from_the_first_to_the_last_without_repeats():
-    assert pictures.evenly_spread(100, 3).tolist() == [0, 50, 99]  # numpy rounds 49.5 to even
-    assert pictures.evenly_spread(2, 6).tolist() == [0, 1]
-    assert pictures.evenly_spread(1, 6).tolist() == [0]
-    assert pictures.evenly_spread(0, 6).tolist() == []
+    assert evenly_spread(100, 3).tolist() == [0, 50, 99]  # numpy rounds 49.5 to even
+    assert evenly_spread(2, 6).tolist() == [0, 1]
+    assert evenly_spread(1, 6).tolist() == [0]
+    assert evenly_spread(0, 6).tolist() == []
 
 
 @pytest.mark.parametrize("degrees", range(0, 360, 30))

@@ -316,7 +316,7 @@ def test_without_escaping_the_policy_refuses_every_injection(visit, built, tmp_p
     def environment(**options: Any) -> jinja2.Environment:
         return jinja2.Environment(**{**options, "autoescape": False})
 
-    monkeypatch.setattr("chordcache.look.report.page.Environment", environment)
+    monkeypatch.setattr("chordcache.look.report.make.Environment", environment)
     cc.report(built, tmp_path / "evil.html")
     assert "<script>window.hit=1</script>" in (tmp_path / "evil.html").read_text()
     seen = visit(path=tmp_path / "evil.html")

@@ -19,10 +19,9 @@ from chordcache.errors import StoppedError
 from chordcache.index.index_files import IndexWriter
 from chordcache.look.problems import iter_problems
 from chordcache.look.report import make
-from chordcache.look.report.charts import MeasureTable
+from chordcache.look.report.contents import Problems
 from chordcache.look.report.inputs import Entry
-from chordcache.look.report.problem_rows import Problems
-from chordcache.look.report.rows import Measures, Shared, details_of
+from chordcache.look.report.rows import MeasureTable, Shared, details_of
 from chordcache.records import VideoRecord
 
 
@@ -106,7 +105,7 @@ def test_a_full_disk_of_a_picture_is_named(built, tmp_path):
 def test_values_that_are_nearly_equal_have_no_histogram():
     table = MeasureTable()
     for fps, seconds in ((25.0, 1.0), (24.9999999, 2.0)):
-        table.add(Measures(fps=fps, seconds=seconds))
+        table.add({"fps": fps, "seconds": seconds})
     assert [each["field"] for each in table.histograms()] == ["seconds"]
 
 

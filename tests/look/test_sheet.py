@@ -20,10 +20,9 @@ from helpers.inline import HERE
 import chordcache as cc
 from chordcache.config.config import config_from_json
 from chordcache.errors import UsageError
-from chordcache.look import canvas as drawing
 from chordcache.look import draw_sheet, pictures
-from chordcache.look.canvas import MARK, TimeAxis
-from chordcache.look.sheet import Place, Sheet
+from chordcache.look.draw_sheet import Place, Sheet
+from chordcache.look.pictures import MARK, TimeAxis
 from chordcache.read.video import Video
 
 CONFIG = config_from_json({"features": {"flow": {"method": "dis", "preset": "ultrafast"}}})
@@ -309,13 +308,13 @@ def test_ticks_are_inside_and_their_labels_do_not_touch(seconds, start):
     assert 1 <= len(ticks) <= 16
     assert start - 1e-6 <= min(ticks) <= max(ticks) <= start + seconds + 1e-6
     step = ticks[1] - ticks[0] if len(ticks) > 1 else 1
-    widths = [drawing.text_width(drawing.time_label(tick, step), drawing.SMALL) for tick in ticks]
+    widths = [pictures.text_width(pictures.time_label(tick, step), pictures.SMALL) for tick in ticks]
     assert all(b - a > w for a, b, w in zip(map(axis.x_of, ticks), map(axis.x_of, ticks[1:]), widths, strict=False))
 
 
 @pytest.mark.parametrize("text", ["", "short", "many words " * 50, "x" * 5000, "\u202eshown\x1b[31m", "a\u05d0" * 999])
 def test_texts_are_broken_into_lines_that_fit(text):
-    lines = drawing.wrapped(text, 300)
+    lines = pictures.wrapped(text, 300)
     assert len(lines) <= 3
     assert all(line.isascii() and line.isprintable() for line in lines)
-    assert all(drawing.text_width(line) <= 330 for line in lines)
+    assert all(pictures.text_width(line) <= 330 for line in lines)

@@ -17,12 +17,12 @@ from helpers.inline import HERE
 
 import chordcache as cc
 from chordcache.building.dry_run import dry_run
-from chordcache.building.trim import damage_after
 from chordcache.config.config import Config
 from chordcache.config.picture import FramesConfig
 from chordcache.errors import FormatVersionError, MediaError, UsageError
 from chordcache.media.decoding import decode_frames
 from chordcache.media.demux import open_media
+from chordcache.media.first_damage import damage_after
 from chordcache.records import RunSummary
 from chordcache.storage.cache_header import read_header, write_header
 

@@ -20,7 +20,7 @@ from chordcache.index.index_files import read_index
 from chordcache.index.grouping import IndexRows
 from chordcache.building.build_options import BuildOptions
 from chordcache.building.build_plan import make_plan
-from chordcache.building.tasks import planned_files
+from chordcache.building.build_task import planned_files
 from chordcache.building.existing_cache import tool_versions
 from chordcache.building.file_build import build_file
 from chordcache.storage import atomic

@@ -31,8 +31,7 @@ _MISSING = 255
 def level_dbfs(energy: np.ndarray) -> np.ndarray:
     """Return the level of root mean squares [0 to 1] in dB of full scale, at least ``SILENCE_DBFS``."""
     floor = 10 ** (SILENCE_DBFS / 20)
-    levels: np.ndarray = 20 * np.log10(np.clip(energy, floor, 1))
-    return levels
+    return np.asarray(20 * np.log10(np.clip(energy, floor, 1)))
 
 
 def curves_of_content(content: ContentFacts) -> list[Any]:
@@ -47,8 +46,8 @@ def curves_of_content(content: ContentFacts) -> list[Any]:
     return curves
 
 
-def motion_of_frames(cache: Cache, video: Video, seconds: np.ndarray) -> tuple[list[Any], float | None]:
-    """Return the curve of the codec's motion vectors, and their mean length [source pixels].
+def motion_of_frames(cache: Cache, video: Video, seconds: np.ndarray) -> tuple[list[Any], float] | None:
+    """Return the curve of the codec's motion vectors and their mean length [source pixels], or None if it has none.
 
     ``seconds`` are the times of all frames [shape=(num_frames,), dtype=float64, seconds from the first frame]. Raises
     as ``Cache.read`` does.
@@ -59,7 +58,7 @@ def motion_of_frames(cache: Cache, video: Video, seconds: np.ndarray) -> tuple[l
     lengths = motion_lengths(cache, video, rows)
     known = np.isfinite(lengths)
     if not known.any():
-        return [], None
+        return None
     num_points = min(len(rows), _MAX_POINTS)
     places = np.minimum((seconds[rows] / max(video.duration_seconds, 1e-9) * num_points).astype(int), num_points - 1)
     values = np.full(num_points, np.nan)

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
-
 from chordcache.errors import ChordcacheError, DamageError, NotFoundError
-from chordcache.index.index_files import Index, cached_index, read_index
+from chordcache.index.index_files import cached_index, read_index
 from chordcache.read.cache import Cache
 from chordcache.read.video import Video
-from chordcache.records import VideoRecord
+from chordcache.records import ContentFacts, VideoRecord
 from chordcache.storage.layout import key_of
+from chordcache.storage.sidecar import Sidecar
 from chordcache.storage.sidecars import Sidecars
 
 
@@ -26,110 +24,79 @@ class Entry(NamedTuple):
     video: Video | None
     record: VideoRecord | None
 
+    @property
+    def described(self) -> Sidecar | VideoRecord:
+        """The sidecar or the record, which has the labels, captions and extra columns."""
+        described = self.video.sidecar if self.video else self.record
+        assert described is not None
+        return described
 
-class RecordsByKey:
-    """The records of a cache's index by key. It holds 16 bytes for each, and keeps the file open.
+    @property
+    def content(self) -> ContentFacts | None:
+        """Facts about the content, from the cache or else from the index."""
+        return (self.video.content if self.video else None) or (self.record.content if self.record else None)
 
-    A missing or damaged index has no records, and ``problem`` says why.
+
+class Input:
+    """The items of an index, or the videos of a cache in the order of their keys, also while it is being built.
+
+    A missing or damaged catalog or index of a cache is not an error. ``notes`` has a sentence for each. A damaged
+    record of another index raises ``DamageError`` when it is reached. Use it as a context manager, which closes files.
     """
 
-    def __init__(self, cache: Path) -> None:
-        self.problem: str | None = None
+    def __init__(self, path: Path, *, is_cache: bool) -> None:
+        self.cache: Cache | None = None
+        self.notes: list[str] = []
         self._stack = ExitStack()
-        self._index: Index | None = None
-        hashes, offsets = array("Q"), array("q")
+        self._offsets: dict[str, int] = {}
+        """Key of each record to its place in the index of a cache"""
+        if is_cache:
+            self._open(path)
+        else:
+            self._index = read_index(path)
+            self._num_items = len(self._index)
+
+    def _open(self, path: Path) -> None:
+        self._video: Callable[[int], Video]
         try:
-            self._index = cached_index(cache)
+            self.cache = cache = self._stack.enter_context(Cache(path))
+            self._video, self._num_items = cache.__getitem__, len(cache)
+        except (NotFoundError, DamageError) as error:
+            self.notes.append(str(error))
+            self.cache = cache = self._stack.enter_context(Cache.without_catalog(path))
+            sidecars = Sidecars(path)
+            keys = sidecars.sorted_keys()
+            self._video, self._num_items = lambda number: Video(cache.path, sidecars.read(keys[number])), len(keys)
+        try:
+            self._index = cached_index(path)
             self._file = self._stack.enter_context(self._index.open())
             for offset, record in self._index.located(self._file):
-                hashes.append(_hash_of(key_of(record)))
-                offsets.append(offset)
+                self._offsets[key_of(record)] = offset
         except (ChordcacheError, OSError) as error:
-            self.problem = str(error)
-        order = np.argsort(np.frombuffer(hashes, np.uint64), kind="stable") if hashes else np.empty(0, np.int64)
-        self._hashes = np.array(hashes, np.uint64)[order]
-        self._offsets = np.array(offsets, np.int64)[order]
+            self.notes.append(str(error))
 
-    def get(self, key: str) -> VideoRecord | None:
-        """Return the record of a video, or None."""
-        if self._index is None or not len(self._hashes):
-            return None
-        place = int(np.searchsorted(self._hashes, np.uint64(_hash_of(key))))
-        if place == len(self._hashes) or int(self._hashes[place]) != _hash_of(key):
-            return None
-        try:
-            record = self._index.at(self._file, int(self._offsets[place]))
-        except (ChordcacheError, OSError):
-            return None
-        return record if key_of(record) == key else None
+    def __enter__(self) -> Input:
+        return self
 
-    def close(self) -> None:
-        """Close the file."""
+    def __exit__(self, *_: object) -> None:
         self._stack.close()
 
-
-def _hash_of(key: str) -> int:
-    return int(key[-16:], 16)
-
-
-class CacheInput:
-    """The videos of a cache in the order of their keys, also while its first build is running.
-
-    A missing or damaged catalog or index is not an error. ``notes`` has a sentence for each.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self.notes: list[str] = []
-        self._keys: list[str] | None = None
-        try:
-            self.cache = Cache(path)
-        except (NotFoundError, DamageError) as error:
-            self.cache = Cache.without_catalog(path)
-            self.notes.append(str(error))
-            self._sidecars = Sidecars(path)
-            self._keys = self._sidecars.sorted_keys()
-        self._records = RecordsByKey(path)
-        if self._records.problem:
-            self.notes.append(self._records.problem)
-
     def __len__(self) -> int:
-        return len(self.cache) if self._keys is None else len(self._keys)
+        return self._num_items
 
     def __iter__(self) -> Iterator[Entry]:
-        entries = (self._entry(position) for position in range(len(self)))
-        return (entry for entry in entries if entry is not None)
+        if self.cache is None:
+            yield from (Entry(key_of(record), None, record) for record in self._index)
+            return
+        for number in range(len(self)):
+            try:
+                video = self._video(number)
+            except ChordcacheError:  # `verify` reports it
+                continue
+            yield Entry(video.key, video, self._record(video.key))
 
-    def _entry(self, position: int) -> Entry | None:
-        """Return a video by its position, or None if its sidecar cannot be read."""
+    def _record(self, key: str) -> VideoRecord | None:
         try:
-            if self._keys is None:
-                video = self.cache[position]
-            else:
-                video = Video(self.cache.path, self._sidecars.read(self._keys[position]))
-        except ChordcacheError:  # `verify` reports it
+            return self._index.at(self._file, self._offsets[key]) if key in self._offsets else None
+        except (ChordcacheError, OSError):
             return None
-        return Entry(video.key, video, self._records.get(video.key))
-
-    def close(self) -> None:
-        """Close the files."""
-        self._records.close()
-        self.cache.close()
-
-
-class IndexInput:
-    """The items of an index, without a cache. A damaged record raises ``DamageError`` when it is reached."""
-
-    cache = None
-    notes: Sequence[str] = ()
-
-    def __init__(self, path: Path) -> None:
-        self._index = read_index(path)
-
-    def __len__(self) -> int:
-        return len(self._index)
-
-    def __iter__(self) -> Iterator[Entry]:
-        return (Entry(key_of(record), None, record) for record in self._index)
-
-    def close(self) -> None:
-        """Do nothing: each iteration closes its file."""

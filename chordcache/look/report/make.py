@@ -1,21 +1,30 @@
-"""``report``: the videos of a cache or an index as one HTML file."""
+"""``report``: the videos of a cache or an index as one HTML file, with the policy that allows only its own scripts."""
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import os
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from jinja2 import Environment, StrictUndefined
+from markupsafe import Markup
+
 from chordcache.engine.signals import stop_signals
-from chordcache.errors import UsageError
-from chordcache.look.report.contents import Contents
-from chordcache.look.report.inputs import CacheInput, IndexInput
-from chordcache.look.report.page import check_output, new_file, pieces_of_page
-from chordcache.look.report.problem_rows import Problems
-from chordcache.look.report.texts import readable
+from chordcache.errors import UsageError, printable
+from chordcache.look.report.contents import Contents, Problems
+from chordcache.look.report.inputs import Input
+from chordcache.look.report.rows import readable
 from chordcache.records import to_json
+from chordcache.storage.atomic import new_file
 from chordcache.storage.cache_header import read_header
+from chordcache.storage.layout import check_local
+
+_FOLDER = Path(__file__).resolve().parent
 
 MAX_TILES = 10_000
 """Largest number of videos that a page shows"""
@@ -71,30 +80,78 @@ def report(
     path, output = Path(path), Path(output)
     if not 1 <= num_videos <= MAX_TILES:
         raise UsageError(f"num_videos: got {num_videos}, expected 1 to {MAX_TILES}")
-    check_output(output, path)
+    _check_output(output, path)
     problems = Problems()
     header: dict[str, Any] = {}
     is_cache = not path.is_file()
     if is_cache:
         header = to_json(read_header(path))
-        problems.add_quarantine(path)
         problems.check(path)
     with stop_signals(), ExitStack() as stack:
-        source: CacheInput | IndexInput = CacheInput(path) if is_cache else IndexInput(path)
-        stack.callback(source.close)
+        source = stack.enter_context(Input(path, is_cache=is_cache))
         problems.notes += map(readable, source.notes)
-        file = stack.enter_context(new_file(output))
+        file = stack.enter_context(new_file(output, "output: cannot write"))
         contents = Contents(path, source, problems, header)
         contents.fill(num_videos, shown=progress)
         for piece in pieces_of_page(contents.context()):
-            file.write(piece)
+            file.write(piece.encode())
     return ReportResult(
         path=str(output),
         num_videos=contents.totals.num_videos,
-        num_shown=len(contents.tiles),
+        num_shown=len(contents.rows),
         num_bytes=output.stat().st_size,
         has_pictures=contents.has_pictures,
         num_failures=len(problems.failures),
         num_findings=len(problems.findings),
         notes=tuple(problems.notes),
     )
+
+
+def _policy(scripts: Sequence[str], styles: Sequence[str]) -> str:
+    """Return the content security policy of a page: its own scripts and styles, and pictures from nowhere else."""
+
+    def sources(texts: Sequence[str]) -> str:
+        digests = (base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in texts)
+        return " ".join(f"'sha256-{digest}'" for digest in digests)
+
+    return (
+        f"default-src 'none'; img-src data:; script-src {sources(scripts)}; style-src {sources(styles)}; "
+        "base-uri 'none'; form-action 'none'"
+    )
+
+
+def pieces_of_page(context: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the page in pieces. Of the values of the template, everything but ``Markup`` is escaped.
+
+    Iterators in the context are read as they are needed.
+    """
+    # Files of the package are our own code, and go into the page as they are
+    names = {"uplot_css": "uplot/uPlot.min.css", "page_css": "page.css", "page_js": "page.js"}
+    names["uplot_js"] = "uplot/uPlot.iife.min.js"
+    assets = {name: Markup((_FOLDER / file).read_text(encoding="utf-8")) for name, file in names.items()}
+    scripts, styles = [assets["uplot_js"], assets["page_js"]], [assets["uplot_css"], assets["page_css"]]
+    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    template = environment.from_string((_FOLDER / "page.html.j2").read_text(encoding="utf-8"))
+    return template.generate(**assets, **context, policy=Markup(_policy(scripts, styles)))
+
+
+def _check_output(output: Path, path: Path) -> None:
+    """Raise ``UsageError`` if an output cannot be a new file, lies in a cache, or is what the page is made from."""
+    check_local("output", output)
+    name = printable(output)
+    try:
+        if output.is_dir():
+            raise UsageError(f"output: got the folder '{name}', expected a file")
+        if not output.parent.is_dir():
+            raise UsageError(f"output: got '{name}', expected a file in a folder that exists")
+        if output.exists() and not output.is_file():
+            raise UsageError(f"output: got '{name}', which is not a regular file, expected a file")
+        if output.exists() and path.exists() and os.path.samefile(output, path):
+            raise UsageError(f"output: got '{name}', which is also 'path', expected another file")
+        folder = Path(os.path.realpath(output.parent))
+        if any((parent / "chordcache.json").exists() for parent in (folder, *folder.parents)):
+            raise UsageError(f"output: got '{name}', a file in the cache, expected one outside of it")
+    except UsageError:
+        raise
+    except (OSError, ValueError) as error:
+        raise UsageError(f"output: cannot write '{name}': {error}") from None

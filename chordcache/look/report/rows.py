@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from array import array
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,12 +12,11 @@ from typing import Any
 
 import numpy as np
 
+from chordcache.errors import printable
 from chordcache.look.problems import problem_of_record
 from chordcache.look.report.curves import curves_of_content, level_dbfs
 from chordcache.look.report.inputs import Entry
-from chordcache.look.report.texts import Texts, readable
-from chordcache.look.video_facts import num_bytes_of
-from chordcache.records import HeaderFacts, VideoRecord
+from chordcache.records import FeatureInfo, HeaderFacts, VideoRecord
 
 FIELDS = (
     "key", "path", "labels", "caption", "traits", "frames", "seconds", "start", "width", "height",
@@ -24,27 +24,36 @@ FIELDS = (
 )  # fmt: skip
 """Names of the values of a row, in their order. ``labels`` and ``traits`` are numbers of texts"""
 
+_MEASURES = {
+    "seconds": ("Duration", "s", "Shortest", "Longest"),
+    "height": ("Height", "px", "Lowest picture", "Highest picture"),
+    "fps": ("Frame rate", "frames/s", "Lowest frame rate", "Highest frame rate"),
+    "frames": ("Frames", "", "Fewest frames", "Most frames"),
+    "motion": ("Codec motion", "px", "Stillest, by codec motion", "Most codec motion"),
+    "luma": ("Change of luma", "gray levels", "Stillest, by change of luma", "Most change of luma"),
+    "sound": ("Sound level", "dB", "Quietest", "Loudest"),
+    "bytes": ("Size", "B", "Fewest bytes", "Most bytes"),
+}
+"""Each number of a video that can be compared with those of others: title and unit of its histogram, and the names of
+the orders up and down. The height is that which a player shows, motion the mean length of the codec's vectors in source
+pixels, luma the mean difference from frame to frame. Bytes are of all artefacts, or of the file if it is not cached"""
+
+_SORTED = ("seconds", "motion", "luma", "sound", "height", "fps", "frames", "bytes")
+
 ORDERS = (
     ("path", "Name"),
-    ("seconds", "Shortest"),
-    ("-seconds", "Longest"),
-    ("motion", "Stillest, by codec motion"),
-    ("-motion", "Most codec motion"),
-    ("luma", "Stillest, by change of luma"),
-    ("-luma", "Most change of luma"),
-    ("sound", "Quietest"),
-    ("-sound", "Loudest"),
-    ("height", "Lowest picture"),
-    ("-height", "Highest picture"),
-    ("fps", "Lowest frame rate"),
-    ("-fps", "Highest frame rate"),
-    ("frames", "Fewest frames"),
-    ("-frames", "Most frames"),
-    ("bytes", "Fewest bytes"),
-    ("-bytes", "Most bytes"),
+    *((sign + name, _MEASURES[name][2 + (sign == "-")]) for name in _SORTED for sign in ("", "-")),
     ("labels", "Label"),
 )
 """Fields to sort by with their names. A minus is for descending"""
+
+_DIGITS = {"frames": None, "seconds": 3, "fps": 2, "motion": 3, "luma": 3, "sound": 1, "bytes": None}
+"""Digits of each measure behind the point"""
+
+_NUM_BINS = 24
+
+_MIN_RATIO_OF_LOG = 200
+"""Largest value over the median from which on the bins are logarithmic"""
 
 _CAPTION_IN_ROW = 160
 """Characters of a caption that the grid shows and the search finds"""
@@ -54,7 +63,48 @@ _CAPTION = 2000
 
 _MAX_COLUMNS, _MAX_CAPTIONS, _MAX_KEYFRAMES, _MAX_MARKS = 40, 10, 120, 100
 
+_JOINERS = "\u200c\u200d"
+"""Invisible characters that several scripts and emojis need"""
+
 _HDR = ("smpte2084", "arib-std-b67")
+
+
+def readable(text: str, length: int = 1000) -> str:
+    """Return a text for people, cut to a length. Control characters and undecodable bytes are escaped.
+
+    Marks that change the direction of what follows are control characters. Letters of any direction stay.
+
+    Examples
+    --------
+    >>> readable("two\\nlines \\x07", 40)
+    'two lines \\\\x07'
+    >>> readable("abcdef", 3)
+    'abc…'
+    """
+    kept = text if len(text) <= length else text[:length] + "…"
+    if kept.isprintable():
+        return kept
+    return "".join(c if c in _JOINERS else " " if c.isspace() else printable(c) for c in kept)
+
+
+def for_script(value: Any) -> str:
+    """Return JSON in ASCII without ``<``, ``>`` and ``&``, so that it cannot end the element that it is in."""
+    text = json.dumps(value, separators=(",", ":"), allow_nan=False)
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+class Texts:
+    """Distinct texts, which many videos share, in the order of their numbers."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[Any] = Counter()
+        """Text to the number of its uses"""
+        self._numbers: dict[Any, int] = {}
+
+    def number(self, text: Any) -> int:
+        """Count a use of a text or a tuple of texts, and return its number."""
+        self.counts[text] += 1
+        return self._numbers.setdefault(text, len(self._numbers))
 
 
 @dataclass
@@ -66,124 +116,126 @@ class Shared:
     facts: Texts = field(default_factory=Texts)
 
 
-@dataclass
-class Measures:
-    """The numbers of one video that can be compared with those of others. NaN if one is not known."""
+class MeasureTable:
+    """The measures of all videos: 64 bytes for each."""
 
-    seconds: float = math.nan
-    height: float = math.nan
-    """[pixels] of the source as a player shows it"""
-    fps: float = math.nan
-    frames: float = math.nan
-    motion: float = math.nan
-    """Mean length of the codec's motion vectors, [source pixels]"""
-    luma: float = math.nan
-    """Mean difference from frame to frame, [gray levels]"""
-    sound: float = math.nan
-    """Level of the sound, [dB of full scale]"""
-    bytes: float = math.nan
-    """Bytes of all artefacts, or of the file if it is not cached"""
+    def __init__(self) -> None:
+        self._values = array("d")
+        self.known: set[str] = set()
+        """Measures that at least one video has"""
+
+    def add(self, measures: Mapping[str, float]) -> None:
+        """Append the measures of a video."""
+        self._values.extend(measures.get(name, math.nan) for name in _MEASURES)
+        self.known.update(measures)
+
+    def histograms(self) -> list[dict[str, Any]]:
+        """Return a histogram of each measure that has at least two values."""
+        histograms = []
+        table = np.array(self._values).reshape(-1, len(_MEASURES))
+        for name, column in zip(_MEASURES, table.T, strict=True):
+            values = column[np.isfinite(column)]
+            edges = _edges(name, values)
+            if edges is None:
+                continue
+            counts, _ = np.histogram(values, edges)
+            title, unit, *_ = _MEASURES[name]
+            shown = [float(f"{edge:.6g}") for edge in edges]
+            histograms.append({"field": name, "title": title, "unit": unit, "edges": shown, "counts": counts.tolist()})
+        return histograms
 
 
-def measures_of(entry: Entry) -> Measures:
-    """Return the numbers that a sidecar and a record state."""
-    video, record = entry.video, entry.record
-    measures = Measures()
+def _edges(name: str, values: np.ndarray) -> np.ndarray | None:
+    """Return the edges of the bins, or None if all values are nearly equal."""
+    if not len(values):
+        return None
+    low, high = float(values.min()), float(values.max())
+    if not high - low > 1e-5 * max(abs(low), abs(high)):  # the page shows six digits of an edge
+        return None
+    if name != "sound" and low > 0 and high / float(np.median(values)) > _MIN_RATIO_OF_LOG:
+        return np.geomspace(low, high, _NUM_BINS + 1)
+    return np.linspace(low, high, _NUM_BINS + 1)
+
+
+def measures_of(entry: Entry) -> dict[str, float]:
+    """Return the numbers that a sidecar and a record state, by the names of ``_MEASURES``, as far as they are known."""
+    video, record, content = *entry[1:], entry.content
+    measures: dict[str, float | None] = {}
     header, packets = (record.header, record.packets) if record else (None, None)
-    content = (video.content if video else None) or (record.content if record else None)
     if video is not None:
-        measures.seconds, measures.frames = video.duration_seconds, video.num_frames
-        measures.height = video.sidecar.display_height or video.height
-        measures.bytes = num_bytes_of(video)
+        measures |= {"seconds": video.duration_seconds, "frames": video.num_frames, "bytes": video.sidecar.num_bytes()}
+        measures["height"] = video.sidecar.display_height or video.height
         if video.duration_seconds > 0:
-            measures.fps = video.num_frames / video.duration_seconds
+            measures["fps"] = video.num_frames / video.duration_seconds
     elif packets is not None:
-        measures.seconds, measures.frames = packets.duration_seconds, packets.num_frames
+        measures |= {"seconds": packets.duration_seconds, "frames": packets.num_frames}
     if header is not None:
-        measures.height = header.display_height
-        measures.fps = header.average_fps or measures.fps
+        measures |= {"height": header.display_height, "fps": header.average_fps or measures.get("fps")}
     if video is None and record is not None and record.identity is not None:
-        measures.bytes = record.identity.size
-    if content is not None:
-        if content.motion_per_second:
-            mean = float(np.mean(content.motion_per_second))
-            setattr(measures, "motion" if content.motion_source == "codec" else "luma", mean)
-        if content.audio_energy_per_second:
-            power = np.mean(np.square(content.audio_energy_per_second))
-            measures.sound = float(level_dbfs(np.sqrt(power)))
-    return measures
+        measures["bytes"] = record.identity.size
+    if content is not None and content.motion_per_second:
+        name = "motion" if content.motion_source == "codec" else "luma"
+        measures[name] = float(np.mean(content.motion_per_second))
+    if content is not None and content.audio_energy_per_second:
+        power = np.mean(np.square(content.audio_energy_per_second))
+        measures["sound"] = float(level_dbfs(np.sqrt(power)))
+    return {name: value for name, value in measures.items() if value is not None}
 
 
-def labels_of(entry: Entry) -> list[str]:
-    """Return the labels of a video, as the page shows them."""
-    described = entry.video.sidecar if entry.video else entry.record
-    assert described is not None
-    labels = [*([described.label] if described.label else []), *described.labels]
-    return list(dict.fromkeys(readable(label, 120) for label in labels))
+def row_of(entry: Entry, measures: Mapping[str, float], problems: Sequence[str], shared: Shared) -> list[Any]:
+    """Return the values of ``FIELDS``: what the grid shows, and what it searches, sorts and filters by.
 
-
-def traits_of(entry: Entry, problems: Sequence[str]) -> list[str]:
-    """Return the properties of a video that the grid can filter by."""
+    ``problems`` are the messages about its damaged artefacts.
+    """
+    labels = [readable(label, 120) for label in (entry.described.label, *entry.described.labels) if label]
     traits = [*_traits(entry), *(["damaged artefact"] if problems else [])]
-    return list(dict.fromkeys(readable(trait, 120) for trait in traits))
-
-
-def row_of(entry: Entry, measures: Measures, labels: Sequence[str], traits: Sequence[str], shared: Shared) -> list[Any]:
-    """Return the values of ``FIELDS``: what the grid shows, and what it searches, sorts and filters by."""
-    video, record = entry.video, entry.record
-    described = video.sidecar if video else record
-    assert described is not None
-    captions = [*([described.caption] if described.caption else []), *described.captions]
+    captions = _captions(entry)
     width, height = _display_size(entry)
-    return [
-        entry.key,
-        readable(described.path, 400),
-        [shared.labels.number(label) for label in labels],
-        readable(captions[0], _CAPTION_IN_ROW) if captions else "",
-        [shared.traits.number(trait) for trait in traits],
-        None if math.isnan(measures.frames) else int(measures.frames),
-        _rounded(measures.seconds, 3),
-        _rounded(video.start_seconds, 3) if video else 0,
-        width,
-        height,
-        _rounded(measures.fps, 2),
-        _rounded(measures.motion, 3),
-        _rounded(measures.luma, 3),
-        _rounded(measures.sound, 1),
-        None if math.isnan(measures.bytes) else int(measures.bytes),
-    ]
+    row = {
+        **{name: _rounded(measures.get(name, math.nan), digits) for name, digits in _DIGITS.items()},
+        "key": entry.key,
+        "path": readable(entry.described.path, 400),
+        "labels": [shared.labels.number(label) for label in dict.fromkeys(labels)],
+        "caption": readable(captions[0], _CAPTION_IN_ROW) if captions else "",
+        "traits": [shared.traits.number(trait) for trait in dict.fromkeys(readable(trait, 120) for trait in traits)],
+        "start": _rounded(entry.video.start_seconds, 3) if entry.video else 0,
+        "width": width,
+        "height": height,
+    }
+    return [row[name] for name in FIELDS]
 
 
 def details_of(entry: Entry, shared: Shared) -> dict[str, Any]:
     """Return the facts, curves and marks of the page of one video, without its picture."""
-    video, record = entry.video, entry.record
-    described = video.sidecar if video else record
-    assert described is not None
-    content = (video.content if video else None) or (record.content if record else None)
     details: dict[str, Any] = {}
     details["facts"] = [shared.facts.number((name, readable(text, 300))) for name, text in _facts(entry)]
-    captions = [*([described.caption] if described.caption else []), *described.captions]
+    captions = _captions(entry)
     if len(captions) > 1 or (captions and len(captions[0]) > _CAPTION_IN_ROW):
         details["captions"] = [readable(caption, _CAPTION) for caption in captions[:_MAX_CAPTIONS]]
-    if described.extra:
-        columns = list(described.extra.items())[:_MAX_COLUMNS]
+    if columns := list(entry.described.extra.items())[:_MAX_COLUMNS]:
         details["columns"] = [[readable(name, 80), _column_text(value)] for name, value in columns]
         details["marks"] = [mark for name, value in columns for mark in _marks(name, value)][:_MAX_MARKS]
-    if content is not None:
+    if (content := entry.content) is not None:
         details["curves"] = curves_of_content(content)
         details["peaks"] = [round(seconds, 2) for seconds in content.audio_peaks_seconds[:_MAX_MARKS]]
-    keyframes = _keyframe_seconds(entry)
-    if keyframes:
+    if keyframes := _keyframe_seconds(entry):
         details["keyframes"] = keyframes
-    if video is not None:
-        files = {info.file: info for info in video.sidecar.features if info.file}
+    if entry.video is not None:
+        files: dict[str, list[FeatureInfo]] = {}
+        for info in entry.video.sidecar.features:
+            if info.file:
+                files.setdefault(info.file, []).append(info)
         details["files"] = [
-            [shared.facts.number(("", _feature_text(entry, file))), info.num_bytes] for file, info in files.items()
+            [shared.facts.number(("", _file_text(infos))), infos[0].num_bytes] for infos in files.values()
         ]
     return details
 
 
-def _rounded(value: float, digits: int) -> float | None:
+def _captions(entry: Entry) -> list[str]:
+    return [caption for caption in (entry.described.caption, *entry.described.captions) if caption]
+
+
+def _rounded(value: float, digits: int | None = None) -> float | None:
     return round(value, digits) if math.isfinite(value) else None
 
 
@@ -228,11 +280,9 @@ def _traits(entry: Entry) -> Iterator[str]:
 def _facts(entry: Entry) -> Iterator[tuple[str, str]]:
     """Yield name and text of the facts that are not in the row."""
     video, record = entry.video, entry.record
-    described = video.sidecar if video else record
-    assert described is not None
-    yield "root", described.root
-    if described.segment is not None:
-        yield "segment", str(described.segment)
+    yield "root", entry.described.root
+    if entry.described.segment is not None:
+        yield "segment", str(entry.described.segment)
     if record is not None and record.error:
         yield "error", record.error
     if record is not None and record.header is not None:
@@ -273,9 +323,7 @@ def _header_facts(header: HeaderFacts) -> Iterator[tuple[str, str]]:
         yield "stored size", f"{header.coded_width}x{header.coded_height}"
 
 
-def _feature_text(entry: Entry, file: str) -> str:
-    assert entry.video is not None
-    infos = [info for info in entry.video.sidecar.features if info.file == file]
+def _file_text(infos: Sequence[FeatureInfo]) -> str:
     codec = next((f", {info.params['codec']}" for info in infos if "codec" in info.params), "")
     return f"{', '.join(info.feature for info in infos)} in {infos[0].tier}{codec}"
 

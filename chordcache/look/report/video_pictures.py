@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -28,68 +28,60 @@ _QUALITY = 48
 _MAX_KEYFRAMES = 120
 
 
-@dataclass
-class Picture:
-    """The picture of one video and what is measured with it."""
+def picture_of(cache: Cache, video: Video) -> tuple[dict[str, Any], float]:
+    """Return the picture of a video for its page, and the mean length of its motion vectors, or NaN [source pixels].
 
-    webp: bytes = b""
-    """The file, or empty if there is nothing to show"""
-    layout: list[int] = field(default_factory=list)
-    """Width and height of a cell, number of cells, rows of frames (0, 1) and of flow, height of mel, [pixels]"""
-    seconds: list[float] = field(default_factory=list)
-    """Times of the cells, from the first frame"""
-    keyframes: list[float] = field(default_factory=list)
-    """Times of the first keyframes, from the first frame"""
-    flow_px: float | None = None
-    """Length of the full color of flow, [pixels]"""
-    motion: list[Any] = field(default_factory=list)
-    """Curve of the codec's motion vectors"""
-    mean_motion_px: float | None = None
-    pose: list[list[int] | None] = field(default_factory=list)
-    """For each cell x and y of the 33 landmarks, in thousandths of the picture, -1 if they are not visible"""
-    problems: list[str] = field(default_factory=list)
-    """Messages about damaged artefacts"""
+    Facts that it does not have are left out:
 
-
-def picture_of(cache: Cache, video: Video) -> Picture:
-    """Return the picture of a video. Damaged artefacts are named in ``problems``."""
-    picture = Picture()
+    - ``picture``: the WebP in base64
+    - ``layout``: width and height of a cell, number of cells, rows of frames (0, 1) and of flow, height of mel [pixels]
+    - ``times`` of the cells, and ``keyframes`` [seconds from the first frame]
+    - ``flow``: length of its full color [pixels]
+    - ``curves``: the curve of the codec's motion vectors
+    - ``pose``: for each cell x and y of the 33 landmarks, in thousandths of the picture, -1 if they are not visible
+    - ``problems``: messages about damaged artefacts
+    """
     if not video.num_frames:
-        return picture
+        return {}, math.nan
+    problems: dict[str, None] = {}
+
+    def attempt(read: Callable[..., Any], *arguments: Any) -> Any:
+        """Return what a function reads, or None if the video does not have it or its file is damaged."""
+        try:
+            return read(*arguments)
+        except FeatureAbsentError:
+            return None
+        except (DamageError, OSError) as error:
+            problems[str(error)] = None
+            return None
+
     size = _cell_size(video)
-    times = _attempt(picture, lambda: video.pts_seconds - video.start_seconds)
+    times = attempt(lambda: video.pts_seconds - video.start_seconds)
     if times is None:  # the other artefacts may be sound
         times = np.arange(video.num_frames) * (video.duration_seconds / video.num_frames)
     numbers = _numbers_in_slots(times, video.duration_seconds, _NUM_CELLS)
-    picture.seconds = [round(float(times[number]), 3) for number in numbers]
-    keyframes = _attempt(picture, lambda: times[video.keyframes])
-    picture.keyframes = [] if keyframes is None else [round(float(time), 2) for time in keyframes[:_MAX_KEYFRAMES]]
-    rows = [
-        _attempt(picture, lambda: _frames_row(cache, video, numbers, size)),
-        _attempt(picture, lambda: _flow_row(cache, video, numbers, size, picture)),
-        _attempt(picture, lambda: _mel_row(cache, video, size[0] * len(numbers))),
-    ]
-    motion = _attempt(picture, lambda: motion_of_frames(cache, video, times))
-    picture.motion, picture.mean_motion_px = motion or ([], None)
-    picture.pose = _attempt(picture, lambda: _pose(cache, video, numbers)) or []
-    shown = [row for row in rows if row is not None]
-    if shown:
-        picture.webp = webp(np.vstack(shown), _QUALITY)
-        has_frames, has_flow = (int(row is not None) for row in rows[:2])
-        picture.layout = [*size, len(numbers), has_frames, has_flow, 0 if rows[2] is None else len(rows[2])]
-    return picture
-
-
-def _attempt(picture: Picture, read: Callable[[], Any]) -> Any:
-    """Return what a function reads, or None if the video does not have it or its file is damaged."""
-    try:
-        return read()
-    except FeatureAbsentError:
-        return None
-    except (DamageError, OSError) as error:
-        if str(error) not in picture.problems:
-            picture.problems.append(str(error))
-        return None
+    keyframes = attempt(lambda: times[video.keyframes[:_MAX_KEYFRAMES]].round(2).tolist())
+    frames = attempt(
+        lambda: np.hstack([_fitted(frame, size) for frame in cache.read(video, "frames", indices=numbers)])
+    )
+    flow, flow_px = attempt(_flow_row, cache, video, numbers, size) or (None, None)
+    width = size[0] * len(numbers)
+    rows = attempt(mel_rows, cache, video, 0, video.num_frames, width)
+    mel = mel_colors(rows, width, _MEL_PX) if rows is not None and len(rows) else None
+    motion, mean_motion_px = attempt(motion_of_frames, cache, video, times) or (None, math.nan)
+    facts: dict[str, Any] = {
+        "times": times[numbers].round(3).tolist(),
+        "flow": flow_px,
+        "pose": attempt(_pose, cache, video, numbers),
+        "curves": [motion] if motion else None,
+        "keyframes": keyframes,
+        "problems": list(problems),
+    }
+    if shown := [row for row in (frames, flow, mel) if row is not None]:
+        facts["picture"] = base64.b64encode(webp(np.vstack(shown), _QUALITY)).decode()
+        num_rows = int(frames is not None), int(flow is not None)
+        facts["layout"] = [*size, len(numbers), *num_rows, 0 if mel is None else len(mel)]
+    return {name: fact for name, fact in facts.items() if fact}, mean_motion_px
 
 
 def _cell_size(video: Video) -> tuple[int, int]:
@@ -106,11 +98,6 @@ def _numbers_in_slots(times: np.ndarray, duration: float, count: int) -> np.ndar
     """
     middles = (np.arange(count) + 0.5) / count * duration
     return np.clip(np.searchsorted(np.maximum.accumulate(times), middles, side="right") - 1, 0, len(times) - 1)
-
-
-def _frames_row(cache: Cache, video: Video, numbers: np.ndarray, size: tuple[int, int]) -> np.ndarray:
-    frames = cache.read(video, "frames", indices=numbers)
-    return np.hstack([_fitted(frame, size) for frame in frames])
 
 
 def _fitted(picture: np.ndarray, size: tuple[int, int]) -> np.ndarray:
@@ -131,29 +118,24 @@ def _fitted(picture: np.ndarray, size: tuple[int, int]) -> np.ndarray:
 
 
 def _flow_row(
-    cache: Cache, video: Video, numbers: np.ndarray, size: tuple[int, int], picture: Picture
-) -> np.ndarray | None:
+    cache: Cache, video: Video, numbers: np.ndarray, size: tuple[int, int]
+) -> tuple[np.ndarray, float] | None:
+    """Return the flow of the cells as colors, and the length of the full color [pixels]."""
     num_rows = video.num_rows(video.feature("flow"), "flow")
     if not num_rows:
         return None
     flow = cache.read(video, "flow", indices=np.minimum(numbers, num_rows - 1))
     step = max(1, int(min(flow.shape[1] / size[1], flow.shape[2] / size[0]) / 1.5))  # flow is smooth
     small = [_fitted(field[::step, ::step].astype(np.float32), size) for field in flow]
-    picture.flow_px = round(flow_scale(np.stack(small)), 2)
-    return np.hstack([flow_colors(field, picture.flow_px) for field in small])
-
-
-def _mel_row(cache: Cache, video: Video, width: int) -> np.ndarray | None:
-    rows = mel_rows(cache, video, 0, video.num_frames, width)
-    return mel_colors(rows, width, _MEL_PX) if len(rows) else None
+    flow_px = round(flow_scale(np.stack(small)), 2)
+    return np.hstack([flow_colors(field, flow_px) for field in small]), flow_px
 
 
 def _pose(cache: Cache, video: Video, numbers: np.ndarray) -> list[list[int] | None]:
-    shown: list[list[int] | None] = []
-    for landmarks in cache.read(video, "pose", indices=numbers):
-        places = visible_landmarks(landmarks, video.width, video.height)
-        if np.isnan(places).all():
-            shown.append(None)
-            continue
-        shown.append(np.nan_to_num(places * 1000, nan=-1).round().astype(int).ravel().tolist())
+    """Return the landmarks of the cells, see ``picture_of``, or nothing if none is visible."""
+    places = [visible_landmarks(rows, video.width, video.height) for rows in cache.read(video, "pose", indices=numbers)]
+    shown = [
+        None if np.isnan(xy).all() else np.nan_to_num(xy * 1000, nan=-1).round().astype(int).ravel().tolist()
+        for xy in places
+    ]
     return shown if any(shown) else []

@@ -26,9 +26,9 @@ from chordcache import progress
 from chordcache.building.build import build_as_before
 from chordcache.building.build_options import BuildOptions
 from chordcache.building.build_plan import plan_as_before
+from chordcache.building.build_task import planned_files
 from chordcache.building.existing_cache import tool_versions
 from chordcache.building.file_build import build_file
-from chordcache.building.tasks import planned_files
 from chordcache.digests import hex64
 from chordcache.engine.child import Worker
 from chordcache.engine.choice import Engine
