@@ -13,10 +13,11 @@ import os
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -146,8 +147,12 @@ class Artefact(ABC):
         If the file is missing, has another size or is not such an artefact.
     """
 
+    _ERRORS: ClassVar[tuple[type[Exception], ...]]
+    """Exceptions that a damaged file raises"""
+
     def __init__(self, path: Path, num_bytes: int, claims: Claims | None = None, packed: Packed | None = None) -> None:
         self.path = path
+        self._num_bytes = num_bytes
         self._claims = claims and claims.of_file(path)
         self._layouts: dict[str, Layout] = {}
         self._arrays: dict[str, np.ndarray] = {}
@@ -253,7 +258,8 @@ class Artefact(ABC):
         digests = self._digests(name)
         self._check_numbers("row", numbers, len(digests))
         pieces = list(_pieces(numbers, out))
-        self._read_runs(name, pieces)
+        for run, target in pieces:
+            self._read_rows(name, run.start, run.stop, target)
         if not self._checked[name][list(numbers)].all():
             for run, target in pieces:
                 self._check_rows(name, run, target, digests)
@@ -305,6 +311,23 @@ class Artefact(ABC):
     def _damage(self, what: object) -> DamageError:
         return DamageError(f"'{printable(self.path)}' is damaged: {what}")
 
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        """Turn ``_ERRORS`` into ``DamageError``."""
+        try:
+            yield
+        except self._ERRORS as error:
+            raise self._damage(error) from None
+
+    def _read_into(self, start: int, memory: memoryview) -> None:
+        """Read bytes from a place of a flat artefact on, into memory."""
+        with self._errors():
+            while memory:
+                num_read = os.preadv(self._fd, [memory], self._start + start)
+                if not num_read:
+                    raise self._damage("it was cut short")
+                memory, start = memory[num_read:], start + num_read
+
     @abstractmethod
     def _names(self) -> frozenset[str]:
         """Return the name of every array in the file: streamed, whole, and of digests."""
@@ -320,11 +343,6 @@ class Artefact(ABC):
     @abstractmethod
     def _read_rows(self, name: str, start: int, stop: int, out: np.ndarray) -> None:
         """Copy rows [start, stop) without a check. The rows exist."""
-
-    def _read_runs(self, name: str, pieces: Sequence[tuple[range, np.ndarray]]) -> None:
-        """Copy runs of rows, each into its array, without a check. The rows exist."""
-        for run, out in pieces:
-            self._read_rows(name, run.start, run.stop, out)
 
     @abstractmethod
     def _iter_records(self, name: str, numbers: Sequence[int]) -> Iterator[Any]:

@@ -42,23 +42,18 @@ _MAX_CHAINS = 16
 class LmdbArtefact(Artefact):
     """An environment that was published."""
 
+    _ERRORS = (ValueError, struct.error, OSError)
+
     def __init__(self, path: Path, num_bytes: int, claims: Claims | None = None, packed: Packed | None = None) -> None:
         super().__init__(path, num_bytes, claims, packed)
-        self._num_bytes = num_bytes
         self._chains: ChainIndex | None = None
         self._stream = Layout(0)
-        try:
-            self._values = self._find_values()
-            self._describe_stream()
-        except BaseException:  # cleanup boundary
-            self.close()
-            raise
+        self._values = self._find_values()
+        self._describe_stream()
 
     def _find_values(self) -> Values:
-        try:
+        with self._errors():
             values = find_values(self._read, self._num_bytes, self._claims and self._claims.max_rows)
-        except (ValueError, struct.error) as error:
-            raise self._damage(error) from None
         most = self._claims and self._claims.max_chain_bytes
         if most and (values.sizes > most).any():
             raise self._damage(f"got a record of {values.sizes.max()} bytes, expected at most {most} for its picture")
@@ -75,7 +70,10 @@ class LmdbArtefact(Artefact):
         self._arrays[STREAM + DIGESTS] = digests
         num_rows = num_values
         if sizes is not None and starts is not None:
-            self._chains = self._chain_index(sizes, starts)
+            with self._errors():
+                self._chains = ChainIndex(sizes, starts)
+            if self._chains.num_chains != num_values:
+                raise self._damage(f"got {num_values} chains of records, expected {self._chains.num_chains}")
             num_rows = len(sizes)
         self._stream = Layout(num_rows)
         if shape is not None:
@@ -83,15 +81,6 @@ class LmdbArtefact(Artefact):
             if self._chains is not None or (self._values.sizes != math.prod(row_shape)).any() or min(row_shape) < 0:
                 raise self._damage(f"its rows do not have the shape {row_shape}")
             self._stream = Layout(num_rows, row_shape, np.dtype(np.uint8))
-
-    def _chain_index(self, sizes: np.ndarray, starts: np.ndarray) -> ChainIndex:
-        try:
-            chains = ChainIndex(sizes, starts)
-        except ValueError as error:
-            raise self._damage(error) from None
-        if chains.num_chains != len(self._values.numbers):
-            raise self._damage(f"got {len(self._values.numbers)} chains of records, expected {chains.num_chains}")
-        return chains
 
     def _read(self, start: int, size: int) -> bytes:
         """Return bytes of the file, in memory of their own: readers in other threads keep theirs."""
@@ -101,25 +90,11 @@ class LmdbArtefact(Artefact):
             data = os.pread(self._fd, size, self._start + start)
         except OSError as error:
             raise self._damage(error) from None
-        if len(data) < size:
-            data += self._rest(start + len(data), size - len(data))
+        if len(data) < size:  # a system call returns at most 2 GiB
+            rest = bytearray(size - len(data))
+            self._read_into(start + len(data), memoryview(rest))
+            data += rest
         return data
-
-    def _rest(self, start: int, size: int) -> bytes:
-        """Return what one call did not read: a system call returns at most 2 GiB."""
-        rest = bytearray(size)
-        self._read_into(start, memoryview(rest))
-        return bytes(rest)
-
-    def _read_into(self, start: int, memory: memoryview) -> None:
-        while memory:
-            try:
-                num_read = os.preadv(self._fd, [memory], self._start + start)
-            except OSError as error:
-                raise self._damage(error) from None
-            if not num_read:
-                raise self._damage("it was cut short")
-            memory, start = memory[num_read:], start + num_read
 
     def _names(self) -> frozenset[str]:
         stream = {STREAM} if STREAM + DIGESTS in self._values.named else set()

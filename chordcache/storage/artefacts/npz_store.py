@@ -27,11 +27,11 @@ from typing import IO, Any
 
 import numpy as np
 
-from chordcache.errors import CacheWriteError, UsageError
+from chordcache.errors import UsageError
 from chordcache.records import Packed
 from chordcache.storage.artefacts import npy, open_files
 from chordcache.storage.artefacts.artefact import Artefact, Claims, Layout, row_bytes
-from chordcache.storage.artefacts.writer import ArtefactWriter, Spool, StreamedArray, write_error
+from chordcache.storage.artefacts.writer import ArtefactWriter, StreamedArray, write_error
 
 _SUFFIX = ".npy"
 _LOCAL_HEADER = struct.Struct("<4s22xHH")
@@ -42,29 +42,15 @@ _MAX_DIRECTORY_BYTES = 1 << 20
 _ENCRYPTED = 1
 """Flag of an encrypted member."""
 
-_UNREADABLE = (zipfile.BadZipFile, struct.error, OSError, EOFError, ValueError, KeyError, RuntimeError)
-"""Exceptions that a damaged zip raises. zipfile raises a RuntimeError for what it does not support. Text
-that cannot be decoded raises a ValueError."""
-
 
 class NpzArtefactWriter(ArtefactWriter):
-    """A writer of one ``.npz``. The rows of each array go to a file beside it until their number is known.
-
-    Parameters
-    ----------
-    path : Path
-        As in ``ArtefactWriter``.
-    """
-
-    def __init__(self, path: Path) -> None:
-        super().__init__(path)
-        self._spools: dict[str, Spool] = {}
+    """A writer of one ``.npz``. The rows of each array go to a file beside it until their number is known."""
 
     def _begin(self, name: str, stream: StreamedArray) -> None:
         if stream.dtype is None:
             raise UsageError(f"NPZ holds arrays, but '{name}' is of records: put it into lmdb or hdf5")
         with self._errors():
-            self._spools[name] = Spool(self.path.with_name(f"{self.path.name}.{len(self._spools)}.spool"))
+            self._add_spool(name)
 
     def _write(self, name: str, block: np.ndarray | list[bytes]) -> None:
         assert isinstance(block, np.ndarray)
@@ -89,16 +75,10 @@ class NpzArtefactWriter(ArtefactWriter):
         info = zipfile.ZipInfo(name + _SUFFIX)  # no date: equal arrays make equal files
         return archive.open(info, "w", force_zip64=True)
 
-    def _close(self) -> None:
-        for spool in self._spools.values():
-            spool.close()
-
     @contextmanager
     def _errors(self) -> Iterator[None]:
         try:
             yield
-        except CacheWriteError:
-            raise
         except OSError as error:
             raise write_error(self.path, error) from None
 
@@ -147,19 +127,14 @@ class _Directory(io.RawIOBase):
 class NpzArtefact(Artefact):
     """An open ``.npz``."""
 
+    # zipfile raises a RuntimeError for what it does not support, and a ValueError for text that cannot be decoded
+    _ERRORS = (zipfile.BadZipFile, struct.error, OSError, EOFError, ValueError, KeyError, RuntimeError)
+
     def __init__(self, path: Path, num_bytes: int, claims: Claims | None = None, packed: Packed | None = None) -> None:
         super().__init__(path, num_bytes, claims, packed)
-        self._num_bytes = num_bytes
         self._members: dict[str, _Member] = {}
-        try:
-            with (
-                self._errors(),
-                zipfile.ZipFile(_Directory(self._read, num_bytes)) as archive,
-            ):
-                self._infos = self._read_directory(archive)
-        except BaseException:  # cleanup boundary
-            self.close()
-            raise
+        with self._errors(), zipfile.ZipFile(_Directory(self._read, num_bytes)) as archive:
+            self._infos = self._read_directory(archive)
 
     def _read_directory(self, archive: zipfile.ZipFile) -> dict[str, zipfile.ZipInfo]:
         infos = {}
@@ -225,20 +200,7 @@ class NpzArtefact(Artefact):
     def _read_rows(self, name: str, start: int, stop: int, out: np.ndarray) -> None:
         member = self._member(name)
         offset = member.offset + start * row_bytes(member.shape[1:], member.dtype)
-        rest = out.reshape(-1).view(np.uint8).data
-        with self._errors():
-            while rest:
-                num_read = os.preadv(self._fd, [rest], self._start + offset)
-                if not num_read:
-                    raise self._damage(f"it ends within row {stop - 1} of '{name}'")
-                rest, offset = rest[num_read:], offset + num_read
+        self._read_into(offset, out.reshape(-1).view(np.uint8).data)
 
     def _iter_records(self, name: str, numbers: Sequence[int]) -> Iterator[Any]:
         raise self._damage(f"'{name}' does not hold records")  # never reached: no layout of NPZ has records
-
-    @contextmanager
-    def _errors(self) -> Iterator[None]:
-        try:
-            yield
-        except _UNREADABLE as error:
-            raise self._damage(error) from None

@@ -82,6 +82,7 @@ class ArtefactWriter(ABC):
     def __init__(self, path: Path) -> None:
         self.path = path
         self._streams: dict[str, StreamedArray] = {}
+        self._spools: dict[str, Spool] = {}
 
     def __enter__(self) -> ArtefactWriter:
         return self
@@ -151,9 +152,14 @@ class ArtefactWriter(ABC):
     def _finish(self, arrays: Mapping[str, np.ndarray], attributes: Mapping[str, Mapping[str, Any]]) -> None:
         """Write the whole arrays and the digests, close the file, and check what was written."""
 
-    @abstractmethod
+    def _add_spool(self, name: str) -> None:
+        """Make a spool for a streamed array. Raises ``OSError``."""
+        self._spools[name] = Spool(self.path.with_name(f"{self.path.name}.{len(self._spools)}.spool"))
+
     def _close(self) -> None:
-        """Release the file, finished or not."""
+        """Release the files, finished or not."""
+        for spool in self._spools.values():
+            spool.close()
 
 
 def write_error(path: Path, error: Exception) -> CacheWriteError:
