@@ -20,7 +20,6 @@ from chordcache.building.build_task import BuildTask, Hashing
 from chordcache.building.file_build import build_file
 from chordcache.engine import pool, terminal
 from chordcache.engine.limits import Limits
-from chordcache.engine.needs import Needs
 from chordcache.engine.signals import stop_signals
 from chordcache.media.probe import probe
 from chordcache.records import PacketFacts, Segment
@@ -75,7 +74,7 @@ def build_sample(files: Sequence[Sequence[BuildTask]], limits: Limits, *, shown:
         [seconds] CPU time that a worker takes to start, with the imports that the features need.
     """
     specs = {spec.network.key: spec for file in files for task in file for spec in task.specs.values() if spec.device}
-    needs = Needs(networks=tuple(spec.network for spec in specs.values()))
+    networks = [spec.network for spec in specs.values()]
     if not files:
         return [], 0.0
     # the first build imports what the features need, so a small file is built twice, one with sound if there is one
@@ -88,7 +87,7 @@ def build_sample(files: Sequence[Sequence[BuildTask]], limits: Limits, *, shown:
         terminal.progress_bar(len(order), "file", shown=shown) as bar,
     ):
         orders = ((place, _alone(files[number], Path(scratch))) for place, number in enumerate(order))
-        with closing(pool.run(_measure, orders, jobs=1, limits=limits, needs=needs)) as results:
+        with closing(pool.run(_measure, orders, jobs=1, limits=limits, networks=networks)) as results:
             for (place, _), result in results:
                 measured[place] = result if isinstance(result, Measured) else Measured(failures=(result.message,))
                 bar.update()

@@ -15,7 +15,7 @@ import queue
 import threading
 import warnings
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import count, islice
 from typing import Any, TypeVar
@@ -25,7 +25,7 @@ from chordcache.engine.choice import Engine, engine_of, num_workers
 from chordcache.engine.crashes import Crash as Crash  # exported, since callers get it as a result
 from chordcache.engine.crashes import Death, DeathsInARow, Outcome, max_attempts
 from chordcache.engine.limits import NO_LIMITS, Limits
-from chordcache.engine.needs import NO_NEEDS, Needs
+from chordcache.engine.networks.network import Network
 from chordcache.engine.networks.processes import NetworkProcesses
 from chordcache.engine.signals import uninterruptible
 from chordcache.engine.worker import Raised, dump_task, load_result, run_task
@@ -69,7 +69,7 @@ def run(
     ordered: bool = False,
     limits: Limits = NO_LIMITS,
     retry: Callable[[Task, Result], Task | None] = _never,
-    needs: Needs = NO_NEEDS,
+    networks: Sequence[Network] = (),
 ) -> Generator[tuple[Task, Result | Crash], None, None]:
     """Run ``function`` on every task in worker processes.
 
@@ -93,8 +93,8 @@ def run(
         died is tried twice at least, because the worker may have been killed from outside.
     retry : callable
         Gets a task and its result. Returns the task to run instead, or None to keep the result.
-    needs : Needs
-        What the processes must have before their first task.
+    networks : sequence of Network
+        Networks that tasks may use. Each has processes of its own.
 
     Yields
     ------
@@ -108,7 +108,7 @@ def run(
         If the engine is a cluster.
     """
     engine = prepared(engine_of(jobs))
-    fan = _Fan(function, 0 if engine.name == "inline" else engine.jobs or 1, limits, needs)
+    fan = _Fan(function, 0 if engine.name == "inline" else engine.jobs or 1, limits, networks)
     try:
         results = _Run(fan, limits, retry).outcomes(iter(tasks), chunk_size, is_bounded=ordered)
         yield from _in_order(results) if ordered else ((task, result) for _, task, result in results)
@@ -143,12 +143,14 @@ class _Fan:
     Without workers, the caller runs the tasks, so that a debugger stops in them. A crash ends it.
     """
 
-    def __init__(self, function: Callable[[Any], Any], num_workers: int, limits: Limits, needs: Needs) -> None:
+    def __init__(
+        self, function: Callable[[Any], Any], num_workers: int, limits: Limits, networks: Sequence[Network]
+    ) -> None:
         self.width = max(1, 2 * num_workers)
         """Number of units that keeps all workers busy: as many again wait for a worker that becomes free"""
         self._function = function
-        self._networks = NetworkProcesses(needs.networks, limits)
-        self._look_seconds = _LOOK_SECONDS if needs.networks else None
+        self._networks = NetworkProcesses(networks, limits)
+        self._look_seconds = _LOOK_SECONDS if networks else None
         addresses = self._networks.addresses
         self._workers = [Worker(function, limits, addresses=addresses) for _ in range(num_workers)]
         self._starts: queue.SimpleQueue[None] = queue.SimpleQueue()
