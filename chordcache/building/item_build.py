@@ -23,7 +23,7 @@ from chordcache.media.audio_track import Sound
 from chordcache.media.demux import Media
 from chordcache.media.source_file import SourceState, check_unchanged
 from chordcache.records import FeatureInfo
-from chordcache.storage import atomic, layout, opener
+from chordcache.storage import atomic, feature_files, layout
 from chordcache.storage.artefacts.open_files import FRAME_ARRAYS, create_artefact
 from chordcache.storage.artefacts.tiers import TIERS
 from chordcache.storage.artefacts.writer import ArtefactWriter
@@ -129,12 +129,10 @@ class ItemBuild(DecodePass):
         file = layout.artefact_file(
             artefact.tier, self._task.key, fingerprints, source.identity, source.ctime_ns, digest
         )
-        if not opener.has_content(self._task.cache, file, num_bytes, digest):  # readers may have it open
+        stored = [info.replace(file=file, num_bytes=num_bytes, digest=digest) for _, info in present]
+        if not feature_files.is_intact(self._task.cache, stored[0]):  # readers may have it open
             self._written[writer.path] = file
-        return [
-            info if info.absent is not None else info.replace(file=file, num_bytes=num_bytes, digest=digest)
-            for _, info in infos
-        ]
+        return [*stored, *(info for _, info in infos if info.absent is not None)]
 
     def _info(self, tier: str, spec: FeatureSpec, facts: DecodeResult) -> FeatureInfo:
         state = self.made[spec.name]

@@ -23,7 +23,7 @@ from chordcache.media.source_file import SourceState, bytes_changed, leads_out
 from chordcache.records import FeatureInfo, Identity
 from chordcache.storage import feature_files
 from chordcache.storage.artefacts.tiers import TIERS
-from chordcache.storage.readable import unreadable
+from chordcache.storage.opener import unreadable
 from chordcache.storage.sidecar import Sidecar
 
 

@@ -14,7 +14,7 @@ from typing import BinaryIO
 from chordcache.errors import CacheWriteError, NoSpaceError, printable
 from chordcache.storage import opener
 from chordcache.storage.machine import machine
-from chordcache.storage.readable import readable
+from chordcache.storage.opener import readable
 
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 """Errors of a disk that takes no more data: full, quota used up, file size limit, turned read-only by an error."""

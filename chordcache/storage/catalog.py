@@ -18,8 +18,7 @@ from chordcache.records import Packed, Record, from_json, parse_json
 from chordcache.storage.annotation_names import AnnotationNames
 from chordcache.storage.cache_header import read_header
 from chordcache.storage.catalog_columns import INT32, INT64, SECTIONS, UINT64, Columns, hash_of
-from chordcache.storage.catalog_file import CATALOG, HEAD_BYTES, OLD_CATALOG, CatalogFile
-from chordcache.storage.catalog_keys import matching
+from chordcache.storage.catalog_file import CATALOG, HEAD_BYTES, OLD_CATALOG, CatalogFile, matching
 from chordcache.storage.layout import is_key, pack_file, sidecar_file
 from chordcache.storage.opener import MAX_BYTES, exists
 from chordcache.storage.part_folders import in_parts

@@ -10,15 +10,17 @@ from __future__ import annotations
 import json
 import os
 import re
+import sys
 import weakref
+from array import array
+from bisect import bisect_left
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from chordcache.digests import file_digest, hex128
-from chordcache.errors import DamageError, printable
-from chordcache.storage.opener import open_file
-from chordcache.storage.readable import readable
+from chordcache.errors import ChordcacheError, DamageError, printable
+from chordcache.storage.opener import open_file, readable
 from chordcache.storage.seal import sealed, sealed_body
 
 CATALOG = "catalog.bin"
@@ -45,6 +47,9 @@ _MAX_NUMBER = 1 << 62
 
 _MIN_VIDEO_BYTES = 40
 """Size of the numbers of a video in the sections [bytes]"""
+
+_AFTER_LETTERS = "\x7f"
+"""A character above all those of a key"""
 
 _KEYS = re.compile(rb"(?:[A-Za-z0-9_-]+-[0-9a-f]{16}\n)*")
 
@@ -182,3 +187,29 @@ class CatalogFile:
         """Return the error of a damaged catalog."""
         path, cache = printable(self.path), printable(self._cache)
         return DamageError(f"'{path}' is damaged: {what}; run 'chordcache verify --repair {cache}'")
+
+
+def keys_beginning_with(cache: str | os.PathLike[str], start: str) -> list[str]:
+    """Return all keys of a cache that begin with ``start``, sorted; an empty list if they cannot be read."""
+    try:
+        return matching(CatalogFile(Path(cache)).keys(), start)
+    except (ChordcacheError, OSError, ValueError):
+        return []
+
+
+def matching(keys: list[str], start: str) -> list[str]:
+    """Return those of sorted keys that begin with a text. Case matters."""
+    return keys[bisect_left(keys, start) : bisect_left(keys, start + _AFTER_LETTERS)]
+
+
+def names_videos(cache: str | os.PathLike[str]) -> bool:
+    """Return whether a cache has a catalog that names a video outside of packs, or that cannot be read."""
+    try:
+        mtimes = array("q", CatalogFile(Path(cache)).section("mtimes"))
+        if sys.byteorder == "big":
+            mtimes.byteswap()
+        return any(mtime >= 0 for mtime in mtimes)
+    except FileNotFoundError:
+        return False
+    except (ChordcacheError, OSError, ValueError):
+        return True

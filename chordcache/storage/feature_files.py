@@ -15,7 +15,7 @@ from chordcache.storage import atomic, opener
 from chordcache.storage.artefacts.artefact import Artefact, Claims
 from chordcache.storage.artefacts.open_files import open_artefact
 from chordcache.storage.layout import pack_file
-from chordcache.storage.readable import readable
+from chordcache.storage.opener import readable
 
 _BLOCK_BYTES = 1 << 20
 """Size of the pieces in which a file is read [bytes]"""

@@ -33,7 +33,7 @@ from chordcache.digests import hex64
 from chordcache.errors import UnreadableError, UsageError, printable
 from chordcache.records import Identity, Segment, VideoRecord, to_json
 from chordcache.storage.artefacts.tiers import TIERS
-from chordcache.storage.catalog_keys import names_videos
+from chordcache.storage.catalog_file import names_videos
 from chordcache.storage.opener import exists, list_folder
 
 PACKS = "packs"

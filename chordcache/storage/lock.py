@@ -13,8 +13,8 @@ from pathlib import Path
 from chordcache.errors import ChordcacheError, LockedError, UsageError, printable
 from chordcache.storage import opener
 from chordcache.storage.atomic import make_folder, no_space_as_error
+from chordcache.storage.opener import readable
 from chordcache.storage.part_folders import how_to_give_up, in_parts
-from chordcache.storage.readable import readable
 
 _FILE = ".lock"
 _MAX_OWNER_BYTES = 400

@@ -46,10 +46,10 @@ from chordcache.records import FeatureInfo
 from chordcache.storage import feature_files, layout
 from chordcache.storage.artefacts.open_files import FRAME_ARRAYS, check_artefact
 from chordcache.storage.cache_header import read_header
+from chordcache.storage.opener import unreadable
 from chordcache.storage.packs import Packs, read_packed
 from chordcache.storage.part import Part
 from chordcache.storage.quarantine import Quarantine
-from chordcache.storage.readable import unreadable
 from chordcache.storage.run_log import recorded
 from chordcache.storage.sidecar import Sidecar, read_sidecar
 from chordcache.storage.sidecars import Sidecars
