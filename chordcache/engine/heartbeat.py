@@ -36,10 +36,7 @@ _FRAME = re.compile(r'File "(.*)", line (\d+) in (.*)')
 class Heartbeat:
     """Progress of a worker's task. The worker writes it, the parent looks at it from time to time.
 
-    Parameters
-    ----------
-    fd : int, optional
-        In the worker, the file that the parent made. By default a new file is made.
+    ``fd`` is the file that the parent made, in the worker. By default a new file is made.
     """
 
     def __init__(self, fd: int | None = None) -> None:
@@ -115,10 +112,7 @@ class Heartbeat:
     def place(self, function: str) -> str:
         """Return where the thread that runs ``function`` was: its innermost frame outside Python's own library.
 
-        Returns
-        -------
-        str
-            Text such as "flow.py:88 add_frame", or "" if the worker wrote no traceback.
+        It is text such as "flow.py:88 add_frame", or "" if the worker wrote no traceback.
         """
         text = os.pread(self.fd, _MAX_TRACEBACK_BYTES, _HEAD_BYTES).decode(errors="replace")
         for thread in text.split("\n\n"):

@@ -181,14 +181,8 @@ def publish(partial: Path, final: Path) -> None:
 def publish_all(cache: Path, files: Mapping[Path, str], *, are_synced: bool = False) -> None:
     """Give closed files their final names in a cache, as ``publish`` does. All are durable afterwards.
 
-    Parameters
-    ----------
-    cache : Path
-        Folder of the cache.
-    files : mapping of Path to str
-        Each partial file to its final name, relative to the cache.
-    are_synced : bool
-        True if the disk has confirmed the content of the partial files.
+    ``files`` has the final name of each partial file, relative to the cache. With ``are_synced``, the disk has
+    confirmed the content of the partial files.
     """
     folders: dict[str, list[Path]] = {}
     for partial, file in files.items():
@@ -244,17 +238,9 @@ def write_all(fd: int, data: bytes) -> None:
 def link_or_copy(cache: Path, file: str, partial: Path) -> None:
     """Make a second file with the content of a published one: a hard link, or a copy if the disk does not allow that.
 
-    A published file is never written to, so both names keep their content. A copy is durable, as a link is.
-
-    Parameters
-    ----------
-    cache, file : Path, str
-        Cache of the published file, and its name there.
-    partial : Path
-        The file to make.
-
-    Raises ``FileNotFoundError``, ``NoSpaceError``, ``UnreadableError`` if the published file cannot be read, and
-    ``OSError`` if the copy cannot be written.
+    A published file is never written to, so both names keep their content. A copy is durable, as a link is. ``partial``
+    is the file to make. Raises ``FileNotFoundError``, ``NoSpaceError``, ``UnreadableError`` if the published file
+    cannot be read, and ``OSError`` if the copy cannot be written.
     """
     with no_space_as_error(partial), opener.open_binary(cache, file) as source:
         try:

@@ -47,15 +47,7 @@ class _Files(Record, frozen=True, forbid_unknown_fields=False):
 
 
 class Catalog:
-    """The read side of the catalog, or of a pack. Threads and forked processes may share it.
-
-    Parameters
-    ----------
-    cache : Path
-        Folder of the cache.
-    file : CatalogFile, optional
-        An open pack. By default the catalog is opened.
-    """
+    """The read side of the catalog, or of an open pack. Threads and forked processes may share it."""
 
     def __init__(self, cache: Path, file: CatalogFile | None = None) -> None:
         self.cache = cache

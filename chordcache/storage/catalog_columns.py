@@ -40,10 +40,7 @@ class FeatureState(enum.IntEnum):
 class Columns:
     """A collector of the sections of a catalog or a pack, video by video in the order of keys.
 
-    Parameters
-    ----------
-    start : int
-        Position of the first sidecar [bytes].
+    ``start`` is the position of the first sidecar [bytes].
     """
 
     def __init__(self, start: int = HEAD_BYTES) -> None:
@@ -114,13 +111,8 @@ SECTIONS = tuple(Columns().sections())
 def publish_catalog(cache: Path, rows: Iterable[tuple[Sidecar, bytes, int]]) -> None:
     """Replace the catalog.
 
-    Parameters
-    ----------
-    cache : Path
-        The folder of the cache.
-    rows : iterable of (Sidecar, bytes, int)
-        Each sidecar, its line, and the mtime of its file [nanoseconds] or the mark of its pack, in the order of keys.
-        An mtime of 0 is that of a file that must be read.
+    ``rows`` has each sidecar, its line, and the mtime of its file [nanoseconds] or the mark of its pack, in the order
+    of keys. An mtime of 0 is that of a file that must be read.
     """
     columns = Columns()
     with partial_folder(cache) as folder:

@@ -57,20 +57,9 @@ _KEYS = re.compile(rb"(?:[A-Za-z0-9_-]+-[0-9a-f]{16}\n)*")
 def write_catalog_file(
     file: BinaryIO, num_videos: int, start: int, sections: Mapping[str, bytes], *, pack_number: int | None = None
 ) -> None:
-    """Write the sections of a catalog or a pack, then its head. The sidecars are written before.
+    """Write the sections of a catalog or a pack, by name, then its head. The sidecars are written before.
 
-    Parameters
-    ----------
-    file : binary file
-        An open file of ``start`` bytes.
-    num_videos : int
-        Number of sidecars in it.
-    start : int
-        Position of the first section [bytes].
-    sections : mapping of str to bytes
-        Name of each section to its content.
-    pack_number : int, optional
-        Number of the pack. None for a catalog.
+    The open file has ``start`` bytes and ``num_videos`` sidecars. ``pack_number`` is None for a catalog.
     """
     table = {}
     for name, content in sections.items():
@@ -87,20 +76,8 @@ class CatalogFile:
     """The sections of a catalog or a pack. Each is compared with its digest when it is first read.
 
     Several threads and forked processes may share an object: it reads at positions, and keeps no state but copies.
-
-    Parameters
-    ----------
-    cache : Path
-        Folder of the cache.
-    name : str
-        Name of the file.
-
-    Raises
-    ------
-    FileNotFoundError
-        If the cache has no such file.
-    DamageError, UnreadableError
-        If the file is not a catalog or a pack, or cannot be read.
+    Raises ``FileNotFoundError`` if the cache has no such file, and ``DamageError`` or ``UnreadableError`` if the file
+    is not a catalog or a pack, or cannot be read.
     """
 
     def __init__(self, cache: Path, name: str = CATALOG) -> None:

@@ -99,15 +99,7 @@ class _Feature(NamedTuple):
 
 
 def feature_problem(info: FeatureInfo, sidecar: Any) -> str | None:
-    """Return the reason why the record of a feature cannot be what a build wrote, or None.
-
-    Parameters
-    ----------
-    info : FeatureInfo
-        The record.
-    sidecar : Sidecar
-        The sidecar that it is part of.
-    """
+    """Return the reason why the record of a feature of a sidecar cannot be what a build wrote, or None."""
     problem = _record_problem(info) or _params_problem(info)
     if problem is None and info.file is not None:
         problem = _rows_problem(info, sidecar.num_frames) or _clock_problem(info, sidecar.num_frames)

@@ -53,16 +53,9 @@ class _Removal(Record, frozen=True):
 
 
 class Pack(Catalog):
-    """A pack opened for reading. Its rows are the sidecars of its videos.
+    """A pack opened for reading. Its rows are the sidecars of its videos. Raises as ``CatalogFile`` does.
 
-    Parameters
-    ----------
-    cache, name : Path, str
-        Folder of the cache, and name of the pack.
-    file : str, optional
-        Name of its file in the cache, if it is not published yet.
-
-    Raises as ``CatalogFile`` does.
+    ``file`` is the name of its file in the cache, if it is not published yet.
     """
 
     def __init__(self, cache: Path, name: str, file: str | None = None) -> None:
@@ -119,19 +112,8 @@ def packable(sidecar: Sidecar) -> list[FeatureInfo]:
 class Packs:
     """The packs of a cache, and the one that counts for each of their videos.
 
-    Parameters
-    ----------
-    cache : Path
-        Folder of the cache.
-    damaged : dict, optional
-        Dict to fill with the name of each damaged file and its error. Without one, a damaged file is an error.
-
-    Raises
-    ------
-    DamageError
-        If a pack or the list of removed videos is damaged.
-    UnreadableError
-        If one of them cannot be read.
+    Raises ``UnreadableError`` if a pack or the list of removed videos cannot be read, and ``DamageError`` if one is
+    damaged. With a dict ``damaged``, the error goes there instead, under the name of the file.
     """
 
     def __init__(self, cache: Path, damaged: dict[str, DamageError] | None = None) -> None:
@@ -236,23 +218,10 @@ def names_of_packs(cache: Path) -> list[str]:
 
 
 def write_pack(cache: Path, sidecars: Sequence[Sidecar], number: int) -> str:
-    """Write a pack of videos, and publish it. Return its name.
+    """Write a pack of videos, in the order of keys, and publish it. Return its name.
 
-    Parameters
-    ----------
-    cache : Path
-        Folder of the cache.
-    sidecars : sequence of Sidecar
-        The videos, in the order of keys.
-    number : int
-        Number of the pack, larger than those of the packs that there are.
-
-    Raises
-    ------
-    DamageError
-        If a file of a video is not what was written.
-    NoSpaceError
-        If the disk is full.
+    ``number`` is larger than the numbers of the packs that there are. Raises ``DamageError`` if a file of a video is
+    not what was written, and ``NoSpaceError``.
     """
     lines = [str(number), *(sidecar.unpacked().to_line() for sidecar in sidecars)]
     name = hex128("\n".join(lines).encode())

@@ -56,21 +56,9 @@ def read_quarantined(cache: Path) -> dict[str, Quarantined]:
 
 
 class Quarantine:
-    """The failures of a cache, by key.
+    """The failures of a cache, by key, and what this build decides about them: its tools and its ``on_damage``.
 
-    Parameters
-    ----------
-    cache : Path
-        Folder of the cache.
-    versions : mapping of str to str
-        Versions of the tools.
-    on_damage : str
-        One of ``ON_DAMAGE``.
-
-    Raises
-    ------
-    DamageError
-        If a line that is not the last is damaged.
+    Raises ``DamageError`` if a line that is not the last is damaged.
     """
 
     def __init__(self, cache: Path, versions: Mapping[str, str], on_damage: str = ON_DAMAGE[0]) -> None:

@@ -67,16 +67,8 @@ def recorded(cache: Path, command: str, *, jobs: int | None = None) -> Iterator[
     """Append a line about the ``with`` block to a run log at its end, also if it raises.
 
     A log that cannot be written, such as that of a read-only cache, does not end the run: the line is left out. So it
-    is if the block raises ``UsageError``, since the run was refused then.
-
-    Parameters
-    ----------
-    cache : Path
-        Folder of the cache, or an index file, whose log is beside it.
-    command : str
-        Name of the command.
-    jobs : int, optional
-        Number of worker processes.
+    is if the block raises ``UsageError``, since the run was refused then. ``cache`` may also be an index file, whose
+    log is beside it. ``jobs`` is the number of worker processes.
     """
     notes = RunNotes()
     started, clock = datetime.now(UTC).isoformat(timespec="milliseconds"), time.monotonic()
@@ -147,14 +139,7 @@ def _appending(folder: Path, name: str) -> Iterator[None]:
 def read_runs(cache: str | Path) -> Iterator[Run]:
     """Yield the runs of a cache, or the scans of an index file, the oldest first. Without a log there are none.
 
-    A cut last line, left by a process killed during a write, is skipped.
-
-    Raises
-    ------
-    DamageError
-        If another line is damaged.
-    UnreadableError
-        If the log cannot be read.
+    A cut last line, left by a process killed during a write, is skipped. Raises as ``iter_sealed`` does.
     """
     yield from iter_sealed(*_log_of(Path(cache)), Run, "a run")
 

@@ -21,15 +21,7 @@ from chordcache.storage.sidecar import Sidecar, read_sidecar_line
 
 
 class Sidecars:
-    """The sidecars of a cache.
-
-    Parameters
-    ----------
-    cache : Path
-        Folder of the cache.
-    packs : Packs, optional
-        Its packs, if they were read before. Reading them raises.
-    """
+    """The sidecars of a cache. Its packs may have been read before. Reading them raises."""
 
     def __init__(self, cache: Path, packs: Packs | None = None) -> None:
         self.cache = cache

@@ -55,14 +55,8 @@ def compare_with_source(cache: Path, sidecar: Sidecar, config: Config, path: str
     """Decode the source of a video again and compare times, keyframes, random frames, and the features made from them.
 
     Some features are left out, because their rows depend on all frames before them: pose, which tracks, and plug-ins
-    that do not declare otherwise. Only their digests are checked.
-
-    Raises
-    ------
-    MediaError
-        If the source cannot be decoded, or shows something else.
-    DamageError
-        If an artefact cannot be read.
+    that do not declare otherwise. Only their digests are checked. Raises ``MediaError`` if the source cannot be
+    decoded, or shows something else, and ``DamageError`` if an artefact cannot be read.
     """
     num_frames = sidecar.num_frames
     shown = _random_frames(num_frames)

@@ -21,15 +21,7 @@ class Input:
 
 
 class Batches:
-    """A network that computes batches, each smaller than before if memory was not enough.
-
-    Parameters
-    ----------
-    infer : callable
-        Function of a batch.
-    size : int
-        Largest number of inputs in a batch.
-    """
+    """A network that computes batches, each smaller than before if memory was not enough."""
 
     def __init__(self, infer: Infer, size: int) -> None:
         self._infer = infer

@@ -31,15 +31,7 @@ _RETRY_SECONDS = 0.05
 
 
 class NetworkElsewhere:
-    """A network in another process.
-
-    Parameters
-    ----------
-    network : Network
-        The network.
-    addresses : sequence of str
-        Sockets of its processes, one for each device. They are tried in this order.
-    """
+    """A network in other processes, one for each device. Their sockets are tried in the order of ``addresses``."""
 
     def __init__(self, network: Network, addresses: Sequence[str]) -> None:
         self._addresses = addresses
@@ -190,15 +182,7 @@ class NetworkElsewhere:
 
 
 class StreamElsewhere:
-    """The stream of one video to a network in another process.
-
-    Parameters
-    ----------
-    network : NetworkElsewhere
-        The network.
-    number : int
-        Number of the stream.
-    """
+    """The stream of one video to a network in another process."""
 
     def __init__(self, network: NetworkElsewhere, number: int) -> None:
         self._network = network

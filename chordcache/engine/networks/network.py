@@ -41,10 +41,7 @@ class Stream(Protocol):
     def ready(self) -> list[Any]:
         """Return the outputs that have come, without a wait. Each is returned once.
 
-        Raises
-        ------
-        NetworkError
-            If the network failed for an input of this video.
+        Raises ``NetworkError`` if the network failed for an input of this video.
         """
         ...
 
@@ -56,12 +53,8 @@ class Stream(Protocol):
 class NetworkError(Exception):
     """The network failed for an input of a video.
 
-    Parameters
-    ----------
-    cause : str
-        "oom", "signal" or "timeout", or "extractor" if the network raised an exception.
-    message : str
-        One line for users.
+    ``cause`` is "oom", "signal" or "timeout", or "extractor" if the network raised an exception. ``message`` is one
+    line for users.
     """
 
     def __init__(self, cause: str, message: str) -> None:

@@ -58,12 +58,7 @@ class _Process:
 class NetworkProcesses:
     """The processes of the networks of a run. They are started with the first worker, and replaced when they die.
 
-    Parameters
-    ----------
-    networks : sequence of Network
-        The networks.
-    limits : Limits
-        Limits of a task. ``stall_seconds`` is also the longest time of a batch.
+    Of the limits of a task, ``stall_seconds`` is also the longest time of a batch.
     """
 
     def __init__(self, networks: Sequence[Network], limits: Limits) -> None:
@@ -80,12 +75,7 @@ class NetworkProcesses:
     def addresses(self) -> Addresses:
         """Return where the next worker finds the networks. The devices come in another order for each worker.
 
-        Raises
-        ------
-        UsageError
-            If the machine lacks a device.
-        ChordcacheError
-            As in ``look``.
+        Raises ``UsageError`` if the machine lacks a device, and as ``look`` does.
         """
         with self._lock, self._failures():
             if self._networks and not self._folder:
@@ -100,12 +90,8 @@ class NetworkProcesses:
     def look(self) -> None:
         """Replace processes that died, and those that hang.
 
-        Raises
-        ------
-        UsageError
-            If the weights of a network cannot be loaded on any device.
-        WorkersDiedError
-            If the processes of each device of a network die.
+        Raises ``UsageError`` if the weights of a network cannot be loaded on any device, and ``WorkersDiedError`` if
+        the processes of each device of a network die.
         """
         with self._lock, self._failures():
             for process in self._processes.copy():

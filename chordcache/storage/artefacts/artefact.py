@@ -128,23 +128,11 @@ _FRAME_DTYPES = {
 
 
 class Artefact(ABC):
-    """An artefact opened for reading. ``storage.artefacts.open_files.open_artefact`` makes it.
+    """A published artefact opened for reading. ``storage.artefacts.open_files.open_artefact`` makes it.
 
-    Parameters
-    ----------
-    path : Path
-        A published artefact.
-    num_bytes : int
-        Its size according to the sidecar [bytes].
-    claims : Claims, optional
-        The other statements of the sidecar. None for a file that this process has just written.
-    packed : Packed, optional
-        Its place in a pack. None for a file of its own.
-
-    Raises
-    ------
-    DamageError
-        If the file is missing, has another size or is not such an artefact.
+    ``num_bytes`` is its size according to the sidecar, and ``claims`` has the other statements of the sidecar, or is
+    None for a file that this process has just written. ``packed`` is its place in a pack, or None for a file of its
+    own. Raises ``DamageError`` if the file is missing, has another size or is not such an artefact.
     """
 
     _ERRORS: ClassVar[tuple[type[Exception], ...]]
@@ -268,12 +256,7 @@ class Artefact(ABC):
     def records(self, name: str, numbers: Sequence[int]) -> Iterator[Any]:
         """Yield records (bytes-like, valid until the next one). Each is checked against its digest every time.
 
-        Raises
-        ------
-        UsageError
-            If the array does not hold records.
-        DamageError
-            As in ``rows``.
+        Raises ``UsageError`` if the array does not hold records, and ``DamageError`` as ``rows`` does.
         """
         if self.layout(name).dtype is not None:
             raise UsageError(f"'{name}' of '{printable(self.path)}' holds rows, no records: read them as such")

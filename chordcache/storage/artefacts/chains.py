@@ -23,15 +23,7 @@ def first_of_chain(number: int, gop: int, stride: int) -> int:
 
 
 class ChainWriter:
-    """A writer that joins the records of each chain.
-
-    Parameters
-    ----------
-    gop : int
-        Number of records in a chain.
-    stride : int
-        Distance of the records in a chain.
-    """
+    """A writer that joins the records of each chain: ``gop`` records at a distance of ``stride``."""
 
     def __init__(self, gop: int, stride: int) -> None:
         self._gop = gop
@@ -66,17 +58,9 @@ class ChainWriter:
 
 
 class ChainIndex:
-    """The place of each record in its chain.
+    """The place of each record in its chain, from the arrays of ``ChainWriter``.
 
-    Parameters
-    ----------
-    sizes, starts : np.ndarray
-        As in ``ChainWriter``.
-
-    Raises
-    ------
-    ValueError
-        If the arrays do not describe chains.
+    Raises ``ValueError`` if the arrays do not describe chains.
     """
 
     def __init__(self, sizes: np.ndarray, starts: np.ndarray) -> None:

@@ -107,14 +107,8 @@ class _Sink(io.FileIO):
 class Hdf5ArtefactWriter(ArtefactWriter):
     """A writer of one ``.h5``. The records of each array go to a file beside it until their size is known.
 
-    Parameters
-    ----------
-    path : Path
-        As in ``ArtefactWriter``.
-    compression : {"none", "lzf", "gzip"}
-        Compression of the chunks. It has no effect on records, which are compressed already.
-    chunk_frames : int
-        Rows of a chunk. Rows below 4 KiB are gathered into chunks of 64 KiB.
+    ``compression``, of ``COMPRESSION``, is that of the chunks. It has no effect on records, which are compressed
+    already. A chunk has ``chunk_frames`` rows. Rows below 4 KiB are gathered into chunks of 64 KiB.
     """
 
     def __init__(self, path: Path, *, compression: str = "none", chunk_frames: int = 1) -> None:

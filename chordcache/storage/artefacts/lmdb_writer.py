@@ -60,14 +60,8 @@ def _key(number: int) -> bytes:
 class LmdbArtefactWriter(ArtefactWriter):
     """A writer of one environment.
 
-    Parameters
-    ----------
-    path : Path
-        As in ``ArtefactWriter``.
-    gop : int
-        Number of records that are stored as one value. Values begin at a page, and the rest of the last page is empty.
-    stride : int
-        Distance of the records in a value.
+    ``gop`` records at a distance of ``stride`` are stored as one value. Values begin at a page, and the rest of the
+    last page is empty.
     """
 
     def __init__(self, path: Path, *, gop: int = 1, stride: int = 1) -> None:

@@ -39,21 +39,10 @@ _CHECK_BYTES = 16 << 20
 
 
 def create_artefact(path: Path, **options: Any) -> ArtefactWriter:
-    """Begin an artefact in the tier that the suffix names.
+    """Begin an artefact in the tier that the suffix names, ``.lmdb``, ``.npz`` or ``.h5``, in a folder of its own.
 
-    Parameters
-    ----------
-    path : Path
-        ``.lmdb``, ``.npz`` or ``.h5``, in a folder of its own.
-    **options
-        Keyword arguments of the tier's writer.
-
-    Raises
-    ------
-    UsageError
-        If no such tier or option exists.
-    NoSpaceError, CacheWriteError
-        If the disk cannot take the file.
+    The options are keyword arguments of the tier's writer. Raises ``UsageError`` if no such tier or option exists, and
+    ``NoSpaceError`` or ``CacheWriteError`` if the disk cannot take the file.
     """
     writer: ArtefactWriter = load(tier_of(path).writer)(path, **options)
     return writer
@@ -161,23 +150,8 @@ def open_artefact(
 ) -> Iterator[Artefact]:
     """Open an artefact, or return it if this process has it open. Do not fork while one of HDF5 is in use.
 
-    Parameters
-    ----------
-    path : Path
-        A published artefact. Its suffix names the store.
-    num_bytes : int
-        Its size according to the sidecar [bytes].
-    claims : Claims, optional
-        The other statements of the sidecar, see ``Artefact``.
-    packed : Packed, optional
-        Its place in a pack, see ``Artefact``.
-
-    Raises
-    ------
-    UsageError
-        If the suffix belongs to no tier.
-    DamageError
-        If the file is missing, has another size or is not such an artefact.
+    The parameters are those of ``Artefact``. The suffix of the path names the store. Raises ``UsageError`` if it
+    belongs to no tier, and as ``Artefact`` does.
     """
     if tier_of(path).is_flat:
         yield _kept_artefact(path, num_bytes, claims, packed)
@@ -203,26 +177,13 @@ def check_artefact(
     whole: Collection[str] = FRAME_ARRAYS,
     look: Callable[[str, int, Any], None] | None = None,
 ) -> None:
-    """Check every row and array of an artefact, and that the file holds nothing else.
+    """Check every row and array of an artefact, and that the file holds nothing else. Memory is bounded.
 
-    Memory is bounded.
-
-    Parameters
-    ----------
-    path, num_bytes, claims, packed
-        As in ``open_artefact``.
-    num_rows : mapping of str to int
-        Name of every streamed array to its number of rows.
-    whole : collection of str
-        Names of all whole arrays, without the arrays of digests.
-    look : callable, optional
-        Called for each row or record that passes the check, with the name of the streamed array, the number, and the
-        row or record. The memory of the row is valid until the call returns.
-
-    Raises
-    ------
-    DamageError
-        At the first row, record or array that changed. Also if an array is missing, unexpected, or of another length.
+    ``num_rows`` has the number of rows of every streamed array, and ``whole`` the names of all whole arrays, without
+    the arrays of digests. ``look`` is called for each row or record that passes the check, with the name of the
+    streamed array, the number, and the row or record, whose memory is valid until the call returns. Raises
+    ``DamageError`` at the first row, record or array that changed, or if an array is missing, unexpected, or of another
+    length.
     """
     with open_artefact(path, num_bytes, claims, packed) as artefact:
         _check_names(artefact, num_rows, whole)

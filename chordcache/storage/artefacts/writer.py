@@ -73,10 +73,7 @@ class Spool:
 class ArtefactWriter(ABC):
     """A writer of one artefact. It is a context manager. Leaving it without ``finish`` abandons the file.
 
-    Parameters
-    ----------
-    path : Path
-        The file to write. It must be in a folder of its own, because a writer may put more files beside it.
+    The file must be in a folder of its own, because a writer may put more files beside it.
     """
 
     def __init__(self, path: Path) -> None:
@@ -93,12 +90,8 @@ class ArtefactWriter(ABC):
     def append(self, name: str, rows: Block) -> None:
         """Add rows to a streamed array. The first rows fix its row shape and dtype, even if there are zero of them.
 
-        Raises
-        ------
-        UsageError
-            If the dtype is not a number, boolean or bytes, or the rows differ from the first ones in shape or dtype.
-        NoSpaceError, CacheWriteError
-            If the disk cannot take the rows.
+        Raises ``UsageError`` if the dtype is not a number, boolean or bytes, or the rows differ from the first ones in
+        shape or dtype, and ``NoSpaceError`` or ``CacheWriteError`` if the disk cannot take the rows.
         """
         block = _as_rows(name, rows)
         shape, dtype = (block.shape[1:], block.dtype) if isinstance(block, np.ndarray) else ((), None)
@@ -118,15 +111,8 @@ class ArtefactWriter(ABC):
         """Add the whole arrays, write everything to the disk, close, read back and compare.
 
         ``attributes`` (array name, or "" for the file, to plain data) are stored if the format has a place for them.
-
-        Raises
-        ------
-        UsageError
-            If the dtype of an array is not a number or boolean, an array has no axis, or its name is taken.
-        NoSpaceError, CacheWriteError
-            As in ``append``.
-        DamageError
-            If what is read back is not what was written.
+        Raises as ``append`` does, ``UsageError`` also if an array has no axis, or its name is taken, and
+        ``DamageError`` if what is read back is not what was written.
         """
         for name in arrays:
             _check_name(name)
