@@ -60,7 +60,7 @@ def connect(engine: Engine) -> Cluster:
     if engine.name == "ray":
         from chordcache.engine import ray_cluster  # an optional package
 
-        return ray_cluster.connect(address)
+        return ray_cluster.RayCluster(address)
     from chordcache.engine import dask_cluster  # an optional package
 
     return dask_cluster.connect(address)

@@ -22,13 +22,8 @@ _HEAD_SECONDS = 20.0
 """Time that a head may take to come back, [seconds]. Ray ends the process of the driver after 60 s, whatever it does"""
 
 
-def connect(address: str) -> RayCluster:
-    """Connect to a head by ``host:port``."""
-    return RayCluster(address)
-
-
 class RayCluster:
-    """The nodes of a Ray cluster.
+    """The nodes of a Ray cluster, by ``host:port`` of its head.
 
     While it is connected, standard output goes to standard error: Ray's processes write their messages there.
     """

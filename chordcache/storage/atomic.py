@@ -228,13 +228,6 @@ def _removed(partial: Path) -> CacheWriteError:
     return CacheWriteError(f"{what}. Run one build at a time on this cache, and then the same command.")
 
 
-def write_all(fd: int, data: bytes) -> None:
-    """Write all bytes to a file. Raises ``OSError``."""
-    rest = memoryview(data)
-    while rest:
-        rest = rest[os.write(fd, rest) :]
-
-
 def link_or_copy(cache: Path, file: str, partial: Path) -> None:
     """Make a second file with the content of a published one: a hard link, or a copy if the disk does not allow that.
 
@@ -263,11 +256,8 @@ def _read_block(source: BinaryIO, path: Path) -> bytes:
 def publish_text(cache: Path, file: str, text: str) -> None:
     """Replace a small file of a cache atomically, by way of a partial file."""
     with partial_file(cache) as partial:
-        with no_space_as_error(cache / file):
-            fd = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
-            try:
-                write_all(fd, text.encode("ascii"))
-                os.fsync(fd)
-            finally:
-                os.close(fd)
+        with no_space_as_error(cache / file), open(partial, "xb") as target:
+            target.write(text.encode("ascii"))
+            target.flush()
+            os.fsync(target.fileno())
         publish_all(cache, {partial: file}, are_synced=True)

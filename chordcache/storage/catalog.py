@@ -6,7 +6,7 @@ import json
 import os
 import stat
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cached_property
 from pathlib import Path
 from typing import TypeVar
@@ -14,7 +14,7 @@ from typing import TypeVar
 import numpy as np
 
 from chordcache.errors import ChordcacheError, DamageError, FormatVersionError, NotFoundError, printable
-from chordcache.records import Packed, Record, from_json, parse_json
+from chordcache.records import FeatureInfo, Packed, Record, from_json, parse_json
 from chordcache.storage.annotation_names import AnnotationNames
 from chordcache.storage.cache_header import read_header
 from chordcache.storage.catalog_columns import INT32, INT64, SECTIONS, UINT64, Columns, hash_of
@@ -46,13 +46,24 @@ class _Files(Record, frozen=True, forbid_unknown_fields=False):
     features: tuple[_File, ...]
 
 
+def names_of_files(infos: Iterable[_File | FeatureInfo]) -> set[str]:
+    """Return the names of the files and packs of features."""
+    return {pack_file(info.packed.pack) if info.packed else info.file for info in infos if info.file is not None}
+
+
 class Catalog:
     """The read side of the catalog, or of an open pack. Threads and forked processes may share it."""
 
     def __init__(self, cache: Path, file: CatalogFile | None = None) -> None:
         self.cache = cache
         """Folder of the cache"""
-        self._file = file or _open_catalog(cache)
+        if file is None:
+            read_header(cache)
+            try:
+                file = CatalogFile(cache)
+            except FileNotFoundError:
+                raise _no_catalog(cache) from None
+        self._file = file
 
     def _damage(self, what: str) -> DamageError:
         return self._file.damage(what)
@@ -204,8 +215,7 @@ class Catalog:
         body = sealed_body(self._line(position))
         if body is None:
             raise self._damage(f"the digest of row {position} does not match")
-        features = parse_json(body, _Files).features
-        return {pack_file(info.packed.pack) if info.packed else info.file for info in features if info.file is not None}
+        return names_of_files(parse_json(body, _Files).features)
 
     def is_unchanged(self, position: int, key: str) -> bool:
         """Return whether the file of a sidecar is the one that a row was written from. Not for videos in packs."""
@@ -223,7 +233,7 @@ class Catalog:
             if sealed_body(self._line(position)) is None:
                 raise self._damage(f"the digest of row {position} does not match")
         for name in SECTIONS:
-            self._file.check_section(name)
+            self._file.section(name)
 
     def _first_place(self) -> int:
         """Return the position of the first sidecar."""
@@ -242,14 +252,6 @@ class Catalog:
         for name, content in columns.sections().items():
             if content != self._file.section(name):
                 raise self._damage(f"its section '{name}' is of other videos than its rows")
-
-
-def _open_catalog(cache: Path) -> CatalogFile:
-    read_header(cache)
-    try:
-        return CatalogFile(cache)
-    except FileNotFoundError:
-        raise _no_catalog(cache) from None
 
 
 def _no_catalog(cache: Path) -> ChordcacheError:

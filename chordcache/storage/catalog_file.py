@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from chordcache.digests import file_digest, hex128
+from chordcache.digests import hex128
 from chordcache.errors import ChordcacheError, DamageError, printable
 from chordcache.storage.opener import open_file, readable
 from chordcache.storage.seal import sealed, sealed_body
@@ -38,9 +38,6 @@ KIND, KIND_OF_PACKS = "chordcache-catalog", "chordcache-pack"
 _VERSION = 1
 _MAX_SECTION_BYTES = 1 << 30
 """Size above which a section is not read: the keys of ten million videos [bytes]"""
-
-_BLOCK_BYTES = 1 << 20
-"""Size of the pieces in which a section is compared [bytes]"""
 
 _MAX_NUMBER = 1 << 62
 """Number above those of packs"""
@@ -128,25 +125,13 @@ class CatalogFile:
             raise self.damage("it is cut off")
         return data
 
-    def _place(self, name: str) -> tuple[int, int, str]:
-        if name not in self._table:
-            raise self.damage(f"its section '{name}' is missing")
-        return self._table[name]
-
-    def check_section(self, name: str) -> None:
-        """Compare the digest of a section, without keeping its content. Raises ``DamageError``."""
-        start, num_bytes, expected = self._place(name)
-        digest = file_digest()
-        for position in range(start, start + num_bytes, _BLOCK_BYTES):
-            digest.update(self.read(position, min(_BLOCK_BYTES, start + num_bytes - position)))
-        if digest.hexdigest() != expected:
-            raise self.damage(f"the digest of its section '{name}' does not match")
-
     def section(self, name: str) -> bytes:
         """Return the content of a section. Raises ``DamageError``."""
         content = self._sections.get(name)
         if content is None:
-            start, num_bytes, digest = self._place(name)
+            if name not in self._table:
+                raise self.damage(f"its section '{name}' is missing")
+            start, num_bytes, digest = self._table[name]
             content = self.read(start, num_bytes)
             if hex128(content) != digest:
                 raise self.damage(f"the digest of its section '{name}' does not match")

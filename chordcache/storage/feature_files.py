@@ -26,20 +26,22 @@ def open_file(cache: Path, info: FeatureInfo, claims: Claims) -> AbstractContext
     return open_artefact(cache / str(info.file), info.num_bytes, claims, info.packed)
 
 
-def size_of(cache: Path, info: FeatureInfo) -> int:
+def size_of(cache: Path, info: FeatureInfo, pack: str | None = None) -> int:
     """Return the size of the file of a feature [bytes]. In a pack, the file ends with the pack at the latest.
 
-    Raises ``FileNotFoundError`` if the file or pack is missing, and ``UnreadableError``.
+    ``pack`` is the name of the pack's file while it is not published. Raises ``FileNotFoundError`` if the file or pack
+    is missing, and ``UnreadableError``.
     """
     if info.packed is None:
         return opener.size_of(cache, str(info.file))
-    return max(0, min(info.num_bytes, opener.size_of(cache, pack_file(info.packed.pack)) - info.packed.offset))
+    num_bytes = opener.size_of(cache, pack or pack_file(info.packed.pack))
+    return max(0, min(info.num_bytes, num_bytes - info.packed.offset))
 
 
-def _blocks(cache: Path, info: FeatureInfo) -> Iterator[bytes]:
+def _blocks(cache: Path, info: FeatureInfo, pack: str | None = None) -> Iterator[bytes]:
     """Read the file of a feature."""
-    name = str(info.file) if info.packed is None else pack_file(info.packed.pack)
-    rest = size_of(cache, info)
+    name = str(info.file) if info.packed is None else pack or pack_file(info.packed.pack)
+    rest = size_of(cache, info, pack)
     with opener.open_binary(cache, name) as file, readable(cache / name):
         file.seek(info.packed.offset if info.packed else 0)
         while rest and (block := file.read(min(rest, _BLOCK_BYTES))):
@@ -47,10 +49,10 @@ def _blocks(cache: Path, info: FeatureInfo) -> Iterator[bytes]:
             rest -= len(block)
 
 
-def digest_of(cache: Path, info: FeatureInfo) -> str:
+def digest_of(cache: Path, info: FeatureInfo, pack: str | None = None) -> str:
     """Return the xxh3-128 of the file of a feature, 32 hex digits. Raises as ``size_of`` does."""
     digest = file_digest()
-    for block in _blocks(cache, info):
+    for block in _blocks(cache, info, pack):
         digest.update(block)
     return digest.hexdigest()
 

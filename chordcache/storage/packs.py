@@ -20,7 +20,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
 
-from chordcache.digests import file_digest, hex128
+from chordcache.digests import hex128
 from chordcache.errors import DamageError, NotFoundError, printable
 from chordcache.records import FeatureInfo, Packed, Record, to_json
 from chordcache.storage import feature_files
@@ -41,9 +41,6 @@ _ALIGNMENT = 4096
 _NAME = re.compile(r"([0-9a-f]{32})\.pack")
 _MAX_OPEN = 16
 """Number of packs that are kept open"""
-
-_BLOCK_BYTES = 1 << 20
-"""Size of the pieces in which a file is read [bytes]"""
 
 
 class _Removal(Record, frozen=True):
@@ -83,15 +80,6 @@ class Pack(Catalog):
         if aligned(end) != self._first_place():
             raise self._damage("it has bytes that belong to no video")
         self._check_gap(end, self._first_place())
-
-    def check_content(self, info: FeatureInfo) -> None:
-        """Raise ``DamageError`` if the file of a feature, which lies in this pack, is not what was written."""
-        assert info.packed is not None
-        digest, start, stop = file_digest(), info.packed.offset, info.packed.offset + info.num_bytes
-        for position in range(start, stop, _BLOCK_BYTES):
-            digest.update(self._file.read(position, min(_BLOCK_BYTES, stop - position)))
-        if digest.hexdigest() != info.digest:
-            raise self._damage(f"'{info.file}' is not what was written")
 
     def _check_gap(self, start: int, stop: int) -> None:
         if any(self._file.read(start, stop - start)):
@@ -240,7 +228,7 @@ def write_pack(cache: Path, sidecars: Sequence[Sidecar], number: int) -> str:
                 file.write(line)
                 columns.add(sidecar, len(line), 0)
             write_catalog_file(file, len(placed), columns.end, columns.sections(), pack_number=number)
-        _read_back(cache, name, partial)
+        _read_back(cache, name, os.path.relpath(partial, cache))
         publish_all(cache, {partial: pack_file(name)})
     return name
 
@@ -258,9 +246,9 @@ def _placed(sidecars: Sequence[Sidecar], name: str) -> tuple[list[Sidecar], int]
     return placed, aligned(end)
 
 
-def _read_back(cache: Path, name: str, partial: Path) -> None:
+def _read_back(cache: Path, name: str, file: str) -> None:
     """Raise ``DamageError`` if a pack that was just written is not what it should be."""
-    pack = Pack(cache, name, os.path.relpath(partial, cache))
-    for _, sidecar in pack.check():
+    for _, sidecar in Pack(cache, name, file).check():
         for info in packable(sidecar):
-            pack.check_content(info)
+            if feature_files.digest_of(cache, info, pack=file) != info.digest:
+                raise DamageError(f"'{printable(cache / file)}' is damaged: '{info.file}' is not what was written")

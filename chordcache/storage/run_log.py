@@ -72,37 +72,29 @@ def recorded(cache: Path, command: str, *, jobs: int | None = None) -> Iterator[
     """
     notes = RunNotes()
     started, clock = datetime.now(UTC).isoformat(timespec="milliseconds"), time.monotonic()
-
-    def append(outcome: str = "done") -> None:
-        run = Run(
-            command=command,
-            started=started,
-            elapsed_seconds=round(time.monotonic() - clock, 3),
-            version=__version__,
-            outcome=outcome,
-            exit_code=notes.exit_code,
-            counts={name: count for name, count in notes.counts.items() if count},
-            video_seconds=None if notes.video_seconds is None else round(notes.video_seconds, 3),
-            num_bytes=notes.num_bytes,
-            jobs=jobs,
-        )
-        append_run(cache, run)
-
+    outcome = "done"
     try:
         yield notes
-    except UsageError:
-        raise
     except BaseException as error:  # cleanup boundary
-        notes.exit_code = _exit_code(error)
-        append(type(error).__name__)
+        outcome = "" if isinstance(error, UsageError) else type(error).__name__
+        other_code = 130 if isinstance(error, KeyboardInterrupt) else 1
+        notes.exit_code = error.exit_code if isinstance(error, ChordcacheError) else other_code
         raise
-    append()
-
-
-def _exit_code(error: BaseException) -> int:
-    if isinstance(error, ChordcacheError):
-        return error.exit_code
-    return 130 if isinstance(error, KeyboardInterrupt) else 1
+    finally:
+        if outcome:
+            run = Run(
+                command=command,
+                started=started,
+                elapsed_seconds=round(time.monotonic() - clock, 3),
+                version=__version__,
+                outcome=outcome,
+                exit_code=notes.exit_code,
+                counts={name: count for name, count in notes.counts.items() if count},
+                video_seconds=None if notes.video_seconds is None else round(notes.video_seconds, 3),
+                num_bytes=notes.num_bytes,
+                jobs=jobs,
+            )
+            append_run(cache, run)
 
 
 def append_run(cache: Path, run: Run) -> bool:

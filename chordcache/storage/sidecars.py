@@ -13,7 +13,7 @@ from pathlib import Path
 
 from chordcache.errors import ChordcacheError, DamageError, NotFoundError, UnreadableError
 from chordcache.storage import opener
-from chordcache.storage.catalog import Catalog
+from chordcache.storage.catalog import Catalog, names_of_files
 from chordcache.storage.catalog_columns import publish_catalog
 from chordcache.storage.layout import iter_keys, pack_file, sidecar_file
 from chordcache.storage.packs import Packs, mark_of
@@ -89,9 +89,7 @@ class Sidecars:
             with suppress(DamageError, UnreadableError, ValueError):
                 return catalog.files(position)
         sidecar, _, mtime_ns = self.row(key)
-        files = {
-            pack_file(info.packed.pack) if info.packed else str(info.file) for info in sidecar.features if info.file
-        }
+        files = names_of_files(sidecar.features)
         pack = self.packs.owner(key) if mtime_ns < 0 else None
         return files | ({pack_file(pack)} if pack else set())
 

@@ -6,6 +6,7 @@ import functools
 from collections.abc import Callable, Collection, Mapping, Sequence, Set
 from contextlib import nullcontext, suppress
 from pathlib import Path
+from typing import Any
 
 from chordcache.arguments import as_items
 from chordcache.building.build import build_as_before
@@ -108,14 +109,17 @@ def _repair(
     write_catalog(folder)
     if not records:
         return RunSummary(num_inputs=0, num_done=0, num_up_to_date=0, num_failed=0)
-    with temporary_index(
-        records,
-        roots=header.roots,
-        level="packets",
-        follow_symlinks=header.follow_symlinks,
-        columns=header.columns,
-    ) as index:
+    with temporary_index(records, **_index_settings(header)) as index:
         return build(index)
+
+
+def _index_settings(header: Header) -> dict[str, Any]:
+    return {
+        "roots": header.roots,
+        "level": "packets",
+        "follow_symlinks": header.follow_symlinks,
+        "columns": header.columns,
+    }
 
 
 def _restored_sidecars(cache: Path, broken: Sequence[Damage]) -> set[str]:
@@ -211,13 +215,7 @@ def _repair_index(cache: Path, header: Header) -> None:
             record = sealed_json.unseal_as(line, str(path), VideoRecord, "a record")
             records[layout.key_of(record)] = record
     with atomic.partial_folder(cache) as folder:
-        with IndexWriter(
-            folder / path.name,
-            roots=header.roots,
-            level="packets",
-            follow_symlinks=header.follow_symlinks,
-            columns=header.columns,
-        ) as writer:
+        with IndexWriter(folder / path.name, **_index_settings(header)) as writer:
             for key in sorted(records):
                 writer.write(records[key])
         atomic.publish(folder / path.name, path)

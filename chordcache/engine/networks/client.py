@@ -16,7 +16,7 @@ from contextlib import suppress
 from typing import Any
 
 from chordcache import progress
-from chordcache.engine.networks.messages import Begun, Done, Place, Sent, Welcome, packed, receive, send_parts
+from chordcache.engine.networks.messages import Begun, Done, Place, Sent, packed, receive, send_parts
 from chordcache.engine.networks.network import Network, NetworkError
 from chordcache.errors import describe
 
@@ -93,10 +93,10 @@ class NetworkElsewhere:
     def _connect(self) -> None:
         """Connect to a process, and send it what has no output yet."""
         self._channel.close()
-        self._channel, welcome = self._connected()
+        self._channel, last_death = self._connected()
         with self._changed:
             self._is_lost = False
-            self._note_death(welcome.last_death or NetworkError("signal", "the process of the network died"))
+            self._note_death(last_death or NetworkError("signal", "the process of the network died"))
             streams = dict(self._streams)  # those of videos that were given up are gone
             self._pending = {place: item for place, item in self._pending.items() if place[0] in streams}
             left = list(self._pending.items())
@@ -104,7 +104,7 @@ class NetworkElsewhere:
         for place, item in left:
             self._send(packed(Sent(place, item, streams[place[0]].num_deaths)))
 
-    def _connected(self) -> tuple[socket.socket, Welcome]:
+    def _connected(self) -> tuple[socket.socket, NetworkError | None]:
         while True:  # if no process is left, the parent ends this worker
             for address in self._addresses:
                 channel = socket.socket(socket.AF_UNIX)

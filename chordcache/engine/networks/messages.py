@@ -1,5 +1,7 @@
 """Messages between workers and the process of a network. Large arrays are not copied into the pickled part.
 
+The first message of the process is the end of the process before it, a ``NetworkError``, or None.
+
 ::
 
     bytes        content
@@ -19,18 +21,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from chordcache.engine.networks.network import NetworkError
-
 Place: TypeAlias = tuple[int, int]
 """Number of the stream, and number of the input in it"""
-
-
-@dataclass(frozen=True)
-class Welcome:
-    """The first message of the process to a worker."""
-
-    last_death: NetworkError | None
-    """End of the process before this one, or None if this is the first"""
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from typing import Any, NoReturn
 
 from chordcache.engine.heartbeat import Heartbeat
 from chordcache.engine.networks.batches import Batches, Input
-from chordcache.engine.networks.messages import Begun, Done, Place, Sent, Welcome, receive, send
+from chordcache.engine.networks.messages import Begun, Done, Place, Sent, receive, send
 from chordcache.engine.networks.network import Network, NetworkError, kind_of
 from chordcache.engine.worker import prepare
 from chordcache.errors import ChordcacheError, describe
@@ -133,7 +133,7 @@ class _Queue:
     def _receive(self, worker: socket.socket) -> None:
         """Put the inputs of a worker into the queue, until the worker ends."""
         try:
-            send(worker, Welcome(self._last_death))
+            send(worker, self._last_death)
             while True:
                 sent: Sent = receive(worker)
                 stream = (id(worker), sent.place[0])

@@ -33,6 +33,7 @@ import h5py
 import numpy as np
 
 from chordcache.digests import digest64
+from chordcache.errors import UsageError
 from chordcache.records import Packed
 from chordcache.storage.artefacts import open_files
 from chordcache.storage.artefacts.artefact import (
@@ -46,7 +47,7 @@ from chordcache.storage.artefacts.artefact import (
     row_bytes,
     runs,
 )
-from chordcache.storage.artefacts.writer import ArtefactWriter, StreamedArray, check_choice, write_error
+from chordcache.storage.artefacts.writer import ArtefactWriter, StreamedArray, write_error
 
 open_files.guard_forks()
 
@@ -113,7 +114,8 @@ class Hdf5ArtefactWriter(ArtefactWriter):
 
     def __init__(self, path: Path, *, compression: str = "none", chunk_frames: int = 1) -> None:
         super().__init__(path)
-        check_choice("compression of HDF5", compression, COMPRESSION)
+        if compression not in COMPRESSION:
+            raise UsageError(f"compression of HDF5: got '{compression}', expected one of {', '.join(COMPRESSION)}")
         self._compression = None if compression == "none" else compression
         self._chunk_frames = chunk_frames
         self._datasets: dict[str, Any] = {}

@@ -53,10 +53,6 @@ _HOLDS_VALUE = 4
 """Flag of a page that holds a value, LMDB's P_OVERFLOW."""
 
 
-def _key(number: int) -> bytes:
-    return number.to_bytes(4, "big")
-
-
 class LmdbArtefactWriter(ArtefactWriter):
     """A writer of one environment.
 
@@ -112,7 +108,7 @@ class LmdbArtefactWriter(ArtefactWriter):
 
     def _add_values(self, values: Mapping[int, bytes]) -> None:
         for number, value in values.items():
-            self._add_value(_key(number), value)
+            self._add_value(number.to_bytes(4, "big"), value)
 
     def _add_value(self, key: bytes, value: bytes) -> None:
         self._batch.append((key, value))
@@ -167,7 +163,8 @@ def _append_tree(path: Path, page_bytes: int, num_pages: int) -> None:
     """Write the footer that readers check behind the pages. Raises ``OSError``."""
     with open(path, "r+b") as file:
         numbers = np.array(_tree_pages(file.fileno(), page_bytes, num_pages), "<u8")
-        digest = _digest_of_pages(file.fileno(), numbers, page_bytes)
+        pages = [os.pread(file.fileno(), page_bytes, number * page_bytes) for number in numbers.tolist()]
+        digest = digest64(b"".join([*pages, numbers.tobytes()]))
         file.seek(page_bytes * num_pages)
         file.truncate()
         file.write(numbers.tobytes() + FOOTER.pack(digest, page_bytes, len(numbers)))
@@ -188,8 +185,3 @@ def _tree_pages(fd: int, page_bytes: int, num_pages: int) -> list[int]:
             pages.append(number)
             number += 1
     return pages
-
-
-def _digest_of_pages(fd: int, numbers: np.ndarray, page_bytes: int) -> int:
-    pages = [os.pread(fd, page_bytes, number * page_bytes) for number in numbers.tolist()]
-    return digest64(b"".join([*pages, numbers.tobytes()]))

@@ -159,12 +159,6 @@ def write_error(path: Path, error: Exception) -> CacheWriteError:
     return CacheWriteError(f"cannot write '{printable(path)}': {what}; run the same command")
 
 
-def check_choice(what: str, value: str, choices: Sequence[str]) -> None:
-    """Raise ``UsageError`` if the value of a store's option is not one of its choices."""
-    if value not in choices:
-        raise UsageError(f"{what}: got '{value}', expected one of {', '.join(choices)}")
-
-
 def _check_name(name: str) -> None:
     if not _NAME.fullmatch(name) or name.endswith((DIGESTS, OFFSETS)):
         what = f"use letters, digits, '_', '-' and '.', and neither '{DIGESTS}' nor '{OFFSETS}' at the end"
