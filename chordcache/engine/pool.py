@@ -71,7 +71,7 @@ def run(
     retry: Callable[[Task, Result], Task | None] = _never,
     networks: Sequence[Network] = (),
 ) -> Generator[tuple[Task, Result | Crash], None, None]:
-    """Run ``function`` on every task in worker processes.
+    """Run ``function`` on every task in worker processes, and yield each task with its result or ``Crash``.
 
     Close the generator if it may not be used to its end. Until then the workers keep running.
 
@@ -96,16 +96,8 @@ def run(
     networks : sequence of Network
         Networks that tasks may use. Each has processes of its own.
 
-    Yields
-    ------
-    tuple of (task, result or Crash)
-
-    Raises
-    ------
-    WorkersDiedError
-        If five tasks in a row killed their workers.
-    UsageError
-        If the engine is a cluster.
+    Raises ``WorkersDiedError`` if five tasks in a row killed their workers, and ``UsageError`` if the engine is a
+    cluster.
     """
     engine = prepared(engine_of(jobs))
     fan = _Fan(function, 0 if engine.name == "inline" else engine.jobs or 1, limits, networks)

@@ -10,9 +10,7 @@ from __future__ import annotations
 import json
 import os
 import re
-import sys
 import weakref
-from array import array
 from bisect import bisect_left
 from collections.abc import Mapping
 from pathlib import Path
@@ -167,10 +165,8 @@ def matching(keys: list[str], start: str) -> list[str]:
 def names_videos(cache: str | os.PathLike[str]) -> bool:
     """Return whether a cache has a catalog that names a video outside of packs, or that cannot be read."""
     try:
-        mtimes = array("q", CatalogFile(Path(cache)).section("mtimes"))
-        if sys.byteorder == "big":
-            mtimes.byteswap()
-        return any(mtime >= 0 for mtime in mtimes)
+        highest_bytes = CatalogFile(Path(cache)).section("mtimes")[7::8]
+        return any(byte < 0x80 for byte in highest_bytes)  # an mtime of a video in a pack is negative
     except FileNotFoundError:
         return False
     except (ChordcacheError, OSError, ValueError):

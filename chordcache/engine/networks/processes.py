@@ -9,7 +9,7 @@ import tempfile
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from chordcache.engine import terminal
@@ -50,7 +50,7 @@ class _Process:
     listener: socket.socket
     """Socket that all of them accept workers from: a worker that connects while none runs waits for the next one"""
     address: str
-    child: Child
+    child: Child = field(init=False)
     num_deaths: int = 0
     """Number in a row, with no batch computed between"""
 
@@ -137,15 +137,14 @@ class NetworkProcesses:
             address = os.path.join(self._folder, str(number))
             listener.bind(address)
             listener.listen(_BACKLOG)
-            self._processes.append(self._started(network, device, listener, address, None))
+            self._start(_Process(network, device, listener, address), None)
 
-    def _started(
-        self, network: Network, device: str, listener: socket.socket, address: str, death: NetworkError | None
-    ) -> _Process:
-        orders = Orders(network, device, self._folder, death)
+    def _start(self, process: _Process, death: NetworkError | None) -> None:
+        orders = Orders(process.network, process.device, self._folder, death)
+        fds = [process.listener.fileno()]
         # Its group ends with it: processes that the network has started have its sockets
-        child = Child(_MAIN, [orders], self._limits, _ENVIRONMENT, fds=[listener.fileno()], has_group=True)
-        return _Process(network, device, listener, address, child)
+        process.child = Child(_MAIN, [orders], self._limits, _ENVIRONMENT, fds=fds, has_group=True)
+        self._processes.append(process)
 
     @uninterruptible()
     def _replace(self, process: _Process, death: NetworkError) -> None:
@@ -153,15 +152,13 @@ class NetworkProcesses:
         failed_to_load = process.child.process.poll() == LOADING_FAILED
         process.child.close()
         self._processes.remove(process)
-        num_deaths = 0 if has_computed else process.num_deaths + 1
-        if failed_to_load or num_deaths >= MAX_DEATHS_IN_A_ROW:
+        process.num_deaths = 0 if has_computed else process.num_deaths + 1
+        if failed_to_load or process.num_deaths >= MAX_DEATHS_IN_A_ROW:
             process.listener.close()
             os.unlink(process.address)
             self._lose_device(process, death, failed_to_load)
             return
-        new = self._started(process.network, process.device, process.listener, process.address, death)
-        new.num_deaths = num_deaths
-        self._processes.append(new)
+        self._start(process, death)
 
     def _lose_device(self, process: _Process, death: NetworkError, failed_to_load: bool) -> None:
         """Go on without a device, if the network has another one."""

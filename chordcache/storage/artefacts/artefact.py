@@ -223,21 +223,11 @@ class Artefact(ABC):
     def rows(self, name: str, numbers: Sequence[int], out: np.ndarray | None = None) -> np.ndarray:
         """Return a copy of rows of a streamed array, in the order of ``numbers``. The array must not hold records.
 
-        Each row is checked against its digest the first time it is read since the artefact was opened.
-
-        Parameters
-        ----------
-        numbers : sequence of int
-            Row numbers in [0, num_rows). Repeats are allowed. A ``range`` of step 1 is the fast case.
-        out : np.ndarray [shape=(len(numbers), ...)], optional
-            Array to fill. It must be C-contiguous and of the array's dtype.
-
-        Raises
-        ------
-        UsageError
-            If the array holds records, or ``out`` does not fit.
-        DamageError
-            If a row is missing or is not what was written.
+        The numbers are in [0, num_rows), with repeats or not. A ``range`` of step 1 is the fast case. Each row is
+        checked against its digest the first time it is read since the artefact was opened. ``out``
+        [shape=(len(numbers), ...)] is an array to fill, C-contiguous and of the array's dtype. Raises ``UsageError`` if
+        the array holds records, or ``out`` does not fit, and ``DamageError`` if a row is missing or is not what was
+        written.
         """
         layout = self.layout(name)
         if layout.dtype is None:

@@ -257,8 +257,8 @@ class Hdf5Artefact(Artefact):
             self._file = _open_file(path)
         try:
             with self._errors():
-                self._descriptor = self._file.id.get_vfd_handle()
-                if not os.path.sameopenfile(self._fd, self._descriptor):  # HDF5 takes a name, and follows links
+                # HDF5 takes a name, and follows links
+                if not os.path.sameopenfile(self._fd, self._file.id.get_vfd_handle()):
                     raise self._damage("another file took its place while it was opened")
                 names = [name.decode() for name in self._file.id]
                 self._stored = {name: self._open_array(name) for name in names}
@@ -366,7 +366,7 @@ class Hdf5Artefact(Artefact):
             for first in range(run.start, run.stop, RECORDS_AT_ONCE):
                 start, *ends = offsets[first : min(first + RECORDS_AT_ONCE, run.stop) + 1].tolist()
                 with self._errors():
-                    data = memoryview(os.pread(self._descriptor, ends[-1] - start, start))
+                    data = memoryview(os.pread(self._fd, ends[-1] - start, start))
                 at = 0
                 for end in ends:
                     yield data[at : end - start]
