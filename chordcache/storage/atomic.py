@@ -172,10 +172,7 @@ def publish(partial: Path, final: Path) -> None:
 
     ``final`` is a file of a user or in the folder of a cache itself. For files in folders below, see ``publish_all``.
     """
-    with no_space_as_error(final):
-        _fsync(partial)
-        os.replace(partial, final)
-        _fsync(final.parent)
+    publish_all(final.parent, {partial: final.name})
 
 
 def publish_all(cache: Path, files: Mapping[Path, str], *, are_synced: bool = False) -> None:

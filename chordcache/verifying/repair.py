@@ -174,11 +174,7 @@ def _records_of(cache: Path, keys: set[str], restored: Collection[str]) -> list[
     """Return the records of the videos to build. One whose sidecar was restored is up to date if its files are."""
     if not keys:
         return []
-    records = {}
-    for record in cached_index(cache):
-        key = layout.key_of(record)
-        if key in keys:
-            records[key] = record
+    records = {key: record for record in cached_index(cache) if (key := layout.key_of(record)) in keys}
     if unknown := sorted(keys.difference(records, restored)):
         raise DamageError(
             f"'{printable(unknown[0])}' is damaged and the cache's index does not name its source; "
@@ -188,16 +184,13 @@ def _records_of(cache: Path, keys: set[str], restored: Collection[str]) -> list[
 
 
 def _sound_lines(cache: Path, name: str) -> list[str]:
-    lines = opener.iter_lines(cache, name)
-    return [line for data in lines if _is_sound(line := data.decode("ascii", "replace").rstrip("\r\n"))]
-
-
-def _is_sound(line: str) -> bool:
-    try:
-        sealed_json.unseal(line, "")
-    except ChordcacheError:
-        return False
-    return True
+    sound = []
+    for data in opener.iter_lines(cache, name):
+        line = data.decode("ascii", "replace").rstrip("\r\n")
+        with suppress(ChordcacheError):
+            sealed_json.unseal(line, "")
+            sound.append(line)
+    return sound
 
 
 def _repair_index(cache: Path, header: Header) -> None:
@@ -205,10 +198,8 @@ def _repair_index(cache: Path, header: Header) -> None:
     records: dict[str, VideoRecord] = {}
     sidecars = Sidecars(cache)
     for key in sidecars.sorted_keys():
-        sidecar = sidecars.read_or_none(key)
-        if sidecar is None:
-            continue
-        records[key] = VideoRecord(sidecar.root, sidecar.path).described(sidecar)
+        if (sidecar := sidecars.read_or_none(key)) is not None:
+            records[key] = VideoRecord(sidecar.root, sidecar.path).described(sidecar)
     path = cache / "index.jsonl"
     for line in _sound_lines(cache, path.name):
         with suppress(DamageError):  # the first and the last line are not records
