@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from chordcache.engine.limits import Limits
-from chordcache.errors import WorkersDiedError
 
 MAX_DEATHS_IN_A_ROW = 5
 """Number of tasks in a row that kill their workers, with no task finished between, until the environment is considered
@@ -39,24 +38,3 @@ def max_attempts(crash: Crash, limits: Limits) -> int:
     if isinstance(crash, Death) and crash.cause != "timeout":  # the worker may have been killed from outside
         return max(attempts, 2)
     return attempts
-
-
-class DeathsInARow:
-    """Tasks that killed their workers one after the other, held back until another task ends."""
-
-    def __init__(self) -> None:
-        self._outcomes: list[Outcome] = []
-
-    def add(self, number: int, task: Any, death: Death) -> None:
-        """Hold a death back. Raise ``WorkersDiedError`` if it is the fifth in a row."""
-        self._outcomes.append((number, task, death))
-        if len(self._outcomes) == MAX_DEATHS_IN_A_ROW:
-            raise WorkersDiedError(
-                f"{MAX_DEATHS_IN_A_ROW} tasks in a row killed their workers (the last: {death.message}); "
-                "look at memory and libraries, then run the same command"
-            )
-
-    def release(self) -> list[Outcome]:
-        """Return the deaths, which are their tasks' fault, and begin to count again."""
-        outcomes, self._outcomes = self._outcomes, []
-        return outcomes
