@@ -22,9 +22,8 @@ from typing import Any, TypeVar
 
 from chordcache.engine.child import NOT_RUN, Worker
 from chordcache.engine.choice import Engine, engine_of, num_workers
-from chordcache.engine.crashes import MAX_DEATHS_IN_A_ROW, Death, Outcome, max_attempts
-from chordcache.engine.crashes import Crash as Crash  # exported, since callers get it as a result
-from chordcache.engine.limits import NO_LIMITS, Limits
+from chordcache.engine.limits import MAX_DEATHS_IN_A_ROW, NO_LIMITS, Death, Limits, Outcome, max_attempts
+from chordcache.engine.limits import Crash as Crash  # exported, since callers get it as a result
 from chordcache.engine.networks.network import Network
 from chordcache.engine.networks.processes import NetworkProcesses
 from chordcache.engine.signals import uninterruptible

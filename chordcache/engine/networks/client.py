@@ -198,15 +198,21 @@ class StreamElsewhere:
         """The first failure among the outputs"""
 
     def send(self, item: Any) -> None:
-        """Send the next input, as soon as there is room for it."""
+        """Send the next input: an array, or any object that can be pickled. It may wait until there is room.
+
+        Raises ``NetworkError`` as ``ready`` does.
+        """
         self._network.send(self, (self._number, self._num_sent), item)
         self._num_sent += 1
 
     def ready(self) -> list[Any]:
-        """Return the outputs that have come."""
+        """Return the outputs that have come, without a wait. Each is returned once.
+
+        Raises ``NetworkError`` if the network failed for an input of this video.
+        """
         return self._network.outputs_of(self)
 
     def rest(self) -> list[Any]:
-        """Wait for all remaining outputs, and return them."""
+        """Wait for all remaining outputs, and return them. Raises ``NetworkError`` as ``ready`` does."""
         self._network.wait(lambda: self.num_taken + len(self.outputs) == self._num_sent)
         return self.ready()

@@ -6,12 +6,12 @@ Those without a process of their own, as with the engine "inline", are computed 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 from chordcache import progress
 from chordcache.engine.networks.batches import Batches, Input
-from chordcache.engine.networks.client import NetworkElsewhere
-from chordcache.engine.networks.network import Network, NetworkError, Stream, kind_of
+from chordcache.engine.networks.client import NetworkElsewhere, StreamElsewhere
+from chordcache.engine.networks.network import Network, NetworkError, kind_of
 
 
 class NetworkHere:
@@ -21,12 +21,12 @@ class NetworkHere:
         with progress.setting_up():
             self._batches = Batches(network.load(network.devices()[0]), network.batch_size)
 
-    def stream(self) -> Stream:
+    def stream(self) -> StreamHere:
         """Return the stream of a new video."""
-        return _StreamHere(self._batches)
+        return StreamHere(self._batches)
 
 
-class _StreamHere:
+class StreamHere:
     """The stream of one video to a network in this process. Batches hold inputs of this video alone."""
 
     def __init__(self, batches: Batches) -> None:
@@ -35,6 +35,7 @@ class _StreamHere:
         self._outputs: list[Any] = []
 
     def send(self, item: Any) -> None:
+        """Keep an input until a batch is full."""
         if self._waiting and kind_of(item) != kind_of(self._waiting[0].item):
             self._compute()
         self._waiting.append(Input(self, item))
@@ -42,6 +43,7 @@ class _StreamHere:
             self._compute()
 
     def ready(self) -> list[Any]:
+        """Return the outputs so far. Raises ``NetworkError``."""
         outputs, self._outputs = self._outputs, []
         for output in outputs:
             if isinstance(output, NetworkError):
@@ -49,6 +51,7 @@ class _StreamHere:
         return outputs
 
     def rest(self) -> list[Any]:
+        """Compute what waits, and return the outputs. Raises ``NetworkError``."""
         self._compute()
         return self.ready()
 
@@ -57,6 +60,9 @@ class _StreamHere:
             self._outputs += self._batches.run(self._waiting)
             self._waiting = []
 
+
+Stream: TypeAlias = StreamElsewhere | StreamHere
+"""The inputs that one video sends to a network, and the outputs in the same order"""
 
 _addresses: Mapping[str, Sequence[str]] = {}
 """Key of each network that has processes, to their sockets"""

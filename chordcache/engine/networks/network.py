@@ -1,10 +1,10 @@
-"""A network that the tasks of a run share, and the stream of inputs that one video sends to it."""
+"""A network that the tasks of a run share."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -26,28 +26,6 @@ class Network:
     """Function that returns the devices of a machine which the network uses, one process for each"""
     batch_size: int = 1
     """Largest number of inputs in a batch"""
-
-
-class Stream(Protocol):
-    """The inputs that one video sends to a network, and the outputs in the same order."""
-
-    def send(self, item: Any) -> None:
-        """Send the next input: an array, or any object that can be pickled. It may wait until there is room.
-
-        Raises ``NetworkError`` as ``ready`` does.
-        """
-        ...
-
-    def ready(self) -> list[Any]:
-        """Return the outputs that have come, without a wait. Each is returned once.
-
-        Raises ``NetworkError`` if the network failed for an input of this video.
-        """
-        ...
-
-    def rest(self) -> list[Any]:
-        """Wait for all remaining outputs, and return them. Raise ``NetworkError`` as ``ready`` does."""
-        ...
 
 
 class NetworkError(Exception):
