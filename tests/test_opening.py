@@ -65,7 +65,6 @@ OTHER_FILES = {
     "storage.artefacts.npz_store": "descriptors of the opener; writes partial files",
     "storage.artefacts.writer": "writes partial files",
     "storage.atomic": "partial files, in a folder that the opener has opened; makes the cache's folder",
-    "storage.machine": "/proc",
     "tools.bench.row": "/dev/null",
     "tools.bench.ways": "sizes of sources",
     "tools.system": "/proc and /sys",

@@ -20,7 +20,7 @@ from chordcache.building.build import build
 from chordcache.building.part_order import PartOrder
 from chordcache.engine.display import Display
 from chordcache.errors import ChordcacheError
-from chordcache.storage.machine import machine
+from chordcache.storage.atomic import machine
 from chordcache.storage.opener import exists
 from chordcache.storage.part import Part
 from chordcache.storage.part_folders import PLAN_FILE

@@ -8,16 +8,19 @@ import shutil
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
+from functools import cache
 from pathlib import Path
 from typing import BinaryIO
 
+from chordcache.digests import hex64
 from chordcache.errors import CacheWriteError, NoSpaceError, printable
 from chordcache.storage import opener
-from chordcache.storage.machine import machine
 from chordcache.storage.opener import readable
 
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 """Errors of a disk that takes no more data: full, quota used up, file size limit, turned read-only by an error."""
+
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 _NO_LINK = (errno.EXDEV, errno.EPERM, errno.EACCES, errno.EMLINK, errno.EOPNOTSUPP, errno.ENOSYS)
 """Errors of ``link`` after which a copy may still work: another disk, no permission, or no hard links on this disk."""
@@ -30,6 +33,15 @@ _PARTIALS = ".partial"
 
 MIN_FREE_BYTES = 1 << 20
 """Free space below which no video is begun: a small video and the cache's own lists need that much [bytes]."""
+
+
+@cache
+def machine() -> str:
+    """Return 8 hex digits that stand for the running kernel: ``flock`` is certain in its range.
+
+    Its containers share them, and a reboot changes them.
+    """
+    return hex64(_BOOT_ID.read_bytes())[:8]
 
 
 @contextmanager
