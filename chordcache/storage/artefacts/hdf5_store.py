@@ -25,7 +25,6 @@ import os
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -234,18 +233,11 @@ def _attribute(value: Any) -> Any:
     return json.dumps(value)
 
 
-@dataclass(frozen=True)
-class _Array:
-    """A dataset whose description is safe to read."""
-
-    dataset: Any
-    """The dataset by its low-level interface. ``h5py.Dataset`` takes several times as long to open and to read"""
-    shape: tuple[int, ...]
-    dtype: np.dtype[Any]
-
-
 class Hdf5Artefact(Artefact):
-    """An open ``.h5``."""
+    """An open ``.h5``.
+
+    Its datasets have h5py's low-level interface: ``h5py.Dataset`` takes several times as long to open and to read.
+    """
 
     _ERRORS = _ERRORS
 
@@ -272,7 +264,7 @@ class Hdf5Artefact(Artefact):
         self._file.close()
         super().close()
 
-    def _open_array(self, name: str) -> _Array:
+    def _open_array(self, name: str) -> Any:
         """Open a dataset without reading it. Raise ``DamageError`` if its description is not safe to read."""
         key = name.encode()
         if self._file.id.links.get_info(key).type != h5py.h5l.TYPE_HARD:
@@ -298,7 +290,7 @@ class Hdf5Artefact(Artefact):
         stored, ratio = dataset.get_storage_size(), math.prod(_FILTERS[name] for name in filters)
         if not shape or stored > self._num_bytes or math.prod(padded) * dtype.itemsize > stored * ratio:
             raise self._damage(f"'{name}' claims a shape of {shape}, which the file cannot hold")
-        return _Array(dataset, shape, dtype)
+        return dataset
 
     def _find_records(self) -> dict[str, int]:
         """Return where each array of records begins in the file. Raise ``DamageError`` if it is not within the file."""
@@ -310,7 +302,7 @@ class Hdf5Artefact(Artefact):
             records = self._stored.get(name)
             if records is None or name + DIGESTS not in self._stored:
                 raise self._damage(f"'{key}' belongs to no array of records")
-            starts[name] = records.dataset.get_offset() or 0  # no offset: of no bytes, or not in one piece
+            starts[name] = records.get_offset() or 0  # no offset: of no bytes, or not in one piece
             size = math.prod(records.shape)
             is_plain = records.dtype == np.uint8 and len(records.shape) == 1 and bool(starts[name]) == bool(size)
             if not is_plain or starts[name] + size > self._num_bytes:
@@ -332,8 +324,8 @@ class Hdf5Artefact(Artefact):
         values = np.empty(stored.shape, stored.dtype)
         digest = np.empty((), np.uint64)
         with self._errors():
-            stored.dataset.read(h5py.h5s.ALL, h5py.h5s.ALL, values)
-            h5py.h5a.open(stored.dataset, DIGEST.encode()).read(digest)
+            stored.read(h5py.h5s.ALL, h5py.h5s.ALL, values)
+            h5py.h5a.open(stored, DIGEST.encode()).read(digest)
         if digest64(values) != digest:
             raise self._damage(f"its array '{name}' is not what was written")
         values.setflags(write=False)
@@ -341,7 +333,7 @@ class Hdf5Artefact(Artefact):
 
     def _read_rows(self, name: str, start: int, stop: int, out: np.ndarray) -> None:
         with self._errors():
-            dataset = self._stored[name].dataset
+            dataset = self._stored[name]
             dataset.read(*_selection(dataset, start, out), out)
 
     def _offsets_of(self, name: str) -> np.ndarray:

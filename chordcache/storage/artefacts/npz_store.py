@@ -21,7 +21,6 @@ import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
@@ -83,16 +82,6 @@ class NpzArtefactWriter(ArtefactWriter):
             raise write_error(self.path, error) from None
 
 
-@dataclass(frozen=True)
-class _Member:
-    """The place of an array's values."""
-
-    offset: int
-    """Place of the first value in the file"""
-    shape: tuple[int, ...]
-    dtype: np.dtype[Any]
-
-
 class _Directory(io.RawIOBase):
     """The artefact as zipfile reads it: the list of members, which is short. A forged one may claim a sparse file."""
 
@@ -132,7 +121,8 @@ class NpzArtefact(Artefact):
 
     def __init__(self, path: Path, num_bytes: int, claims: Claims | None = None, packed: Packed | None = None) -> None:
         super().__init__(path, num_bytes, claims, packed)
-        self._members: dict[str, _Member] = {}
+        self._places: dict[str, int] = {}
+        """Place of the first value of each array of rows in the file"""
         with self._errors(), zipfile.ZipFile(_Directory(self._read, num_bytes)) as archive:
             self._infos = self._read_directory(archive)
 
@@ -151,20 +141,15 @@ class NpzArtefact(Artefact):
         return frozenset(self._infos)
 
     def _layout(self, name: str) -> Layout:
-        member = self._member(name)
-        return Layout(member.shape[0], member.shape[1:], member.dtype)
-
-    def _member(self, name: str) -> _Member:
-        if name not in self._members:
-            info = self._infos[name]
-            with self._errors():
-                start = self._start_of(info)
-                head = self._read(start, min(npy.MAX_HEADER_BYTES, info.file_size))
-                shape, dtype, offset = npy.parse_header(head, info.file_size)
-            if not shape:
-                raise self._damage(f"its array '{name}' has no axis")
-            self._members[name] = _Member(start + offset, shape, dtype)
-        return self._members[name]
+        info = self._infos[name]
+        with self._errors():
+            start = self._start_of(info)
+            head = self._read(start, min(npy.MAX_HEADER_BYTES, info.file_size))
+            shape, dtype, offset = npy.parse_header(head, info.file_size)
+        if not shape:
+            raise self._damage(f"its array '{name}' has no axis")
+        self._places[name] = start + offset
+        return Layout(shape[0], shape[1:], dtype)
 
     def _start_of(self, info: zipfile.ZipInfo) -> int:
         """Return the offset of a member's content. Raise ``DamageError`` if the content ends outside the file."""
@@ -198,8 +183,8 @@ class NpzArtefact(Artefact):
         return values
 
     def _read_rows(self, name: str, start: int, stop: int, out: np.ndarray) -> None:
-        member = self._member(name)
-        offset = member.offset + start * row_bytes(member.shape[1:], member.dtype)
+        layout = self.layout(name)
+        offset = self._places[name] + start * row_bytes(layout.row_shape, layout.dtype)
         self._read_into(offset, out.reshape(-1).view(np.uint8).data)
 
     def _iter_records(self, name: str, numbers: Sequence[int]) -> Iterator[Any]:
