@@ -33,15 +33,10 @@ def locked(
     The folder of the cache is made if it does not exist. A disk whose locks do not reach other machines keeps only the
     processes of this machine out. Yields True if this process waited: what it read before may have changed.
 
-    Parameters
-    ----------
-    on_wait : callable, optional
-        If another process holds the cache, wait until it ends instead of raising. The callable is called once, with a
-        line that names that process. A signal whose handler raises ends the wait.
-    finishes_parts : bool
-        True to accept a cache that is built in parts. No other command writes to it before its parts are joined.
-    begins_part : bool
-        True to accept it too, and to hold the lock beside other processes that begin a part.
+    With ``on_wait``, a process that holds the cache is waited for. The callable is called once, with a line that names
+    that process. A signal whose handler raises ends the wait. With ``finishes_parts``, a cache that is built in parts
+    is accepted. No other command writes to it before its parts are joined. With ``begins_part``, it is accepted too,
+    and the lock is held beside other processes that begin a part.
 
     Raises ``LockedError`` if another process holds the cache, or it is built in parts, ``UsageError`` if the folder
     cannot be made, written or locked, and ``UnreadableError`` if the file to lock is a link, a folder or a pipe.
