@@ -7,7 +7,7 @@ import os
 import shutil
 import uuid
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import BinaryIO
@@ -200,25 +200,13 @@ def publish_all(cache: Path, files: Mapping[Path, str], *, are_synced: bool = Fa
             with no_space_as_error(cache / file):
                 _fsync(partial)
     for name, partials in folders.items():
-        with no_space_as_error(cache / name), _made_folder(cache, name) as folder:
+        with no_space_as_error(cache / name), opener.open_folder(cache, name, makes=True) as folder:
             for partial in partials:
                 try:
                     os.replace(partial, os.path.basename(files[partial]), dst_dir_fd=folder)
                 except FileNotFoundError:
                     raise _removed(partial) from None
             os.fsync(folder)
-
-
-@contextmanager
-def _made_folder(cache: Path, name: str) -> Iterator[int]:
-    """Open a folder of a cache, and make it if it is missing. Nearly always it is there: to look first takes calls."""
-    with ExitStack() as stack:
-        try:
-            folder = stack.enter_context(opener.open_folder(cache, name))
-        except FileNotFoundError:
-            opener.make_folder(cache, name)
-            folder = stack.enter_context(opener.open_folder(cache, name))
-        yield folder
 
 
 def _is_missing(folder: Path, error: BaseException | None) -> bool:

@@ -165,9 +165,15 @@ def iter_files(cache: StrPath, name: str) -> Iterator[str]:
 
 
 @contextmanager
-def open_folder(cache: StrPath, name: str) -> Iterator[int]:
-    """Open a folder that can be listed, and yield its descriptor."""
-    fd = _enter(cache, name, _LIST)
+def open_folder(cache: StrPath, name: str, *, makes: bool = False) -> Iterator[int]:
+    """Open a folder that can be listed, and yield its descriptor. With ``makes``, a missing one is made."""
+    try:
+        fd = _enter(cache, name, _LIST)
+    except FileNotFoundError:  # rarely: to look first takes calls
+        if not makes:
+            raise
+        make_folder(cache, name)
+        fd = _enter(cache, name, _LIST)
     try:
         yield fd
     finally:

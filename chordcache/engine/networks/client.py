@@ -16,7 +16,7 @@ from contextlib import suppress
 from typing import Any
 
 from chordcache import progress
-from chordcache.engine.networks.messages import Begun, Done, Place, Sent, packed, receive, send_parts
+from chordcache.engine.networks.messages import Begun, Done, Place, Sent, packed, receive, send
 from chordcache.engine.networks.network import Network, NetworkError
 from chordcache.errors import describe
 
@@ -130,7 +130,7 @@ class NetworkElsewhere:
     def _send(self, parts: Sequence[memoryview]) -> None:
         """Send a message. If the process is gone, the thread that receives still takes its last messages."""
         try:
-            send_parts(self._channel, parts)
+            send(self._channel, parts)
         except OSError:
             with suppress(OSError):
                 self._channel.shutdown(socket.SHUT_RDWR)

@@ -56,12 +56,7 @@ def packed(message: Any) -> list[memoryview]:
     return [memoryview(head), *(buffer.raw() for buffer in buffers)]
 
 
-def send(channel: socket.socket, message: Any) -> None:
-    """Send a message. Raise ``OSError`` if the other end is gone."""
-    send_parts(channel, packed(message))
-
-
-def send_parts(channel: socket.socket, parts: Sequence[memoryview]) -> None:
+def send(channel: socket.socket, parts: Sequence[memoryview]) -> None:
     """Send the parts of a message. Raise ``OSError`` if the other end is gone."""
     channel.sendall(struct.pack(f"<{1 + len(parts)}Q", len(parts), *map(len, parts)))
     for part in parts:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from array import array
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -22,44 +20,10 @@ def first_of_chain(number: int, gop: int, stride: int) -> int:
     return number - number % (gop * stride) + number % stride
 
 
-class ChainWriter:
-    """A writer that joins the records of each chain: ``gop`` records at a distance of ``stride``."""
-
-    def __init__(self, gop: int, stride: int) -> None:
-        self._gop = gop
-        self._stride = stride
-        self._open: dict[int, list[bytes]] = {}
-        self._sizes, self._starts = array("L"), array("L")
-
-    def add(self, record: bytes) -> Mapping[int, bytes]:
-        """Take the next record. Return the chains that are complete now, by their first record, ascending."""
-        number = len(self._sizes)
-        start = first_of_chain(number, self._gop, self._stride)
-        self._open.setdefault(start, []).append(record)
-        self._sizes.append(len(record))
-        self._starts.append(start)
-        return self.finish() if (number + 1) % (self._gop * self._stride) == 0 else {}
-
-    def finish(self) -> Mapping[int, bytes]:
-        """Return the chains that are not complete, as in ``add``."""
-        chains = {start: b"".join(records) for start, records in self._open.items()}
-        self._open.clear()
-        return chains
-
-    @property
-    def sizes(self) -> np.ndarray:
-        """Size of each record [shape=(T,), dtype=uint32, bytes]."""
-        return np.array(self._sizes, "<u4")
-
-    @property
-    def starts(self) -> np.ndarray:
-        """First record of the chain of each record [shape=(T,), dtype=uint32]."""
-        return np.array(self._starts, "<u4")
-
-
 class ChainIndex:
-    """The place of each record in its chain, from the arrays of ``ChainWriter``.
+    """The place of each record in its chain.
 
+    ``sizes`` has the size of each record, and ``starts`` the first record of its chain [shape=(T,), dtype=uint32].
     Raises ``ValueError`` if the arrays do not describe chains.
     """
 
