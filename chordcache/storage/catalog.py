@@ -13,6 +13,7 @@ from typing import TypeVar
 
 import numpy as np
 
+from chordcache.digests import sealed_body
 from chordcache.errors import ChordcacheError, DamageError, FormatVersionError, NotFoundError, printable
 from chordcache.records import FeatureInfo, Packed, Record, from_json, parse_json
 from chordcache.storage.annotation_names import AnnotationNames
@@ -22,7 +23,6 @@ from chordcache.storage.catalog_file import CATALOG, HEAD_BYTES, OLD_CATALOG, Ca
 from chordcache.storage.layout import is_key, pack_file, sidecar_file
 from chordcache.storage.opener import MAX_BYTES, exists
 from chordcache.storage.part_folders import in_parts
-from chordcache.storage.seal import sealed_body
 from chordcache.storage.sidecar import Sidecar
 
 T = TypeVar("T")

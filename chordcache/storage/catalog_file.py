@@ -16,10 +16,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from chordcache.digests import hex128
+from chordcache.digests import hex128, sealed, sealed_body
 from chordcache.errors import ChordcacheError, DamageError, printable
 from chordcache.storage.opener import open_file, readable
-from chordcache.storage.seal import sealed, sealed_body
 
 CATALOG = "catalog.bin"
 """Name of the file, in the folder of its cache"""

@@ -10,11 +10,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
+from chordcache.digests import sealed, sealed_body
 from chordcache.errors import DamageError, FormatVersionError, NotFoundError, printable
 from chordcache.records import Record, from_json, parse_json, to_json
 from chordcache.storage import opener
 from chordcache.storage.atomic import no_space_as_error, publish_all
-from chordcache.storage.seal import sealed, sealed_body
 
 FORMAT_VERSION = 4
 """Version of the format. It is raised when an older reader would misread what is written now."""

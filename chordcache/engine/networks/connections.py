@@ -9,9 +9,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
 from chordcache import progress
-from chordcache.engine.networks.batches import Batches, Input
 from chordcache.engine.networks.client import NetworkElsewhere, StreamElsewhere
-from chordcache.engine.networks.network import Network, NetworkError, kind_of
+from chordcache.engine.networks.network import Batches, Input, Network, NetworkError, kind_of
 
 
 class NetworkHere:
