@@ -100,7 +100,7 @@ NO_LIMITS = Limits(stall_seconds=None, file_seconds=0, memory_bytes=None, retrie
 
 MAX_DEATHS_IN_A_ROW = 5
 """Number of tasks in a row that kill their workers, with no task finished between, until the environment is considered
-at fault"""
+at fault. Also of processes of a network that die on a device, with no batch computed between, until it is given up"""
 
 _MAY_PASS = ("oom", "timeout")
 """Causes that may be absent at another attempt, since the machine was busy"""

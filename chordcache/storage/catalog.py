@@ -14,7 +14,7 @@ from typing import TypeVar
 import numpy as np
 
 from chordcache.digests import sealed_body
-from chordcache.errors import ChordcacheError, DamageError, FormatVersionError, NotFoundError, printable
+from chordcache.errors import ChordcacheError, FormatVersionError, NotFoundError, printable
 from chordcache.records import FeatureInfo, Packed, Record, from_json, parse_json
 from chordcache.storage.annotation_names import AnnotationNames
 from chordcache.storage.cache_header import read_header
@@ -64,14 +64,12 @@ class Catalog:
             except FileNotFoundError:
                 raise _no_catalog(cache) from None
         self._file = file
-
-    def _damage(self, what: str) -> DamageError:
-        return self._file.damage(what)
+        self.damage = file.damage
 
     def _array(self, name: str, dtype: np.dtype, length: int) -> np.ndarray:
         content = self._file.section(name)
         if len(content) != length * dtype.itemsize:
-            raise self._damage(f"its section '{name}' has {len(content)} bytes, expected {length * dtype.itemsize}")
+            raise self.damage(f"its section '{name}' has {len(content)} bytes, expected {length * dtype.itemsize}")
         return np.frombuffer(content, dtype)
 
     @cached_property
@@ -86,7 +84,7 @@ class Catalog:
     def _order(self) -> np.ndarray:
         order = self._array("order", INT64, len(self))
         if len(order) and not 0 <= order.min() <= order.max() < len(self):
-            raise self._damage("its section 'order' names other rows")
+            raise self.damage("its section 'order' names other rows")
         return order
 
     @cached_property
@@ -120,7 +118,7 @@ class Catalog:
         try:
             return from_json(json.loads(self._file.section(name)), kind)
         except (ValueError, RecursionError):
-            raise self._damage(f"its section '{name}' is not one of names") from None
+            raise self.damage(f"its section '{name}' is not one of names") from None
 
     def feature_states(self, feature: str) -> np.ndarray:
         """Return the ``FeatureState`` of a feature in every video [shape=(num_videos,), dtype=uint8]."""
@@ -150,7 +148,7 @@ class Catalog:
     def _line(self, position: int) -> bytes:
         start, stop = int(self._offsets[position]), int(self._offsets[position + 1])
         if not HEAD_BYTES <= start < stop <= min(self._file.num_bytes, start + MAX_BYTES):
-            raise self._damage(f"row {position} is not inside the file")
+            raise self.damage(f"row {position} is not inside the file")
         return self._file.read(start, stop - start)
 
     def at(self, position: int) -> Sidecar:
@@ -163,7 +161,7 @@ class Catalog:
         line = self._line(position)
         sidecar = Sidecar.from_line(line, str(self._file.path))
         if hash_of(sidecar.key) != self._hashes[position]:
-            raise self._damage(f"row {position} is of another video")
+            raise self.damage(f"row {position} is of another video")
         return sidecar, line
 
     def find(self, key: str) -> Sidecar | None:
@@ -214,7 +212,7 @@ class Catalog:
         """
         body = sealed_body(self._line(position))
         if body is None:
-            raise self._damage(f"the digest of row {position} does not match")
+            raise self.damage(f"the digest of row {position} does not match")
         return names_of_files(parse_json(body, _Files).features)
 
     def is_unchanged(self, position: int, key: str) -> bool:
@@ -231,7 +229,7 @@ class Catalog:
         """Compare the digest of every row and section. Raises ``DamageError``."""
         for position in range(len(self)):
             if sealed_body(self._line(position)) is None:
-                raise self._damage(f"the digest of row {position} does not match")
+                raise self.damage(f"the digest of row {position} does not match")
         for name in SECTIONS:
             self._file.section(name)
 
@@ -245,13 +243,13 @@ class Catalog:
         for position in range(len(self)):
             sidecar, line = self._row(position)
             if sidecar.key <= last_key:
-                raise self._damage(f"its rows are not sorted at '{printable(sidecar.key)}'")
+                raise self.damage(f"its rows are not sorted at '{printable(sidecar.key)}'")
             last_key = sidecar.key
             columns.add(sidecar, len(line), int(self._mtimes[position]))
             yield sidecar.key, sidecar
         for name, content in columns.sections().items():
             if content != self._file.section(name):
-                raise self._damage(f"its section '{name}' is of other videos than its rows")
+                raise self.damage(f"its section '{name}' is of other videos than its rows")
 
 
 def _no_catalog(cache: Path) -> ChordcacheError:

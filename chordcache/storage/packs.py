@@ -58,11 +58,8 @@ class Pack(Catalog):
     def __init__(self, cache: Path, name: str, file: str | None = None) -> None:
         super().__init__(cache, CatalogFile(cache, file or pack_file(name)))
         self.name = name
-
-    @property
-    def number(self) -> int:
-        """Number of the pack. Later packs have larger ones."""
-        return self._file.number
+        self.number = self._file.number
+        """Number of the pack. Later packs have larger ones"""
 
     def _first_place(self) -> int:
         return int(self._offsets[0])
@@ -73,17 +70,17 @@ class Pack(Catalog):
         for key, sidecar in super().check():
             for info in packable(sidecar):
                 if info.packed != Packed(self.name, aligned(end)):
-                    raise self._damage(f"the files of '{printable(key)}' are not where they were written")
+                    raise self.damage(f"the files of '{printable(key)}' are not where they were written")
                 self._check_gap(end, info.packed.offset)
                 end = info.packed.offset + info.num_bytes
             yield key, sidecar
         if aligned(end) != self._first_place():
-            raise self._damage("it has bytes that belong to no video")
+            raise self.damage("it has bytes that belong to no video")
         self._check_gap(end, self._first_place())
 
     def _check_gap(self, start: int, stop: int) -> None:
         if any(self._file.read(start, stop - start)):
-            raise self._damage(f"the bytes from {start} to {stop} are not what was written")
+            raise self.damage(f"the bytes from {start} to {stop} are not what was written")
 
 
 def aligned(position: int) -> int:
@@ -248,7 +245,8 @@ def _placed(sidecars: Sequence[Sidecar], name: str) -> tuple[list[Sidecar], int]
 
 def _read_back(cache: Path, name: str, file: str) -> None:
     """Raise ``DamageError`` if a pack that was just written is not what it should be."""
-    for _, sidecar in Pack(cache, name, file).check():
+    pack = Pack(cache, name, file)
+    for _, sidecar in pack.check():
         for info in packable(sidecar):
             if feature_files.digest_of(cache, info, pack=file) != info.digest:
-                raise DamageError(f"'{printable(cache / file)}' is damaged: '{info.file}' is not what was written")
+                raise pack.damage(f"'{info.file}' is not what was written")

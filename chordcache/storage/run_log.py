@@ -105,7 +105,9 @@ def append_run(cache: Path, run: Run) -> bool:
     folder, name = _log_of(cache)
     if not os.path.exists(cache):
         return False
-    with suppress(OSError), _appending(folder, name):
+    with suppress(OSError), os.fdopen(opener.open_file(folder, name, os.O_RDWR | os.O_CREAT), "rb") as log:
+        with suppress(OSError):  # a disk without flock
+            fcntl.flock(log, fcntl.LOCK_EX)
         append_lines(folder, name, [seal(run)])
         return True
     return False
@@ -114,18 +116,6 @@ def append_run(cache: Path, run: Run) -> bool:
 def _log_of(cache: Path) -> tuple[Path, str]:
     """Return the folder and the name of a log: in a cache, or beside an index."""
     return (cache, RUNS_FILE) if os.path.isdir(cache) else (cache.parent, f"{cache.name}.{RUNS_FILE}")
-
-
-@contextmanager
-def _appending(folder: Path, name: str) -> Iterator[None]:
-    """Hold a lock on a log. On a disk without flock, nothing is held."""
-    fd = opener.open_file(folder, name, os.O_RDWR | os.O_CREAT)
-    try:
-        with suppress(OSError):
-            fcntl.flock(fd, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(fd)
 
 
 def read_runs(cache: str | Path) -> Iterator[Run]:

@@ -88,10 +88,7 @@ def _broken(damage: Sequence[Damage]) -> list[Damage]:
 
 
 def _repair(
-    folder: Path,
-    broken: Sequence[Damage],
-    options: BuildOptions,
-    build: Callable[[Index], RunSummary],
+    folder: Path, broken: Sequence[Damage], options: BuildOptions, build: Callable[[Index], RunSummary]
 ) -> RunSummary:
     """Repair the lists of a cache, then build the broken videos with a function that takes their index."""
     header = read_header(folder)
@@ -114,12 +111,8 @@ def _repair(
 
 
 def _index_settings(header: Header) -> dict[str, Any]:
-    return {
-        "roots": header.roots,
-        "level": "packets",
-        "follow_symlinks": header.follow_symlinks,
-        "columns": header.columns,
-    }
+    settings = {"roots": header.roots, "follow_symlinks": header.follow_symlinks, "columns": header.columns}
+    return {**settings, "level": "packets"}
 
 
 def _restored_sidecars(cache: Path, broken: Sequence[Damage]) -> set[str]:

@@ -211,7 +211,7 @@ def _check_video(check: _Check, sidecars: Sidecars | None = None) -> list[Damage
     file = layout.sidecar_file(check.key) if check.pack is None else layout.pack_file(check.pack)
     try:
         sidecar = sidecars.read(check.key) if sidecars else _read_sidecar(check)
-    except (DamageError, NotFoundError) as error:  # the latter was removed since it was listed
+    except (DamageError, NotFoundError) as error:  # not found: removed since it was listed
         kind = "damaged" if isinstance(error, DamageError) else "missing"
         return [Damage(kind, file, str(error), repair_command(check.cache), check.key)]
     except UnreadableError as error:
@@ -226,9 +226,8 @@ def _check_video(check: _Check, sidecars: Sidecars | None = None) -> list[Damage
 
 
 def _read_sidecar(check: _Check) -> Sidecar:
-    if check.pack is not None:
-        return read_packed(check.cache, check.pack, check.key)
-    return read_sidecar(check.cache, check.key)
+    cache, pack, key = check.cache, check.pack, check.key
+    return read_sidecar(cache, key) if pack is None else read_packed(cache, pack, key)
 
 
 def _of_crash(check: _Check, crash: pool.Crash) -> list[Damage]:

@@ -14,7 +14,7 @@ from typing import TypeAlias
 
 from chordcache.engine import terminal
 from chordcache.engine.child import Child
-from chordcache.engine.limits import Limits
+from chordcache.engine.limits import MAX_DEATHS_IN_A_ROW, Limits
 from chordcache.engine.networks.network import Network, NetworkError
 from chordcache.engine.networks.server import CONTEXT_LOST, LOADING_FAILED, Orders
 from chordcache.engine.signals import uninterruptible
@@ -22,10 +22,6 @@ from chordcache.errors import ChordcacheError, UsageError, WorkersDiedError, pri
 
 Addresses: TypeAlias = Mapping[str, Sequence[str]]
 """Key of a network to the sockets of its processes"""
-
-MAX_DEATHS_IN_A_ROW = 5
-"""Number of processes of a device that die one after the other, with no batch computed between, until the device is
-given up"""
 
 _MAIN = "chordcache.engine.networks.server"
 """Module of a process"""
@@ -97,8 +93,9 @@ class NetworkProcesses:
             for process in self._processes.copy():
                 if process.child.process.poll() is not None:
                     self._replace(process, self._death(process))
-                elif process.child.overdue():
-                    self._replace(process, self._hang(process))
+                elif process.child.heartbeat.overdue(self._limits):
+                    what = self._limits.overrun("stall", process.child.place("_compute", asks=True))
+                    self._replace(process, NetworkError("timeout", f"the network computed one batch: {what}"))
 
     @contextmanager
     def _failures(self) -> Iterator[None]:
@@ -183,7 +180,3 @@ class NetworkProcesses:
                 "oom", f"{died}, as the machine ran out of memory. Use a smaller batch_size, and --retry-quarantined."
             )
         return NetworkError("signal", died)
-
-    def _hang(self, process: _Process) -> NetworkError:
-        what = self._limits.overrun("stall", process.child.place("_compute", asks=True))
-        return NetworkError("timeout", f"the network computed one batch: {what}")

@@ -182,7 +182,12 @@ class Hdf5ArtefactWriter(ArtefactWriter):
             for name, values in {**arrays, **offsets, **self._digests()}.items():
                 dataset = self._file.create_dataset(name, data=values)
                 dataset.attrs[DIGEST] = np.uint64(digest64(values))
-            self._attach_times()
+            if TIMES in self._file and TIMES not in self._streams:
+                times = self._file[TIMES]
+                times.make_scale(TIMES)
+                for dataset in self._datasets.values():
+                    if len(dataset) == len(times):
+                        dataset.dims[0].attach_scale(times)
             for name, items in attributes.items():
                 for key, value in items.items():
                     self._file[name or "/"].attrs[key] = _attribute(value)
@@ -201,14 +206,6 @@ class Hdf5ArtefactWriter(ArtefactWriter):
                 dataset.write(*_selection(dataset, start, values), values)
             start += len(values)
         self._spools[name].close()
-
-    def _attach_times(self) -> None:
-        if TIMES in self._file and TIMES not in self._streams:
-            times = self._file[TIMES]
-            times.make_scale(TIMES)
-            for dataset in self._datasets.values():
-                if len(dataset) == len(times):
-                    dataset.dims[0].attach_scale(times)
 
     def _close(self) -> None:
         super()._close()

@@ -19,7 +19,7 @@ from chordcache.digests import digest64
 from chordcache.records import Packed
 from chordcache.storage.artefacts import npy
 from chordcache.storage.artefacts.artefact import DIGESTS, Artefact, Claims, Layout
-from chordcache.storage.artefacts.lmdb_pages import Values, find_values
+from chordcache.storage.artefacts.lmdb_pages import find_values
 
 STREAM = "frames"
 """Name of the only streamed array."""
@@ -92,16 +92,12 @@ class LmdbArtefact(Artefact):
         super().__init__(path, num_bytes, claims, packed)
         self._chains: ChainIndex | None = None
         self._stream = Layout(0)
-        self._values = self._find_values()
-        self._describe_stream()
-
-    def _find_values(self) -> Values:
         with self._errors():
-            values = find_values(self._read, self._num_bytes, self._claims and self._claims.max_rows)
+            self._values = find_values(self._read, self._num_bytes, self._claims and self._claims.max_rows)
         most = self._claims and self._claims.max_chain_bytes
-        if most and (values.sizes > most).any():
-            raise self._damage(f"got a record of {values.sizes.max()} bytes, expected at most {most} for its picture")
-        return values
+        if most and (sizes := self._values.sizes).max(initial=0) > most:
+            raise self._damage(f"got a record of {sizes.max()} bytes, expected at most {most} for its picture")
+        self._describe_stream()
 
     def _describe_stream(self) -> None:
         """Set the layout of the records. There are as many as digests."""

@@ -167,17 +167,14 @@ class NpzArtefact(Artefact):
             return b""
         return os.pread(self._fd, num_bytes, self._start + offset)
 
-    def _content(self, info: zipfile.ZipInfo) -> bytes:
-        """Return the content of a member, compared with its CRC."""
-        data = self._read(self._start_of(info), info.file_size)
-        if len(data) != info.file_size or zlib.crc32(data) != info.CRC:
-            raise self._damage(f"its member '{info.filename}' is not what was written")
-        return data
-
     def _read_array(self, name: str) -> np.ndarray:
-        self._check_size(name, self._infos[name].file_size)
+        info = self._infos[name]
+        self._check_size(name, info.file_size)
         with self._errors():
-            values = npy.loads(self._content(self._infos[name]))
+            data = self._read(self._start_of(info), info.file_size)
+            if len(data) != info.file_size or zlib.crc32(data) != info.CRC:
+                raise self._damage(f"its member '{info.filename}' is not what was written")
+            values = npy.loads(data)
         if not values.ndim:
             raise self._damage(f"its array '{name}' has no axis")
         return values

@@ -105,7 +105,8 @@ class ArtefactWriter(ABC):
             given, first = f"{dtype or 'records'} {shape}", f"{stream.dtype or 'records'} {stream.row_shape}"
             raise UsageError(f"rows of '{name}' are {given}, but the first ones were {first}")
         self._write(name, block)
-        stream.digests.extend(_digests_of(block))
+        rows_as_buffers = block if isinstance(block, list) else (block[i : i + 1] for i in range(len(block)))
+        stream.digests.extend(map(digest64, rows_as_buffers))
 
     def finish(self, arrays: Mapping[str, np.ndarray], attributes: Mapping[str, Mapping[str, Any]]) -> None:
         """Add the whole arrays, write everything to the disk, close, read back and compare.
@@ -165,12 +166,6 @@ def _check_name(name: str) -> None:
         raise UsageError(f"'{name}' is not a name for an array: {what}")
 
 
-def _check_kind(name: str, values: np.ndarray) -> None:
-    if values.dtype.kind not in KINDS or not values.dtype.itemsize:
-        what = "numbers, booleans, bytes of one length and records can be stored"
-        raise UsageError(f"array '{name}' has dtype {values.dtype}; {what}")
-
-
 def _as_rows(name: str, rows: Block) -> np.ndarray | list[bytes]:
     if isinstance(rows, np.ndarray):
         values = _as_whole(name, rows)
@@ -184,13 +179,9 @@ def _as_rows(name: str, rows: Block) -> np.ndarray | list[bytes]:
 
 
 def _as_whole(name: str, values: np.ndarray) -> np.ndarray:
-    _check_kind(name, values)
+    if values.dtype.kind not in KINDS or not values.dtype.itemsize:
+        what = "numbers, booleans, bytes of one length and records can be stored"
+        raise UsageError(f"array '{name}' has dtype {values.dtype}; {what}")
     if not values.ndim:
         raise UsageError(f"array '{name}' has no axis; give it one of length 1")
     return np.ascontiguousarray(values, values.dtype.newbyteorder("<"))
-
-
-def _digests_of(block: np.ndarray | list[bytes]) -> list[int]:
-    if isinstance(block, np.ndarray):
-        return [digest64(block[i : i + 1]) for i in range(len(block))]
-    return [digest64(record) for record in block]
