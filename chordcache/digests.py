@@ -1,4 +1,7 @@
-"""Checksums of records, lines and files. xxh3 is as fast as reading memory."""
+"""Checksums of records, lines and files. xxh3 is as fast as reading memory.
+
+The seal of a line of JSON is its last member: the digest of all bytes before it.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,8 @@ import xxhash
 from chordcache import progress
 
 _CHUNK_BYTES = 1 << 20
+
+_SEAL = b', "xxh3_128": "'
 
 
 def digest64(data: Any) -> int:
@@ -47,3 +52,17 @@ def digest_file(path: str | Path | int) -> str:
 def fingerprint(name: str, version: int, params: Mapping[str, Any]) -> str:
     """Return 16 hex digits that change if the extractor, its version or a parameter changes."""
     return hex64(json.dumps([name, version, dict(params)], sort_keys=True).encode())
+
+
+def sealed(body: str) -> str:
+    """Return a line of ASCII JSON, an object, with the digest as its last member."""
+    body = body[:-1]
+    return f'{body}{_SEAL.decode()}{hex128(body.encode())}"}}'
+
+
+def sealed_body(line: bytes) -> bytes | None:
+    """Return the JSON that a line seals, without the digest, or None if its bytes changed."""
+    body, seal, tail = line.rstrip(b"\n").rpartition(_SEAL)
+    if not seal or tail != b'%b"}' % hex128(body).encode():
+        return None
+    return body + b"}"

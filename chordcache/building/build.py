@@ -26,7 +26,6 @@ from chordcache.engine import pool, terminal
 from chordcache.engine.choice import Engine, engine_of
 from chordcache.engine.cluster import check_address
 from chordcache.engine.display import Display, display_of
-from chordcache.engine.needs import Needs
 from chordcache.engine.run_progress import Progress
 from chordcache.engine.signals import stop_signals
 from chordcache.errors import CacheWriteError, ChordcacheError, TooManyFailuresError, UsageError, printable
@@ -247,7 +246,7 @@ class _Build:
                 jobs=engine,
                 limits=self._options.limits,
                 retry=self._once_more,
-                needs=Needs(networks=tuple(spec.network for spec in self._plan.network_specs)),
+                networks=[spec.network for spec in self._plan.network_specs],
             )
             with progress, closing(outcomes):  # no worker may publish after the cleanup
                 for tasks, outcome in outcomes:

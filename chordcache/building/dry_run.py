@@ -36,7 +36,6 @@ from chordcache.engine import pool, terminal
 from chordcache.engine.choice import Engine, engine_of
 from chordcache.engine.display import Display, display_of
 from chordcache.engine.limits import Limits
-from chordcache.engine.needs import Needs
 from chordcache.engine.signals import stop_signals
 from chordcache.errors import DamageError, NotFoundError, UsageError
 from chordcache.features.item_fields import fits
@@ -231,7 +230,7 @@ def build_sample(files: Sequence[Sequence[BuildTask]], limits: Limits, *, shown:
     features need [seconds].
     """
     specs = {spec.network.key: spec for file in files for task in file for spec in task.specs.values() if spec.device}
-    needs = Needs(networks=tuple(spec.network for spec in specs.values()))
+    networks = [spec.network for spec in specs.values()]
     if not files:
         return [], 0.0
     # the first build imports what the features need, so a small file is built twice, one with sound if there is one
@@ -244,7 +243,7 @@ def build_sample(files: Sequence[Sequence[BuildTask]], limits: Limits, *, shown:
         terminal.progress_bar(len(order), "file", shown=shown) as bar,
     ):
         orders = enumerate([_alone(task, Path(scratch)) for task in files[number]] for number in order)
-        with closing(pool.run(_measure, orders, jobs=1, limits=limits, needs=needs)) as results:
+        with closing(pool.run(_measure, orders, jobs=1, limits=limits, networks=networks)) as results:
             for (place, _), result in results:
                 measured[place] = result if isinstance(result, Measured) else Measured(failures=(result.message,))
                 bar.update()

@@ -30,7 +30,7 @@ from chordcache.media.demux import Media
 from chordcache.media.first_damage import damage_after
 from chordcache.media.source_file import OpenSource, SourceState, check_unchanged, hash_source, open_source
 from chordcache.records import DamageFacts, FeatureInfo
-from chordcache.storage import atomic, feature_files, layout, opener
+from chordcache.storage import atomic, feature_files, layout
 from chordcache.storage.artefacts.open_files import FRAME_ARRAYS, create_artefact
 from chordcache.storage.artefacts.tiers import TIERS
 from chordcache.storage.artefacts.writer import ArtefactWriter
@@ -250,12 +250,13 @@ class _ItemBuild(DecodePass):
         fingerprints = {spec.name: spec.fingerprint for spec, _ in present}
         source = self._source.identity, self._source.ctime_ns
         file = layout.artefact_file(artefact.tier, self._task.key, fingerprints, *source, digest)
-        if not opener.has_content(self._task.cache, file, num_bytes, digest):  # readers may have it open
-            self._written[writer.path] = file
-        return [
+        stored = [
             info if info.absent is not None else info.replace(file=file, num_bytes=num_bytes, digest=digest)
             for _, info in infos
         ]
+        if not all(feature_files.is_intact(self._task.cache, info) for info in stored):  # readers may have it open
+            self._written[writer.path] = file
+        return stored
 
     def _info(self, tier: str, spec: FeatureSpec, facts: DecodeResult) -> FeatureInfo:
         state = self.made[spec.name]

@@ -22,7 +22,7 @@ from chordcache.config.config import config_from_json
 from chordcache.engine.display import Display
 from chordcache.errors import ChordcacheError
 from chordcache.records import from_json
-from chordcache.storage.machine import machine
+from chordcache.storage.atomic import machine
 from chordcache.storage.opener import exists
 from chordcache.storage.part import Part
 from chordcache.storage.part_folders import PLAN_FILE

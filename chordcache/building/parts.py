@@ -31,9 +31,9 @@ from chordcache.index.index_files import Index, cached_index
 from chordcache.records import Record, RunSummary, VideoRecord
 from chordcache.storage import atomic, layout, opener
 from chordcache.storage import part_folders as parts
+from chordcache.storage.atomic import machine
 from chordcache.storage.cache_header import Header
 from chordcache.storage.lock import locked
-from chordcache.storage.machine import machine
 from chordcache.storage.part import Part
 from chordcache.storage.quarantine import Quarantine, write_failures
 from chordcache.storage.run_log import adopt_last_scan

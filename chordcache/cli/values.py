@@ -87,7 +87,7 @@ def _features(ctx: click.Context, incomplete: str) -> list[CompletionItem]:
 
 def _keys(ctx: click.Context, incomplete: str) -> list[CompletionItem]:
     """Return keys of the cache that is named before, in an argument or an option ``cache`` or ``path``."""
-    from chordcache.storage.catalog_keys import keys_beginning_with
+    from chordcache.storage.catalog_file import keys_beginning_with
 
     cache = ctx.params.get("cache") or ctx.params.get("path") or "cache"
     return _items("plain", *(key for key in keys_beginning_with(cache, incomplete) if key.isprintable()))

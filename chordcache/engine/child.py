@@ -20,9 +20,8 @@ from multiprocessing.connection import Pipe
 from pathlib import Path
 from typing import Any
 
-from chordcache.engine.crashes import Death
 from chordcache.engine.heartbeat import Heartbeat
-from chordcache.engine.limits import Limits
+from chordcache.engine.limits import Death, Limits
 from chordcache.engine.signals import uninterruptible
 from chordcache.engine.worker import (
     ONE_THREAD,
@@ -120,13 +119,9 @@ class Child:
         while not self._ready.poll(1000 * seconds):
             if self.process.poll() is not None and not self.channel.poll():
                 return ""
-            if limit := self.overdue():
+            if limit := self.heartbeat.overdue(self._limits):
                 return limit
         return None
-
-    def overdue(self) -> str:
-        """Return the limit that the current task has reached: "stall", "file" or "" for none."""
-        return self.heartbeat.overdue(self._limits)
 
     def place(self, function: str, *, asks: bool = False) -> str:
         """Return where ``function`` was, such as ", at flow.py:88 add_frame", or "". If ``asks``, it runs still."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import socket
 import time
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, TypeAlias
 
 from chordcache.engine.choice import Engine
-from chordcache.engine.on_node import CONNECT_SECONDS, Exit, NodeLost
+from chordcache.engine.on_node import CONNECT_SECONDS
 from chordcache.errors import UsageError
 
 _GREETING_BYTES = 8
@@ -17,24 +17,12 @@ _GREETING_BYTES = 8
 _MAX_GREETING_BYTES = 1 << 20
 
 
-class Cluster(Protocol):
-    """A connection to a cluster. Dask and Ray only carry calls to a named node and results back."""
+if TYPE_CHECKING:  # optional packages
+    from chordcache.engine.dask_cluster import DaskCluster
+    from chordcache.engine.ray_cluster import RayCluster
 
-    def nodes(self) -> dict[str, int]:
-        """Return the number of tasks that each living node runs at once, by the name of the node."""
-        ...
-
-    def start(self, node: str, module: str, line: str, run: str) -> Any:
-        """Run a module of chordcache on a node with a line of input, and return a hashable handle of it."""
-        ...
-
-    def result(self, handle: Any) -> Exit | NodeLost | None:
-        """Return how it ended, or None if it runs."""
-        ...
-
-    def close(self, run: str) -> None:
-        """End all that a run has on the nodes, and the connection."""
-        ...
+Cluster: TypeAlias = "DaskCluster | RayCluster"
+"""A connection to a cluster. Dask and Ray only carry calls to a named node and results back"""
 
 
 def check_address(engine: Engine) -> None:
@@ -60,7 +48,7 @@ def connect(engine: Engine) -> Cluster:
     if engine.name == "ray":
         from chordcache.engine import ray_cluster  # an optional package
 
-        return ray_cluster.connect(address)
+        return ray_cluster.RayCluster(address)
     from chordcache.engine import dask_cluster  # an optional package
 
     return dask_cluster.connect(address)

@@ -74,7 +74,7 @@ class DaskCluster:
         return {name: int(facts["nthreads"]) for name, facts in workers.items()}
 
     def start(self, node: str, module: str, line: str, run: str) -> Future:
-        """Run a module on a worker."""
+        """Run a module of chordcache on a worker with a line of input, and return a hashable handle of it."""
         self._num_started += 1
         with _lost_as_error():
             return self._client.submit(
@@ -83,7 +83,7 @@ class DaskCluster:
             )  # fmt: skip
 
     def result(self, handle: Future) -> Exit | NodeLost | None:
-        """Return how a module ended."""
+        """Return how a module ended, or None if it runs."""
         if not handle.done():
             return None
         try:

@@ -28,7 +28,8 @@ _TASK, _BEGUN, _BEATS, _PAUSED, _ALLOWED = range(5)
 _HEAD_BYTES = 40
 _MAX_TRACEBACK_BYTES = 1 << 20
 
-_STANDARD_LIBRARY = os.path.dirname(os.__file__)
+_STANDARD = re.compile(rf"<frozen|{re.escape(os.path.dirname(os.__file__))}(?!.*-packages)")
+"""Pattern of the files of Python's own library"""
 
 _FRAME = re.compile(r'File "(.*)", line (\d+) in (.*)')
 
@@ -36,10 +37,7 @@ _FRAME = re.compile(r'File "(.*)", line (\d+) in (.*)')
 class Heartbeat:
     """Progress of a worker's task. The worker writes it, the parent looks at it from time to time.
 
-    Parameters
-    ----------
-    fd : int, optional
-        In the worker, the file that the parent made. By default a new file is made.
+    ``fd`` is the file that the parent made, in the worker. By default a new file is made.
     """
 
     def __init__(self, fd: int | None = None) -> None:
@@ -115,16 +113,13 @@ class Heartbeat:
     def place(self, function: str) -> str:
         """Return where the thread that runs ``function`` was: its innermost frame outside Python's own library.
 
-        Returns
-        -------
-        str
-            Text such as "flow.py:88 add_frame", or "" if the worker wrote no traceback.
+        It is text such as "flow.py:88 add_frame", or "" if the worker wrote no traceback.
         """
         text = os.pread(self.fd, _MAX_TRACEBACK_BYTES, _HEAD_BYTES).decode(errors="replace")
         for thread in text.split("\n\n"):
             frames = _FRAME.findall(thread)
             if any(name == function for _, _, name in frames):
-                path, line, name = next((frame for frame in frames if not _is_standard(frame[0])), frames[0])
+                path, line, name = next((frame for frame in frames if not _STANDARD.match(frame[0])), frames[0])
                 return f"{os.path.basename(path)}:{line} {name}"
         return ""
 
@@ -132,7 +127,3 @@ class Heartbeat:
         """Close the file in this process."""
         self._times.release()
         os.close(self.fd)
-
-
-def _is_standard(path: str) -> bool:
-    return path.startswith("<frozen") or (path.startswith(_STANDARD_LIBRARY) and "-packages" not in path)

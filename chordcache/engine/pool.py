@@ -15,21 +15,20 @@ import queue
 import threading
 import warnings
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import count, islice
 from typing import Any, TypeVar
 
 from chordcache.engine.child import NOT_RUN, Worker
 from chordcache.engine.choice import Engine, engine_of, num_workers
-from chordcache.engine.crashes import Crash as Crash  # exported, since callers get it as a result
-from chordcache.engine.crashes import Death, DeathsInARow, Outcome, max_attempts
-from chordcache.engine.limits import NO_LIMITS, Limits
-from chordcache.engine.needs import NO_NEEDS, Needs
+from chordcache.engine.limits import MAX_DEATHS_IN_A_ROW, NO_LIMITS, Death, Limits, Outcome, max_attempts
+from chordcache.engine.limits import Crash as Crash  # exported, since callers get it as a result
+from chordcache.engine.networks.network import Network
 from chordcache.engine.networks.processes import NetworkProcesses
 from chordcache.engine.signals import uninterruptible
 from chordcache.engine.worker import Raised, dump_task, load_result, run_task
-from chordcache.errors import ChordcacheError
+from chordcache.errors import ChordcacheError, WorkersDiedError
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
@@ -56,10 +55,6 @@ def prepared(engine: Engine) -> Engine:
     return replace(engine, jobs=default_jobs(engine.jobs)) if engine.name == "local" else engine
 
 
-def _never(_task: Any, _result: Any) -> None:
-    """Keep the result, and do not retry."""
-
-
 def run(
     function: Callable[[Task], Result],
     tasks: Iterable[Task],
@@ -68,10 +63,10 @@ def run(
     chunk_size: int = 1,
     ordered: bool = False,
     limits: Limits = NO_LIMITS,
-    retry: Callable[[Task, Result], Task | None] = _never,
-    needs: Needs = NO_NEEDS,
+    retry: Callable[[Task, Result], Task | None] = lambda _task, _result: None,
+    networks: Sequence[Network] = (),
 ) -> Generator[tuple[Task, Result | Crash], None, None]:
-    """Run ``function`` on every task in worker processes.
+    """Run ``function`` on every task in worker processes, and yield each task with its result or ``Crash``.
 
     Close the generator if it may not be used to its end. Until then the workers keep running.
 
@@ -93,22 +88,14 @@ def run(
         died is tried twice at least, because the worker may have been killed from outside.
     retry : callable
         Gets a task and its result. Returns the task to run instead, or None to keep the result.
-    needs : Needs
-        What the processes must have before their first task.
+    networks : sequence of Network
+        Networks that tasks may use. Each has processes of its own.
 
-    Yields
-    ------
-    tuple of (task, result or Crash)
-
-    Raises
-    ------
-    WorkersDiedError
-        If five tasks in a row killed their workers.
-    UsageError
-        If the engine is a cluster.
+    Raises ``WorkersDiedError`` if five tasks in a row killed their workers, and ``UsageError`` if the engine is a
+    cluster.
     """
     engine = prepared(engine_of(jobs))
-    fan = _Fan(function, 0 if engine.name == "inline" else engine.jobs or 1, limits, needs)
+    fan = _Fan(function, 0 if engine.name == "inline" else engine.jobs or 1, limits, networks)
     try:
         results = _Run(fan, limits, retry).outcomes(iter(tasks), chunk_size, is_bounded=ordered)
         yield from _in_order(results) if ordered else ((task, result) for _, task, result in results)
@@ -143,12 +130,14 @@ class _Fan:
     Without workers, the caller runs the tasks, so that a debugger stops in them. A crash ends it.
     """
 
-    def __init__(self, function: Callable[[Any], Any], num_workers: int, limits: Limits, needs: Needs) -> None:
+    def __init__(
+        self, function: Callable[[Any], Any], num_workers: int, limits: Limits, networks: Sequence[Network]
+    ) -> None:
         self.width = max(1, 2 * num_workers)
         """Number of units that keeps all workers busy: as many again wait for a worker that becomes free"""
         self._function = function
-        self._networks = NetworkProcesses(needs.networks, limits)
-        self._look_seconds = _LOOK_SECONDS if needs.networks else None
+        self._networks = NetworkProcesses(networks, limits)
+        self._look_seconds = _LOOK_SECONDS if networks else None
         addresses = self._networks.addresses
         self._workers = [Worker(function, limits, addresses=addresses) for _ in range(num_workers)]
         self._starts: queue.SimpleQueue[None] = queue.SimpleQueue()
@@ -260,7 +249,8 @@ class _Run:
         """Units to run again, before new tasks"""
         self._alone: deque[_Unit] = deque()
         """Units to run again with no other beside them, because the machine had no memory left"""
-        self._deaths = DeathsInARow()
+        self._deaths: list[Outcome] = []
+        """Tasks that killed their workers one after the other, held back until another task ends"""
 
     def outcomes(self, tasks: Iterator[Any], chunk_size: int, *, is_bounded: bool) -> Iterator[Outcome]:
         """Yield the result of each task. If ``is_bounded``, few tasks are drawn beyond one that takes long."""
@@ -289,9 +279,8 @@ class _Run:
                 outcomes = list(self._finish_or_rerun(replace(unit, first=number, tasks=[task]), result))
                 self._num_ended += len(outcomes)
                 yield from outcomes
-        deaths = self._deaths.release()
-        yield from deaths
-        self._num_ended += len(deaths)
+        yield from self._deaths  # their tasks' fault
+        self._num_ended += len(self._deaths)
         if self._num_ended != self._num_drawn or next(tasks, self) is not self:  # must not look like fewer tasks
             raise ChordcacheError(
                 f"the workers ended with {self._num_ended} results of {self._num_drawn} tasks, expected all. Run the "
@@ -313,7 +302,8 @@ class _Run:
         if isinstance(result, Raised):
             raise result.error
         if not isinstance(result, Death):
-            yield from self._deaths.release()
+            deaths, self._deaths = self._deaths, []
+            yield from deaths
         if isinstance(result, Crash):
             result = replace(result, attempts=single.attempts + 1)
             if result.attempts < max_attempts(result, self._limits):
@@ -321,7 +311,12 @@ class _Run:
                 units.append(replace(single, attempts=result.attempts))
                 return
             if isinstance(result, Death) and result.cause != "timeout":
-                self._deaths.add(single.first, single.tasks[0], result)
+                self._deaths.append((single.first, single.tasks[0], result))
+                if len(self._deaths) == MAX_DEATHS_IN_A_ROW:
+                    raise WorkersDiedError(
+                        f"{MAX_DEATHS_IN_A_ROW} tasks in a row killed their workers (the last: {result.message}); "
+                        "look at memory and libraries, then run the same command"
+                    )
                 return
             if result.cause == "oom":
                 result = replace(result, message=self._limits.out_of_memory(result.message))

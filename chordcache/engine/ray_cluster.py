@@ -22,13 +22,8 @@ _HEAD_SECONDS = 20.0
 """Time that a head may take to come back, [seconds]. Ray ends the process of the driver after 60 s, whatever it does"""
 
 
-def connect(address: str) -> RayCluster:
-    """Connect to a head by ``host:port``."""
-    return RayCluster(address)
-
-
 class RayCluster:
-    """The nodes of a Ray cluster.
+    """The nodes of a Ray cluster, by ``host:port`` of its head.
 
     While it is connected, standard output goes to standard error: Ray's processes write their messages there.
     """
@@ -72,14 +67,14 @@ class RayCluster:
         return self._nodes
 
     def start(self, node: str, module: str, line: str, run: str) -> Any:
-        """Run a module on a node."""
+        """Run a module of chordcache on a node with a line of input, and return a hashable handle of it."""
         place = NodeAffinitySchedulingStrategy(node, soft=False)
         handle = self._start.options(scheduling_strategy=place).remote(module, line, run)
         self._running[handle] = None
         return handle
 
     def result(self, handle: Any) -> Exit | NodeLost | None:
-        """Return how a module ended."""
+        """Return how a module ended, or None if it runs."""
         if not ray.wait([handle], timeout=0)[0]:
             return None
         self._running.pop(handle, None)

@@ -60,20 +60,8 @@ class Tally:
 class Progress:
     """The progress of one run. Use it as a context manager, and report each video once.
 
-    Parameters
-    ----------
-    command : str
-        Name of the command, for the lines and the log file.
-    display : Display
-        The choice of what is shown.
-    total : int, optional
-        Number of videos.
-    total_seconds : float, optional
-        [seconds] Length of all videos, if it is known.
-    see : str
-        Command or file that shows all failures.
-    failed : str
-        Word for the number of failures.
+    ``total`` and ``total_seconds`` are the number and the length of all videos, if they are known. ``see`` names the
+    command or file that shows all failures, and ``failed`` is the word for their number.
     """
 
     def __init__(

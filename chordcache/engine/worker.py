@@ -18,9 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from chordcache import progress
-from chordcache.engine.crashes import Crash
 from chordcache.engine.heartbeat import Heartbeat
-from chordcache.engine.limits import Limits, seconds_for
+from chordcache.engine.limits import Crash, Limits, seconds_for
 from chordcache.engine.networks import connections
 from chordcache.errors import ChordcacheError, describe
 

@@ -19,8 +19,7 @@ from chordcache.index.lists.tables import open_for_reading
 from chordcache.index.sealed_index import SealedSink, SealedSource
 from chordcache.records import VideoRecord
 from chordcache.storage.atomic import NO_SPACE, no_space_as_error, publish
-from chordcache.storage.opener import open_binary
-from chordcache.storage.readable import readable
+from chordcache.storage.opener import open_binary, readable
 from chordcache.storage.sealed_json import FORMAT_VERSION
 
 Source: TypeAlias = JsonSource | SealedSource | CsvSource

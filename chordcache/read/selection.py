@@ -20,7 +20,7 @@ from chordcache.read.near_keys import hint_for
 from chordcache.read.video import Video
 from chordcache.storage.cache_header import read_header
 from chordcache.storage.layout import key_hash
-from chordcache.storage.quarantine import Quarantined, read_quarantined
+from chordcache.storage.quarantine import Failure, read_quarantined
 
 Videos: TypeAlias = "str | Path | Callable[[Video], bool] | Iterable[str]"
 """A split file, a predicate, or keys."""
@@ -181,7 +181,7 @@ class _Names:
         keys = cache.keys()
         self._keys = {key[-16:]: key for key in keys}
         """Hash to key, with the videos in quarantine too as soon as a name is not that of a cached video"""
-        self.failures: dict[str, Quarantined] = {}
+        self.failures: dict[str, Failure] = {}
         """Videos in quarantine by key, as soon as a name is not that of a cached video"""
         self._has_failures = False
 

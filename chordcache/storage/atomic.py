@@ -8,16 +8,19 @@ import shutil
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
+from functools import cache
 from pathlib import Path
 from typing import BinaryIO
 
+from chordcache.digests import hex64
 from chordcache.errors import CacheWriteError, NoSpaceError, UsageError, printable
 from chordcache.storage import opener
-from chordcache.storage.machine import machine
-from chordcache.storage.readable import readable
+from chordcache.storage.opener import readable
 
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 """Errors of a disk that takes no more data: full, quota used up, file size limit, turned read-only by an error."""
+
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 _NO_LINK = (errno.EXDEV, errno.EPERM, errno.EACCES, errno.EMLINK, errno.EOPNOTSUPP, errno.ENOSYS)
 """Errors of ``link`` after which a copy may still work: another disk, no permission, or no hard links on this disk."""
@@ -30,6 +33,15 @@ _PARTIALS = ".partial"
 
 MIN_FREE_BYTES = 1 << 20
 """Free space below which no video is begun: a small video and the cache's own lists need that much [bytes]."""
+
+
+@cache
+def machine() -> str:
+    """Return 8 hex digits that stand for the running kernel: ``flock`` is certain in its range.
+
+    Its containers share them, and a reboot changes them.
+    """
+    return hex64(_BOOT_ID.read_bytes())[:8]
 
 
 @contextmanager
@@ -172,10 +184,7 @@ def publish(partial: Path, final: Path) -> None:
 
     ``final`` is a file of a user or in the folder of a cache itself. For files in folders below, see ``publish_all``.
     """
-    with no_space_as_error(final):
-        _fsync(partial)
-        os.replace(partial, final)
-        _fsync(final.parent)
+    publish_all(final.parent, {partial: final.name})
 
 
 @contextmanager
@@ -203,14 +212,8 @@ def new_file(path: Path, what: str) -> Iterator[BinaryIO]:
 def publish_all(cache: Path, files: Mapping[Path, str], *, are_synced: bool = False) -> None:
     """Give closed files their final names in a cache, as ``publish`` does. All are durable afterwards.
 
-    Parameters
-    ----------
-    cache : Path
-        Folder of the cache.
-    files : mapping of Path to str
-        Each partial file to its final name, relative to the cache.
-    are_synced : bool
-        True if the disk has confirmed the content of the partial files.
+    ``files`` has the final name of each partial file, relative to the cache. With ``are_synced``, the disk has
+    confirmed the content of the partial files.
     """
     folders: dict[str, list[Path]] = {}
     for partial, file in files.items():
@@ -219,25 +222,13 @@ def publish_all(cache: Path, files: Mapping[Path, str], *, are_synced: bool = Fa
             with no_space_as_error(cache / file):
                 _fsync(partial)
     for name, partials in folders.items():
-        with no_space_as_error(cache / name), _made_folder(cache, name) as folder:
+        with no_space_as_error(cache / name), opener.open_folder(cache, name, makes=True) as folder:
             for partial in partials:
                 try:
                     os.replace(partial, os.path.basename(files[partial]), dst_dir_fd=folder)
                 except FileNotFoundError:
                     raise _removed(partial) from None
             os.fsync(folder)
-
-
-@contextmanager
-def _made_folder(cache: Path, name: str) -> Iterator[int]:
-    """Open a folder of a cache, and make it if it is missing. Nearly always it is there: to look first takes calls."""
-    with ExitStack() as stack:
-        try:
-            folder = stack.enter_context(opener.open_folder(cache, name))
-        except FileNotFoundError:
-            opener.make_folder(cache, name)
-            folder = stack.enter_context(opener.open_folder(cache, name))
-        yield folder
 
 
 def _is_missing(folder: Path, error: BaseException | None) -> bool:
@@ -256,27 +247,12 @@ def _removed(partial: Path) -> CacheWriteError:
     return CacheWriteError(f"{what}. Run one build at a time on this cache, and then the same command.")
 
 
-def write_all(fd: int, data: bytes) -> None:
-    """Write all bytes to a file. Raises ``OSError``."""
-    rest = memoryview(data)
-    while rest:
-        rest = rest[os.write(fd, rest) :]
-
-
 def link_or_copy(cache: Path, file: str, partial: Path) -> None:
     """Make a second file with the content of a published one: a hard link, or a copy if the disk does not allow that.
 
-    A published file is never written to, so both names keep their content. A copy is durable, as a link is.
-
-    Parameters
-    ----------
-    cache, file : Path, str
-        Cache of the published file, and its name there.
-    partial : Path
-        The file to make.
-
-    Raises ``FileNotFoundError``, ``NoSpaceError``, ``UnreadableError`` if the published file cannot be read, and
-    ``OSError`` if the copy cannot be written.
+    A published file is never written to, so both names keep their content. A copy is durable, as a link is. ``partial``
+    is the file to make. Raises ``FileNotFoundError``, ``NoSpaceError``, ``UnreadableError`` if the published file
+    cannot be read, and ``OSError`` if the copy cannot be written.
     """
     with no_space_as_error(partial), opener.open_binary(cache, file) as source:
         try:
@@ -299,11 +275,8 @@ def _read_block(source: BinaryIO, path: Path) -> bytes:
 def publish_text(cache: Path, file: str, text: str) -> None:
     """Replace a small file of a cache atomically, by way of a partial file."""
     with partial_file(cache) as partial:
-        with no_space_as_error(cache / file):
-            fd = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
-            try:
-                write_all(fd, text.encode("ascii"))
-                os.fsync(fd)
-            finally:
-                os.close(fd)
+        with no_space_as_error(cache / file), open(partial, "xb") as target:
+            target.write(text.encode("ascii"))
+            target.flush()
+            os.fsync(target.fileno())
         publish_all(cache, {partial: file}, are_synced=True)

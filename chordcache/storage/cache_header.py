@@ -45,14 +45,7 @@ class Header(Record, frozen=True, forbid_unknown_fields=False):
 def read_header(cache: Path) -> Header:
     """Read ``chordcache.json``.
 
-    Raises
-    ------
-    NotFoundError
-        If the folder is not a cache.
-    DamageError, FormatVersionError
-        As in ``unseal``.
-    UnreadableError
-        If the file cannot be read.
+    Raises ``NotFoundError`` if the folder is not a cache, ``UnreadableError``, and as ``unseal`` does.
     """
     no_cache = NotFoundError(f"no cache at '{printable(cache)}'; make one with 'chordcache build -o CACHE'")
     try:

@@ -6,24 +6,23 @@ import json
 import os
 import stat
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cached_property
 from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
 
-from chordcache.errors import ChordcacheError, DamageError, FormatVersionError, NotFoundError, printable
-from chordcache.records import Packed, Record, from_json, parse_json
+from chordcache.digests import sealed_body
+from chordcache.errors import ChordcacheError, FormatVersionError, NotFoundError, printable
+from chordcache.records import FeatureInfo, Packed, Record, from_json, parse_json
 from chordcache.storage.annotation_names import AnnotationNames
 from chordcache.storage.cache_header import read_header
 from chordcache.storage.catalog_columns import INT32, INT64, SECTIONS, UINT64, Columns, hash_of
-from chordcache.storage.catalog_file import CATALOG, HEAD_BYTES, OLD_CATALOG, CatalogFile
-from chordcache.storage.catalog_keys import matching
+from chordcache.storage.catalog_file import CATALOG, HEAD_BYTES, OLD_CATALOG, CatalogFile, matching
 from chordcache.storage.layout import is_key, pack_file, sidecar_file
 from chordcache.storage.opener import MAX_BYTES, exists
 from chordcache.storage.part_folders import in_parts
-from chordcache.storage.seal import sealed_body
 from chordcache.storage.sidecar import Sidecar
 
 T = TypeVar("T")
@@ -47,29 +46,30 @@ class _Files(Record, frozen=True, forbid_unknown_fields=False):
     features: tuple[_File, ...]
 
 
-class Catalog:
-    """The read side of the catalog, or of a pack. Threads and forked processes may share it.
+def names_of_files(infos: Iterable[_File | FeatureInfo]) -> set[str]:
+    """Return the names of the files and packs of features."""
+    return {pack_file(info.packed.pack) if info.packed else info.file for info in infos if info.file is not None}
 
-    Parameters
-    ----------
-    cache : Path
-        Folder of the cache.
-    file : CatalogFile, optional
-        An open pack. By default the catalog is opened.
-    """
+
+class Catalog:
+    """The read side of the catalog, or of an open pack. Threads and forked processes may share it."""
 
     def __init__(self, cache: Path, file: CatalogFile | None = None) -> None:
         self.cache = cache
         """Folder of the cache"""
-        self._file = file or _open_catalog(cache)
-
-    def _damage(self, what: str) -> DamageError:
-        return self._file.damage(what)
+        if file is None:
+            read_header(cache)
+            try:
+                file = CatalogFile(cache)
+            except FileNotFoundError:
+                raise _no_catalog(cache) from None
+        self._file = file
+        self.damage = file.damage
 
     def _array(self, name: str, dtype: np.dtype, length: int) -> np.ndarray:
         content = self._file.section(name)
         if len(content) != length * dtype.itemsize:
-            raise self._damage(f"its section '{name}' has {len(content)} bytes, expected {length * dtype.itemsize}")
+            raise self.damage(f"its section '{name}' has {len(content)} bytes, expected {length * dtype.itemsize}")
         return np.frombuffer(content, dtype)
 
     @cached_property
@@ -84,7 +84,7 @@ class Catalog:
     def _order(self) -> np.ndarray:
         order = self._array("order", INT64, len(self))
         if len(order) and not 0 <= order.min() <= order.max() < len(self):
-            raise self._damage("its section 'order' names other rows")
+            raise self.damage("its section 'order' names other rows")
         return order
 
     @cached_property
@@ -118,7 +118,7 @@ class Catalog:
         try:
             return from_json(json.loads(self._file.section(name)), kind)
         except (ValueError, RecursionError):
-            raise self._damage(f"its section '{name}' is not one of names") from None
+            raise self.damage(f"its section '{name}' is not one of names") from None
 
     def feature_states(self, feature: str) -> np.ndarray:
         """Return the ``FeatureState`` of a feature in every video [shape=(num_videos,), dtype=uint8]."""
@@ -148,7 +148,7 @@ class Catalog:
     def _line(self, position: int) -> bytes:
         start, stop = int(self._offsets[position]), int(self._offsets[position + 1])
         if not HEAD_BYTES <= start < stop <= min(self._file.num_bytes, start + MAX_BYTES):
-            raise self._damage(f"row {position} is not inside the file")
+            raise self.damage(f"row {position} is not inside the file")
         return self._file.read(start, stop - start)
 
     def at(self, position: int) -> Sidecar:
@@ -161,7 +161,7 @@ class Catalog:
         line = self._line(position)
         sidecar = Sidecar.from_line(line, str(self._file.path))
         if hash_of(sidecar.key) != self._hashes[position]:
-            raise self._damage(f"row {position} is of another video")
+            raise self.damage(f"row {position} is of another video")
         return sidecar, line
 
     def find(self, key: str) -> Sidecar | None:
@@ -212,9 +212,8 @@ class Catalog:
         """
         body = sealed_body(self._line(position))
         if body is None:
-            raise self._damage(f"the digest of row {position} does not match")
-        features = parse_json(body, _Files).features
-        return {pack_file(info.packed.pack) if info.packed else info.file for info in features if info.file is not None}
+            raise self.damage(f"the digest of row {position} does not match")
+        return names_of_files(parse_json(body, _Files).features)
 
     def is_unchanged(self, position: int, key: str) -> bool:
         """Return whether the file of a sidecar is the one that a row was written from. Not for videos in packs."""
@@ -230,9 +229,9 @@ class Catalog:
         """Compare the digest of every row and section. Raises ``DamageError``."""
         for position in range(len(self)):
             if sealed_body(self._line(position)) is None:
-                raise self._damage(f"the digest of row {position} does not match")
+                raise self.damage(f"the digest of row {position} does not match")
         for name in SECTIONS:
-            self._file.check_section(name)
+            self._file.section(name)
 
     def _first_place(self) -> int:
         """Return the position of the first sidecar."""
@@ -244,21 +243,13 @@ class Catalog:
         for position in range(len(self)):
             sidecar, line = self._row(position)
             if sidecar.key <= last_key:
-                raise self._damage(f"its rows are not sorted at '{printable(sidecar.key)}'")
+                raise self.damage(f"its rows are not sorted at '{printable(sidecar.key)}'")
             last_key = sidecar.key
             columns.add(sidecar, len(line), int(self._mtimes[position]))
             yield sidecar.key, sidecar
         for name, content in columns.sections().items():
             if content != self._file.section(name):
-                raise self._damage(f"its section '{name}' is of other videos than its rows")
-
-
-def _open_catalog(cache: Path) -> CatalogFile:
-    read_header(cache)
-    try:
-        return CatalogFile(cache)
-    except FileNotFoundError:
-        raise _no_catalog(cache) from None
+                raise self.damage(f"its section '{name}' is of other videos than its rows")
 
 
 def _no_catalog(cache: Path) -> ChordcacheError:

@@ -6,14 +6,14 @@ import enum
 import json
 import os
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 
 from chordcache.errors import DamageError, printable
-from chordcache.records import FeatureInfo, to_json
+from chordcache.records import to_json
 from chordcache.storage.annotation_names import AnnotationCounter
 from chordcache.storage.atomic import no_space_as_error, partial_folder, publish
 from chordcache.storage.catalog_file import CATALOG, HEAD_BYTES, OLD_CATALOG, write_catalog_file
@@ -37,34 +37,10 @@ class FeatureState(enum.IntEnum):
     """Recorded as one that the video does not have"""
 
 
-class _FeatureStates:
-    """A collector of the states of features, video by video."""
-
-    def __init__(self) -> None:
-        self._columns: dict[str, bytearray] = {}
-        self._num_videos = 0
-
-    def add(self, features: Sequence[FeatureInfo]) -> None:
-        for info in reversed(features):  # of several tiers the first counts, as in ``Sidecar.feature``
-            column = self._columns.setdefault(info.feature, bytearray())
-            column.extend(bytes(self._num_videos + 1 - len(column)))
-            column[self._num_videos] = FeatureState.CACHED if info.absent is None else FeatureState.ABSENT
-        self._num_videos += 1
-
-    def names(self) -> list[str]:
-        return sorted(self._columns)
-
-    def states(self) -> bytes:
-        return b"".join(bytes(self._columns[name].ljust(self._num_videos, b"\0")) for name in self.names())
-
-
 class Columns:
     """A collector of the sections of a catalog or a pack, video by video in the order of keys.
 
-    Parameters
-    ----------
-    start : int
-        Position of the first sidecar [bytes].
+    ``start`` is the position of the first sidecar [bytes].
     """
 
     def __init__(self, start: int = HEAD_BYTES) -> None:
@@ -72,7 +48,8 @@ class Columns:
         self._keys: list[str] = []
         self._labels: list[str | None] = []
         self._annotations = AnnotationCounter()
-        self._features = _FeatureStates()
+        self._states: dict[str, bytearray] = {}
+        """States of each feature"""
 
     def add(self, sidecar: Sidecar, num_bytes: int, mtime_ns: int) -> None:
         """Take a sidecar, the size of its line, and the mtime of its file, or the mark of its pack."""
@@ -82,7 +59,10 @@ class Columns:
         self._keys.append(sidecar.key)
         self._labels.append(sidecar.label)
         self._annotations.add(sidecar)
-        self._features.add(sidecar.features)
+        for info in reversed(sidecar.features):  # of several tiers the first counts, as in ``Sidecar.feature``
+            states = self._states.setdefault(info.feature, bytearray())
+            states.extend(bytes(self.num_videos - len(states)))
+            states[-1] = FeatureState.CACHED if info.absent is None else FeatureState.ABSENT
 
     @property
     def num_videos(self) -> int:
@@ -98,6 +78,7 @@ class Columns:
         """Return the content of each section by its name, see docs/format.md."""
         labels = sorted({label for label in self._labels if label is not None})
         ids: dict[str | None, int] = {None: -1, **{label: number for number, label in enumerate(labels)}}
+        features = sorted(self._states)
         hashes = np.array([hash_of(key) for key in self._keys], UINT64)
         return {
             "offsets": np.array(self._offsets, INT64).tobytes(),
@@ -106,8 +87,8 @@ class Columns:
             "mtimes": np.array(self._mtimes, INT64).tobytes(),
             "num_frames": np.array(self._num_frames, INT32).tobytes(),
             "label_ids": np.array([ids[label] for label in self._labels], INT32).tobytes(),
-            "states": self._features.states(),
-            "features": _json(self._features.names()),
+            "states": b"".join(self._states[name].ljust(self.num_videos, b"\0") for name in features),
+            "features": _json(features),
             "labels": _json(labels),
             "annotations": _json(to_json(self._annotations.names())),
             "keys": "".join(f"{key}\n" for key in self._keys).encode("ascii"),
@@ -130,13 +111,8 @@ SECTIONS = tuple(Columns().sections())
 def publish_catalog(cache: Path, rows: Iterable[tuple[Sidecar, bytes, int]]) -> None:
     """Replace the catalog.
 
-    Parameters
-    ----------
-    cache : Path
-        The folder of the cache.
-    rows : iterable of (Sidecar, bytes, int)
-        Each sidecar, its line, and the mtime of its file [nanoseconds] or the mark of its pack, in the order of keys.
-        An mtime of 0 is that of a file that must be read.
+    ``rows`` has each sidecar, its line, and the mtime of its file [nanoseconds] or the mark of its pack, in the order
+    of keys. An mtime of 0 is that of a file that must be read.
     """
     columns = Columns()
     with partial_folder(cache) as folder:

@@ -11,15 +11,14 @@ import json
 import os
 import re
 import weakref
+from bisect import bisect_left
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from chordcache.digests import file_digest, hex128
-from chordcache.errors import DamageError, printable
-from chordcache.storage.opener import open_file
-from chordcache.storage.readable import readable
-from chordcache.storage.seal import sealed, sealed_body
+from chordcache.digests import hex128, sealed, sealed_body
+from chordcache.errors import ChordcacheError, DamageError, printable
+from chordcache.storage.opener import open_file, readable
 
 CATALOG = "catalog.bin"
 """Name of the file, in the folder of its cache"""
@@ -37,14 +36,14 @@ _VERSION = 1
 _MAX_SECTION_BYTES = 1 << 30
 """Size above which a section is not read: the keys of ten million videos [bytes]"""
 
-_BLOCK_BYTES = 1 << 20
-"""Size of the pieces in which a section is compared [bytes]"""
-
 _MAX_NUMBER = 1 << 62
 """Number above those of packs"""
 
 _MIN_VIDEO_BYTES = 40
 """Size of the numbers of a video in the sections [bytes]"""
+
+_AFTER_LETTERS = "\x7f"
+"""A character above all those of a key"""
 
 _KEYS = re.compile(rb"(?:[A-Za-z0-9_-]+-[0-9a-f]{16}\n)*")
 
@@ -52,20 +51,9 @@ _KEYS = re.compile(rb"(?:[A-Za-z0-9_-]+-[0-9a-f]{16}\n)*")
 def write_catalog_file(
     file: BinaryIO, num_videos: int, start: int, sections: Mapping[str, bytes], *, pack_number: int | None = None
 ) -> None:
-    """Write the sections of a catalog or a pack, then its head. The sidecars are written before.
+    """Write the sections of a catalog or a pack, by name, then its head. The sidecars are written before.
 
-    Parameters
-    ----------
-    file : binary file
-        An open file of ``start`` bytes.
-    num_videos : int
-        Number of sidecars in it.
-    start : int
-        Position of the first section [bytes].
-    sections : mapping of str to bytes
-        Name of each section to its content.
-    pack_number : int, optional
-        Number of the pack. None for a catalog.
+    The open file has ``start`` bytes and ``num_videos`` sidecars. ``pack_number`` is None for a catalog.
     """
     table = {}
     for name, content in sections.items():
@@ -82,20 +70,8 @@ class CatalogFile:
     """The sections of a catalog or a pack. Each is compared with its digest when it is first read.
 
     Several threads and forked processes may share an object: it reads at positions, and keeps no state but copies.
-
-    Parameters
-    ----------
-    cache : Path
-        Folder of the cache.
-    name : str
-        Name of the file.
-
-    Raises
-    ------
-    FileNotFoundError
-        If the cache has no such file.
-    DamageError, UnreadableError
-        If the file is not a catalog or a pack, or cannot be read.
+    Raises ``FileNotFoundError`` if the cache has no such file, and ``DamageError`` or ``UnreadableError`` if the file
+    is not a catalog or a pack, or cannot be read.
     """
 
     def __init__(self, cache: Path, name: str = CATALOG) -> None:
@@ -146,25 +122,13 @@ class CatalogFile:
             raise self.damage("it is cut off")
         return data
 
-    def _place(self, name: str) -> tuple[int, int, str]:
-        if name not in self._table:
-            raise self.damage(f"its section '{name}' is missing")
-        return self._table[name]
-
-    def check_section(self, name: str) -> None:
-        """Compare the digest of a section, without keeping its content. Raises ``DamageError``."""
-        start, num_bytes, expected = self._place(name)
-        digest = file_digest()
-        for position in range(start, start + num_bytes, _BLOCK_BYTES):
-            digest.update(self.read(position, min(_BLOCK_BYTES, start + num_bytes - position)))
-        if digest.hexdigest() != expected:
-            raise self.damage(f"the digest of its section '{name}' does not match")
-
     def section(self, name: str) -> bytes:
         """Return the content of a section. Raises ``DamageError``."""
         content = self._sections.get(name)
         if content is None:
-            start, num_bytes, digest = self._place(name)
+            if name not in self._table:
+                raise self.damage(f"its section '{name}' is missing")
+            start, num_bytes, digest = self._table[name]
             content = self.read(start, num_bytes)
             if hex128(content) != digest:
                 raise self.damage(f"the digest of its section '{name}' does not match")
@@ -182,3 +146,27 @@ class CatalogFile:
         """Return the error of a damaged catalog."""
         path, cache = printable(self.path), printable(self._cache)
         return DamageError(f"'{path}' is damaged: {what}; run 'chordcache verify --repair {cache}'")
+
+
+def keys_beginning_with(cache: str | os.PathLike[str], start: str) -> list[str]:
+    """Return all keys of a cache that begin with ``start``, sorted; an empty list if they cannot be read."""
+    try:
+        return matching(CatalogFile(Path(cache)).keys(), start)
+    except (ChordcacheError, OSError, ValueError):
+        return []
+
+
+def matching(keys: list[str], start: str) -> list[str]:
+    """Return those of sorted keys that begin with a text. Case matters."""
+    return keys[bisect_left(keys, start) : bisect_left(keys, start + _AFTER_LETTERS)]
+
+
+def names_videos(cache: str | os.PathLike[str]) -> bool:
+    """Return whether a cache has a catalog that names a video outside of packs, or that cannot be read."""
+    try:
+        highest_bytes = CatalogFile(Path(cache)).section("mtimes")[7::8]
+        return any(byte < 0x80 for byte in highest_bytes)  # an mtime of a video in a pack is negative
+    except FileNotFoundError:
+        return False
+    except (ChordcacheError, OSError, ValueError):
+        return True

@@ -99,15 +99,7 @@ class _Feature(NamedTuple):
 
 
 def feature_problem(info: FeatureInfo, sidecar: Any) -> str | None:
-    """Return the reason why the record of a feature cannot be what a build wrote, or None.
-
-    Parameters
-    ----------
-    info : FeatureInfo
-        The record.
-    sidecar : Sidecar
-        The sidecar that it is part of.
-    """
+    """Return the reason why the record of a feature of a sidecar cannot be what a build wrote, or None."""
     problem = _record_problem(info) or _params_problem(info)
     if problem is None and info.file is not None:
         problem = _rows_problem(info, sidecar.num_frames) or _clock_problem(info, sidecar.num_frames)
@@ -234,21 +226,9 @@ def _waveform(info: FeatureInfo, sidecar: Any) -> bool:
     return len(info.shape) == (2 if info.params["channels"] == "mono" else 3) and is_full and is_regular
 
 
-def _per_frame(info: FeatureInfo, sidecar: Any) -> bool:
-    return len(info.shape) in (2, 3) and info.shape[0] == sidecar.num_frames
-
-
-def _pose(info: FeatureInfo, sidecar: Any) -> bool:
-    return info.shape == (sidecar.num_frames, 33, 4)
-
-
 def _latents(info: FeatureInfo, sidecar: Any) -> bool:
     is_clocked = info.params["compression"][0] > 1
     return len(info.shape) == 4 and (is_clocked or info.shape[0] == sidecar.num_frames)
-
-
-def _text(info: FeatureInfo, sidecar: Any) -> bool:
-    return len(info.shape) == 2
 
 
 _FEATURES: Mapping[str, _Feature] = {
@@ -257,8 +237,8 @@ _FEATURES: Mapping[str, _Feature] = {
     "motion": _Feature(("float16",), _motion, facts=_Grid, arrays=(".covered", ".types")),
     "mel": _Feature(("float32",), _mel, _Mel, clock="row_seconds"),
     "waveform": _Feature(("float32", "int16"), _waveform, _Waveform, _Samples, clock="row_seconds"),
-    "text": _Feature(_FLOATS, _text, clock="is_of_video"),
+    "text": _Feature(_FLOATS, lambda info, _: len(info.shape) == 2, clock="is_of_video"),
     "latents": _Feature(_FLOATS, _latents, _Latents),
-    "embed": _Feature(_FLOATS, _per_frame),
-    "pose": _Feature(("float32",), _pose),
+    "embed": _Feature(_FLOATS, lambda info, sidecar: len(info.shape) in (2, 3) and info.shape[0] == sidecar.num_frames),
+    "pose": _Feature(("float32",), lambda info, sidecar: info.shape == (sidecar.num_frames, 33, 4)),
 }

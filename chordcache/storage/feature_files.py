@@ -16,7 +16,7 @@ from chordcache.storage import atomic, opener
 from chordcache.storage.artefacts.artefact import Artefact, Claims
 from chordcache.storage.artefacts.open_files import open_artefact
 from chordcache.storage.layout import pack_file
-from chordcache.storage.readable import readable, unreadable
+from chordcache.storage.opener import readable, unreadable
 
 _BLOCK_BYTES = 1 << 20
 """Size of the pieces in which a file is read [bytes]"""
@@ -27,14 +27,16 @@ def open_file(cache: Path, info: FeatureInfo, claims: Claims) -> AbstractContext
     return open_artefact(cache / str(info.file), info.num_bytes, claims, info.packed)
 
 
-def size_of(cache: Path, info: FeatureInfo) -> int:
+def size_of(cache: Path, info: FeatureInfo, pack: str | None = None) -> int:
     """Return the size of the file of a feature [bytes]. In a pack, the file ends with the pack at the latest.
 
-    Raises ``FileNotFoundError`` if the file or pack is missing, and ``UnreadableError``.
+    ``pack`` is the name of the pack's file while it is not published. Raises ``FileNotFoundError`` if the file or pack
+    is missing, and ``UnreadableError``.
     """
     if info.packed is None:
         return opener.size_of(cache, str(info.file))
-    return max(0, min(info.num_bytes, opener.size_of(cache, pack_file(info.packed.pack)) - info.packed.offset))
+    num_bytes = opener.size_of(cache, pack or pack_file(info.packed.pack))
+    return max(0, min(info.num_bytes, num_bytes - info.packed.offset))
 
 
 def is_there(cache: Path, info: FeatureInfo) -> bool:
@@ -47,10 +49,10 @@ def is_there(cache: Path, info: FeatureInfo) -> bool:
         raise unreadable(cache / str(info.file), error) from None
 
 
-def _blocks(cache: Path, info: FeatureInfo) -> Iterator[bytes]:
+def _blocks(cache: Path, info: FeatureInfo, pack: str | None = None) -> Iterator[bytes]:
     """Read the file of a feature."""
-    name = str(info.file) if info.packed is None else pack_file(info.packed.pack)
-    rest = size_of(cache, info)
+    name = str(info.file) if info.packed is None else pack or pack_file(info.packed.pack)
+    rest = size_of(cache, info, pack)
     with opener.open_binary(cache, name) as file, readable(cache / name):
         file.seek(info.packed.offset if info.packed else 0)
         while rest and (block := file.read(min(rest, _BLOCK_BYTES))):
@@ -58,10 +60,10 @@ def _blocks(cache: Path, info: FeatureInfo) -> Iterator[bytes]:
             rest -= len(block)
 
 
-def digest_of(cache: Path, info: FeatureInfo) -> str:
+def digest_of(cache: Path, info: FeatureInfo, pack: str | None = None) -> str:
     """Return the xxh3-128 of the file of a feature, 32 hex digits. Raises as ``size_of`` does."""
     digest = file_digest()
-    for block in _blocks(cache, info):
+    for block in _blocks(cache, info, pack):
         digest.update(block)
     return digest.hexdigest()
 

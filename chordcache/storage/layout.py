@@ -33,7 +33,7 @@ from chordcache.digests import hex64
 from chordcache.errors import UnreadableError, UsageError, printable
 from chordcache.records import Identity, Segment, VideoRecord, to_json
 from chordcache.storage.artefacts.tiers import TIERS
-from chordcache.storage.catalog_keys import names_videos
+from chordcache.storage.catalog_file import names_videos
 from chordcache.storage.opener import exists, list_folder
 
 PACKS = "packs"
@@ -120,20 +120,8 @@ def artefact_file(
     """Return the relative name of an artefact. Other content gives another generation and name.
 
     Two processes may build one video at the same time, on processors that round flow differently. Each sidecar then
-    names the file that belongs to it.
-
-    Parameters
-    ----------
-    tier, key : str
-        Tier and video.
-    fingerprints : mapping of str to str
-        Fingerprint of each feature in the file.
-    source : Identity
-        Identity of the source.
-    ctime_ns : int
-        [nanoseconds since the epoch] Its ctime, which differs if the source was edited under the same identity.
-    digest : str
-        xxh3-128 of the file, 32 hex digits.
+    names the file that belongs to it. The fingerprints are those of the features in the file, by name. The ctime of the
+    source differs if it was edited under the same identity. ``digest`` is the xxh3-128 of the file, 32 hex digits.
     """
     generation = hex64(json.dumps([sorted(fingerprints.values()), to_json(source), ctime_ns, digest]).encode())[:8]
     feature = "" if TIERS[tier].one_file else f".{next(iter(fingerprints))}"
@@ -149,10 +137,8 @@ def file_of_key(file: str, key: str) -> str:
 def iter_keys(cache: Path) -> Iterator[str]:
     """Yield the keys of all videos that have a sidecar, sorted within each of the 256 folders.
 
-    Raises
-    ------
-    UnreadableError
-        If a folder of sidecars cannot be listed. ``videos`` may be missing only before the first video is cached.
+    Raises ``UnreadableError`` if a folder of sidecars cannot be listed. ``videos`` may be missing only before the first
+    video is cached.
     """
     try:
         names = list_folder(cache, "videos")

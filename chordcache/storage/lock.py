@@ -13,8 +13,8 @@ from pathlib import Path
 from chordcache.errors import ChordcacheError, LockedError, UsageError, printable
 from chordcache.storage import opener
 from chordcache.storage.atomic import make_folder, no_space_as_error
+from chordcache.storage.opener import readable
 from chordcache.storage.part_folders import how_to_give_up, in_parts
-from chordcache.storage.readable import readable
 
 _FILE = ".lock"
 _MAX_OWNER_BYTES = 400
@@ -30,33 +30,16 @@ def locked(
 ) -> Iterator[bool]:
     """Hold the lock of a cache for writing. The kernel frees the lock when the process ends, also after a crash.
 
-    A disk whose locks do not reach other machines keeps only the processes of this machine out.
+    The folder of the cache is made if it does not exist. A disk whose locks do not reach other machines keeps only the
+    processes of this machine out. Yields True if this process waited: what it read before may have changed.
 
-    Parameters
-    ----------
-    cache : Path
-        The folder of the cache. It is made if it does not exist.
-    on_wait : callable, optional
-        If another process holds the cache, wait until it ends instead of raising. The callable is called once, with a
-        line that names that process. A signal whose handler raises ends the wait.
-    finishes_parts : bool
-        True to accept a cache that is built in parts. No other command writes to it before its parts are joined.
-    begins_part : bool
-        True to accept it too, and to hold the lock beside other processes that begin a part.
+    With ``on_wait``, a process that holds the cache is waited for. The callable is called once, with a line that names
+    that process. A signal whose handler raises ends the wait. With ``finishes_parts``, a cache that is built in parts
+    is accepted. No other command writes to it before its parts are joined. With ``begins_part``, it is accepted too,
+    and the lock is held beside other processes that begin a part.
 
-    Yields
-    ------
-    bool
-        True if this process waited: what it read before may have changed.
-
-    Raises
-    ------
-    LockedError
-        If another process holds the cache, or it is built in parts.
-    UsageError
-        If the folder cannot be made, written or locked.
-    UnreadableError
-        If the file to lock is a link, a folder or a pipe.
+    Raises ``LockedError`` if another process holds the cache, or it is built in parts, ``UsageError`` if the folder
+    cannot be made, written or locked, and ``UnreadableError`` if the file to lock is a link, a folder or a pipe.
     """
     fd = _open(cache)
     try:
@@ -88,16 +71,8 @@ def locked_for_reading(cache: Path) -> Iterator[None]:
     """Keep processes from writing to a cache. Several processes may hold this lock, and nothing is written.
 
     A cache that no process locked so far, such as a copy, has no file to lock, and is not locked. On a disk whose locks
-    do not reach other machines, a build there may begin meanwhile.
-
-    Raises
-    ------
-    LockedError
-        If a process writes to the cache.
-    UnreadableError
-        If the file to lock cannot be read.
-    UsageError
-        If the folder cannot be locked.
+    do not reach other machines, a build there may begin meanwhile. Raises ``LockedError`` if a process writes to the
+    cache, ``UnreadableError`` if the file to lock cannot be read, and ``UsageError`` if the folder cannot be locked.
     """
     try:
         with readable(cache / _FILE):
@@ -123,12 +98,8 @@ def locked_for_reading(cache: Path) -> Iterator[None]:
 def locked_beside(cache: Path) -> Iterator[None]:
     """Keep other commands from writing to a cache, while this process and others like it each add a video to it.
 
-    Raises
-    ------
-    LockedError
-        If another command writes to the cache, or it is built in parts.
-    OSError
-        If the cache does not exist any more, or cannot be written to.
+    Raises ``LockedError`` if another command writes to the cache, or it is built in parts, and ``OSError`` if the cache
+    does not exist any more, or cannot be written to.
     """
     if in_parts(cache):
         raise _needs_finish(cache)

@@ -20,9 +20,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import BinaryIO
 
-from chordcache.digests import digest_file
 from chordcache.errors import ChordcacheError, UnreadableError, printable
-from chordcache.storage.readable import OTHER_THING, check_regular, readable, unreadable
 
 StrPath = str | os.PathLike[str]
 
@@ -32,6 +30,46 @@ MAX_BYTES = 16 << 20
 _FLAGS = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _PASS = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
 _LIST = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+
+OTHER_THING = (errno.EISDIR, errno.ENOTDIR, errno.ELOOP, errno.ENXIO)
+"""Errors of something else in the place of a file: a folder, a file as a folder, a link to itself, a socket"""
+
+
+def unreadable(path: StrPath, error: OSError, what: str = "file") -> UnreadableError:
+    """Return the error about a file or folder that the system does not let this process read."""
+    if error.errno in (errno.EACCES, errno.EPERM):
+        action = "Let this user read it"
+    elif error.errno in OTHER_THING:
+        action = f"Put the right {what} in its place"
+    else:
+        action = "Check its disk or mount"
+    reason = error.strerror or str(error)
+    text = f"'{printable(path)}': got {reason}, expected a readable {what}. {action}, then run the same command."
+    result = UnreadableError(text)
+    result.errno = error.errno
+    return result
+
+
+@contextmanager
+def readable(path: StrPath, what: str = "file") -> Iterator[None]:
+    """Turn every ``OSError`` of the block into ``UnreadableError``, except that of a missing file.
+
+    An unreadable list must not be taken for an empty or a missing one.
+    """
+    try:
+        yield
+    except (ChordcacheError, FileNotFoundError):
+        raise
+    except OSError as error:
+        raise unreadable(path, error, what) from None
+
+
+def check_regular(status: os.stat_result) -> None:
+    """Raise ``OSError`` unless a status is that of a regular file."""
+    if stat.S_ISDIR(status.st_mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+    if not stat.S_ISREG(status.st_mode):
+        raise OSError(errno.ENXIO, "a device or a pipe")
 
 
 def open_file(cache: StrPath, name: str, flags: int = os.O_RDONLY, mode: int = 0o644) -> int:
@@ -103,14 +141,6 @@ def size_of(cache: StrPath, name: str) -> int:
     return status.st_size
 
 
-def has_content(cache: StrPath, name: str, num_bytes: int | None, digest: str | None) -> bool:
-    """Return whether a regular file can be read and has this size and xxh3-128. A file of another size is not read."""
-    try:
-        return size_of(cache, name) == num_bytes and digest_file(open_file(cache, name)) == digest
-    except OSError:
-        return False
-
-
 def list_folder(cache: StrPath, name: str = ".") -> list[str]:
     """Read the names in a folder, sorted."""
     with readable(f"{cache}/{name}", "folder"), open_folder(cache, name) as fd:
@@ -135,9 +165,15 @@ def iter_files(cache: StrPath, name: str) -> Iterator[str]:
 
 
 @contextmanager
-def open_folder(cache: StrPath, name: str) -> Iterator[int]:
-    """Open a folder that can be listed, and yield its descriptor."""
-    fd = _enter(cache, name, _LIST)
+def open_folder(cache: StrPath, name: str, *, makes: bool = False) -> Iterator[int]:
+    """Open a folder that can be listed, and yield its descriptor. With ``makes``, a missing one is made."""
+    try:
+        fd = _enter(cache, name, _LIST)
+    except FileNotFoundError:  # rarely: to look first takes calls
+        if not makes:
+            raise
+        make_folder(cache, name)
+        fd = _enter(cache, name, _LIST)
     try:
         yield fd
     finally:

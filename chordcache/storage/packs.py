@@ -20,7 +20,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
 
-from chordcache.digests import file_digest, hex128
+from chordcache.digests import hex128
 from chordcache.errors import DamageError, NotFoundError, printable
 from chordcache.records import FeatureInfo, Packed, Record, to_json
 from chordcache.storage import feature_files
@@ -42,9 +42,6 @@ _NAME = re.compile(r"([0-9a-f]{32})\.pack")
 _MAX_OPEN = 16
 """Number of packs that are kept open"""
 
-_BLOCK_BYTES = 1 << 20
-"""Size of the pieces in which a file is read [bytes]"""
-
 
 class _Removal(Record, frozen=True):
     key: str
@@ -53,26 +50,16 @@ class _Removal(Record, frozen=True):
 
 
 class Pack(Catalog):
-    """A pack opened for reading. Its rows are the sidecars of its videos.
+    """A pack opened for reading. Its rows are the sidecars of its videos. Raises as ``CatalogFile`` does.
 
-    Parameters
-    ----------
-    cache, name : Path, str
-        Folder of the cache, and name of the pack.
-    file : str, optional
-        Name of its file in the cache, if it is not published yet.
-
-    Raises as ``CatalogFile`` does.
+    ``file`` is the name of its file in the cache, if it is not published yet.
     """
 
     def __init__(self, cache: Path, name: str, file: str | None = None) -> None:
         super().__init__(cache, CatalogFile(cache, file or pack_file(name)))
         self.name = name
-
-    @property
-    def number(self) -> int:
-        """Number of the pack. Later packs have larger ones."""
-        return self._file.number
+        self.number = self._file.number
+        """Number of the pack. Later packs have larger ones"""
 
     def _first_place(self) -> int:
         return int(self._offsets[0])
@@ -83,26 +70,17 @@ class Pack(Catalog):
         for key, sidecar in super().check():
             for info in packable(sidecar):
                 if info.packed != Packed(self.name, aligned(end)):
-                    raise self._damage(f"the files of '{printable(key)}' are not where they were written")
+                    raise self.damage(f"the files of '{printable(key)}' are not where they were written")
                 self._check_gap(end, info.packed.offset)
                 end = info.packed.offset + info.num_bytes
             yield key, sidecar
         if aligned(end) != self._first_place():
-            raise self._damage("it has bytes that belong to no video")
+            raise self.damage("it has bytes that belong to no video")
         self._check_gap(end, self._first_place())
-
-    def check_content(self, info: FeatureInfo) -> None:
-        """Raise ``DamageError`` if the file of a feature, which lies in this pack, is not what was written."""
-        assert info.packed is not None
-        digest, start, stop = file_digest(), info.packed.offset, info.packed.offset + info.num_bytes
-        for position in range(start, stop, _BLOCK_BYTES):
-            digest.update(self._file.read(position, min(_BLOCK_BYTES, stop - position)))
-        if digest.hexdigest() != info.digest:
-            raise self._damage(f"'{info.file}' is not what was written")
 
     def _check_gap(self, start: int, stop: int) -> None:
         if any(self._file.read(start, stop - start)):
-            raise self._damage(f"the bytes from {start} to {stop} are not what was written")
+            raise self.damage(f"the bytes from {start} to {stop} are not what was written")
 
 
 def aligned(position: int) -> int:
@@ -119,19 +97,8 @@ def packable(sidecar: Sidecar) -> list[FeatureInfo]:
 class Packs:
     """The packs of a cache, and the one that counts for each of their videos.
 
-    Parameters
-    ----------
-    cache : Path
-        Folder of the cache.
-    damaged : dict, optional
-        Dict to fill with the name of each damaged file and its error. Without one, a damaged file is an error.
-
-    Raises
-    ------
-    DamageError
-        If a pack or the list of removed videos is damaged.
-    UnreadableError
-        If one of them cannot be read.
+    Raises ``UnreadableError`` if a pack or the list of removed videos cannot be read, and ``DamageError`` if one is
+    damaged. With a dict ``damaged``, the error goes there instead, under the name of the file.
     """
 
     def __init__(self, cache: Path, damaged: dict[str, DamageError] | None = None) -> None:
@@ -236,23 +203,10 @@ def names_of_packs(cache: Path) -> list[str]:
 
 
 def write_pack(cache: Path, sidecars: Sequence[Sidecar], number: int) -> str:
-    """Write a pack of videos, and publish it. Return its name.
+    """Write a pack of videos, in the order of keys, and publish it. Return its name.
 
-    Parameters
-    ----------
-    cache : Path
-        Folder of the cache.
-    sidecars : sequence of Sidecar
-        The videos, in the order of keys.
-    number : int
-        Number of the pack, larger than those of the packs that there are.
-
-    Raises
-    ------
-    DamageError
-        If a file of a video is not what was written.
-    NoSpaceError
-        If the disk is full.
+    ``number`` is larger than the numbers of the packs that there are. Raises ``DamageError`` if a file of a video is
+    not what was written, and ``NoSpaceError``.
     """
     lines = [str(number), *(sidecar.unpacked().to_line() for sidecar in sidecars)]
     name = hex128("\n".join(lines).encode())
@@ -271,7 +225,7 @@ def write_pack(cache: Path, sidecars: Sequence[Sidecar], number: int) -> str:
                 file.write(line)
                 columns.add(sidecar, len(line), 0)
             write_catalog_file(file, len(placed), columns.end, columns.sections(), pack_number=number)
-        _read_back(cache, name, partial)
+        _read_back(cache, name, os.path.relpath(partial, cache))
         publish_all(cache, {partial: pack_file(name)})
     return name
 
@@ -289,9 +243,10 @@ def _placed(sidecars: Sequence[Sidecar], name: str) -> tuple[list[Sidecar], int]
     return placed, aligned(end)
 
 
-def _read_back(cache: Path, name: str, partial: Path) -> None:
+def _read_back(cache: Path, name: str, file: str) -> None:
     """Raise ``DamageError`` if a pack that was just written is not what it should be."""
-    pack = Pack(cache, name, os.path.relpath(partial, cache))
+    pack = Pack(cache, name, file)
     for _, sidecar in pack.check():
         for info in packable(sidecar):
-            pack.check_content(info)
+            if feature_files.digest_of(cache, info, pack=file) != info.digest:
+                raise pack.damage(f"'{info.file}' is not what was written")

@@ -40,37 +40,15 @@ class Failure(Record, frozen=True):
     """Choice for damaged files with which the input failed, one of ``ON_DAMAGE``"""
 
 
-class Quarantined(Record, frozen=True, forbid_unknown_fields=False):
-    """The part of a ``Failure`` that readers of a cache need. Half a million of them are read in a second or two."""
-
-    key: str
-    path: str
-    cause: str
-    source: Identity | None = None
-    fingerprints: tuple[str, ...] = ()
-
-
-def read_quarantined(cache: Path) -> dict[str, Quarantined]:
+def read_quarantined(cache: Path) -> dict[str, Failure]:
     """Return the inputs in quarantine by key. Raises ``DamageError`` if a line that is not the last is damaged."""
-    return {failure.key: failure for failure in iter_sealed(cache, _FILE, Quarantined, "a failure")}
+    return {failure.key: failure for failure in iter_sealed(cache, _FILE, Failure, "a failure")}
 
 
 class Quarantine:
-    """The failures of a cache, by key.
+    """The failures of a cache, by key, and what this build decides about them: its tools and its ``on_damage``.
 
-    Parameters
-    ----------
-    cache : Path
-        Folder of the cache.
-    versions : mapping of str to str
-        Versions of the tools.
-    on_damage : str
-        One of ``ON_DAMAGE``.
-
-    Raises
-    ------
-    DamageError
-        If a line that is not the last is damaged.
+    Raises ``DamageError`` if a line that is not the last is damaged.
     """
 
     def __init__(self, cache: Path, versions: Mapping[str, str], on_damage: str = ON_DAMAGE[0]) -> None:

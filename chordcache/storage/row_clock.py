@@ -69,18 +69,7 @@ class FrameGroups:
         return 0 if self.num_in_clip is None else 1 + (self.num_in_clip - self.num_in_first) // self.num_in_others
 
     def row_of(self, numbers: np.ndarray) -> np.ndarray:
-        """Return the row that covers each frame.
-
-        Parameters
-        ----------
-        numbers : np.ndarray
-            [shape=(T,), dtype=int64] Frame numbers.
-
-        Returns
-        -------
-        np.ndarray
-            [shape=(T,), dtype=int64] Row numbers.
-        """
+        """Return the number of the row that covers each frame, for frame numbers, both [shape=(T,), dtype=int64]."""
         clips, numbers = (0, numbers) if self.num_in_clip is None else np.divmod(numbers, self.num_in_clip)
         rows = np.maximum(0, (numbers - self.num_in_first) // self.num_in_others + 1)
         return np.asarray(clips * self.rows_of_clip + rows)
@@ -88,10 +77,8 @@ class FrameGroups:
     def rows_of(self, numbers: np.ndarray, num_rows: int, what: str) -> np.ndarray:
         """Return the rows that cover some frames, each once, ascending.
 
-        Raises
-        ------
-        UsageError
-            If a frame has no row, since frames after the last whole group were left out. ``what`` names the feature.
+        Raises ``UsageError`` if a frame has no row, since frames after the last whole group were left out. ``what``
+        names the feature.
         """
         rows = np.unique(self.row_of(np.asarray(numbers, np.int64)))
         if len(rows) and rows[-1] >= num_rows:
@@ -121,16 +108,9 @@ class FrameGroups:
 
 
 def clock_problem(facts: Mapping[str, Any], num_rows: Mapping[str, int], num_frames: int) -> str | None:
-    """Return the reason why facts do not describe the clock of rows, or None if they do.
+    """Return the reason why the facts of a feature do not describe the clock of its rows, or None if they do.
 
-    Parameters
-    ----------
-    facts : mapping
-        Facts of the feature.
-    num_rows : mapping of str to int
-        Number of rows of each array.
-    num_frames : int
-        Number of cached frames of the video.
+    ``num_rows`` has the number of rows of each array, and ``num_frames`` counts the cached frames of the video.
     """
     if len(CLOCK_FACTS.intersection(facts)) != 1:
         return f"expected one clock: {', '.join(_SECONDS)}; or {', '.join(_GROUPS)}; or is_of_video: true"

@@ -67,50 +67,34 @@ def recorded(cache: Path, command: str, *, jobs: int | None = None) -> Iterator[
     """Append a line about the ``with`` block to a run log at its end, also if it raises.
 
     A log that cannot be written, such as that of a read-only cache, does not end the run: the line is left out. So it
-    is if the block raises ``UsageError``, since the run was refused then.
-
-    Parameters
-    ----------
-    cache : Path
-        Folder of the cache, or an index file, whose log is beside it.
-    command : str
-        Name of the command.
-    jobs : int, optional
-        Number of worker processes.
+    is if the block raises ``UsageError``, since the run was refused then. ``cache`` may also be an index file, whose
+    log is beside it. ``jobs`` is the number of worker processes.
     """
     notes = RunNotes()
     started, clock = datetime.now(UTC).isoformat(timespec="milliseconds"), time.monotonic()
-
-    def append(outcome: str = "done") -> None:
-        run = Run(
-            command=command,
-            started=started,
-            elapsed_seconds=round(time.monotonic() - clock, 3),
-            version=__version__,
-            outcome=outcome,
-            exit_code=notes.exit_code,
-            counts={name: count for name, count in notes.counts.items() if count},
-            video_seconds=None if notes.video_seconds is None else round(notes.video_seconds, 3),
-            num_bytes=notes.num_bytes,
-            jobs=jobs,
-        )
-        append_run(cache, run)
-
+    outcome = "done"
     try:
         yield notes
-    except UsageError:
-        raise
     except BaseException as error:  # cleanup boundary
-        notes.exit_code = _exit_code(error)
-        append(type(error).__name__)
+        outcome = "" if isinstance(error, UsageError) else type(error).__name__
+        other_code = 130 if isinstance(error, KeyboardInterrupt) else 1
+        notes.exit_code = error.exit_code if isinstance(error, ChordcacheError) else other_code
         raise
-    append()
-
-
-def _exit_code(error: BaseException) -> int:
-    if isinstance(error, ChordcacheError):
-        return error.exit_code
-    return 130 if isinstance(error, KeyboardInterrupt) else 1
+    finally:
+        if outcome:
+            run = Run(
+                command=command,
+                started=started,
+                elapsed_seconds=round(time.monotonic() - clock, 3),
+                version=__version__,
+                outcome=outcome,
+                exit_code=notes.exit_code,
+                counts={name: count for name, count in notes.counts.items() if count},
+                video_seconds=None if notes.video_seconds is None else round(notes.video_seconds, 3),
+                num_bytes=notes.num_bytes,
+                jobs=jobs,
+            )
+            append_run(cache, run)
 
 
 def append_run(cache: Path, run: Run) -> bool:
@@ -121,7 +105,9 @@ def append_run(cache: Path, run: Run) -> bool:
     folder, name = _log_of(cache)
     if not os.path.exists(cache):
         return False
-    with suppress(OSError), _appending(folder, name):
+    with suppress(OSError), os.fdopen(opener.open_file(folder, name, os.O_RDWR | os.O_CREAT), "rb") as log:
+        with suppress(OSError):  # a disk without flock
+            fcntl.flock(log, fcntl.LOCK_EX)
         append_lines(folder, name, [seal(run)])
         return True
     return False
@@ -132,29 +118,10 @@ def _log_of(cache: Path) -> tuple[Path, str]:
     return (cache, RUNS_FILE) if os.path.isdir(cache) else (cache.parent, f"{cache.name}.{RUNS_FILE}")
 
 
-@contextmanager
-def _appending(folder: Path, name: str) -> Iterator[None]:
-    """Hold a lock on a log. On a disk without flock, nothing is held."""
-    fd = opener.open_file(folder, name, os.O_RDWR | os.O_CREAT)
-    try:
-        with suppress(OSError):
-            fcntl.flock(fd, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(fd)
-
-
 def read_runs(cache: str | Path) -> Iterator[Run]:
     """Yield the runs of a cache, or the scans of an index file, the oldest first. Without a log there are none.
 
-    A cut last line, left by a process killed during a write, is skipped.
-
-    Raises
-    ------
-    DamageError
-        If another line is damaged.
-    UnreadableError
-        If the log cannot be read.
+    A cut last line, left by a process killed during a write, is skipped. Raises as ``iter_sealed`` does.
     """
     yield from iter_sealed(*_log_of(Path(cache)), Run, "a run")
 

@@ -10,11 +10,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
+from chordcache.digests import sealed, sealed_body
 from chordcache.errors import DamageError, FormatVersionError, NotFoundError, printable
 from chordcache.records import Record, from_json, parse_json, to_json
 from chordcache.storage import opener
 from chordcache.storage.atomic import no_space_as_error, publish_all
-from chordcache.storage.seal import sealed, sealed_body
 
 FORMAT_VERSION = 4
 """Version of the format. It is raised when an older reader would misread what is written now."""
@@ -39,14 +39,10 @@ def seal_versioned(record: Record) -> str:
 
 
 def unseal(line: str, source: str) -> dict[str, Any]:
-    """Read a sealed line.
+    """Read a sealed line. ``source`` names the file in errors.
 
-    Raises
-    ------
-    DamageError
-        If the digest does not match or is missing. ``source`` names the file in the message.
-    FormatVersionError
-        If the digest matches but the line states a format version that is not read.
+    Raises ``DamageError`` if the digest does not match or is missing, and ``FormatVersionError`` if it matches but the
+    line states a format version that is not read.
     """
     return _plain(_body(line, source), source)
 
@@ -54,12 +50,7 @@ def unseal(line: str, source: str) -> dict[str, Any]:
 def unseal_as(line: str | bytes, source: str, kind: type[T], what: str) -> T:
     """Read a sealed line that holds a value of a type. ``what`` names the type for people.
 
-    Raises
-    ------
-    DamageError
-        If the line is damaged, or its data is not of that type.
-    FormatVersionError
-        As in ``unseal``.
+    Raises as ``unseal`` does, and ``DamageError`` if the data is not of that type.
     """
     body = _body(line, source)
     beginning = next((version for version in _VERSIONS if body.startswith(version)), None)
@@ -135,12 +126,7 @@ def read_sealed(cache: Path, name: str, kind: type[T], what: str) -> T:
 def iter_sealed(cache: Path, name: str, kind: type[T], what: str) -> Iterator[T]:
     """Yield the sealed lines of a file. A cut last line, left by a process killed during a write, is skipped.
 
-    Raises
-    ------
-    DamageError
-        If another line is damaged.
-    UnreadableError
-        If the file cannot be read.
+    Raises ``DamageError`` if another line is damaged, and ``UnreadableError`` if the file cannot be read.
     """
     for line in opener.iter_lines(cache, name):
         if not line.endswith(b"\n"):

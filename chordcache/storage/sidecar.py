@@ -163,14 +163,7 @@ def _identity(info: FeatureInfo) -> tuple[object, ...]:
 def read_sidecar(cache: Path, key: str) -> Sidecar:
     """Read one sidecar.
 
-    Raises
-    ------
-    NotFoundError
-        If the video is not cached.
-    DamageError, FormatVersionError
-        As in ``unseal``.
-    UnreadableError
-        If the file cannot be read.
+    Raises ``NotFoundError`` if the video is not cached, ``UnreadableError``, and as ``unseal`` does.
     """
     return read_sidecar_line(cache, key)[0]
 

@@ -7,29 +7,24 @@ from __future__ import annotations
 
 import os
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import TypeVar
 
 from chordcache.errors import ChordcacheError, DamageError, NotFoundError, UnreadableError
 from chordcache.storage import opener
-from chordcache.storage.catalog import Catalog
+from chordcache.storage.catalog import Catalog, names_of_files
 from chordcache.storage.catalog_columns import publish_catalog
 from chordcache.storage.layout import iter_keys, pack_file, sidecar_file
 from chordcache.storage.packs import Packs, mark_of
 from chordcache.storage.sidecar import Sidecar, read_sidecar_line
 
+T = TypeVar("T")
+
 
 class Sidecars:
-    """The sidecars of a cache.
-
-    Parameters
-    ----------
-    cache : Path
-        Folder of the cache.
-    packs : Packs, optional
-        Its packs, if they were read before. Reading them raises.
-    """
+    """The sidecars of a cache. Its packs may have been read before. Reading them raises."""
 
     def __init__(self, cache: Path, packs: Packs | None = None) -> None:
         self.cache = cache
@@ -67,11 +62,7 @@ class Sidecars:
 
     def row(self, key: str) -> tuple[Sidecar, bytes, int]:
         """Return the sidecar of a video, its line, and the mtime of its file, as ``publish_catalog`` takes them."""
-        catalog, position = self._unchanged(key)
-        if catalog is not None:
-            with suppress(DamageError, UnreadableError):
-                return catalog.row(position)
-        return self._stored_row(key)
+        return self._from_catalog(key, Catalog.row) or self._stored_row(key)
 
     def read_stored(self, key: str) -> Sidecar:
         """Return the sidecar of a video from its file or pack, never from the catalog. Raises as ``read_sidecar``."""
@@ -92,26 +83,21 @@ class Sidecars:
 
     def files(self, key: str) -> set[str]:
         """Return the names of the files and packs of a video. Raises as ``read_sidecar`` does."""
-        catalog, position = self._unchanged(key)
-        if catalog is not None:
-            with suppress(DamageError, UnreadableError, ValueError):
-                return catalog.files(position)
+        known = self._from_catalog(key, Catalog.files)
+        if known is not None:
+            return known
         sidecar, _, mtime_ns = self.row(key)
-        files = {
-            pack_file(info.packed.pack) if info.packed else str(info.file) for info in sidecar.features if info.file
-        }
+        files = names_of_files(sidecar.features)
         pack = self.packs.owner(key) if mtime_ns < 0 else None
         return files | ({pack_file(pack)} if pack else set())
 
-    def _unchanged(self, key: str) -> tuple[Catalog | None, int]:
-        """Return the catalog and the position of a video in it, or None if its own file must be read."""
-        position = bisect_left(self._keys, key)
-        if self._catalog is None or self._keys[position : position + 1] != [key]:
-            return None, 0
-        with suppress(DamageError, UnreadableError):
-            if self._catalog.is_unchanged(position, key):
-                return self._catalog, position
-        return None, 0
+    def _from_catalog(self, key: str, read: Callable[[Catalog, int], T]) -> T | None:
+        """Return what a function reads of a video's row in the catalog, or None if its own file must be read."""
+        catalog, position = self._catalog, bisect_left(self._keys, key)
+        with suppress(DamageError, UnreadableError, ValueError):
+            if catalog is not None and self._keys[position : position + 1] == [key]:
+                return read(catalog, position) if catalog.is_unchanged(position, key) else None
+        return None
 
     def are_those_of_catalog(self) -> bool:
         """Return whether the catalog names the videos that have a sidecar, and none of them has changed."""

@@ -6,6 +6,7 @@ import functools
 from collections.abc import Callable, Collection, Mapping, Sequence, Set
 from contextlib import nullcontext, suppress
 from pathlib import Path
+from typing import Any
 
 from chordcache.arguments import as_items
 from chordcache.building.build import build_as_before
@@ -94,10 +95,7 @@ def _broken(damage: Sequence[Damage]) -> list[Damage]:
 
 
 def _repair(
-    folder: Path,
-    broken: Sequence[Damage],
-    options: BuildOptions,
-    build: Callable[[Index], RunSummary],
+    folder: Path, broken: Sequence[Damage], options: BuildOptions, build: Callable[[Index], RunSummary]
 ) -> RunSummary:
     """Repair the lists of a cache, then build the broken videos with a function that takes their index."""
     header = read_header(folder)
@@ -115,14 +113,13 @@ def _repair(
     write_catalog(folder)
     if not records:
         return RunSummary(num_inputs=0, num_done=0, num_up_to_date=0, num_failed=0)
-    with temporary_index(
-        records,
-        roots=header.roots,
-        level="packets",
-        follow_symlinks=header.follow_symlinks,
-        columns=header.columns,
-    ) as index:
+    with temporary_index(records, **_index_settings(header)) as index:
         return build(index)
+
+
+def _index_settings(header: Header) -> dict[str, Any]:
+    settings = {"roots": header.roots, "follow_symlinks": header.follow_symlinks, "columns": header.columns}
+    return {**settings, "level": "packets"}
 
 
 def _restored_sidecars(cache: Path, broken: Sequence[Damage]) -> set[str]:
@@ -177,11 +174,7 @@ def _records_of(cache: Path, keys: set[str], restored: Collection[str]) -> list[
     """Return the records of the videos to build. One whose sidecar was restored is up to date if its files are."""
     if not keys:
         return []
-    records = {}
-    for record in cached_index(cache):
-        key = layout.key_of(record)
-        if key in keys:
-            records[key] = record
+    records = {key: record for record in cached_index(cache) if (key := layout.key_of(record)) in keys}
     if unknown := sorted(keys.difference(records, restored)):
         raise DamageError(
             f"'{printable(unknown[0])}' is damaged and the cache's index does not name its source; "
@@ -191,16 +184,13 @@ def _records_of(cache: Path, keys: set[str], restored: Collection[str]) -> list[
 
 
 def _sound_lines(cache: Path, name: str) -> list[str]:
-    lines = opener.iter_lines(cache, name)
-    return [line for data in lines if _is_sound(line := data.decode("ascii", "replace").rstrip("\r\n"))]
-
-
-def _is_sound(line: str) -> bool:
-    try:
-        sealed_json.unseal(line, "")
-    except ChordcacheError:
-        return False
-    return True
+    sound = []
+    for data in opener.iter_lines(cache, name):
+        line = data.decode("ascii", "replace").rstrip("\r\n")
+        with suppress(ChordcacheError):
+            sealed_json.unseal(line, "")
+            sound.append(line)
+    return sound
 
 
 def _repair_index(cache: Path, header: Header) -> None:
@@ -208,23 +198,15 @@ def _repair_index(cache: Path, header: Header) -> None:
     records: dict[str, VideoRecord] = {}
     sidecars = Sidecars(cache)
     for key in sidecars.sorted_keys():
-        sidecar = sidecars.read_or_none(key)
-        if sidecar is None:
-            continue
-        records[key] = VideoRecord(sidecar.root, sidecar.path).described(sidecar)
+        if (sidecar := sidecars.read_or_none(key)) is not None:
+            records[key] = VideoRecord(sidecar.root, sidecar.path).described(sidecar)
     path = cache / "index.jsonl"
     for line in _sound_lines(cache, path.name):
         with suppress(DamageError):  # the first and the last line are not records
             record = sealed_json.unseal_as(line, str(path), VideoRecord, "a record")
             records[layout.key_of(record)] = record
     with atomic.partial_folder(cache) as folder:
-        with IndexWriter(
-            folder / path.name,
-            roots=header.roots,
-            level="packets",
-            follow_symlinks=header.follow_symlinks,
-            columns=header.columns,
-        ) as writer:
+        with IndexWriter(folder / path.name, **_index_settings(header)) as writer:
             for key in sorted(records):
                 writer.write(records[key])
         atomic.publish(folder / path.name, path)

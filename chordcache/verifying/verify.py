@@ -47,10 +47,10 @@ from chordcache.records import FeatureInfo
 from chordcache.storage import feature_files, layout
 from chordcache.storage.artefacts.open_files import FRAME_ARRAYS, check_artefact
 from chordcache.storage.cache_header import read_header
+from chordcache.storage.opener import unreadable
 from chordcache.storage.packs import Packs, read_packed
 from chordcache.storage.part import Part
 from chordcache.storage.quarantine import Quarantine
-from chordcache.storage.readable import unreadable
 from chordcache.storage.run_log import recorded
 from chordcache.storage.sidecar import Sidecar, read_sidecar
 from chordcache.storage.sidecars import Sidecars
@@ -185,12 +185,7 @@ def _verify(
         if level == "quick":
             results: _Results = ((check, _check_video(check, sidecars)) for check in checks)
         else:
-            results = pool.run(
-                _check_video,
-                checks,
-                jobs=engine,
-                ordered=True,
-            )
+            results = pool.run(_check_video, checks, jobs=engine, ordered=True)
         with closing(results):
             for check, damage in results:
                 damage = _of_crash(check, damage) if isinstance(damage, pool.Crash) else damage
@@ -223,10 +218,9 @@ def _check_video(check: _Check, sidecars: Sidecars | None = None) -> list[Damage
     file = layout.sidecar_file(check.key) if check.pack is None else layout.pack_file(check.pack)
     try:
         sidecar = sidecars.read(check.key) if sidecars else _read_sidecar(check)
-    except DamageError as error:
-        return [Damage("damaged", file, str(error), repair_command(check.cache), check.key)]
-    except NotFoundError as error:  # removed since it was listed
-        return [Damage("missing", file, str(error), repair_command(check.cache), check.key)]
+    except (DamageError, NotFoundError) as error:  # not found: removed since it was listed
+        kind = "damaged" if isinstance(error, DamageError) else "missing"
+        return [Damage(kind, file, str(error), repair_command(check.cache), check.key)]
     except UnreadableError as error:
         return [Damage("unreadable", file, str(error), "", check.key)]
     damage: list[Damage] = []
@@ -239,9 +233,8 @@ def _check_video(check: _Check, sidecars: Sidecars | None = None) -> list[Damage
 
 
 def _read_sidecar(check: _Check) -> Sidecar:
-    if check.pack is not None:
-        return read_packed(check.cache, check.pack, check.key)
-    return read_sidecar(check.cache, check.key)
+    cache, pack, key = check.cache, check.pack, check.key
+    return read_sidecar(cache, key) if pack is None else read_packed(cache, pack, key)
 
 
 def _of_crash(check: _Check, crash: pool.Crash) -> list[Damage]:
@@ -289,13 +282,13 @@ def _check_features(check: _Check, sidecar: Sidecar) -> list[Damage]:
     findings = []
     for info in sidecar.features:
         if info.feature in check.fingerprints and is_stale(info, check.fingerprints):
-            fix_command = build_command(check.cache, [info.tier], check.features.get(info.tier, ()))
             what = f"its '{info.feature}' was made with other parameters than those of chordcache.json"
-            findings.append(Damage("stale", info.file or sidecar.path, what, fix_command, check.key))
         elif not fits(info, sidecar):
-            fix_command = build_command(check.cache, [info.tier], check.features.get(info.tier, ()))
             what = f"its '{info.feature}' was made of other values of {', '.join(info.uses)}"
-            findings.append(Damage("stale", info.file or sidecar.path, what, fix_command, check.key))
+        else:
+            continue
+        fix_command = build_command(check.cache, [info.tier], check.features.get(info.tier, ()))
+        findings.append(Damage("stale", info.file or sidecar.path, what, fix_command, check.key))
     for tier, names in check.features.items():
         for name in names:
             if sidecar.feature(name, tier) is None:

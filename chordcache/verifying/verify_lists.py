@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from chordcache.building.existing_cache import unnamed_files
@@ -56,7 +56,10 @@ def check_catalog(cache: Path, sidecars: Sidecars, features: Features, *, level:
     findings = []
     try:
         catalog = Catalog(cache)
-        for position, key in enumerate(_checked_keys(catalog, level)):
+        if level == "quick":
+            catalog.check_digests()
+        keys = catalog.keys() if level == "quick" else (key for key, _ in catalog.check())
+        for position, key in enumerate(keys):
             if key not in unseen and sidecars.packs.has_left(key):
                 lagging.add(key)
             elif key not in unseen or _has_only_an_older_pack(sidecars, key, catalog, position):
@@ -76,15 +79,6 @@ def check_catalog(cache: Path, sidecars: Sidecars, features: Features, *, level:
         what = f"the catalog lags behind {len(late)} sidecars, such as '{min(late)}': a build is running or was killed"
         findings.append(Damage("incomplete", file, what, completing_command(cache, features)))
     return findings
-
-
-def _checked_keys(catalog: Catalog, level: str) -> Iterator[str]:
-    """Yield the keys of a catalog, and check its content, or with the level "quick" its digests."""
-    if level == "quick":
-        catalog.check_digests()
-        yield from catalog.keys()
-    else:
-        yield from (key for key, _ in catalog.check())
 
 
 def _has_only_an_older_pack(sidecars: Sidecars, key: str, catalog: Catalog, position: int) -> bool:

@@ -12,7 +12,6 @@ from chordcache.config.config import Config
 from chordcache.errors import ConfigError, DamageError, MediaError
 from chordcache.features.decode_pass import DecodePass, DecodeResult
 from chordcache.features.packet_frames import PACKET_CODECS, read_planes
-from chordcache.features.read_sides import read_side
 from chordcache.features.registry import FeatureSpec, resolve
 from chordcache.media import jpeg
 from chordcache.media.first_damage import damage_of
@@ -55,14 +54,8 @@ def compare_with_source(cache: Path, sidecar: Sidecar, config: Config, path: str
     """Decode the source of a video again and compare times, keyframes, random frames, and the features made from them.
 
     Some features are left out, because their rows depend on all frames before them: pose, which tracks, and plug-ins
-    that do not declare otherwise. Only their digests are checked.
-
-    Raises
-    ------
-    MediaError
-        If the source cannot be decoded, or shows something else.
-    DamageError
-        If an artefact cannot be read.
+    that do not declare otherwise. Only their digests are checked. Raises ``MediaError`` if the source cannot be
+    decoded, or shows something else, and ``DamageError`` if an artefact cannot be read.
     """
     num_frames = sidecar.num_frames
     shown = _random_frames(num_frames)
@@ -160,18 +153,19 @@ class _Comparer:
                 number = self._shown[first + i]
                 if number >= info.num_rows[name] or not self._is_followed(first + i):
                     continue
-                if info.feature == "frames" and info.params["codec"] == "jpeg":
-                    cached = self._decoded(next(iter(artefact.records(name, [number]))))
-                    self._compare_pictures(number, self._decoded(row), cached)
-                elif _is_packets(info):
+                if _is_packets(info):
                     self._compare_planes(number, np.asarray(row), read_planes(artefact, info, number))
-                elif info.feature == "frames" and info.params["codec"] == "yuv420":
-                    self._compare_planes(number, np.asarray(row), artefact.rows(name, [number])[0])
-                elif info.feature == "frames":
-                    cached = read_side(name).rows(artefact, info, name, [number], None)[0]
-                    self._compare_pictures(number, np.asarray(row), cached)
+                elif info.feature == "frames" and info.params["codec"] == "jpeg":
+                    cached = self._decoded(next(iter(artefact.records(name, [number]))))
+                    self._require(number, _psnr_db(cached, self._decoded(row)))
                 else:
-                    self._compare(name, number, np.asarray(row)[None], artefact.rows(name, [number]))
+                    again, cached = np.asarray(row)[None], artefact.rows(name, [number])
+                    if info.feature != "frames":
+                        self._compare(name, number, again, cached)
+                    elif info.params["codec"] == "yuv420":
+                        self._compare_planes(number, again[0], cached[0])
+                    else:
+                        self._require(number, _psnr_db(cached, again) if again.shape == cached.shape else 0.0)
 
     def _is_followed(self, position: int) -> bool:
         """Return whether the next frame was shown too, or does not exist. A row may depend on it."""
@@ -197,9 +191,6 @@ class _Comparer:
         pairs = zip(_plane_means(cached), _plane_means(again), strict=True)
         least = MIN_SOURCE_PSNR_DB - max(0, self._info.params.get("crf", 0) - _BEST_CRF)
         self._require(number, min(_psnr_db(*pair) for pair in pairs) if again.shape == cached.shape else 0.0, least)
-
-    def _compare_pictures(self, number: int, again: np.ndarray, cached: np.ndarray) -> None:
-        self._require(number, _psnr_db(cached, again) if again.shape == cached.shape else 0.0)
 
     def _require(self, number: int, psnr: float, least: float = MIN_SOURCE_PSNR_DB) -> None:
         if psnr < least:

@@ -18,7 +18,7 @@ from chordcache.cli import cli, shells  # noqa: F401 # adds the scripts
 from chordcache.cli.options import cache_argument
 from chordcache.cli.values import KEY
 from chordcache.storage.artefacts.tiers import TIERS
-from chordcache.storage.catalog_keys import keys_beginning_with
+from chordcache.storage.catalog_file import keys_beginning_with
 from chordcache.storage.layout import video_key
 
 FILES = ("my index.json", "vidéo été.yaml", "größe/", "größte.json", "labels of all.csv", "it's.json", "a&b;c.json")
@@ -144,7 +144,7 @@ def test_completion_loads_nothing_heavy(cache, line):
         f"os.environ['COMP_LINE'] = {line.format(cache=cache.name)!r}\n"
         "from chordcache.cli import cli, shells\n"
         "shells._Complete(cli, {}, 'chordcache', '').complete()\n"
-        "from chordcache.storage.catalog_keys import keys_beginning_with\n"
+        "from chordcache.storage.catalog_file import keys_beginning_with\n"
         f"assert keys_beginning_with({str(cache)!r}, 'b')\n"
         "print(*{name.partition('.')[0] for name in sys.modules})"
     )

@@ -21,7 +21,6 @@ from helpers.network_tasks import Faults, Task, expected, make_network, run_task
 from chordcache.engine import pool
 from chordcache.engine.choice import Engine
 from chordcache.engine.limits import NO_LIMITS, Limits
-from chordcache.engine.needs import Needs
 from chordcache.engine.networks.network import Network
 from chordcache.errors import UsageError, WorkersDiedError
 
@@ -54,7 +53,7 @@ def faults(tmp_path: Path) -> Faults:
 
 def run(tasks: list[Task], *networks: Network, jobs: int | Engine = 3, limits: Limits = NO_LIMITS) -> dict[int, Any]:
     """Run tasks, and return the result of each."""
-    results = pool.run(run_task, tasks, jobs=jobs, limits=limits, needs=Needs(networks=networks))
+    results = pool.run(run_task, tasks, jobs=jobs, limits=limits, networks=networks)
     return {task.number: result for task, result in results}
 
 
@@ -263,11 +262,10 @@ def test_a_task_that_was_given_up_leaves_the_others_alone(faults: Faults, tmp_pa
 MAIN = """
 import sys
 from chordcache.engine import pool
-from chordcache.engine.needs import Needs
 from helpers.network_tasks import Faults, make_network, Task, run_task
 network = make_network(Faults(sys.argv[1], seconds=0.2), devices=("a", "b"))
 tasks = (Task(number, network) for number in range(1000))
-for _ in pool.run(run_task, tasks, jobs=2, needs=Needs(networks=(network,))):
+for _ in pool.run(run_task, tasks, jobs=2, networks=(network,)):
     print("done", flush=True)
 """
 

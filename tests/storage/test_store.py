@@ -261,7 +261,7 @@ def test_more_environments_in_use_at_once_than_are_kept_open(tmp_path: Path) -> 
         assert all(bytes(next(artefact.records("frames", [0]))) == b"x" * 50 for artefact in held)
     path, num_bytes = next(iter(sizes.items()))
     assert read_all(path, num_bytes, [0]) == [b"x" * 50]
-    assert len(open_files._flat) <= 65
+    assert len(open_files._kept) <= 65
 
 
 def in_child(body: Callable[[], bool], timeout: int = 20) -> int:

@@ -18,7 +18,7 @@ from helpers import processes
 
 from chordcache.digests import digest64
 from chordcache.errors import DamageError, UsageError
-from chordcache.storage.artefacts import guarded_files, open_files
+from chordcache.storage.artefacts import open_files
 from chordcache.storage.artefacts.artefact import Artefact
 from chordcache.storage.artefacts.open_files import check_artefact, create_artefact, open_artefact
 from chordcache.storage.artefacts.writer import Block
@@ -60,8 +60,7 @@ def replace_file(path: Path, data: bytes) -> None:
 
 def kept_open(suffix: str) -> set[Path]:
     """Artefacts of a tier that this process keeps open."""
-    kept = {path for path, _ in open_files._flat} | set(guarded_files._registry._open)
-    return {path for path in kept if path.suffix == suffix}
+    return {path for path, _ in open_files._kept if path.suffix == suffix}
 
 
 class StoreContract:

@@ -18,7 +18,7 @@ from helpers import small_disks
 
 from chordcache.digests import digest64
 from chordcache.errors import DamageError
-from chordcache.storage.artefacts import guarded_files, open_files
+from chordcache.storage.artefacts import open_files
 from chordcache.storage.artefacts.open_files import check_artefact, create_artefact, open_artefact
 
 pytestmark = pytest.mark.timeout(60)
@@ -45,7 +45,7 @@ def path(tmp_path: Path) -> Path:
 
 def test_a_plain_reader_in_this_process_opens_an_open_file(path: Path) -> None:
     assert np.array_equal(read(path), VALUES)
-    assert path in guarded_files._registry._open
+    assert (path, None) in open_files._kept
     with h5py.File(path) as file:
         assert np.array_equal(file["mel"][...], VALUES)
         assert np.array_equal(read(path), VALUES)

@@ -16,7 +16,7 @@ from contextlib import suppress
 from typing import Any
 
 from chordcache import progress
-from chordcache.engine.networks.messages import Begun, Done, Place, Sent, Welcome, packed, receive, send_parts
+from chordcache.engine.networks.messages import Begun, Done, Place, Sent, packed, receive, send
 from chordcache.engine.networks.network import Network, NetworkError
 from chordcache.errors import describe
 
@@ -31,15 +31,7 @@ _RETRY_SECONDS = 0.05
 
 
 class NetworkElsewhere:
-    """A network in another process.
-
-    Parameters
-    ----------
-    network : Network
-        The network.
-    addresses : sequence of str
-        Sockets of its processes, one for each device. They are tried in this order.
-    """
+    """A network in other processes, one for each device. Their sockets are tried in the order of ``addresses``."""
 
     def __init__(self, network: Network, addresses: Sequence[str]) -> None:
         self._addresses = addresses
@@ -101,10 +93,10 @@ class NetworkElsewhere:
     def _connect(self) -> None:
         """Connect to a process, and send it what has no output yet."""
         self._channel.close()
-        self._channel, welcome = self._connected()
+        self._channel, last_death = self._connected()
         with self._changed:
             self._is_lost = False
-            self._note_death(welcome.last_death or NetworkError("signal", "the process of the network died"))
+            self._note_death(last_death or NetworkError("signal", "the process of the network died"))
             streams = dict(self._streams)  # those of videos that were given up are gone
             self._pending = {place: item for place, item in self._pending.items() if place[0] in streams}
             left = list(self._pending.items())
@@ -112,7 +104,7 @@ class NetworkElsewhere:
         for place, item in left:
             self._send(packed(Sent(place, item, streams[place[0]].num_deaths)))
 
-    def _connected(self) -> tuple[socket.socket, Welcome]:
+    def _connected(self) -> tuple[socket.socket, NetworkError | None]:
         while True:  # if no process is left, the parent ends this worker
             for address in self._addresses:
                 channel = socket.socket(socket.AF_UNIX)
@@ -138,7 +130,7 @@ class NetworkElsewhere:
     def _send(self, parts: Sequence[memoryview]) -> None:
         """Send a message. If the process is gone, the thread that receives still takes its last messages."""
         try:
-            send_parts(self._channel, parts)
+            send(self._channel, parts)
         except OSError:
             with suppress(OSError):
                 self._channel.shutdown(socket.SHUT_RDWR)
@@ -190,15 +182,7 @@ class NetworkElsewhere:
 
 
 class StreamElsewhere:
-    """The stream of one video to a network in another process.
-
-    Parameters
-    ----------
-    network : NetworkElsewhere
-        The network.
-    number : int
-        Number of the stream.
-    """
+    """The stream of one video to a network in another process."""
 
     def __init__(self, network: NetworkElsewhere, number: int) -> None:
         self._network = network
@@ -214,15 +198,21 @@ class StreamElsewhere:
         """The first failure among the outputs"""
 
     def send(self, item: Any) -> None:
-        """Send the next input, as soon as there is room for it."""
+        """Send the next input: an array, or any object that can be pickled. It may wait until there is room.
+
+        Raises ``NetworkError`` as ``ready`` does.
+        """
         self._network.send(self, (self._number, self._num_sent), item)
         self._num_sent += 1
 
     def ready(self) -> list[Any]:
-        """Return the outputs that have come."""
+        """Return the outputs that have come, without a wait. Each is returned once.
+
+        Raises ``NetworkError`` if the network failed for an input of this video.
+        """
         return self._network.outputs_of(self)
 
     def rest(self) -> list[Any]:
-        """Wait for all remaining outputs, and return them."""
+        """Wait for all remaining outputs, and return them. Raises ``NetworkError`` as ``ready`` does."""
         self._network.wait(lambda: self.num_taken + len(self.outputs) == self._num_sent)
         return self.ready()

@@ -1,5 +1,7 @@
 """Messages between workers and the process of a network. Large arrays are not copied into the pickled part.
 
+The first message of the process is the end of the process before it, a ``NetworkError``, or None.
+
 ::
 
     bytes        content
@@ -19,18 +21,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from chordcache.engine.networks.network import NetworkError
-
 Place: TypeAlias = tuple[int, int]
 """Number of the stream, and number of the input in it"""
-
-
-@dataclass(frozen=True)
-class Welcome:
-    """The first message of the process to a worker."""
-
-    last_death: NetworkError | None
-    """End of the process before this one, or None if this is the first"""
 
 
 @dataclass(frozen=True)
@@ -64,12 +56,7 @@ def packed(message: Any) -> list[memoryview]:
     return [memoryview(head), *(buffer.raw() for buffer in buffers)]
 
 
-def send(channel: socket.socket, message: Any) -> None:
-    """Send a message. Raise ``OSError`` if the other end is gone."""
-    send_parts(channel, packed(message))
-
-
-def send_parts(channel: socket.socket, parts: Sequence[memoryview]) -> None:
+def send(channel: socket.socket, parts: Sequence[memoryview]) -> None:
     """Send the parts of a message. Raise ``OSError`` if the other end is gone."""
     channel.sendall(struct.pack(f"<{1 + len(parts)}Q", len(parts), *map(len, parts)))
     for part in parts:

@@ -9,12 +9,12 @@ import tempfile
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from chordcache.engine import terminal
 from chordcache.engine.child import Child
-from chordcache.engine.limits import Limits
+from chordcache.engine.limits import MAX_DEATHS_IN_A_ROW, Limits
 from chordcache.engine.networks.network import Network, NetworkError
 from chordcache.engine.networks.server import CONTEXT_LOST, LOADING_FAILED, Orders
 from chordcache.engine.signals import uninterruptible
@@ -22,10 +22,6 @@ from chordcache.errors import ChordcacheError, UsageError, WorkersDiedError, pri
 
 Addresses: TypeAlias = Mapping[str, Sequence[str]]
 """Key of a network to the sockets of its processes"""
-
-MAX_DEATHS_IN_A_ROW = 5
-"""Number of processes of a device that die one after the other, with no batch computed between, until the device is
-given up"""
 
 _MAIN = "chordcache.engine.networks.server"
 """Module of a process"""
@@ -50,7 +46,7 @@ class _Process:
     listener: socket.socket
     """Socket that all of them accept workers from: a worker that connects while none runs waits for the next one"""
     address: str
-    child: Child
+    child: Child = field(init=False)
     num_deaths: int = 0
     """Number in a row, with no batch computed between"""
 
@@ -58,12 +54,7 @@ class _Process:
 class NetworkProcesses:
     """The processes of the networks of a run. They are started with the first worker, and replaced when they die.
 
-    Parameters
-    ----------
-    networks : sequence of Network
-        The networks.
-    limits : Limits
-        Limits of a task. ``stall_seconds`` is also the longest time of a batch.
+    Of the limits of a task, ``stall_seconds`` is also the longest time of a batch.
     """
 
     def __init__(self, networks: Sequence[Network], limits: Limits) -> None:
@@ -80,12 +71,7 @@ class NetworkProcesses:
     def addresses(self) -> Addresses:
         """Return where the next worker finds the networks. The devices come in another order for each worker.
 
-        Raises
-        ------
-        UsageError
-            If the machine lacks a device.
-        ChordcacheError
-            As in ``look``.
+        Raises ``UsageError`` if the machine lacks a device, and as ``look`` does.
         """
         with self._lock, self._failures():
             if self._networks and not self._folder:
@@ -100,19 +86,16 @@ class NetworkProcesses:
     def look(self) -> None:
         """Replace processes that died, and those that hang.
 
-        Raises
-        ------
-        UsageError
-            If the weights of a network cannot be loaded on any device.
-        WorkersDiedError
-            If the processes of each device of a network die.
+        Raises ``UsageError`` if the weights of a network cannot be loaded on any device, and ``WorkersDiedError`` if
+        the processes of each device of a network die.
         """
         with self._lock, self._failures():
             for process in self._processes.copy():
                 if process.child.process.poll() is not None:
                     self._replace(process, self._death(process))
-                elif process.child.overdue():
-                    self._replace(process, self._hang(process))
+                elif process.child.heartbeat.overdue(self._limits):
+                    what = self._limits.overrun("stall", process.child.place("_compute", asks=True))
+                    self._replace(process, NetworkError("timeout", f"the network computed one batch: {what}"))
 
     @contextmanager
     def _failures(self) -> Iterator[None]:
@@ -151,15 +134,14 @@ class NetworkProcesses:
             address = os.path.join(self._folder, str(number))
             listener.bind(address)
             listener.listen(_BACKLOG)
-            self._processes.append(self._started(network, device, listener, address, None))
+            self._start(_Process(network, device, listener, address), None)
 
-    def _started(
-        self, network: Network, device: str, listener: socket.socket, address: str, death: NetworkError | None
-    ) -> _Process:
-        orders = Orders(network, device, self._folder, death)
+    def _start(self, process: _Process, death: NetworkError | None) -> None:
+        orders = Orders(process.network, process.device, self._folder, death)
+        fds = [process.listener.fileno()]
         # Its group ends with it: processes that the network has started have its sockets
-        child = Child(_MAIN, [orders], self._limits, _ENVIRONMENT, fds=[listener.fileno()], has_group=True)
-        return _Process(network, device, listener, address, child)
+        process.child = Child(_MAIN, [orders], self._limits, _ENVIRONMENT, fds=fds, has_group=True)
+        self._processes.append(process)
 
     @uninterruptible()
     def _replace(self, process: _Process, death: NetworkError) -> None:
@@ -167,15 +149,13 @@ class NetworkProcesses:
         failed_to_load = process.child.process.poll() == LOADING_FAILED
         process.child.close()
         self._processes.remove(process)
-        num_deaths = 0 if has_computed else process.num_deaths + 1
-        if failed_to_load or num_deaths >= MAX_DEATHS_IN_A_ROW:
+        process.num_deaths = 0 if has_computed else process.num_deaths + 1
+        if failed_to_load or process.num_deaths >= MAX_DEATHS_IN_A_ROW:
             process.listener.close()
             os.unlink(process.address)
             self._lose_device(process, death, failed_to_load)
             return
-        new = self._started(process.network, process.device, process.listener, process.address, death)
-        new.num_deaths = num_deaths
-        self._processes.append(new)
+        self._start(process, death)
 
     def _lose_device(self, process: _Process, death: NetworkError, failed_to_load: bool) -> None:
         """Go on without a device, if the network has another one."""
@@ -200,7 +180,3 @@ class NetworkProcesses:
                 "oom", f"{died}, as the machine ran out of memory. Use a smaller batch_size, and --retry-quarantined."
             )
         return NetworkError("signal", died)
-
-    def _hang(self, process: _Process) -> NetworkError:
-        what = self._limits.overrun("stall", process.child.place("_compute", asks=True))
-        return NetworkError("timeout", f"the network computed one batch: {what}")

@@ -21,9 +21,8 @@ from multiprocessing.connection import Connection
 from typing import Any, NoReturn
 
 from chordcache.engine.heartbeat import Heartbeat
-from chordcache.engine.networks.batches import Batches, Input
-from chordcache.engine.networks.messages import Begun, Done, Place, Sent, Welcome, receive, send
-from chordcache.engine.networks.network import Network, NetworkError, kind_of
+from chordcache.engine.networks.messages import Begun, Done, Place, Sent, packed, receive, send
+from chordcache.engine.networks.network import Batches, Input, Network, NetworkError, kind_of
 from chordcache.engine.worker import prepare
 from chordcache.errors import ChordcacheError, describe
 
@@ -110,7 +109,7 @@ def _report(batch: list[_Waiting], outputs: list[Any], *, is_begun: bool) -> Non
             (waiting.place, output) for waiting, output in zip(batch, outputs, strict=True) if waiting.worker is worker
         ]
         with suppress(OSError):  # a worker that died
-            send(worker, Begun([place for place, _ in answers]) if is_begun else Done(answers))
+            send(worker, packed(Begun([place for place, _ in answers]) if is_begun else Done(answers)))
 
 
 class _Queue:
@@ -133,7 +132,7 @@ class _Queue:
     def _receive(self, worker: socket.socket) -> None:
         """Put the inputs of a worker into the queue, until the worker ends."""
         try:
-            send(worker, Welcome(self._last_death))
+            send(worker, packed(self._last_death))
             while True:
                 sent: Sent = receive(worker)
                 stream = (id(worker), sent.place[0])

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from chordcache.engine.networks.network import NetworkError, Stream
+from chordcache.engine.networks.connections import Stream
+from chordcache.engine.networks.network import NetworkError
 from chordcache.errors import MediaError
 from chordcache.features.base import NO_ROWS, Extractor, Rows
 from chordcache.features.networks.pretrained import without_paths

@@ -22,7 +22,7 @@ from chordcache.index.column_types import COLUMN_TYPES, add_kinds, extra_problem
 from chordcache.index.encoding import HEAD_BYTES, check_narrow, small_text, text_problem
 from chordcache.index.json_stream import JsonStream, decode_json
 from chordcache.index.lists.parquet import open_parquet
-from chordcache.storage.readable import check_regular, readable
+from chordcache.storage.opener import check_regular, readable
 
 Row = dict[str, Any]
 """Column to value. Empty cells are left out."""

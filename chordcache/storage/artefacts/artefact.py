@@ -13,10 +13,11 @@ import os
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -127,27 +128,19 @@ _FRAME_DTYPES = {
 
 
 class Artefact(ABC):
-    """An artefact opened for reading. ``storage.artefacts.open_files.open_artefact`` makes it.
+    """A published artefact opened for reading. ``storage.artefacts.open_files.open_artefact`` makes it.
 
-    Parameters
-    ----------
-    path : Path
-        A published artefact.
-    num_bytes : int
-        Its size according to the sidecar [bytes].
-    claims : Claims, optional
-        The other statements of the sidecar. None for a file that this process has just written.
-    packed : Packed, optional
-        Its place in a pack. None for a file of its own.
-
-    Raises
-    ------
-    DamageError
-        If the file is missing, has another size or is not such an artefact.
+    ``num_bytes`` is its size according to the sidecar, and ``claims`` has the other statements of the sidecar, or is
+    None for a file that this process has just written. ``packed`` is its place in a pack, or None for a file of its
+    own. Raises ``DamageError`` if the file is missing, has another size or is not such an artefact.
     """
+
+    _ERRORS: ClassVar[tuple[type[Exception], ...]]
+    """Exceptions that a damaged file raises"""
 
     def __init__(self, path: Path, num_bytes: int, claims: Claims | None = None, packed: Packed | None = None) -> None:
         self.path = path
+        self._num_bytes = num_bytes
         self._claims = claims and claims.of_file(path)
         self._layouts: dict[str, Layout] = {}
         self._arrays: dict[str, np.ndarray] = {}
@@ -230,21 +223,11 @@ class Artefact(ABC):
     def rows(self, name: str, numbers: Sequence[int], out: np.ndarray | None = None) -> np.ndarray:
         """Return a copy of rows of a streamed array, in the order of ``numbers``. The array must not hold records.
 
-        Each row is checked against its digest the first time it is read since the artefact was opened.
-
-        Parameters
-        ----------
-        numbers : sequence of int
-            Row numbers in [0, num_rows). Repeats are allowed. A ``range`` of step 1 is the fast case.
-        out : np.ndarray [shape=(len(numbers), ...)], optional
-            Array to fill. It must be C-contiguous and of the array's dtype.
-
-        Raises
-        ------
-        UsageError
-            If the array holds records, or ``out`` does not fit.
-        DamageError
-            If a row is missing or is not what was written.
+        The numbers are in [0, num_rows), with repeats or not. A ``range`` of step 1 is the fast case. Each row is
+        checked against its digest the first time it is read since the artefact was opened. ``out``
+        [shape=(len(numbers), ...)] is an array to fill, C-contiguous and of the array's dtype. Raises ``UsageError`` if
+        the array holds records, or ``out`` does not fit, and ``DamageError`` if a row is missing or is not what was
+        written.
         """
         layout = self.layout(name)
         if layout.dtype is None:
@@ -253,7 +236,8 @@ class Artefact(ABC):
         digests = self._digests(name)
         self._check_numbers("row", numbers, len(digests))
         pieces = list(_pieces(numbers, out))
-        self._read_runs(name, pieces)
+        for run, target in pieces:
+            self._read_rows(name, run.start, run.stop, target)
         if not self._checked[name][list(numbers)].all():
             for run, target in pieces:
                 self._check_rows(name, run, target, digests)
@@ -262,12 +246,7 @@ class Artefact(ABC):
     def records(self, name: str, numbers: Sequence[int]) -> Iterator[Any]:
         """Yield records (bytes-like, valid until the next one). Each is checked against its digest every time.
 
-        Raises
-        ------
-        UsageError
-            If the array does not hold records.
-        DamageError
-            As in ``rows``.
+        Raises ``UsageError`` if the array does not hold records, and ``DamageError`` as ``rows`` does.
         """
         if self.layout(name).dtype is not None:
             raise UsageError(f"'{name}' of '{printable(self.path)}' holds rows, no records: read them as such")
@@ -305,6 +284,23 @@ class Artefact(ABC):
     def _damage(self, what: object) -> DamageError:
         return DamageError(f"'{printable(self.path)}' is damaged: {what}")
 
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        """Turn ``_ERRORS`` into ``DamageError``."""
+        try:
+            yield
+        except self._ERRORS as error:
+            raise self._damage(error) from None
+
+    def _read_into(self, start: int, memory: memoryview) -> None:
+        """Read bytes from a place of a flat artefact on, into memory."""
+        with self._errors():
+            while memory:
+                num_read = os.preadv(self._fd, [memory], self._start + start)
+                if not num_read:
+                    raise self._damage("it was cut short")
+                memory, start = memory[num_read:], start + num_read
+
     @abstractmethod
     def _names(self) -> frozenset[str]:
         """Return the name of every array in the file: streamed, whole, and of digests."""
@@ -320,11 +316,6 @@ class Artefact(ABC):
     @abstractmethod
     def _read_rows(self, name: str, start: int, stop: int, out: np.ndarray) -> None:
         """Copy rows [start, stop) without a check. The rows exist."""
-
-    def _read_runs(self, name: str, pieces: Sequence[tuple[range, np.ndarray]]) -> None:
-        """Copy runs of rows, each into its array, without a check. The rows exist."""
-        for run, out in pieces:
-            self._read_rows(name, run.start, run.stop, out)
 
     @abstractmethod
     def _iter_records(self, name: str, numbers: Sequence[int]) -> Iterator[Any]:

@@ -25,7 +25,6 @@ import os
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +32,8 @@ import h5py
 import numpy as np
 
 from chordcache.digests import digest64
+from chordcache.errors import UsageError
+from chordcache.records import Packed
 from chordcache.storage.artefacts import open_files
 from chordcache.storage.artefacts.artefact import (
     DIGESTS,
@@ -45,10 +46,9 @@ from chordcache.storage.artefacts.artefact import (
     row_bytes,
     runs,
 )
-from chordcache.storage.artefacts.guarded_files import guard_forks
-from chordcache.storage.artefacts.writer import ArtefactWriter, Spool, StreamedArray, check_choice, write_error
+from chordcache.storage.artefacts.writer import ArtefactWriter, StreamedArray, write_error
 
-guard_forks()
+open_files.guard_forks()
 
 COMPRESSION = ("none", "lzf", "gzip")
 """Filters that can compress chunks."""
@@ -104,36 +104,22 @@ class _Sink(io.FileIO):
             self.error = self.error or error
 
 
-@dataclass
-class _Rows:
-    """A streamed array of rows during writing."""
-
-    dataset: Any
-    chunk_rows: int
-    held: list[np.ndarray] = field(default_factory=list)
-    """Rows that do not fill a chunk yet"""
-
-
 class Hdf5ArtefactWriter(ArtefactWriter):
     """A writer of one ``.h5``. The records of each array go to a file beside it until their size is known.
 
-    Parameters
-    ----------
-    path : Path
-        As in ``ArtefactWriter``.
-    compression : {"none", "lzf", "gzip"}
-        Compression of the chunks. It has no effect on records, which are compressed already.
-    chunk_frames : int
-        Rows of a chunk. Rows below 4 KiB are gathered into chunks of 64 KiB.
+    ``compression``, of ``COMPRESSION``, is that of the chunks. It has no effect on records, which are compressed
+    already. A chunk has ``chunk_frames`` rows. Rows below 4 KiB are gathered into chunks of 64 KiB.
     """
 
     def __init__(self, path: Path, *, compression: str = "none", chunk_frames: int = 1) -> None:
         super().__init__(path)
-        check_choice("compression of HDF5", compression, COMPRESSION)
+        if compression not in COMPRESSION:
+            raise UsageError(f"compression of HDF5: got '{compression}', expected one of {', '.join(COMPRESSION)}")
         self._compression = None if compression == "none" else compression
         self._chunk_frames = chunk_frames
-        self._rows: dict[str, _Rows] = {}
-        self._spools: dict[str, Spool] = {}
+        self._datasets: dict[str, Any] = {}
+        self._held: dict[str, list[np.ndarray]] = {}
+        """Rows of each array that do not fill a chunk yet"""
         self._offsets: dict[str, array[int]] = {}
         try:
             self._sink = _Sink(path, "w+")
@@ -144,7 +130,7 @@ class Hdf5ArtefactWriter(ArtefactWriter):
     def _begin(self, name: str, stream: StreamedArray) -> None:
         if stream.dtype is None:
             with self._errors():
-                self._spools[name] = Spool(self.path.with_name(f"{self.path.name}.{len(self._spools)}.spool"))
+                self._add_spool(name)
             self._offsets[name] = array("q", [0])
             return
         num_rows = self._chunk_frames
@@ -153,7 +139,8 @@ class Hdf5ArtefactWriter(ArtefactWriter):
             num_rows = max(num_rows, _SMALL_CHUNK_BYTES // size)
         num_rows = max(1, min(num_rows, MAX_CHUNK_BYTES // max(1, size)))
         with self._errors():
-            dataset = self._file.create_dataset(
+            self._held[name] = []
+            self._datasets[name] = self._file.create_dataset(
                 name,
                 shape=(0, *stream.row_shape),
                 maxshape=(None, *stream.row_shape),
@@ -161,33 +148,33 @@ class Hdf5ArtefactWriter(ArtefactWriter):
                 dtype=stream.dtype,
                 compression=self._compression,
             )
-        self._rows[name] = _Rows(dataset, num_rows)
 
     def _write(self, name: str, block: np.ndarray | list[bytes]) -> None:
         if isinstance(block, np.ndarray):
-            rows = self._rows[name]
-            rows.held.extend(row.copy() for row in block)
+            held, chunk_rows = self._held[name], self._datasets[name].chunks[0]
+            held.extend(row.copy() for row in block)
             # Whole chunks, because HDF5 would compress a chunk again for each part written to it
-            self._flush(rows, len(rows.held) // rows.chunk_rows * rows.chunk_rows)
+            self._flush(name, len(held) // chunk_rows * chunk_rows)
             return
         for record in block:
             with self._errors():
                 self._spools[name].append(record)
             self._offsets[name].append(self._offsets[name][-1] + len(record))
 
-    def _flush(self, rows: _Rows, num_rows: int) -> None:
+    def _flush(self, name: str, num_rows: int) -> None:
         """Write the first ``num_rows`` of the rows that are held."""
         if not num_rows:
             return
-        values, rows.held = np.stack(rows.held[:num_rows]), rows.held[num_rows:]
-        start = len(rows.dataset)
+        values, dataset = np.stack(self._held[name][:num_rows]), self._datasets[name]
+        del self._held[name][:num_rows]
+        start = len(dataset)
         with self._errors():
-            rows.dataset.resize(start + num_rows, axis=0)
-            rows.dataset.id.write(*_selection(rows.dataset.id, start, values), values)
+            dataset.resize(start + num_rows, axis=0)
+            dataset.id.write(*_selection(dataset.id, start, values), values)
 
     def _finish(self, arrays: Mapping[str, np.ndarray], attributes: Mapping[str, Mapping[str, Any]]) -> None:
-        for rows in self._rows.values():
-            self._flush(rows, len(rows.held))
+        for name, held in self._held.items():
+            self._flush(name, len(held))
         for name in self._offsets:
             self._add_records(name)
         offsets = {name + OFFSETS: np.asarray(ends, "<i8") for name, ends in self._offsets.items()}
@@ -195,7 +182,12 @@ class Hdf5ArtefactWriter(ArtefactWriter):
             for name, values in {**arrays, **offsets, **self._digests()}.items():
                 dataset = self._file.create_dataset(name, data=values)
                 dataset.attrs[DIGEST] = np.uint64(digest64(values))
-            self._attach_times()
+            if TIMES in self._file and TIMES not in self._streams:
+                times = self._file[TIMES]
+                times.make_scale(TIMES)
+                for dataset in self._datasets.values():
+                    if len(dataset) == len(times):
+                        dataset.dims[0].attach_scale(times)
             for name, items in attributes.items():
                 for key, value in items.items():
                     self._file[name or "/"].attrs[key] = _attribute(value)
@@ -215,17 +207,8 @@ class Hdf5ArtefactWriter(ArtefactWriter):
             start += len(values)
         self._spools[name].close()
 
-    def _attach_times(self) -> None:
-        if TIMES in self._file and TIMES not in self._streams:
-            times = self._file[TIMES]
-            times.make_scale(TIMES)
-            for rows in self._rows.values():
-                if len(rows.dataset) == len(times):
-                    rows.dataset.dims[0].attach_scale(times)
-
     def _close(self) -> None:
-        for spool in self._spools.values():
-            spool.close()
+        super()._close()
         with suppress(*_ERRORS):  # the file is abandoned, or already closed
             self._file.close()
         self._sink.close()
@@ -247,36 +230,28 @@ def _attribute(value: Any) -> Any:
     return json.dumps(value)
 
 
-@dataclass(frozen=True)
-class _Array:
-    """A dataset whose description is safe to read."""
-
-    dataset: Any
-    """The dataset by its low-level interface. ``h5py.Dataset`` takes several times as long to open and to read"""
-    shape: tuple[int, ...]
-    dtype: np.dtype[Any]
-
-
 class Hdf5Artefact(Artefact):
-    """An open ``.h5``."""
+    """An open ``.h5``.
 
-    def __init__(self, path: Path, num_bytes: int, claims: Claims | None = None) -> None:
-        super().__init__(path, num_bytes, claims)
+    Its datasets have h5py's low-level interface: ``h5py.Dataset`` takes several times as long to open and to read.
+    """
+
+    _ERRORS = _ERRORS
+
+    def __init__(self, path: Path, num_bytes: int, claims: Claims | None = None, packed: Packed | None = None) -> None:
+        super().__init__(path, num_bytes, claims, packed)
         self._offsets: dict[str, np.ndarray] = {}
         """Places of the records of each array that was read, in the file instead of in the array"""
+        with self._errors():
+            self._file = _open_file(path)
         try:
             with self._errors():
-                self._file = _open_file(path)
-        except BaseException:  # cleanup boundary
-            super().close()
-            raise
-        try:
-            with self._errors():
-                self._check_inode()
+                # HDF5 takes a name, and follows links
+                if not os.path.sameopenfile(self._fd, self._file.id.get_vfd_handle()):
+                    raise self._damage("another file took its place while it was opened")
                 names = [name.decode() for name in self._file.id]
-                self._stored = {name: self._open_array(name, num_bytes) for name in names}
-                self._descriptor = self._file.id.get_vfd_handle()
-            self._starts = self._find_records(num_bytes)
+                self._stored = {name: self._open_array(name) for name in names}
+            self._starts = self._find_records()
         except BaseException:  # cleanup boundary
             self.close()
             raise
@@ -286,12 +261,7 @@ class Hdf5Artefact(Artefact):
         self._file.close()
         super().close()
 
-    def _check_inode(self) -> None:
-        """Raise ``DamageError`` unless HDF5 opened the file that was checked. It takes a name, and follows links."""
-        if not os.path.sameopenfile(self._fd, self._file.id.get_vfd_handle()):
-            raise self._damage("another file took its place while it was opened")
-
-    def _open_array(self, name: str, num_bytes: int) -> _Array:
+    def _open_array(self, name: str) -> Any:
         """Open a dataset without reading it. Raise ``DamageError`` if its description is not safe to read."""
         key = name.encode()
         if self._file.id.links.get_info(key).type != h5py.h5l.TYPE_HARD:
@@ -315,11 +285,11 @@ class Hdf5Artefact(Artefact):
             if math.prod(chunk) * dtype.itemsize > MAX_CHUNK_BYTES:
                 raise self._damage(f"'{name}' has chunks of {chunk}, which are too large")
         stored, ratio = dataset.get_storage_size(), math.prod(_FILTERS[name] for name in filters)
-        if not shape or stored > num_bytes or math.prod(padded) * dtype.itemsize > stored * ratio:
+        if not shape or stored > self._num_bytes or math.prod(padded) * dtype.itemsize > stored * ratio:
             raise self._damage(f"'{name}' claims a shape of {shape}, which the file cannot hold")
-        return _Array(dataset, shape, dtype)
+        return dataset
 
-    def _find_records(self, num_bytes: int) -> dict[str, int]:
+    def _find_records(self) -> dict[str, int]:
         """Return where each array of records begins in the file. Raise ``DamageError`` if it is not within the file."""
         starts = {}
         for key in self._stored:
@@ -329,10 +299,10 @@ class Hdf5Artefact(Artefact):
             records = self._stored.get(name)
             if records is None or name + DIGESTS not in self._stored:
                 raise self._damage(f"'{key}' belongs to no array of records")
-            starts[name] = records.dataset.get_offset() or 0  # no offset: of no bytes, or not in one piece
+            starts[name] = records.get_offset() or 0  # no offset: of no bytes, or not in one piece
             size = math.prod(records.shape)
             is_plain = records.dtype == np.uint8 and len(records.shape) == 1 and bool(starts[name]) == bool(size)
-            if not is_plain or starts[name] + size > num_bytes:
+            if not is_plain or starts[name] + size > self._num_bytes:
                 raise self._damage(f"'{name}' holds records in a way that is not used here")
         return starts
 
@@ -351,8 +321,8 @@ class Hdf5Artefact(Artefact):
         values = np.empty(stored.shape, stored.dtype)
         digest = np.empty((), np.uint64)
         with self._errors():
-            stored.dataset.read(h5py.h5s.ALL, h5py.h5s.ALL, values)
-            h5py.h5a.open(stored.dataset, DIGEST.encode()).read(digest)
+            stored.read(h5py.h5s.ALL, h5py.h5s.ALL, values)
+            h5py.h5a.open(stored, DIGEST.encode()).read(digest)
         if digest64(values) != digest:
             raise self._damage(f"its array '{name}' is not what was written")
         values.setflags(write=False)
@@ -360,7 +330,7 @@ class Hdf5Artefact(Artefact):
 
     def _read_rows(self, name: str, start: int, stop: int, out: np.ndarray) -> None:
         with self._errors():
-            dataset = self._stored[name].dataset
+            dataset = self._stored[name]
             dataset.read(*_selection(dataset, start, out), out)
 
     def _offsets_of(self, name: str) -> np.ndarray:
@@ -385,18 +355,11 @@ class Hdf5Artefact(Artefact):
             for first in range(run.start, run.stop, RECORDS_AT_ONCE):
                 start, *ends = offsets[first : min(first + RECORDS_AT_ONCE, run.stop) + 1].tolist()
                 with self._errors():
-                    data = memoryview(os.pread(self._descriptor, ends[-1] - start, start))
+                    data = memoryview(os.pread(self._fd, ends[-1] - start, start))
                 at = 0
                 for end in ends:
                     yield data[at : end - start]
                     at = end - start
-
-    @contextmanager
-    def _errors(self) -> Iterator[None]:
-        try:
-            yield
-        except _ERRORS as error:
-            raise self._damage(error) from None
 
 
 def _open_file(path: Path) -> Any:

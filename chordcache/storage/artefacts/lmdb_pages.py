@@ -82,21 +82,10 @@ class Values:
 
 
 def find_values(read: Read, num_bytes: int, max_rows: int | None = None) -> Values:
-    """Walk the tree of an environment.
+    """Walk the tree of an environment. ``num_bytes`` is the size of the file with its footer.
 
-    Parameters
-    ----------
-    read : callable
-        Returns bytes of the file.
-    num_bytes : int
-        Size of the file with its footer.
-    max_rows : int, optional
-        Largest number of records, which bounds the pages that are read.
-
-    Raises
-    ------
-    ValueError
-        If a page is not what was written, or names something that cannot be.
+    ``max_rows``, the largest number of records, bounds the pages that are read. Raises ``ValueError`` if a page is not
+    what was written, or names something that cannot be.
     """
     digest, page_bytes, num_pages = FOOTER.unpack(read(num_bytes - FOOTER.size, FOOTER.size))
     if page_bytes not in _PAGE_SIZES or not 2 <= num_pages <= num_bytes // page_bytes:

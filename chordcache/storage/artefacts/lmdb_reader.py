@@ -19,8 +19,7 @@ from chordcache.digests import digest64
 from chordcache.records import Packed
 from chordcache.storage.artefacts import npy
 from chordcache.storage.artefacts.artefact import DIGESTS, Artefact, Claims, Layout
-from chordcache.storage.artefacts.chains import ChainIndex
-from chordcache.storage.artefacts.lmdb_pages import Values, find_values
+from chordcache.storage.artefacts.lmdb_pages import find_values
 
 STREAM = "frames"
 """Name of the only streamed array."""
@@ -39,30 +38,66 @@ _MAX_CHAINS = 16
 """Number of chains that are kept while records of them are read"""
 
 
+def first_of_chain(number: int, gop: int, stride: int) -> int:
+    """Return the first record of the chain that a record belongs to.
+
+    A chain holds ``gop`` records at a distance of ``stride``.
+
+    >>> [first_of_chain(number, gop=2, stride=3) for number in range(12)]
+    [0, 1, 2, 0, 1, 2, 6, 7, 8, 6, 7, 8]
+    """
+    return number - number % (gop * stride) + number % stride
+
+
+class ChainIndex:
+    """The place of each record in its chain.
+
+    ``sizes`` has the size of each record, and ``starts`` the first record of its chain [shape=(T,), dtype=uint32].
+    Raises ``ValueError`` if the arrays do not describe chains.
+    """
+
+    def __init__(self, sizes: np.ndarray, starts: np.ndarray) -> None:
+        numbers = np.arange(len(starts))
+        if not (sizes.dtype == starts.dtype == np.uint32 and sizes.shape == starts.shape == (len(starts),)):
+            raise ValueError("sizes and starts of records: got other types or lengths than those of one for each row")
+        if np.any(starts > numbers) or np.any(starts[starts.astype(np.int64)] != starts):
+            raise ValueError("starts of records: got a chain that does not begin with its first record")
+        order = np.argsort(starts, kind="stable")
+        ends = np.cumsum(sizes[order], dtype=np.int64)
+        is_first = starts[order] == order
+        base = np.repeat((ends - sizes[order])[is_first], np.diff(np.flatnonzero(np.append(is_first, True))))
+        ends_in_chain = np.empty(len(starts), np.int64)
+        ends_in_chain[order] = ends - base
+        self._starts = starts.tolist()
+        self._begins: list[int] = (ends_in_chain - sizes).tolist()
+        self._ends: list[int] = ends_in_chain.tolist()
+        self.num_chains = int(np.count_nonzero(is_first))
+
+    def start(self, number: int) -> int:
+        """Return the first record of the chain that a record belongs to."""
+        start: int = self._starts[number]
+        return start
+
+    def cut(self, chain: Any, number: int) -> Any:
+        """Return a record [bytes-like] of its chain [bytes-like]. It is shorter if the chain is too short."""
+        return chain[self._begins[number] : self._ends[number]]
+
+
 class LmdbArtefact(Artefact):
     """An environment that was published."""
 
+    _ERRORS = (ValueError, struct.error, OSError)
+
     def __init__(self, path: Path, num_bytes: int, claims: Claims | None = None, packed: Packed | None = None) -> None:
         super().__init__(path, num_bytes, claims, packed)
-        self._num_bytes = num_bytes
         self._chains: ChainIndex | None = None
         self._stream = Layout(0)
-        try:
-            self._values = self._find_values()
-            self._describe_stream()
-        except BaseException:  # cleanup boundary
-            self.close()
-            raise
-
-    def _find_values(self) -> Values:
-        try:
-            values = find_values(self._read, self._num_bytes, self._claims and self._claims.max_rows)
-        except (ValueError, struct.error) as error:
-            raise self._damage(error) from None
+        with self._errors():
+            self._values = find_values(self._read, self._num_bytes, self._claims and self._claims.max_rows)
         most = self._claims and self._claims.max_chain_bytes
-        if most and (values.sizes > most).any():
-            raise self._damage(f"got a record of {values.sizes.max()} bytes, expected at most {most} for its picture")
-        return values
+        if most and (sizes := self._values.sizes).max(initial=0) > most:
+            raise self._damage(f"got a record of {sizes.max()} bytes, expected at most {most} for its picture")
+        self._describe_stream()
 
     def _describe_stream(self) -> None:
         """Set the layout of the records. There are as many as digests."""
@@ -75,7 +110,10 @@ class LmdbArtefact(Artefact):
         self._arrays[STREAM + DIGESTS] = digests
         num_rows = num_values
         if sizes is not None and starts is not None:
-            self._chains = self._chain_index(sizes, starts)
+            with self._errors():
+                self._chains = ChainIndex(sizes, starts)
+            if self._chains.num_chains != num_values:
+                raise self._damage(f"got {num_values} chains of records, expected {self._chains.num_chains}")
             num_rows = len(sizes)
         self._stream = Layout(num_rows)
         if shape is not None:
@@ -83,15 +121,6 @@ class LmdbArtefact(Artefact):
             if self._chains is not None or (self._values.sizes != math.prod(row_shape)).any() or min(row_shape) < 0:
                 raise self._damage(f"its rows do not have the shape {row_shape}")
             self._stream = Layout(num_rows, row_shape, np.dtype(np.uint8))
-
-    def _chain_index(self, sizes: np.ndarray, starts: np.ndarray) -> ChainIndex:
-        try:
-            chains = ChainIndex(sizes, starts)
-        except ValueError as error:
-            raise self._damage(error) from None
-        if chains.num_chains != len(self._values.numbers):
-            raise self._damage(f"got {len(self._values.numbers)} chains of records, expected {chains.num_chains}")
-        return chains
 
     def _read(self, start: int, size: int) -> bytes:
         """Return bytes of the file, in memory of their own: readers in other threads keep theirs."""
@@ -101,25 +130,11 @@ class LmdbArtefact(Artefact):
             data = os.pread(self._fd, size, self._start + start)
         except OSError as error:
             raise self._damage(error) from None
-        if len(data) < size:
-            data += self._rest(start + len(data), size - len(data))
+        if len(data) < size:  # a system call returns at most 2 GiB
+            rest = bytearray(size - len(data))
+            self._read_into(start + len(data), memoryview(rest))
+            data += rest
         return data
-
-    def _rest(self, start: int, size: int) -> bytes:
-        """Return what one call did not read: a system call returns at most 2 GiB."""
-        rest = bytearray(size)
-        self._read_into(start, memoryview(rest))
-        return bytes(rest)
-
-    def _read_into(self, start: int, memory: memoryview) -> None:
-        while memory:
-            try:
-                num_read = os.preadv(self._fd, [memory], self._start + start)
-            except OSError as error:
-                raise self._damage(error) from None
-            if not num_read:
-                raise self._damage("it was cut short")
-            memory, start = memory[num_read:], start + num_read
 
     def _names(self) -> frozenset[str]:
         stream = {STREAM} if STREAM + DIGESTS in self._values.named else set()

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import os
 import struct
+from array import array
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -35,9 +36,8 @@ from chordcache import progress
 from chordcache.digests import digest64
 from chordcache.errors import UsageError
 from chordcache.storage.artefacts import npy, open_files
-from chordcache.storage.artefacts.chains import ChainWriter
 from chordcache.storage.artefacts.lmdb_pages import FOOTER
-from chordcache.storage.artefacts.lmdb_reader import DIGEST_BYTES, SHAPE, SIZES, STARTS, STREAM
+from chordcache.storage.artefacts.lmdb_reader import DIGEST_BYTES, SHAPE, SIZES, STARTS, STREAM, first_of_chain
 from chordcache.storage.artefacts.writer import ArtefactWriter, StreamedArray, write_error
 
 _FIRST_MAP_BYTES = 1 << 28
@@ -53,29 +53,21 @@ _HOLDS_VALUE = 4
 """Flag of a page that holds a value, LMDB's P_OVERFLOW."""
 
 
-def _key(number: int) -> bytes:
-    return number.to_bytes(4, "big")
-
-
 class LmdbArtefactWriter(ArtefactWriter):
     """A writer of one environment.
 
-    Parameters
-    ----------
-    path : Path
-        As in ``ArtefactWriter``.
-    gop : int
-        Number of records that are stored as one value. Values begin at a page, and the rest of the last page is empty.
-    stride : int
-        Distance of the records in a value.
+    ``gop`` records at a distance of ``stride`` are stored as one value. Values begin at a page, and the rest of the
+    last page is empty.
     """
 
     def __init__(self, path: Path, *, gop: int = 1, stride: int = 1) -> None:
         super().__init__(path)
-        self._chains = ChainWriter(gop, stride) if gop > 1 else None
+        self._gop, self._stride = gop, stride
+        self._chains: dict[int, list[bytes]] = {}
+        """Records of the chains that are not complete, by the first one. Without chains, each record is one"""
+        self._sizes, self._starts = array("L"), array("L")
         self._batch: list[tuple[bytes, bytes]] = []
         self._batch_bytes = 0
-        self._num_rows = 0
         self._map_bytes = _FIRST_MAP_BYTES
         self._environment = self._open()
 
@@ -88,15 +80,19 @@ class LmdbArtefactWriter(ArtefactWriter):
     def _write(self, name: str, block: np.ndarray | list[bytes]) -> None:
         for row in block:
             value = row if isinstance(row, bytes) else row.tobytes()
-            self._add_values({self._num_rows: value} if self._chains is None else self._chains.add(value))
-            self._num_rows += 1
+            start = first_of_chain(len(self._sizes), self._gop, self._stride)
+            self._chains.setdefault(start, []).append(value)
+            self._sizes.append(len(value))
+            self._starts.append(start)
+            if len(self._sizes) % (self._gop * self._stride) == 0:
+                self._add_chains()
 
     def _finish(self, arrays: Mapping[str, np.ndarray], attributes: Mapping[str, Mapping[str, Any]]) -> None:
         values = {**arrays, **self._digests()}
         stream = self._streams.get(STREAM)
-        if self._chains is not None:
-            self._add_values(self._chains.finish())
-            values |= {SIZES: self._chains.sizes, STARTS: self._chains.starts}
+        self._add_chains()
+        if self._gop > 1:
+            values |= {SIZES: np.array(self._sizes, "<u4"), STARTS: np.array(self._starts, "<u4")}
         if stream is not None and stream.dtype is not None:
             values[SHAPE] = np.array(stream.row_shape, "<i8")
         for name in sorted(values):  # LMDB appends in the order of keys only
@@ -116,9 +112,10 @@ class LmdbArtefactWriter(ArtefactWriter):
         with self._errors():
             return lmdb.open(str(self.path), subdir=False, lock=False, sync=False, map_size=self._map_bytes)
 
-    def _add_values(self, values: Mapping[int, bytes]) -> None:
-        for number, value in values.items():
-            self._add_value(_key(number), value)
+    def _add_chains(self) -> None:
+        for start, records in self._chains.items():
+            self._add_value(start.to_bytes(4, "big"), b"".join(records))
+        self._chains.clear()
 
     def _add_value(self, key: bytes, value: bytes) -> None:
         self._batch.append((key, value))
@@ -173,7 +170,8 @@ def _append_tree(path: Path, page_bytes: int, num_pages: int) -> None:
     """Write the footer that readers check behind the pages. Raises ``OSError``."""
     with open(path, "r+b") as file:
         numbers = np.array(_tree_pages(file.fileno(), page_bytes, num_pages), "<u8")
-        digest = _digest_of_pages(file.fileno(), numbers, page_bytes)
+        pages = [os.pread(file.fileno(), page_bytes, number * page_bytes) for number in numbers.tolist()]
+        digest = digest64(b"".join([*pages, numbers.tobytes()]))
         file.seek(page_bytes * num_pages)
         file.truncate()
         file.write(numbers.tobytes() + FOOTER.pack(digest, page_bytes, len(numbers)))
@@ -194,8 +192,3 @@ def _tree_pages(fd: int, page_bytes: int, num_pages: int) -> list[int]:
             pages.append(number)
             number += 1
     return pages
-
-
-def _digest_of_pages(fd: int, numbers: np.ndarray, page_bytes: int) -> int:
-    pages = [os.pread(fd, page_bytes, number * page_bytes) for number in numbers.tolist()]
-    return digest64(b"".join([*pages, numbers.tobytes()]))

@@ -39,24 +39,10 @@ def dumps(values: np.ndarray) -> bytes:
 
 
 def parse_header(start: bytes, num_bytes: int) -> tuple[tuple[int, ...], np.dtype[Any], int]:
-    """Read a header.
+    """Return shape and dtype, and the offset of the values, which fill the rest of the file.
 
-    Parameters
-    ----------
-    start : bytes
-        The first ``MAX_HEADER_BYTES`` of the file, or the whole file if it is shorter.
-    num_bytes : int
-        The size of the file [bytes].
-
-    Returns
-    -------
-    tuple of (shape, dtype, int)
-        The int is the offset of the values, which fill the rest of the file.
-
-    Raises
-    ------
-    ValueError
-        If the header or the size is not as ``dumps`` writes it.
+    ``start`` has the first ``MAX_HEADER_BYTES`` of a file of ``num_bytes``, or the whole file if it is shorter. Raises
+    ``ValueError`` if the header or the size is not as ``dumps`` writes it.
     """
     if len(start) < 10 or not start.startswith(_MAGIC):
         raise ValueError("not an npy file")

@@ -21,17 +21,16 @@ import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
 
-from chordcache.errors import CacheWriteError, UsageError
+from chordcache.errors import UsageError
 from chordcache.records import Packed
 from chordcache.storage.artefacts import npy, open_files
 from chordcache.storage.artefacts.artefact import Artefact, Claims, Layout, row_bytes
-from chordcache.storage.artefacts.writer import ArtefactWriter, Spool, StreamedArray, write_error
+from chordcache.storage.artefacts.writer import ArtefactWriter, StreamedArray, write_error
 
 _SUFFIX = ".npy"
 _LOCAL_HEADER = struct.Struct("<4s22xHH")
@@ -42,29 +41,15 @@ _MAX_DIRECTORY_BYTES = 1 << 20
 _ENCRYPTED = 1
 """Flag of an encrypted member."""
 
-_UNREADABLE = (zipfile.BadZipFile, struct.error, OSError, EOFError, ValueError, KeyError, RuntimeError)
-"""Exceptions that a damaged zip raises. zipfile raises a RuntimeError for what it does not support. Text
-that cannot be decoded raises a ValueError."""
-
 
 class NpzArtefactWriter(ArtefactWriter):
-    """A writer of one ``.npz``. The rows of each array go to a file beside it until their number is known.
-
-    Parameters
-    ----------
-    path : Path
-        As in ``ArtefactWriter``.
-    """
-
-    def __init__(self, path: Path) -> None:
-        super().__init__(path)
-        self._spools: dict[str, Spool] = {}
+    """A writer of one ``.npz``. The rows of each array go to a file beside it until their number is known."""
 
     def _begin(self, name: str, stream: StreamedArray) -> None:
         if stream.dtype is None:
             raise UsageError(f"NPZ holds arrays, but '{name}' is of records: put it into lmdb or hdf5")
         with self._errors():
-            self._spools[name] = Spool(self.path.with_name(f"{self.path.name}.{len(self._spools)}.spool"))
+            self._add_spool(name)
 
     def _write(self, name: str, block: np.ndarray | list[bytes]) -> None:
         assert isinstance(block, np.ndarray)
@@ -89,28 +74,12 @@ class NpzArtefactWriter(ArtefactWriter):
         info = zipfile.ZipInfo(name + _SUFFIX)  # no date: equal arrays make equal files
         return archive.open(info, "w", force_zip64=True)
 
-    def _close(self) -> None:
-        for spool in self._spools.values():
-            spool.close()
-
     @contextmanager
     def _errors(self) -> Iterator[None]:
         try:
             yield
-        except CacheWriteError:
-            raise
         except OSError as error:
             raise write_error(self.path, error) from None
-
-
-@dataclass(frozen=True)
-class _Member:
-    """The place of an array's values."""
-
-    offset: int
-    """Place of the first value in the file"""
-    shape: tuple[int, ...]
-    dtype: np.dtype[Any]
 
 
 class _Directory(io.RawIOBase):
@@ -147,19 +116,15 @@ class _Directory(io.RawIOBase):
 class NpzArtefact(Artefact):
     """An open ``.npz``."""
 
+    # zipfile raises a RuntimeError for what it does not support, and a ValueError for text that cannot be decoded
+    _ERRORS = (zipfile.BadZipFile, struct.error, OSError, EOFError, ValueError, KeyError, RuntimeError)
+
     def __init__(self, path: Path, num_bytes: int, claims: Claims | None = None, packed: Packed | None = None) -> None:
         super().__init__(path, num_bytes, claims, packed)
-        self._num_bytes = num_bytes
-        self._members: dict[str, _Member] = {}
-        try:
-            with (
-                self._errors(),
-                zipfile.ZipFile(_Directory(self._read, num_bytes)) as archive,
-            ):
-                self._infos = self._read_directory(archive)
-        except BaseException:  # cleanup boundary
-            self.close()
-            raise
+        self._places: dict[str, int] = {}
+        """Place of the first value of each array of rows in the file"""
+        with self._errors(), zipfile.ZipFile(_Directory(self._read, num_bytes)) as archive:
+            self._infos = self._read_directory(archive)
 
     def _read_directory(self, archive: zipfile.ZipFile) -> dict[str, zipfile.ZipInfo]:
         infos = {}
@@ -176,20 +141,15 @@ class NpzArtefact(Artefact):
         return frozenset(self._infos)
 
     def _layout(self, name: str) -> Layout:
-        member = self._member(name)
-        return Layout(member.shape[0], member.shape[1:], member.dtype)
-
-    def _member(self, name: str) -> _Member:
-        if name not in self._members:
-            info = self._infos[name]
-            with self._errors():
-                start = self._start_of(info)
-                head = self._read(start, min(npy.MAX_HEADER_BYTES, info.file_size))
-                shape, dtype, offset = npy.parse_header(head, info.file_size)
-            if not shape:
-                raise self._damage(f"its array '{name}' has no axis")
-            self._members[name] = _Member(start + offset, shape, dtype)
-        return self._members[name]
+        info = self._infos[name]
+        with self._errors():
+            start = self._start_of(info)
+            head = self._read(start, min(npy.MAX_HEADER_BYTES, info.file_size))
+            shape, dtype, offset = npy.parse_header(head, info.file_size)
+        if not shape:
+            raise self._damage(f"its array '{name}' has no axis")
+        self._places[name] = start + offset
+        return Layout(shape[0], shape[1:], dtype)
 
     def _start_of(self, info: zipfile.ZipInfo) -> int:
         """Return the offset of a member's content. Raise ``DamageError`` if the content ends outside the file."""
@@ -207,38 +167,22 @@ class NpzArtefact(Artefact):
             return b""
         return os.pread(self._fd, num_bytes, self._start + offset)
 
-    def _content(self, info: zipfile.ZipInfo) -> bytes:
-        """Return the content of a member, compared with its CRC."""
-        data = self._read(self._start_of(info), info.file_size)
-        if len(data) != info.file_size or zlib.crc32(data) != info.CRC:
-            raise self._damage(f"its member '{info.filename}' is not what was written")
-        return data
-
     def _read_array(self, name: str) -> np.ndarray:
-        self._check_size(name, self._infos[name].file_size)
+        info = self._infos[name]
+        self._check_size(name, info.file_size)
         with self._errors():
-            values = npy.loads(self._content(self._infos[name]))
+            data = self._read(self._start_of(info), info.file_size)
+            if len(data) != info.file_size or zlib.crc32(data) != info.CRC:
+                raise self._damage(f"its member '{info.filename}' is not what was written")
+            values = npy.loads(data)
         if not values.ndim:
             raise self._damage(f"its array '{name}' has no axis")
         return values
 
     def _read_rows(self, name: str, start: int, stop: int, out: np.ndarray) -> None:
-        member = self._member(name)
-        offset = member.offset + start * row_bytes(member.shape[1:], member.dtype)
-        rest = out.reshape(-1).view(np.uint8).data
-        with self._errors():
-            while rest:
-                num_read = os.preadv(self._fd, [rest], self._start + offset)
-                if not num_read:
-                    raise self._damage(f"it ends within row {stop - 1} of '{name}'")
-                rest, offset = rest[num_read:], offset + num_read
+        layout = self.layout(name)
+        offset = self._places[name] + start * row_bytes(layout.row_shape, layout.dtype)
+        self._read_into(offset, out.reshape(-1).view(np.uint8).data)
 
     def _iter_records(self, name: str, numbers: Sequence[int]) -> Iterator[Any]:
         raise self._damage(f"'{name}' does not hold records")  # never reached: no layout of NPZ has records
-
-    @contextmanager
-    def _errors(self) -> Iterator[None]:
-        try:
-            yield
-        except _UNREADABLE as error:
-            raise self._damage(error) from None

@@ -1,11 +1,14 @@
 """The artefacts that this process has open.
 
 Opening an artefact takes longer than reading a clip of it, so a process keeps those that it opened last. Threads and
-forked processes share flat files, which are read by position. For HDF5, see ``guarded_files``.
+forked processes share flat files, which are read by position. HDF5 does not survive a fork with open files, so its
+files are closed before a fork.
 """
 
 from __future__ import annotations
 
+import os
+import threading
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -14,9 +17,7 @@ from typing import Any
 
 from chordcache.errors import DamageError, printable
 from chordcache.records import Packed
-from chordcache.storage.artefacts import guarded_files
 from chordcache.storage.artefacts.artefact import Artefact, Claims, cache_of, row_bytes
-from chordcache.storage.artefacts.guarded_files import inode_of
 from chordcache.storage.artefacts.tiers import load, tier_of
 from chordcache.storage.artefacts.writer import ArtefactWriter
 from chordcache.storage.layout import pack_file
@@ -25,7 +26,10 @@ FRAME_ARRAYS = ("pts_seconds", "source_frames", "keyframes")
 """Whole arrays about the frames of a video, which each of its artefacts has."""
 
 _MAX_OPEN = 64
-"""Number of flat artefacts that a process keeps open."""
+"""Number of artefacts that a process keeps open."""
+
+_FORK_PATIENCE_SECONDS = 5
+"""Time that a fork waits for readers of HDF5 in other threads [seconds]. A clip takes milliseconds."""
 
 _CHECK_RECORDS = 1000
 """Number of records that are checked at once."""
@@ -35,21 +39,10 @@ _CHECK_BYTES = 16 << 20
 
 
 def create_artefact(path: Path, **options: Any) -> ArtefactWriter:
-    """Begin an artefact in the tier that the suffix names.
+    """Begin an artefact in the tier that the suffix names, ``.lmdb``, ``.npz`` or ``.h5``, in a folder of its own.
 
-    Parameters
-    ----------
-    path : Path
-        ``.lmdb``, ``.npz`` or ``.h5``, in a folder of its own.
-    **options
-        Keyword arguments of the tier's writer.
-
-    Raises
-    ------
-    UsageError
-        If no such tier or option exists.
-    NoSpaceError, CacheWriteError
-        If the disk cannot take the file.
+    The options are keyword arguments of the tier's writer. Raises ``UsageError`` if no such tier or option exists, and
+    ``NoSpaceError`` or ``CacheWriteError`` if the disk cannot take the file.
     """
     writer: ArtefactWriter = load(tier_of(path).writer)(path, **options)
     return writer
@@ -60,23 +53,95 @@ def _open(path: Path, *details: Any) -> Artefact:
     return artefact
 
 
-_flat: OrderedDict[tuple[Path, Packed | None], tuple[tuple[int, int] | None, Artefact]] = OrderedDict()
-"""Flat artefacts by path and place, each with its inode, the one opened first at the front. A lock is not used,
-since a fork could copy one that another thread holds: each call is atomic. The last user of an artefact closes it."""
+_kept: OrderedDict[tuple[Path, Packed | None], tuple[tuple[int, int] | None, Artefact]] = OrderedDict()
+"""Artefacts by path and place, each with its inode, the one opened first at the front. A lock is not used, since a fork
+could copy one that another thread holds: each call is atomic. The last user of an artefact closes it."""
 
 
-def _flat_artefact(path: Path, num_bytes: int, claims: Claims | None, packed: Packed | None) -> Artefact:
+def _kept_artefact(path: Path, num_bytes: int, claims: Claims | None, packed: Packed | None) -> Artefact:
     # The inode is read before the file is opened: if the file is replaced meanwhile, the next user sees it
-    inode = inode_of(path if packed is None else f"{cache_of(path)}/{pack_file(packed.pack)}")
-    known, artefact = _flat.get((path, packed), (None, None))
+    inode = _inode_of(path if packed is None else f"{cache_of(path)}/{pack_file(packed.pack)}")
+    known, artefact = _kept.get((path, packed), (None, None))
     if artefact is None or known != inode:
         artefact = _open(path, num_bytes, claims, packed)
-        _flat[path, packed] = inode, artefact
+        _kept[path, packed] = inode, artefact
     with suppress(KeyError):  # another thread may have removed it
-        _flat.move_to_end((path, packed))
-        while len(_flat) > _MAX_OPEN:
-            _flat.popitem(last=False)
+        _kept.move_to_end((path, packed))
+        while len(_kept) > _MAX_OPEN:
+            _kept.popitem(last=False)
     return artefact
+
+
+def _inode_of(path: str | Path) -> tuple[int, int] | None:
+    """Return device and inode of a file, or None if it is missing."""
+    try:
+        status = os.stat(path)
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
+
+
+class _Hdf5Users:
+    """The readers of HDF5 in this process. A fork waits for them, and new ones wait for the fork."""
+
+    def __init__(self) -> None:
+        self._leaked: list[object] = []
+        self._reset()
+
+    def _reset(self) -> None:
+        self._in_use: list[Artefact] = []
+        self._changed = threading.Condition()
+        self._is_forking = False
+
+    @contextmanager
+    def add(self, open_: Callable[[], Artefact]) -> Iterator[Artefact]:
+        with self._changed:
+            self._changed.wait_for(lambda: not self._is_forking)
+            artefact = open_()
+            self._in_use.append(artefact)
+        try:
+            yield artefact
+        finally:
+            with self._changed:
+                self._in_use.remove(artefact)
+                self._changed.notify_all()
+
+    def before_fork(self) -> None:
+        """Let no new reader in, wait for the current readers, close everything."""
+        with self._changed:
+            self._is_forking = True
+            self._changed.wait_for(lambda: not self._in_use, timeout=_FORK_PATIENCE_SECONDS)
+            for place in list(_kept):  # other threads may add and remove flat files meanwhile
+                if not tier_of(place[0]).is_flat:
+                    _, artefact = _kept.pop(place, (None, None))
+                    if artefact is not None and artefact not in self._in_use:
+                        artefact.close()
+
+    def after_fork_in_parent(self) -> None:
+        with self._changed:
+            self._is_forking = False
+            self._changed.notify_all()
+
+    def after_fork_in_child(self) -> None:
+        # These belong to threads that the child does not have, so the child must not close them
+        self._leaked.append(self._in_use)
+        self._reset()
+
+
+_hdf5_users = _Hdf5Users()
+
+
+def guard_forks() -> None:
+    """Register the hook that closes files of HDF5 before a fork. It runs before the hooks registered so far.
+
+    h5py takes its own lock before a fork, and a reader that waits for that lock would never release its file. So the
+    HDF5 store calls this function after it has loaded h5py.
+    """
+    os.register_at_fork(
+        before=_hdf5_users.before_fork,
+        after_in_parent=_hdf5_users.after_fork_in_parent,
+        after_in_child=_hdf5_users.after_fork_in_child,
+    )
 
 
 @contextmanager
@@ -85,37 +150,21 @@ def open_artefact(
 ) -> Iterator[Artefact]:
     """Open an artefact, or return it if this process has it open. Do not fork while one of HDF5 is in use.
 
-    Parameters
-    ----------
-    path : Path
-        A published artefact. Its suffix names the store.
-    num_bytes : int
-        Its size according to the sidecar [bytes].
-    claims : Claims, optional
-        The other statements of the sidecar, see ``Artefact``.
-    packed : Packed, optional
-        Its place in a pack, see ``Artefact``.
-
-    Raises
-    ------
-    UsageError
-        If the suffix belongs to no tier.
-    DamageError
-        If the file is missing, has another size or is not such an artefact.
+    The parameters are those of ``Artefact``. The suffix of the path names the store. Raises ``UsageError`` if it
+    belongs to no tier, and as ``Artefact`` does.
     """
     if tier_of(path).is_flat:
-        yield _flat_artefact(path, num_bytes, claims, packed)
+        yield _kept_artefact(path, num_bytes, claims, packed)
     else:
-        with guarded_files.use(path, lambda: _open(path, num_bytes, claims)) as artefact:
+        with _hdf5_users.add(lambda: _kept_artefact(path, num_bytes, claims, packed)) as artefact:
             yield artefact
 
 
 def forget(path: Path) -> None:
-    """Close an artefact, unless it is in use."""
-    for name, packed in list(_flat):
+    """Close an artefact as soon as it is not in use."""
+    for name, packed in list(_kept):
         if name == path:
-            _flat.pop((name, packed), None)
-    guarded_files.forget(path)
+            _kept.pop((name, packed), None)
 
 
 def check_artefact(
@@ -128,26 +177,13 @@ def check_artefact(
     whole: Collection[str] = FRAME_ARRAYS,
     look: Callable[[str, int, Any], None] | None = None,
 ) -> None:
-    """Check every row and array of an artefact, and that the file holds nothing else.
+    """Check every row and array of an artefact, and that the file holds nothing else. Memory is bounded.
 
-    Memory is bounded.
-
-    Parameters
-    ----------
-    path, num_bytes, claims, packed
-        As in ``open_artefact``.
-    num_rows : mapping of str to int
-        Name of every streamed array to its number of rows.
-    whole : collection of str
-        Names of all whole arrays, without the arrays of digests.
-    look : callable, optional
-        Called for each row or record that passes the check, with the name of the streamed array, the number, and the
-        row or record. The memory of the row is valid until the call returns.
-
-    Raises
-    ------
-    DamageError
-        At the first row, record or array that changed. Also if an array is missing, unexpected, or of another length.
+    ``num_rows`` has the number of rows of every streamed array, and ``whole`` the names of all whole arrays, without
+    the arrays of digests. ``look`` is called for each row or record that passes the check, with the name of the
+    streamed array, the number, and the row or record, whose memory is valid until the call returns. Raises
+    ``DamageError`` at the first row, record or array that changed, or if an array is missing, unexpected, or of another
+    length.
     """
     with open_artefact(path, num_bytes, claims, packed) as artefact:
         _check_names(artefact, num_rows, whole)

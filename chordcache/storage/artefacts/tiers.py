@@ -35,14 +35,6 @@ class Tier:
     """True if files are read by position, so that threads and forked processes can share an open one"""
 
 
-def _frames(config: Config) -> tuple[str, ...]:
-    return ("frames",) if config.frames else ()
-
-
-def _all_but_frames(config: Config) -> tuple[str, ...]:
-    return tuple(config.features)
-
-
 def _listed(config: Config) -> tuple[str, ...]:
     for name in config.hdf5.features:
         if name not in config.names():
@@ -56,10 +48,6 @@ def _lmdb_options(config: Config) -> Mapping[str, Any]:
     return {name: settings[name] for name in ("gop", "stride") if name in settings}
 
 
-def _hdf5_options(config: Config) -> Mapping[str, Any]:
-    return {"compression": config.hdf5.compression, "chunk_frames": config.hdf5.chunk_frames}
-
-
 _STORES = "chordcache.storage.artefacts"
 
 TIERS: Mapping[str, Tier] = {
@@ -67,21 +55,21 @@ TIERS: Mapping[str, Tier] = {
         suffix=".lmdb",
         writer=f"{_STORES}.lmdb_writer:LmdbArtefactWriter",
         artefact=f"{_STORES}.lmdb_reader:LmdbArtefact",
-        features=_frames,
+        features=lambda config: ("frames",) if config.frames else (),
         options=_lmdb_options,
     ),
     "npz": Tier(
         suffix=".npz",
         writer=f"{_STORES}.npz_store:NpzArtefactWriter",
         artefact=f"{_STORES}.npz_store:NpzArtefact",
-        features=_all_but_frames,
+        features=lambda config: tuple(config.features),
     ),
     "hdf5": Tier(
         suffix=".h5",
         writer=f"{_STORES}.hdf5_store:Hdf5ArtefactWriter",
         artefact=f"{_STORES}.hdf5_store:Hdf5Artefact",
         features=_listed,
-        options=_hdf5_options,
+        options=lambda config: {"compression": config.hdf5.compression, "chunk_frames": config.hdf5.chunk_frames},
         one_file=True,
         is_flat=False,
     ),

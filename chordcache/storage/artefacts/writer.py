@@ -73,15 +73,13 @@ class Spool:
 class ArtefactWriter(ABC):
     """A writer of one artefact. It is a context manager. Leaving it without ``finish`` abandons the file.
 
-    Parameters
-    ----------
-    path : Path
-        The file to write. It must be in a folder of its own, because a writer may put more files beside it.
+    The file must be in a folder of its own, because a writer may put more files beside it.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._streams: dict[str, StreamedArray] = {}
+        self._spools: dict[str, Spool] = {}
 
     def __enter__(self) -> ArtefactWriter:
         return self
@@ -92,12 +90,8 @@ class ArtefactWriter(ABC):
     def append(self, name: str, rows: Block) -> None:
         """Add rows to a streamed array. The first rows fix its row shape and dtype, even if there are zero of them.
 
-        Raises
-        ------
-        UsageError
-            If the dtype is not a number, boolean or bytes, or the rows differ from the first ones in shape or dtype.
-        NoSpaceError, CacheWriteError
-            If the disk cannot take the rows.
+        Raises ``UsageError`` if the dtype is not a number, boolean or bytes, or the rows differ from the first ones in
+        shape or dtype, and ``NoSpaceError`` or ``CacheWriteError`` if the disk cannot take the rows.
         """
         block = _as_rows(name, rows)
         shape, dtype = (block.shape[1:], block.dtype) if isinstance(block, np.ndarray) else ((), None)
@@ -111,21 +105,15 @@ class ArtefactWriter(ABC):
             given, first = f"{dtype or 'records'} {shape}", f"{stream.dtype or 'records'} {stream.row_shape}"
             raise UsageError(f"rows of '{name}' are {given}, but the first ones were {first}")
         self._write(name, block)
-        stream.digests.extend(_digests_of(block))
+        rows_as_buffers = block if isinstance(block, list) else (block[i : i + 1] for i in range(len(block)))
+        stream.digests.extend(map(digest64, rows_as_buffers))
 
     def finish(self, arrays: Mapping[str, np.ndarray], attributes: Mapping[str, Mapping[str, Any]]) -> None:
         """Add the whole arrays, write everything to the disk, close, read back and compare.
 
         ``attributes`` (array name, or "" for the file, to plain data) are stored if the format has a place for them.
-
-        Raises
-        ------
-        UsageError
-            If the dtype of an array is not a number or boolean, an array has no axis, or its name is taken.
-        NoSpaceError, CacheWriteError
-            As in ``append``.
-        DamageError
-            If what is read back is not what was written.
+        Raises as ``append`` does, ``UsageError`` also if an array has no axis, or its name is taken, and
+        ``DamageError`` if what is read back is not what was written.
         """
         for name in arrays:
             _check_name(name)
@@ -151,9 +139,14 @@ class ArtefactWriter(ABC):
     def _finish(self, arrays: Mapping[str, np.ndarray], attributes: Mapping[str, Mapping[str, Any]]) -> None:
         """Write the whole arrays and the digests, close the file, and check what was written."""
 
-    @abstractmethod
+    def _add_spool(self, name: str) -> None:
+        """Make a spool for a streamed array. Raises ``OSError``."""
+        self._spools[name] = Spool(self.path.with_name(f"{self.path.name}.{len(self._spools)}.spool"))
+
     def _close(self) -> None:
-        """Release the file, finished or not."""
+        """Release the files, finished or not."""
+        for spool in self._spools.values():
+            spool.close()
 
 
 def write_error(path: Path, error: Exception) -> CacheWriteError:
@@ -167,22 +160,10 @@ def write_error(path: Path, error: Exception) -> CacheWriteError:
     return CacheWriteError(f"cannot write '{printable(path)}': {what}; run the same command")
 
 
-def check_choice(what: str, value: str, choices: Sequence[str]) -> None:
-    """Raise ``UsageError`` if the value of a store's option is not one of its choices."""
-    if value not in choices:
-        raise UsageError(f"{what}: got '{value}', expected one of {', '.join(choices)}")
-
-
 def _check_name(name: str) -> None:
     if not _NAME.fullmatch(name) or name.endswith((DIGESTS, OFFSETS)):
         what = f"use letters, digits, '_', '-' and '.', and neither '{DIGESTS}' nor '{OFFSETS}' at the end"
         raise UsageError(f"'{name}' is not a name for an array: {what}")
-
-
-def _check_kind(name: str, values: np.ndarray) -> None:
-    if values.dtype.kind not in KINDS or not values.dtype.itemsize:
-        what = "numbers, booleans, bytes of one length and records can be stored"
-        raise UsageError(f"array '{name}' has dtype {values.dtype}; {what}")
 
 
 def _as_rows(name: str, rows: Block) -> np.ndarray | list[bytes]:
@@ -198,13 +179,9 @@ def _as_rows(name: str, rows: Block) -> np.ndarray | list[bytes]:
 
 
 def _as_whole(name: str, values: np.ndarray) -> np.ndarray:
-    _check_kind(name, values)
+    if values.dtype.kind not in KINDS or not values.dtype.itemsize:
+        what = "numbers, booleans, bytes of one length and records can be stored"
+        raise UsageError(f"array '{name}' has dtype {values.dtype}; {what}")
     if not values.ndim:
         raise UsageError(f"array '{name}' has no axis; give it one of length 1")
     return np.ascontiguousarray(values, values.dtype.newbyteorder("<"))
-
-
-def _digests_of(block: np.ndarray | list[bytes]) -> list[int]:
-    if isinstance(block, np.ndarray):
-        return [digest64(block[i : i + 1]) for i in range(len(block))]
-    return [digest64(record) for record in block]

@@ -32,8 +32,7 @@ from chordcache.building.file_build import build_file
 from chordcache.digests import hex64
 from chordcache.engine.child import Worker
 from chordcache.engine.choice import Engine
-from chordcache.engine.crashes import Crash, max_attempts
-from chordcache.engine.limits import Limits
+from chordcache.engine.limits import Crash, Limits, max_attempts
 from chordcache.engine.pool import default_jobs
 from chordcache.engine.worker import Raised
 from chordcache.errors import ChordcacheError, LockedError, UsageError, printable

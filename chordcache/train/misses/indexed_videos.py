@@ -35,7 +35,7 @@ from chordcache.storage.artefacts.tiers import TIERS
 from chordcache.storage.cache_header import Header, read_header
 from chordcache.storage.catalog_columns import FeatureState
 from chordcache.storage.layout import key_hash, video_key
-from chordcache.storage.quarantine import Quarantined, read_quarantined
+from chordcache.storage.quarantine import Failure, read_quarantined
 from chordcache.storage.sidecar import Sidecar, read_sidecar
 from chordcache.train.misses.background import BuildRequest, background_of, prepare
 from chordcache.train.misses.from_source import SourceVideo, first_tiers, read_source
@@ -280,7 +280,7 @@ class _Misses:
         """Position in the catalog of each record that is kept, -1 if its source is read"""
 
     @cached_property
-    def _failures(self) -> dict[str, Quarantined]:
+    def _failures(self) -> dict[str, Failure]:
         return {key[-16:]: failure for key, failure in read_quarantined(self._cache.path).items()}
 
     def cause_of(self, record: VideoRecord) -> str | None:
@@ -305,7 +305,7 @@ class _Misses:
         self.positions.append(-1)
         return None
 
-    def _still_holds(self, failure: Quarantined, record: VideoRecord) -> bool:
+    def _still_holds(self, failure: Failure, record: VideoRecord) -> bool:
         """Return whether the source would fail too, if it is read at all."""
         if self._on_miss in _FROM_CACHE:
             return True
