@@ -27,7 +27,7 @@ BUILT_IN = {
     "text": BuiltIn("chordcache.features.networks.text:TextExtractor", "chordcache.features.read_side:ReadSide"),
     "latents": BuiltIn(
         "chordcache.features.networks.latents:LatentsExtractor",
-        "chordcache.features.networks.latents_read_side:LatentsReadSide",
+        "chordcache.features.networks.latents:LatentsReadSide",
     ),
     "embed": BuiltIn("chordcache.features.networks.embed:EmbedExtractor", "chordcache.features.read_side:ReadSide"),
     "pose": BuiltIn("chordcache.features.pose:PoseExtractor", "chordcache.features.pose:PoseReadSide"),

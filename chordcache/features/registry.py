@@ -19,8 +19,7 @@ from chordcache.engine.networks.network import Infer, Network
 from chordcache.errors import ConfigError, UsageError
 from chordcache.features.base import Extractor
 from chordcache.features.item_fields import ITEM_FIELDS
-from chordcache.features.networks.devices import check_device, devices_of
-from chordcache.features.networks.extractor import NetworkExtractor
+from chordcache.features.networks.extractor import NetworkExtractor, check_device, devices_of
 from chordcache.features.read_sides import BUILT_IN, imported
 
 if TYPE_CHECKING:  # reading a cache does not load the parser of YAML

@@ -15,7 +15,7 @@ from torch.utils.data import get_worker_info
 
 from chordcache.arguments import check_at_least, checked_names
 from chordcache.errors import UsageError
-from chordcache.features.networks.latents_read_side import shape_of_clip
+from chordcache.features.networks.latents import shape_of_clip
 from chordcache.features.read_side import EncodedFrames
 from chordcache.media.cropping import CropBox
 from chordcache.read.cache import Cache
