@@ -83,6 +83,11 @@ class Extractor:
         return arguments
 
     @classmethod
+    def fields_used(cls, arguments: Mapping[str, Any]) -> tuple[str, ...]:
+        """Return the fields of the item that an extractor with these arguments needs, by default ``uses``."""
+        return tuple(cls.uses)
+
+    @classmethod
     def picture_used(cls, picture: PictureConfig) -> PictureConfig:
         """Return the settings of pictures, with the default for each that does not change the numbers.
 

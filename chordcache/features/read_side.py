@@ -86,6 +86,8 @@ class Clip:
     """True to switch OpenCV's own threads off, for the whole process and from now on, if OpenCV is used"""
     frames_out: np.ndarray | EncodedFrames | None = None
     """Memory for the frames [shape=(T, h, w, 3), dtype=uint8], or the place of their JPEGs"""
+    caption: int = 0
+    """Position of the caption of the sample in ``item_fields.all_captions``"""
 
     def __post_init__(self) -> None:
         check_frame_numbers("clip_sampler", self.numbers.tolist(), self.video.num_frames, f"video '{self.video.key}'")

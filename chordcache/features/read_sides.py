@@ -24,7 +24,9 @@ BUILT_IN = {
     "waveform": BuiltIn(
         "chordcache.features.waveform:WaveformExtractor", "chordcache.features.waveform:WaveformReadSide"
     ),
-    "text": BuiltIn("chordcache.features.networks.text:TextExtractor", "chordcache.features.read_side:ReadSide"),
+    "text": BuiltIn(
+        "chordcache.features.networks.text:TextExtractor", "chordcache.features.networks.text:TextReadSide"
+    ),
     "latents": BuiltIn(
         "chordcache.features.networks.latents:LatentsExtractor",
         "chordcache.features.networks.latents:LatentsReadSide",

@@ -100,6 +100,7 @@ class ClipReader:
         *,
         one_thread: bool,
         frames_out: np.ndarray | EncodedFrames | None = None,
+        caption: int = 0,
     ) -> Arrays:
         """Read a clip, or several of one video.
 
@@ -116,6 +117,8 @@ class ClipReader:
         frames_out : np.ndarray, optional [shape=``frames_shape``, dtype=uint8], or EncodedFrames
             Contiguous memory for the frames, or the place of the frames as they are stored. The returned arrays then
             do not include the frames.
+        caption : int
+            Position of the caption of the sample in all captions of the item.
 
         Returns
         -------
@@ -133,11 +136,11 @@ class ClipReader:
         if numbers.ndim > 1:
             outs = [frames_out] * len(numbers) if not isinstance(frames_out, np.ndarray) else frames_out
             clips = [
-                self.read(cache, video, rows, crop, one_thread=one_thread, frames_out=out)
+                self.read(cache, video, rows, crop, one_thread=one_thread, frames_out=out, caption=caption)
                 for rows, out in zip(numbers, outs, strict=True)
             ]
             return {name: _stacked(name, video, [clip[name] for clip in clips]) for name in clips[0]}
-        clip = self._clip(cache, video, numbers, crop, one_thread=one_thread, frames_out=frames_out)
+        clip = self._clip(cache, video, numbers, crop, one_thread=one_thread, frames_out=frames_out, caption=caption)
         arrays: Arrays = {}
         present = []
         for name in self.features:
@@ -159,6 +162,7 @@ class ClipReader:
         *,
         one_thread: bool,
         frames_out: np.ndarray | EncodedFrames | None = None,
+        caption: int = 0,
     ) -> Clip:
         return Clip(
             partial(reader.read, video),
@@ -170,6 +174,7 @@ class ClipReader:
             self.adjacent_flow,
             one_thread,
             frames_out,
+            caption,
         )
 
 

@@ -80,6 +80,15 @@ class _Samples(_Params, frozen=True, forbid_unknown_fields=False):
     num_samples: Annotated[int, Limit(ge=0)]
 
 
+class _Text(_Params, frozen=True, forbid_unknown_fields=False):
+    padding: Literal["none", "zeros", "max_length"] = "none"
+    max_tokens: Annotated[int, Limit(ge=1, le=1 << 20)] | None = None
+
+
+class _TextFacts(_Params, frozen=True, forbid_unknown_fields=False):
+    num_tokens: list[Annotated[int, Limit(ge=0, le=1 << 20)]] | None = None
+
+
 class _Latents(_Params, frozen=True, forbid_unknown_fields=False):
     compression: tuple[_Compression, _Compression]
 
@@ -248,7 +257,13 @@ def _latents(info: FeatureInfo, sidecar: Any) -> bool:
 
 
 def _text(info: FeatureInfo, sidecar: Any) -> bool:
-    return len(info.shape) == 2
+    num_tokens, padding = info.facts.get("num_tokens"), info.params.get("padding", "none")
+    if num_tokens is None:
+        return len(info.shape) == 2 and padding == "none"
+    if len(info.shape) != 3 or not num_tokens or len(num_tokens) != info.shape[0] or max(num_tokens) > info.shape[1]:
+        return False
+    most: int = info.shape[1] if padding == "none" else info.params.get("max_tokens") or 0
+    return info.shape[1] <= most and most * info.shape[2] * 4 <= _MAX_ROW_BYTES
 
 
 _FEATURES: Mapping[str, _Feature] = {
@@ -257,7 +272,7 @@ _FEATURES: Mapping[str, _Feature] = {
     "motion": _Feature(("float16",), _motion, facts=_Grid, arrays=(".covered", ".types")),
     "mel": _Feature(("float32",), _mel, _Mel, clock="row_seconds"),
     "waveform": _Feature(("float32", "int16"), _waveform, _Waveform, _Samples, clock="row_seconds"),
-    "text": _Feature(_FLOATS, _text, clock="is_of_video"),
+    "text": _Feature(_FLOATS, _text, _Text, _TextFacts, clock="is_of_video"),
     "latents": _Feature(_FLOATS, _latents, _Latents),
     "embed": _Feature(_FLOATS, _per_frame),
     "pose": _Feature(("float32",), _pose),

@@ -75,7 +75,8 @@ class ChordVideoDataset(ClipDataset):
                           NaN where no person is seen
     latents               ``latents`` [shape=(t, C, h, w), dtype=float32 or float16] the rows that cover these frames
     embed                 ``embed`` [shape=(T, D) or (T, N, D), dtype=float32 or float16] of the whole frames
-    text                  ``text`` [shape=(L, D), dtype=float32 or float16] all tokens of the caption
+    text                  ``text`` [shape=(L, D), dtype=float32 or float16] all tokens of the caption; with a padding
+                          L is ``max_tokens``, and ``text_mask`` [shape=(L,), dtype=bool] is True for tokens
     any other             the rows of these frames under the feature's name, as they are cached
     ====================  ==============================================================================
 
@@ -295,7 +296,7 @@ class ChordVideoDataset(ClipDataset):
         shape = self._clips.frames_shape(video, *self._view(video, request))
         if self._fields.draws_caption:
             video = copy(video)
-            video.caption = self._fields.caption(video, request)
+            video.caption = self._fields.caption(video, request)[1]
         return video, shape
 
     def _sample(
@@ -303,6 +304,7 @@ class ChordVideoDataset(ClipDataset):
     ) -> dict[str, Any]:
         """Read one sample: choose frames, read the clip, make tensors."""
         numbers, crop = self._view(video, request)
+        position, caption = self._fields.caption(video, request)
         has_frames = "frames" in self._clips.features
         memory = buffer(self._clips.frames_shape(video, numbers, crop)) if buffer and has_frames else None
         arrays = self._clips.read(
@@ -312,6 +314,7 @@ class ChordVideoDataset(ClipDataset):
             crop,
             one_thread=get_worker_info() is not None,
             frames_out=memory.numpy() if isinstance(memory, torch.Tensor) else memory,
+            caption=position,
         )
         sample: dict[str, Any] = {} if memory is None else {"frames": memory}
         if isinstance(memory, torch.Tensor):
@@ -328,7 +331,7 @@ class ChordVideoDataset(ClipDataset):
             "pts_seconds": torch.from_numpy(video.pts_seconds[numbers]),
             **_with_tensors(self._fields.read(video, numbers, crop, self._classes)),
             "label": torch.tensor(self._classes.id_of(video.label, f"video '{video.key}'"), dtype=torch.int64),
-            "caption": self._fields.caption(video, request),
+            "caption": caption,
             "video": video.key,
             # Not a tensor, which would follow the batch to a GPU: to read it there waits for all queued work
             "sample_id": f"{request.epoch + request.repeat * EPOCHS}:{request.index}",
