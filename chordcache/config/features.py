@@ -218,7 +218,7 @@ class LatentsConfig:
     """Latents of a VAE."""
 
     model: str = ""
-    """Folder of an AutoencoderKL, AutoencoderKLCogVideoX or AutoencoderKLWan of diffusers, or its name on the Hub"""
+    """Folder of a VAE of diffusers, such as AutoencoderKL or AutoencoderKLWan, or its name on the Hub"""
     clip_frames: int = 81
     """[frames] Length of the clips that a VAE which compresses time gets: 1 plus a multiple of its compression"""
     fit: str = "pad"
@@ -228,8 +228,11 @@ class LatentsConfig:
     """Largest number of pictures or clips that are encoded at once. It does not change the fingerprint"""
     device: str = "auto"
     """Device of the network: "auto", "cpu", "cuda" or "cuda:N". It does not change the fingerprint"""
+    moments: bool = False
+    """True to store the logarithm of the variance too, with which readers draw from the posterior"""
 
     def __post_init__(self) -> None:
+        check_choice("features.latents.moments", self.moments, (True, False))
         check_model("features.latents.model", self.model)
         check_number("features.latents.clip_frames", self.clip_frames, int, 1, 4097)
         check_choice("features.latents.fit", self.fit, ("pad", "refuse"))

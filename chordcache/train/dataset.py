@@ -73,7 +73,10 @@ class ChordVideoDataset(ClipDataset):
                           h x w picture, (gh, gw) is (ceil(h / 16), ceil(w / 16))
     pose                  ``pose`` [shape=(T, 33, 4), dtype=float32] x, y, z in pixels of h x w, visibility;
                           NaN where no person is seen
-    latents               ``latents`` [shape=(t, C, h, w), dtype=float32 or float16] the rows that cover these frames
+    latents               ``latents`` [shape=(t, C, h, w), dtype=float32 or float16] the rows that cover these
+                          frames; float32 and drawn from the posterior if ``moments`` are cached
+    latents.normalized    ``latents`` [dtype=float32] normalized, with the axes in the order of training scripts:
+                          (t, C, h, w) of images and CogVideoX, (C, t, h, w) of other VAEs
     embed                 ``embed`` [shape=(T, D) or (T, N, D), dtype=float32 or float16] of the whole frames
     text                  ``text`` [shape=(L, D), dtype=float32 or float16] all tokens of the caption; with a padding
                           L is ``max_tokens``, and ``text_mask`` [shape=(L,), dtype=bool] is True for tokens
@@ -171,12 +174,12 @@ class ChordVideoDataset(ClipDataset):
         check_at_least(0, seed=seed)
         check_at_least(1, clips_per_video=clips_per_video)
         self._sampler = checked_sampler(clip_sampler)
-        names, adjacent_flow = cached_features(checked_names("features", features, "features"))
+        names, variants = cached_features(checked_names("features", features, "features"))
         self._clips = ClipReader(
             features=names,
             spatial_transform=checked_crop(size, crop, None if "latents" in names else DEFAULT_SIZE),
             missing=missing,
-            adjacent_flow=adjacent_flow,
+            variants=variants,
         )
         if isinstance(cache, VideosToRead) and videos is not None:
             raise UsageError("videos: got a selection and a set of videos, expected one of them")
@@ -315,6 +318,7 @@ class ChordVideoDataset(ClipDataset):
             one_thread=get_worker_info() is not None,
             frames_out=memory.numpy() if isinstance(memory, torch.Tensor) else memory,
             caption=position,
+            noise=request.generator(RandomStream.LATENTS) if "latents" in self._clips.features else None,
         )
         sample: dict[str, Any] = {} if memory is None else {"frames": memory}
         if isinstance(memory, torch.Tensor):

@@ -172,6 +172,12 @@ FORGED: list[tuple[str, dict[str, Any]]] = [
         )
     ),
     ("latents", {"params": {}}),
+    ("latents", {"params": {"compression": [4, 8], "moments": True}}),
+    ("latents", {"params": {"compression": [4, 8], "axes": "ctwh"}}),
+    ("latents", {"params": {"compression": [4, 8], "normalization": {"latents_mean": [0.5]}}}),
+    ("latents", {"params": {"compression": [4, 8], "normalization": {"latents_std": [1, 0]}}}),
+    ("latents", {"facts": {**_CLIPS, "normalization": {"latents_std": [1, 1, 1]}}}),
+    ("latents", {"facts": {**_CLIPS, "normalization": 3}}),
     ("latents", {"params": {"compression": [4]}}),
     ("latents", {"params": {"compression": [4, 0]}}),
     ("latents", {"params": {"compression": [1, 8]}}),
