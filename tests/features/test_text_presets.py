@@ -19,6 +19,7 @@ from tokenizers.processors import TemplateProcessing
 import chordcache as cc
 from chordcache.config.config import config_from_json
 from chordcache.engine.choice import Engine
+from chordcache.features.networks.text import encode_captions
 from chordcache.features.registry import resolve
 from chordcache.index.index_files import IndexWriter
 from chordcache.records import VideoRecord
@@ -159,6 +160,20 @@ def test_each_key_of_a_preset_can_be_given(work: Path, tmp_path: Path) -> None:
     assert np.array_equal(cache.read(video, "text"), preset)
     masked, _ = build(work, model=model, dtype="float32", **{**keys, "mask": True})["short"]
     assert np.abs(masked.read(video.key, "text")[:, 4:] - preset[:, 4:]).max() > 1e-3
+
+
+@pytest.mark.parametrize("preset", ["cogvideox", "wan"])
+def test_the_empty_caption_is_encoded_without_a_build(tmp_path: Path, preset: str) -> None:
+    text = {"model": str(save(tmp_path / "model", preset)), "preset": preset, "dtype": "float32"}
+    config = config_from_json({"features": {"text": text}})
+    embeddings, mask = encode_captions(config)
+    expected, _ = by_pipeline(preset, [""])
+    assert embeddings.dtype == np.float32
+    assert embeddings.shape == expected.shape == (1, NUM_TOKENS[preset], 32)
+    assert np.abs(embeddings - expected).max() <= 1e-5
+    assert mask.sum() == 1  # </s>
+    with pytest.raises(cc.UsageError, match="^captions: got none, expected at least one. Take"):
+        encode_captions(config, [])
 
 
 @pytest.mark.parametrize("padding", ["none", "zeros", "max_length"])

@@ -27,6 +27,7 @@ from chordcache.records import FeatureInfo
 from chordcache.storage.artefacts.artefact import Artefact, checked_out
 
 if TYPE_CHECKING:
+    from chordcache.config.config import Config
     from chordcache.config.picture import PictureConfig
 
 ENCODERS: Mapping[str, str] = {
@@ -218,15 +219,59 @@ class TextExtractor(PretrainedExtractor):
         if self._is_one:
             return {self.name: stored(outputs[0].states, self._dtype)}
         self.facts["num_tokens"] = [output.num_tokens for output in outputs]
-        longest = max(len(output.states) for output in outputs)
-        rows = np.zeros((len(outputs), longest, outputs[0].states.shape[1]), np.float32)
-        for row, output in zip(rows, outputs, strict=True):
-            row[: len(output.states)] = output.states
-        return {self.name: stored(rows, self._dtype)}
+        return {self.name: stored(_stacked(outputs), self._dtype)}
 
     def num_rows(self, num_frames: int) -> int | None:
         """Return None: the rows belong to the whole video."""
         return None
+
+
+def encode_captions(
+    config: Config, captions: Sequence[str] = ("",), *, device: str = "cpu"
+) -> tuple[np.ndarray, np.ndarray]:
+    """Encode captions as a build with this config does, such as the empty one that training drops captions to.
+
+    Parameters
+    ----------
+    config : Config
+        A config with the section ``features.text``.
+    captions : sequence of str
+        Captions, by default the empty one.
+    device : str
+        Device of the network, such as "cuda:0".
+
+    Returns
+    -------
+    embeddings : np.ndarray [shape=(N, L, D), dtype=float32 or float16]
+        With zeros after the shorter ones. With a padding, L is ``max_tokens``.
+    mask : np.ndarray [shape=(N, L), dtype=bool]
+        True for tokens.
+
+    Raises
+    ------
+    UsageError
+        If ``captions`` is empty, the model cannot be used, or a package is missing.
+    """
+    from chordcache.features.registry import check_requirement, resolve  # readers of a cache do not need it
+
+    if not captions:
+        raise UsageError('captions: got none, expected at least one. Take [""] for the empty caption.')
+    spec = resolve("text", config)
+    check_requirement(spec)
+    outputs = TextExtractor.infer(TextExtractor.setup(device, **spec.arguments), list(captions))
+    is_padded = spec.arguments.get("padding", "none") != "none"
+    rows = _stacked(outputs, spec.arguments["max_tokens"] if is_padded else 0)
+    mask = np.arange(rows.shape[1]) < np.array([[output.num_tokens] for output in outputs])
+    return stored(rows, np.dtype(spec.arguments["dtype"])), mask
+
+
+def _stacked(outputs: Sequence[_Encoding], length: int = 0) -> np.ndarray:
+    """Return embeddings [shape=(N, L, D), dtype=float32] with zeros after each, of at least this length."""
+    longest = max(length, *(len(output.states) for output in outputs))
+    rows = np.zeros((len(outputs), longest, outputs[0].states.shape[1]), np.float32)
+    for row, output in zip(rows, outputs, strict=True):
+        row[: len(output.states)] = output.states
+    return rows
 
 
 def _check_limits(encoder: _Encoder, positions: int | None) -> None:
