@@ -103,19 +103,65 @@ class PoseConfig:
         check_number("features.pose.stride", self.stride, int, 1, 1000)
 
 
+_HUNYUAN_TEMPLATE = (
+    "<|start_header_id|>system<|end_header_id|>\n\nDescribe the video by detailing the following aspects: "
+    "1. The main content and theme of the video."
+    "2. The color, shape, size, texture, quantity, text, and spatial relationships of the objects."
+    "3. Actions, events, behaviors temporal relationships, physical movement changes of the objects."
+    "4. background environment, light, style and atmosphere."
+    "5. camera angles, movements, and transitions used in the video:<|eot_id|>"
+    "<|start_header_id|>user<|end_header_id|>\n\n{}<|eot_id|>"
+)
+
+TEXT_PRESETS: Mapping[str, Mapping[str, Any]] = {
+    "cogvideox": {"padding": "max_length", "max_tokens": 226, "mask": False},
+    "flux": {"padding": "max_length", "max_tokens": 512, "mask": False},
+    "hunyuanvideo": {
+        "padding": "max_length", "max_tokens": 256, "hidden_state": -3, "skip_tokens": 95,
+        "template": _HUNYUAN_TEMPLATE,
+    },
+    "ltx": {"padding": "max_length", "max_tokens": 128, "mask": False},
+    "wan": {"padding": "zeros", "max_tokens": 512, "clean": True},
+}  # fmt: skip
+"""Generator to the values of keys of ``features.text``, with which its pipeline in diffusers 0.42 encodes captions"""
+
+_TEXT_DEFAULTS: Mapping[str, Any] = {
+    "max_tokens": None, "padding": "none", "mask": True, "hidden_state": -1, "template": "{}", "skip_tokens": 0,
+    "clean": False, "captions": "first",
+}  # fmt: skip
+
+
 @dataclass(frozen=True)
 class TextConfig:
     """Embedding of the caption."""
 
     model: str = ""
-    """Folder of a T5, UMT5 or CLIP text encoder, or its name on the Hugging Face Hub"""
+    """Folder of a T5, UMT5, CLIP or Llama text encoder, or its name on the Hugging Face Hub"""
     tokenizer: str | None = None
     """Folder or name of the tokenizer. None means that it is with the model"""
     max_tokens: int | None = None
-    """Largest number of tokens. None means that of the tokenizer"""
+    """Largest number of tokens. None means that of the preset, or else of the tokenizer"""
     dtype: str = "float16"
     device: str = "auto"
     """Device of the network: "auto", "cpu", "cuda" or "cuda:N". It does not change the fingerprint"""
+    preset: str | None = None
+    """Generator that gives the value of each key here that is None: one of ``TEXT_PRESETS``"""
+    padding: str | None = None
+    """"none"; "zeros" after the embeddings, up to ``max_tokens``; or "max_length", up to which the tokenizer pads, so
+    that padding is encoded too. None means "none" without a preset"""
+    mask: bool | None = None
+    """False if the model attends to the padding as well. None means True without a preset"""
+    hidden_state: int | None = None
+    """Position in the hidden states of the model, from the end. None means -1, the last, without a preset"""
+    template: str | None = None
+    """Text around the caption, which takes the place of {}"""
+    skip_tokens: int | None = None
+    """Number of tokens at the start that are left out, such as those of the template. ``max_tokens`` does not count
+    them"""
+    clean: bool | None = None
+    """True to resolve HTML entities and to make white space single spaces"""
+    captions: str | None = None
+    """"first" or "all": the captions of an item that are encoded. None means "first" """
 
     def __post_init__(self) -> None:
         check_model("features.text.model", self.model)
@@ -124,6 +170,47 @@ class TextConfig:
         if self.max_tokens is not None:
             check_number("features.text.max_tokens", self.max_tokens, int, 1, 1 << 20)
         check_choice("features.text.dtype", self.dtype, ("float16", "float32"))
+        if self.preset is not None:
+            check_choice("features.text.preset", self.preset, tuple(TEXT_PRESETS))
+        values = self._encoding
+        check_choice("features.text.padding", values["padding"], ("none", "zeros", "max_length"))
+        check_choice("features.text.mask", values["mask"], (True, False))
+        check_number("features.text.hidden_state", values["hidden_state"], int, -256, -1)
+        check_number("features.text.skip_tokens", values["skip_tokens"], int, 0, 1 << 16)
+        check_choice("features.text.clean", values["clean"], (True, False))
+        check_choice("features.text.captions", values["captions"], ("first", "all"))
+        if not isinstance(values["template"], str) or values["template"].count("{}") != 1:
+            raise ConfigError(
+                f"features.text.template: got {values['template']!r}, expected a text with {{}} once. Write {{}} where "
+                "the caption belongs."
+            )
+        if values["padding"] != "none" and values["max_tokens"] is None:
+            raise ConfigError(
+                f"features.text.max_tokens: got None, expected a number with padding: {values['padding']}. Set it to "
+                "the number of tokens that the generator takes."
+            )
+        if values["padding"] != "max_length" and not values["mask"]:
+            raise ConfigError(
+                f"features.text.mask: got False, expected True with padding: {values['padding']}, which the model does "
+                "not get. Leave it out, or take padding: max_length."
+            )
+
+    @property
+    def _encoding(self) -> dict[str, Any]:
+        """Value of each key of ``_TEXT_DEFAULTS``: as given, or else of the preset, or else the default."""
+        given = {name: getattr(self, name) for name in _TEXT_DEFAULTS}
+        return {
+            **_TEXT_DEFAULTS,
+            **TEXT_PRESETS.get(self.preset or "", {}),
+            **{name: value for name, value in given.items() if value is not None},
+        }
+
+    def arguments(self) -> dict[str, Any]:
+        """Return the arguments of the extractor. Those of the encoding are left out where they are the defaults."""
+        values = self._encoding
+        changed = {name: value for name, value in values.items() if value != _TEXT_DEFAULTS[name]}
+        own = {name: getattr(self, name) for name in ("model", "tokenizer", "dtype", "device")}
+        return {**own, "max_tokens": None, **changed}
 
 
 @dataclass(frozen=True)
@@ -131,7 +218,7 @@ class LatentsConfig:
     """Latents of a VAE."""
 
     model: str = ""
-    """Folder of an AutoencoderKL, AutoencoderKLCogVideoX or AutoencoderKLWan of diffusers, or its name on the Hub"""
+    """Folder of a VAE of diffusers, such as AutoencoderKL or AutoencoderKLWan, or its name on the Hub"""
     clip_frames: int = 81
     """[frames] Length of the clips that a VAE which compresses time gets: 1 plus a multiple of its compression"""
     fit: str = "pad"
@@ -141,8 +228,11 @@ class LatentsConfig:
     """Largest number of pictures or clips that are encoded at once. It does not change the fingerprint"""
     device: str = "auto"
     """Device of the network: "auto", "cpu", "cuda" or "cuda:N". It does not change the fingerprint"""
+    moments: bool = False
+    """True to store the logarithm of the variance too, with which readers draw from the posterior"""
 
     def __post_init__(self) -> None:
+        check_choice("features.latents.moments", self.moments, (True, False))
         check_model("features.latents.model", self.model)
         check_number("features.latents.clip_frames", self.clip_frames, int, 1, 4097)
         check_choice("features.latents.fit", self.fit, ("pad", "refuse"))

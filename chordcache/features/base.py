@@ -83,6 +83,11 @@ class Extractor:
         return arguments
 
     @classmethod
+    def fields_used(cls, arguments: Mapping[str, Any]) -> tuple[str, ...]:
+        """Return the fields of the item that an extractor with these arguments needs, by default ``uses``."""
+        return tuple(cls.uses)
+
+    @classmethod
     def picture_used(cls, picture: PictureConfig) -> PictureConfig:
         """Return the settings of pictures, with the default for each that does not change the numbers.
 
@@ -153,3 +158,34 @@ class Extractor:
         - ``is_of_video``: true: the rows belong to the whole video.
         """
         return num_frames
+
+
+class SoundExtractor(Extractor):
+    """The maker of a feature of the audio track, mixed down if ``mono``, at a rate [Hz] or at that of the track."""
+
+    needs_sound: ClassVar[bool] = True
+
+    def __init__(self, name: str, sample_rate: int | None, *, mono: bool) -> None:
+        super().__init__(name)
+        from chordcache.media.audio_track import AudioTrack  # not at the top: it loads PyAV, which readers do without
+
+        self._mono = mono
+        self._track = AudioTrack(sample_rate, mono=mono)
+
+    @classmethod
+    def picture_used(cls, picture: PictureConfig) -> PictureConfig:
+        """Return the frame rate and the buckets. They determine the seconds and the frame times that are stored."""
+        return type(picture)(fps=picture.fps, buckets=picture.buckets)
+
+    def begin(self, video: VideoInfo) -> str | None:
+        """Return the reason why the feature is absent: the video has no audio track."""
+        return None if video.has_sound else "no audio track"
+
+    @property
+    def absent(self) -> str | None:
+        """Reason why the feature is absent: the track has no samples, or its clock is not usable."""
+        return self._track.problem
+
+    def num_rows(self, num_frames: int) -> int | None:
+        """Return None, because rows follow the clock of the sound."""
+        return None

@@ -210,14 +210,15 @@ class FlowReadSide(ReadSide):
 
     def _field(self, clip: Clip, start: int, stop: int) -> np.ndarray | None:
         """Return the flow from one frame to the next [shape=(h, w, 2), dtype=float32]. None if it is zero."""
-        if stop < start and not clip.adjacent_flow:
+        is_adjacent = ADJACENT_FLOW in clip.variants
+        if stop < start and not is_adjacent:
             raise UsageError(
                 f"features: got 'flow' for frame {stop} of video '{clip.video.key}' after frame {start}, expected "
                 f"frames in ascending order. Take '{ADJACENT_FLOW}' or another sampler."
             )
         if start == stop:
             return None
-        steps = clip.read(self.name, start, start + 1 if clip.adjacent_flow else stop)
+        steps = clip.read(self.name, start, start + 1 if is_adjacent else stop)
         if not len(steps):  # the video's last frame does not have flow
             return None
         field = compose_flow(steps, one_thread=clip.one_thread)

@@ -13,6 +13,11 @@ ITEM_FIELDS = ("root", "path", *Description.__struct_fields__)
 """Fields of an item that an extractor may use"""
 
 
+def all_captions(caption: str | None, captions: Sequence[str]) -> tuple[str, ...]:
+    """Return the distinct captions of an item, its ``caption`` first."""
+    return tuple(dict.fromkeys((*([caption] if caption else []), *captions)))
+
+
 def hash_of_fields(names: Sequence[str], item: Any) -> str:
     """Return a hash of some fields of a ``VideoRecord`` or a sidecar, 16 hex digits, or "" for no fields."""
     values = [to_json(getattr(item, name)) for name in names]

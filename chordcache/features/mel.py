@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 import numpy as np
 
-from chordcache.features.base import NO_ROWS, Extractor, Rows, VideoInfo
-from chordcache.features.mel_tables import Filters, window_and_filters
+from chordcache.features.base import NO_ROWS, Rows, SoundExtractor, VideoInfo
 from chordcache.features.read_side import Arrays, Clip, ReadSide, check_silence, in_memory, num_rows_in
 from chordcache.records import FeatureInfo
 from chordcache.storage.artefacts.artefact import Artefact
@@ -27,8 +27,23 @@ BLOCK_SAMPLES = 1 << 18
 """Number of windowed samples, over all channels, that are processed at once. It bounds the memory and does not change
 the result."""
 
+Filters: TypeAlias = "tuple[tuple[slice, np.ndarray], ...]"
+"""For each mel band, the slice of its frequencies and the weight of the power of each [dtype=float32]."""
 
-class MelExtractor(Extractor):
+_HERTZ_PER_MEL = 200.0 / 3
+"""[Hz] Width of a mel below ``_LOG_HERTZ``"""
+
+_LOG_HERTZ = 1000.0
+"""[Hz] Frequency where the scale becomes logarithmic"""
+
+_LOG_MEL = _LOG_HERTZ / _HERTZ_PER_MEL
+"""The same on the scale. It is 15, but for the last bit, which librosa's numbers depend on."""
+
+_LOG_STEP = np.log(6.4) / 27.0
+"""Logarithm of the ratio of two frequencies that are a mel apart, above ``_LOG_HERTZ``"""
+
+
+class MelExtractor(SoundExtractor):
     """Log-mel-spectrogram of the audio track, with the numbers of librosa.
 
     Arrays
@@ -67,7 +82,6 @@ class MelExtractor(Extractor):
     """
 
     version: ClassVar[int] = 3
-    needs_sound: ClassVar[bool] = True
     units: ClassVar[dict[str, str]] = {"": "dB"}
 
     def __init__(
@@ -82,13 +96,9 @@ class MelExtractor(Extractor):
         fmax: float | None = None,
         mono: bool = True,
     ) -> None:
-        super().__init__(name)
-        from chordcache.media.audio_track import AudioTrack  # not at the top: it loads PyAV, which readers do without
-
-        self._mono = mono
+        super().__init__(name, sample_rate, mono=mono)
         self._bands = (sample_rate, n_fft, n_mels, fmin, fmax)
         self._hop_length = hop_length
-        self._track = AudioTrack(sample_rate, mono=mono)
 
     @classmethod
     def arguments(cls, section: Any, picture: PictureConfig) -> dict[str, Any]:
@@ -96,18 +106,12 @@ class MelExtractor(Extractor):
         fmax = None if section.fmax is None else float(section.fmax)
         return {**super().arguments(section, picture), "fmin": float(section.fmin), "fmax": fmax}
 
-    @classmethod
-    def picture_used(cls, picture: PictureConfig) -> PictureConfig:
-        """Return the frame rate and the buckets. They determine the seconds and the frame times that are stored."""
-        return type(picture)(fps=picture.fps, buckets=picture.buckets)
-
     def begin(self, video: VideoInfo) -> str | None:
-        """Return the reason why the feature is absent: the video has no audio track."""
-        if not video.has_sound:
-            return "no audio track"
-        window, filters = window_and_filters(*self._bands)
-        self._spectrogram = Spectrogram(window, filters, self._hop_length)
-        return None
+        """Prepare the tables. Return the reason why the feature is absent: the video has no audio track."""
+        if video.has_sound:
+            window, filters = window_and_filters(*self._bands)
+            self._spectrogram = Spectrogram(window, filters, self._hop_length)
+        return super().begin(video)
 
     def add_sound(self, sound: Sound) -> Rows:
         """Take a piece of the audio track. Return rows in blocks."""
@@ -124,15 +128,6 @@ class MelExtractor(Extractor):
         if not self._mono:
             self.facts["num_channels"] = self._track.num_channels
         return self._joined([*blocks, *self._spectrogram.finish()])
-
-    @property
-    def absent(self) -> str | None:
-        """Reason why the feature is absent: the track has no samples, or its clock is not usable."""
-        return self._track.problem
-
-    def num_rows(self, num_frames: int) -> int | None:
-        """Return None, because rows follow the clock of the sound."""
-        return None
 
     def _blocks(self, pieces: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
         for samples in pieces:
@@ -175,7 +170,7 @@ class MelReadSide(ReadSide):
 class Spectrogram:
     """A log-mel-spectrogram of a signal that comes in pieces, with half a window of silence at each end.
 
-    ``window`` and ``filters`` are those of ``mel_tables.window_and_filters``. ``hop_length`` is 1 to n_fft [samples].
+    ``window`` and ``filters`` are those of ``window_and_filters``. ``hop_length`` is 1 to n_fft [samples].
     """
 
     def __init__(self, window: np.ndarray, filters: Filters, hop_length: int) -> None:
@@ -226,3 +221,64 @@ class Spectrogram:
     def _queue(self, samples: np.ndarray) -> None:
         self._waiting.append(samples)
         self._num_waiting += samples.shape[1]
+
+
+@lru_cache(maxsize=4)
+def window_and_filters(
+    sample_rate: int, n_fft: int, n_mels: int, fmin: float, fmax: float | None
+) -> tuple[np.ndarray, Filters]:
+    """Return the window [shape=(n_fft,), dtype=float64] and the weights of each band. See ``MelExtractor``.
+
+    librosa itself takes 0.7 s to import, in each worker. The tests compare both with librosa's.
+    """
+    bands = []
+    for weights in mel_weights(sample_rate, n_fft, n_mels, fmin, fmax):
+        used = np.flatnonzero(weights)
+        band = slice(used[0], used[-1] + 1) if len(used) else slice(0, 0)
+        bands.append((band, weights[band]))
+    return hann_window(n_fft), tuple(bands)
+
+
+def hann_window(num_samples: int) -> np.ndarray:
+    """Return the periodic Hann window [shape=(num_samples,), dtype=float64, 0 to 1].
+
+    Examples
+    --------
+    >>> hann_window(4).round(3).tolist()
+    [0.0, 0.5, 1.0, 0.5]
+    """
+    angles = np.linspace(-np.pi, np.pi, num_samples + 1)[:-1]
+    window: np.ndarray = 0.5 + 0.5 * np.cos(angles)
+    return window
+
+
+def mel_weights(sample_rate: int, n_fft: int, n_mels: int, fmin: float, fmax: float | None) -> np.ndarray:
+    """Return the weight of each frequency in each band: triangles of area 1 over the frequencies in Hz.
+
+    The result has [shape=(n_mels, 1 + n_fft // 2), dtype=float32]. A row is all zero if its band lies between two
+    frequencies.
+
+    Notes
+    -----
+    Source: ``librosa.filters.mel`` with its defaults, ``htk=False`` and ``norm="slaney"``.
+    """
+    limits = _mels(np.array([fmin, sample_rate / 2 if fmax is None else fmax], np.float64))
+    edges = _hertz(np.linspace(limits[0], limits[1], n_mels + 2))
+    widths = np.diff(edges)[:, None]
+    ramps = edges[:, None] - np.fft.rfftfreq(n_fft, 1 / sample_rate)
+    rising, falling = -ramps[:-2] / widths[:-1], ramps[2:] / widths[1:]
+    # Round twice, as librosa does: the weights, then their multiples
+    weights: np.ndarray = np.maximum(0, np.minimum(rising, falling)).astype(np.float32)
+    weights *= (2.0 / (edges[2:] - edges[:-2]))[:, None]
+    return weights
+
+
+def _mels(hertz: np.ndarray) -> np.ndarray:
+    """Return Slaney's mel scale: linear up to 1000 Hz, logarithmic above."""
+    above = np.log(np.maximum(hertz, _LOG_HERTZ) / _LOG_HERTZ) / _LOG_STEP
+    return np.where(hertz < _LOG_HERTZ, hertz / _HERTZ_PER_MEL, _LOG_MEL + above)
+
+
+def _hertz(mels: np.ndarray) -> np.ndarray:
+    above = _LOG_HERTZ * np.exp(_LOG_STEP * (np.maximum(mels, _LOG_MEL) - _LOG_MEL))
+    return np.where(mels < _LOG_MEL, _HERTZ_PER_MEL * mels, above)

@@ -26,6 +26,12 @@ Arrays: TypeAlias = dict[str, np.ndarray]
 ADJACENT_FLOW = "flow.adjacent"
 """Name in ``features`` of the flow from each frame to the cached frame after it, which is cached as "flow\""""
 
+NORMALIZED_LATENTS = "latents.normalized"
+"""Name in ``features`` of latents as training scripts take them, which are cached as "latents\""""
+
+VARIANTS: Mapping[str, str] = {ADJACENT_FLOW: "flow", NORMALIZED_LATENTS: "latents"}
+"""Name in ``features`` to the cached feature, where samples have it in another form"""
+
 _MAX_SILENCE_BYTES = 512 << 20
 """Most silence that one read adds to the sound [bytes]: 2 hours of 16 kHz in float32. Forged times ask for any"""
 
@@ -80,12 +86,16 @@ class Clip:
     """[shape=(T,), dtype=int64, frame numbers]"""
     crop: CropBox | None
     """The crop of the pictures. None leaves every feature as it is stored"""
-    adjacent_flow: bool
-    """True for the flow to the cached frame after each frame, instead of to the next frame of the clip"""
+    variants: frozenset[str]
+    """Names of ``VARIANTS`` that the sample has"""
     one_thread: bool
     """True to switch OpenCV's own threads off, for the whole process and from now on, if OpenCV is used"""
     frames_out: np.ndarray | EncodedFrames | None = None
     """Memory for the frames [shape=(T, h, w, 3), dtype=uint8], or the place of their JPEGs"""
+    caption: int = 0
+    """Position of the caption of the sample in ``item_fields.all_captions``"""
+    noise: np.random.Generator | None = None
+    """Random numbers for features that are drawn from a distribution. None takes the mean"""
 
     def __post_init__(self) -> None:
         check_frame_numbers("clip_sampler", self.numbers.tolist(), self.video.num_frames, f"video '{self.video.key}'")

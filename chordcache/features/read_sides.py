@@ -24,10 +24,12 @@ BUILT_IN = {
     "waveform": BuiltIn(
         "chordcache.features.waveform:WaveformExtractor", "chordcache.features.waveform:WaveformReadSide"
     ),
-    "text": BuiltIn("chordcache.features.networks.text:TextExtractor", "chordcache.features.read_side:ReadSide"),
+    "text": BuiltIn(
+        "chordcache.features.networks.text:TextExtractor", "chordcache.features.networks.text:TextReadSide"
+    ),
     "latents": BuiltIn(
         "chordcache.features.networks.latents:LatentsExtractor",
-        "chordcache.features.networks.latents_read_side:LatentsReadSide",
+        "chordcache.features.networks.latents:LatentsReadSide",
     ),
     "embed": BuiltIn("chordcache.features.networks.embed:EmbedExtractor", "chordcache.features.read_side:ReadSide"),
     "pose": BuiltIn("chordcache.features.pose:PoseExtractor", "chordcache.features.pose:PoseReadSide"),

@@ -20,8 +20,7 @@ from chordcache.engine.networks.network import Infer, Network
 from chordcache.errors import ConfigError, UsageError, printable
 from chordcache.features.base import Extractor
 from chordcache.features.item_fields import ITEM_FIELDS
-from chordcache.features.networks.devices import check_device, devices_of
-from chordcache.features.networks.extractor import NetworkExtractor
+from chordcache.features.networks.extractor import NetworkExtractor, check_device, devices_of
 from chordcache.features.read_sides import BUILT_IN, imported
 
 ENTRY_POINTS = "chordcache.extractors"
@@ -121,17 +120,18 @@ def resolve(name: str, config: Config) -> FeatureSpec:
         inspect.signature(cls).bind(name, **arguments)
     except TypeError as error:
         raise ConfigError(f"features.{name}: '{extractor}' does not take its parameters: {error}") from None
-    if not set(cls.uses) <= set(ITEM_FIELDS):
+    uses = cls.fields_used(arguments)
+    if not set(uses) <= set(ITEM_FIELDS):
         fields = ", ".join(ITEM_FIELDS)
-        raise ConfigError(f"features.{name}: '{extractor}' uses {', '.join(cls.uses)}, expected some of {fields}")
+        raise ConfigError(f"features.{name}: '{extractor}' uses {', '.join(uses)}, expected some of {fields}")
     used: dict[str, Any] = {"picture": cls.picture_used(picture).params()}
-    if cls.uses:
-        used["uses"] = list(cls.uses)
+    if uses:
+        used["uses"] = list(uses)
     params = {**arguments, **used}
     fingerprint = digests.fingerprint(extractor, cls.version, {**cls.identity(arguments), **used})
     return FeatureSpec(
         name, extractor, arguments, params, fingerprint, cls.is_local, cls.needs_sound and not cls.is_local,
-        cls.needs_motion_vectors, cls.units, tuple(cls.uses), device, batch_size,
+        cls.needs_motion_vectors, cls.units, uses, device, batch_size,
     )  # fmt: skip
 
 

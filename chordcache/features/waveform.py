@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from chordcache.features.base import NO_ROWS, Extractor, Rows, VideoInfo
+from chordcache.features.base import NO_ROWS, Rows, SoundExtractor
 from chordcache.features.mel import MAX_AMPLITUDE
 from chordcache.features.read_side import Arrays, Clip, ReadSide, check_silence, num_rows_in, rows_from
 from chordcache.records import FeatureInfo
 from chordcache.storage.artefacts.artefact import Artefact, checked_out
 
 if TYPE_CHECKING:
-    from chordcache.config.picture import PictureConfig
     from chordcache.media.audio_track import Sound
 
 BLOCK_SAMPLES = 4096
@@ -34,7 +33,7 @@ _FULL_SCALE = 32768
 """Value of an int16 sample at full scale, where a float32 sample is 1. A sample of 1 becomes 32767."""
 
 
-class WaveformExtractor(Extractor):
+class WaveformExtractor(SoundExtractor):
     """Samples of the audio track, at one rate, as float32 or int16.
 
     Arrays
@@ -62,30 +61,16 @@ class WaveformExtractor(Extractor):
     """
 
     version: ClassVar[int] = 2
-    needs_sound: ClassVar[bool] = True
     units: ClassVar[Mapping[str, str]] = {"": "full scale, which is 1 in float32 and 32768 in int16"}
 
     def __init__(
         self, name: str, *, sample_rate: int | None = 16000, dtype: str = "float32", channels: str = "mono"
     ) -> None:
-        super().__init__(name)
-        from chordcache.media.audio_track import AudioTrack  # not at the top: it loads PyAV, which readers do without
-
-        self._mono = channels == "mono"
+        super().__init__(name, sample_rate, mono=channels == "mono")
         self._dtype = np.dtype(dtype)
-        self._track = AudioTrack(sample_rate, mono=self._mono)
         self._waiting: deque[np.ndarray] = deque()
         self._num_waiting = 0
         self._num_clipped = 0
-
-    @classmethod
-    def picture_used(cls, picture: PictureConfig) -> PictureConfig:
-        """Return the frame rate and the buckets. They determine the seconds and the frame times that are stored."""
-        return type(picture)(fps=picture.fps, buckets=picture.buckets)
-
-    def begin(self, video: VideoInfo) -> str | None:
-        """Return the reason why the feature is absent: the video has no audio track."""
-        return None if video.has_sound else "no audio track"
 
     def add_sound(self, sound: Sound) -> Rows:
         """Take a piece of the audio track. Return rows, several at a time."""
@@ -111,15 +96,6 @@ class WaveformExtractor(Extractor):
         if self._dtype == np.int16:
             self.facts["clipped_share"] = self._num_clipped / (track.num_samples * track.num_channels)
         return rows
-
-    @property
-    def absent(self) -> str | None:
-        """Reason why the feature is absent: the track has no samples, or its clock is not usable."""
-        return self._track.problem
-
-    def num_rows(self, num_frames: int) -> int | None:
-        """Return None, because rows follow the clock of the sound."""
-        return None
 
     def _queue(self, pieces: Iterable[np.ndarray]) -> None:
         for samples in pieces:

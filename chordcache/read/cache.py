@@ -184,7 +184,8 @@ class Cache:
         ``mel``               [shape=(n_mels, t), dtype=float32, dB], or (C, n_mels, t): the seconds from the first
                               frame to the end of the last, silence where the sound does not reach
         ``waveform``          [shape=(t,), dtype=float32 or int16], or (C, t): the samples of the same seconds
-        ``text``              [shape=(L, D), dtype=float32 or float16]: the tokens of the caption, for any frames
+        ``text``              [shape=(L, D), dtype=float32 or float16]: the tokens of the caption, for any frames;
+                              (N, L, D) of N captions with ``captions: all`` or a padding
         ``embed``             [shape=(T, D) or (T, N, D), dtype=float32 or float16]
         ``latents``           [shape=(t, C, h, w), dtype=float32 or float16] the rows that cover these frames
         ``pose``              [shape=(T, 33, 4), dtype=float32] x, y, z in pixels of the cached frame, visibility

@@ -10,7 +10,7 @@ from typing import Protocol
 import numpy as np
 
 from chordcache.errors import FeatureAbsentError, UsageError
-from chordcache.features.read_side import ADJACENT_FLOW, Arrays, Clip, EncodedFrames, ReadSide
+from chordcache.features.read_side import VARIANTS, Arrays, Clip, EncodedFrames, ReadSide
 from chordcache.features.read_sides import read_side, read_sides
 from chordcache.media.cropping import CropBox, Rectangle
 from chordcache.read.crops import SpatialTransform
@@ -59,8 +59,8 @@ class ClipReader:
     """Crop of the pictures. None leaves every feature as it is stored"""
     missing: str
     """One of ``MISSING``"""
-    adjacent_flow: bool = False
-    """True if flow is that to the cached frame after each frame"""
+    variants: frozenset[str] = frozenset()
+    """Names of ``VARIANTS`` that samples have"""
 
     def __post_init__(self) -> None:
         if not self.features:
@@ -100,6 +100,8 @@ class ClipReader:
         *,
         one_thread: bool,
         frames_out: np.ndarray | EncodedFrames | None = None,
+        caption: int = 0,
+        noise: np.random.Generator | None = None,
     ) -> Arrays:
         """Read a clip, or several of one video.
 
@@ -116,6 +118,10 @@ class ClipReader:
         frames_out : np.ndarray, optional [shape=``frames_shape``, dtype=uint8], or EncodedFrames
             Contiguous memory for the frames, or the place of the frames as they are stored. The returned arrays then
             do not include the frames.
+        caption : int
+            Position of the caption of the sample in all captions of the item.
+        noise : np.random.Generator, optional
+            Random numbers of the sample, for latents that are drawn from their posterior. By default, take its mean.
 
         Returns
         -------
@@ -133,11 +139,13 @@ class ClipReader:
         if numbers.ndim > 1:
             outs = [frames_out] * len(numbers) if not isinstance(frames_out, np.ndarray) else frames_out
             clips = [
-                self.read(cache, video, rows, crop, one_thread=one_thread, frames_out=out)
+                self.read(cache, video, rows, crop, one_thread=one_thread, frames_out=out, caption=caption, noise=noise)
                 for rows, out in zip(numbers, outs, strict=True)
             ]
             return {name: _stacked(name, video, [clip[name] for clip in clips]) for name in clips[0]}
-        clip = self._clip(cache, video, numbers, crop, one_thread=one_thread, frames_out=frames_out)
+        clip = self._clip(
+            cache, video, numbers, crop, one_thread=one_thread, frames_out=frames_out, caption=caption, noise=noise
+        )
         arrays: Arrays = {}
         present = []
         for name in self.features:
@@ -159,6 +167,8 @@ class ClipReader:
         *,
         one_thread: bool,
         frames_out: np.ndarray | EncodedFrames | None = None,
+        caption: int = 0,
+        noise: np.random.Generator | None = None,
     ) -> Clip:
         return Clip(
             partial(reader.read, video),
@@ -167,28 +177,31 @@ class ClipReader:
             video,
             numbers,
             crop,
-            self.adjacent_flow,
+            self.variants,
             one_thread,
             frames_out,
+            caption,
+            noise,
         )
 
 
-def cached_features(names: tuple[str, ...]) -> tuple[tuple[str, ...], bool]:
-    """Return the cached features that these names mean, and True if flow is that to the cached frame after each frame.
+def cached_features(names: tuple[str, ...]) -> tuple[tuple[str, ...], frozenset[str]]:
+    """Return the cached features that these names mean, and those of the names that are in ``VARIANTS``.
 
     Raises
     ------
     UsageError
-        If both kinds of flow are named, which have one name in a sample.
+        If two names mean one feature, which has one name in a sample.
 
     Examples
     --------
     >>> cached_features(("frames", "flow.adjacent"))
-    (('frames', 'flow'), True)
+    (('frames', 'flow'), frozenset({'flow.adjacent'}))
     """
-    if ADJACENT_FLOW in names and "flow" in names:
-        raise UsageError(f"features: got 'flow' and '{ADJACENT_FLOW}', expected one of them")
-    return tuple("flow" if name == ADJACENT_FLOW else name for name in names), ADJACENT_FLOW in names
+    for name, feature in VARIANTS.items():
+        if name in names and feature in names:
+            raise UsageError(f"features: got '{feature}' and '{name}', expected one of them")
+    return tuple(VARIANTS.get(name, name) for name in names), frozenset(VARIANTS.keys() & set(names))
 
 
 def _stacked(name: str, video: Video, arrays: list[np.ndarray]) -> np.ndarray:

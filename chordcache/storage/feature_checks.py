@@ -34,6 +34,7 @@ _ITEM_FIELDS = frozenset(("root", "path", *Description.__struct_fields__))
 _FLOATS = ("float16", "float32")
 
 _Compression = Annotated[int, Limit(ge=1, le=64)]
+_Positive = Annotated[float, Limit(gt=0)]
 _Rate = Annotated[int, Limit(ge=1, le=1 << 20)]
 
 
@@ -80,8 +81,31 @@ class _Samples(_Params, frozen=True, forbid_unknown_fields=False):
     num_samples: Annotated[int, Limit(ge=0)]
 
 
+class _Text(_Params, frozen=True, forbid_unknown_fields=False):
+    padding: Literal["none", "zeros", "max_length"] = "none"
+    max_tokens: Annotated[int, Limit(ge=1, le=1 << 20)] | None = None
+
+
+class _TextFacts(_Params, frozen=True, forbid_unknown_fields=False):
+    num_tokens: list[Annotated[int, Limit(ge=0, le=1 << 20)]] | None = None
+
+
+class _Normalization(_Params, frozen=True, forbid_unknown_fields=False):
+    scaling_factor: float | None = None
+    shift_factor: float | None = None
+    latents_mean: list[float] | float | None = None
+    latents_std: list[_Positive] | _Positive | None = None
+
+
 class _Latents(_Params, frozen=True, forbid_unknown_fields=False):
     compression: tuple[_Compression, _Compression]
+    normalization: _Normalization | None = None
+    axes: Literal["tchw", "cthw"] = "tchw"
+    moments: bool = False
+
+
+class _LatentsFacts(_Params, frozen=True, forbid_unknown_fields=False):
+    normalization: _Normalization | None = None
 
 
 class _Feature(NamedTuple):
@@ -180,7 +204,9 @@ def _dtype(text: str) -> np.dtype[Any] | None:
 def _built_in_problem(info: FeatureInfo, sidecar: Any) -> str | None:
     rules = _FEATURES[info.feature]
     is_int8 = info.feature == "flow" and info.dtype == "int8"
-    arrays = {info.feature, *(info.feature + suffix for suffix in (".scale",) * is_int8 or rules.arrays)}
+    with_moments = info.feature == "latents" and info.params.get("moments")
+    others = (".scale",) if is_int8 else (".logvar",) if with_moments else rules.arrays
+    arrays = {info.feature, *(info.feature + suffix for suffix in others)}
     if info.num_rows.keys() != arrays or len(set(info.num_rows.values())) != 1:
         return f"rows of {', '.join(info.num_rows)[:80]}"
     clock = rules.clock
@@ -227,8 +253,21 @@ def _waveform(info: FeatureInfo, sidecar: Any) -> bool:
 
 
 def _latents(info: FeatureInfo, sidecar: Any) -> bool:
-    is_clocked = info.params["compression"][0] > 1
-    return len(info.shape) == 4 and (is_clocked or info.shape[0] == sidecar.num_frames)
+    is_clocked = bool(info.params["compression"][0] > 1)
+    values = {**(info.params.get("normalization") or {}), **(info.facts.get("normalization") or {})}.values()
+    if len(info.shape) != 4 or any(isinstance(value, list) and len(value) != info.shape[1] for value in values):
+        return False
+    return is_clocked or info.shape[0] == sidecar.num_frames
+
+
+def _text(info: FeatureInfo, sidecar: Any) -> bool:
+    num_tokens, padding = info.facts.get("num_tokens"), info.params.get("padding", "none")
+    if num_tokens is None:
+        return len(info.shape) == 2 and padding == "none"
+    if len(info.shape) != 3 or not num_tokens or len(num_tokens) != info.shape[0] or max(num_tokens) > info.shape[1]:
+        return False
+    most: int = info.shape[1] if padding == "none" else info.params.get("max_tokens") or 0
+    return info.shape[1] <= most and most * info.shape[2] * 4 <= _MAX_ROW_BYTES
 
 
 _FEATURES: Mapping[str, _Feature] = {
@@ -237,8 +276,8 @@ _FEATURES: Mapping[str, _Feature] = {
     "motion": _Feature(("float16",), _motion, facts=_Grid, arrays=(".covered", ".types")),
     "mel": _Feature(("float32",), _mel, _Mel, clock="row_seconds"),
     "waveform": _Feature(("float32", "int16"), _waveform, _Waveform, _Samples, clock="row_seconds"),
-    "text": _Feature(_FLOATS, lambda info, _: len(info.shape) == 2, clock="is_of_video"),
-    "latents": _Feature(_FLOATS, _latents, _Latents),
+    "text": _Feature(_FLOATS, _text, _Text, _TextFacts, clock="is_of_video"),
+    "latents": _Feature(_FLOATS, _latents, _Latents, _LatentsFacts),
     "embed": _Feature(_FLOATS, lambda info, sidecar: len(info.shape) in (2, 3) and info.shape[0] == sidecar.num_frames),
     "pose": _Feature(("float32",), lambda info, sidecar: info.shape == (sidecar.num_frames, 33, 4)),
 }

@@ -44,7 +44,8 @@ def collate(samples: Sequence[dict[str, Any]], *, tokenizer: CaptionTokenizer | 
         ``lengths``           dict: name of each feature to the shapes that its samples had before
                               [shape=(B, number of axes), dtype=int64]; ``lengths["audio"][:, -1]`` counts rows of mel,
                               ``lengths["waveform"][:, -1]`` samples
-        ``text_mask``         [shape=(B, L), dtype=bool] True for tokens of the feature ``text``, False for padding
+        ``text_mask``         [shape=(B, L), dtype=bool] True for tokens of the feature ``text``, False for padding;
+                              from the samples if they have it
         ``caption_ids``       [shape=(B, n), dtype=int64] the tokenizer's padding after the shorter ones
         ``caption_mask``      [shape=(B, n), dtype=bool] True for tokens, False for padding
         ====================  ==============================================================================
@@ -64,7 +65,7 @@ def collate(samples: Sequence[dict[str, Any]], *, tokenizer: CaptionTokenizer | 
         values = [sample[name] for sample in samples]
         if isinstance(first, torch.Tensor) and first.ndim:
             batch[name], lengths[name] = _stacked(name, values, _PADDING.get(name, 0))
-            if name == "text":
+            if name == "text" and "text_mask" not in samples[0]:  # features.text.padding: none
                 batch["text_mask"] = torch.arange(batch[name].shape[-2]) < lengths[name][:, -2:-1]
         elif is_boxes(first):
             batch[name] = _joined_boxes(values)

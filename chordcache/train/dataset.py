@@ -15,7 +15,7 @@ from torch.utils.data import get_worker_info
 
 from chordcache.arguments import check_at_least, checked_names
 from chordcache.errors import UsageError
-from chordcache.features.networks.latents_read_side import shape_of_clip
+from chordcache.features.networks.latents import shape_of_clip
 from chordcache.features.read_side import EncodedFrames
 from chordcache.media.cropping import CropBox
 from chordcache.read.cache import Cache
@@ -73,9 +73,13 @@ class ChordVideoDataset(ClipDataset):
                           h x w picture, (gh, gw) is (ceil(h / 16), ceil(w / 16))
     pose                  ``pose`` [shape=(T, 33, 4), dtype=float32] x, y, z in pixels of h x w, visibility;
                           NaN where no person is seen
-    latents               ``latents`` [shape=(t, C, h, w), dtype=float32 or float16] the rows that cover these frames
+    latents               ``latents`` [shape=(t, C, h, w), dtype=float32 or float16] the rows that cover these
+                          frames; float32 and drawn from the posterior if ``moments`` are cached
+    latents.normalized    ``latents`` [dtype=float32] normalized, with the axes in the order of training scripts:
+                          (t, C, h, w) of images and CogVideoX, (C, t, h, w) of other VAEs
     embed                 ``embed`` [shape=(T, D) or (T, N, D), dtype=float32 or float16] of the whole frames
-    text                  ``text`` [shape=(L, D), dtype=float32 or float16] all tokens of the caption
+    text                  ``text`` [shape=(L, D), dtype=float32 or float16] all tokens of the caption; with a padding
+                          L is ``max_tokens``, and ``text_mask`` [shape=(L,), dtype=bool] is True for tokens
     any other             the rows of these frames under the feature's name, as they are cached
     ====================  ==============================================================================
 
@@ -170,12 +174,12 @@ class ChordVideoDataset(ClipDataset):
         check_at_least(0, seed=seed)
         check_at_least(1, clips_per_video=clips_per_video)
         self._sampler = checked_sampler(clip_sampler)
-        names, adjacent_flow = cached_features(checked_names("features", features, "features"))
+        names, variants = cached_features(checked_names("features", features, "features"))
         self._clips = ClipReader(
             features=names,
             spatial_transform=checked_crop(size, crop, None if "latents" in names else DEFAULT_SIZE),
             missing=missing,
-            adjacent_flow=adjacent_flow,
+            variants=variants,
         )
         if isinstance(cache, VideosToRead) and videos is not None:
             raise UsageError("videos: got a selection and a set of videos, expected one of them")
@@ -295,7 +299,7 @@ class ChordVideoDataset(ClipDataset):
         shape = self._clips.frames_shape(video, *self._view(video, request))
         if self._fields.draws_caption:
             video = copy(video)
-            video.caption = self._fields.caption(video, request)
+            video.caption = self._fields.caption(video, request)[1]
         return video, shape
 
     def _sample(
@@ -303,6 +307,7 @@ class ChordVideoDataset(ClipDataset):
     ) -> dict[str, Any]:
         """Read one sample: choose frames, read the clip, make tensors."""
         numbers, crop = self._view(video, request)
+        position, caption = self._fields.caption(video, request)
         has_frames = "frames" in self._clips.features
         memory = buffer(self._clips.frames_shape(video, numbers, crop)) if buffer and has_frames else None
         arrays = self._clips.read(
@@ -312,6 +317,8 @@ class ChordVideoDataset(ClipDataset):
             crop,
             one_thread=get_worker_info() is not None,
             frames_out=memory.numpy() if isinstance(memory, torch.Tensor) else memory,
+            caption=position,
+            noise=request.generator(RandomStream.LATENTS) if "latents" in self._clips.features else None,
         )
         sample: dict[str, Any] = {} if memory is None else {"frames": memory}
         if isinstance(memory, torch.Tensor):
@@ -328,7 +335,7 @@ class ChordVideoDataset(ClipDataset):
             "pts_seconds": torch.from_numpy(video.pts_seconds[numbers]),
             **_with_tensors(self._fields.read(video, numbers, crop, self._classes)),
             "label": torch.tensor(self._classes.id_of(video.label, f"video '{video.key}'"), dtype=torch.int64),
-            "caption": self._fields.caption(video, request),
+            "caption": caption,
             "video": video.key,
             # Not a tensor, which would follow the batch to a GPU: to read it there waits for all queued work
             "sample_id": f"{request.epoch + request.repeat * EPOCHS}:{request.index}",

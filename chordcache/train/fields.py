@@ -11,6 +11,7 @@ import numpy as np
 
 from chordcache.arguments import checked_names
 from chordcache.errors import UsageError, printable
+from chordcache.features.item_fields import all_captions
 from chordcache.features.read_sides import read_sides
 from chordcache.index.class_labels import NumberCheck, is_class_id
 from chordcache.media.cropping import CropBox
@@ -112,12 +113,16 @@ class FieldReader:
         """True if the caption of a sample is drawn from all captions of its item."""
         return "caption" in self.types
 
-    def caption(self, video: Video, request: ClipRequest) -> str:
-        """Return the caption of a sample, "" without one. It is drawn if the field was requested."""
-        captions = all_captions(video) if self.draws_caption else ()
+    def caption(self, video: Video, request: ClipRequest) -> tuple[int, str]:
+        """Return the caption of a sample, "" without one, after its position in all captions of the item.
+
+        It is drawn if the field was requested.
+        """
+        captions = all_captions(video.caption, video.captions) if self.draws_caption else ()
         if len(captions) > 1:
-            return captions[int(request.generator(RandomStream.CAPTION).integers(len(captions)))]
-        return captions[0] if captions else video.caption or ""
+            number = int(request.generator(RandomStream.CAPTION).integers(len(captions)))
+            return number, captions[number]
+        return 0, captions[0] if captions else video.caption or ""
 
     def read(self, video: Video, numbers: np.ndarray, crop: CropBox | None, classes: Classes) -> dict[str, Any]:
         """Return the fields of a sample other than ``label`` and ``caption``, with arrays instead of tensors.
@@ -132,15 +137,10 @@ class FieldReader:
             elif name == "labels":
                 values[name] = classes.multi_hot(all_labels(video), f"video '{video.key}'")
             elif name == "captions":
-                values[name] = list(all_captions(video))
+                values[name] = list(all_captions(video.caption, video.captions))
             elif name not in _BUILT_IN:
                 values[name] = _converted(name, kind, video)
         return values
-
-
-def all_captions(video: Video) -> tuple[str, ...]:
-    """Return the distinct captions of an item, its ``caption`` first."""
-    return tuple(dict.fromkeys((*([video.caption] if video.caption else []), *video.captions)))
 
 
 def all_labels(video: Video) -> tuple[str, ...]:

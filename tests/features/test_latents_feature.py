@@ -256,9 +256,9 @@ def test_models_that_cannot_be_used(index: Path, wan: Path, tmp_path: Path) -> N
     for model, params, message in (
         (tmp_path / "nowhere", {}, r"expected a folder with the config\.json of a model \(FileNotFoundError\)"),
         (
-            folder("ltx", _class_name="AutoencoderKLLTXVideo"),
+            folder("allegro", _class_name="AutoencoderKLAllegro"),
             {},
-            "of type 'AutoencoderKLLTXVideo', expected one of: Au",
+            "of type 'AutoencoderKLAllegro', expected one of: Au",
         ),
         (folder("none", _class_name=None), {}, "of type 'None', expected one of: Au"),
         (folder("odd", scale_factor_spatial="8"), {}, "expected whole numbers from 1 to 64"),

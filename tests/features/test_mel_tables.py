@@ -6,7 +6,7 @@ import librosa
 import numpy as np
 import pytest
 
-from chordcache.features.mel_tables import hann_window, mel_weights, window_and_filters
+from chordcache.features.mel import hann_window, mel_weights, window_and_filters
 
 RELATIVE = 1e-7
 """Between two releases of librosa; measured: 0, for 1,500 random settings."""

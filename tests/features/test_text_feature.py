@@ -190,7 +190,7 @@ def test_models_that_cannot_be_used(work: Path, tmp_path: Path, run_cli: Cli) ->
     for name, message in {
         "nowhere": "expected a folder with the config.json of a model (FileNotFoundError)",
         "empty": "expected a folder with the config.json of a model (FileNotFoundError)",
-        "other": "of type 'bert', expected one of: clip, clip_text_model, t5, umt5",
+        "other": "of type 'bert', expected one of: clip, clip_text_model, llama, t5, umt5",
     }.items():
         with pytest.raises(cc.UsageError, match="^feature 'text': features.text.model: got '.*/" + name) as raised:
             build(work, tmp_path / name)

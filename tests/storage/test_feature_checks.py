@@ -24,6 +24,11 @@ def _info(feature: str, shape: tuple[int, ...], dtype: str, params: Any, facts: 
 
 _MEL = {"sample_rate": 16000, "hop_length": 160, "n_mels": 80, "mono": True}
 _CLOCK = {"row_seconds": 0.01, "start_seconds": 0.0, "silence": -100.0}
+_CAPTIONS: dict[str, Any] = {
+    "shape": [2, 5, 512], "num_rows": {"text": 2}, "params": {"padding": "zeros", "max_tokens": 9},
+    "facts": {"is_of_video": True, "num_tokens": [4, 5]},
+}  # fmt: skip
+"""Changes that make text of two captions"""
 _BLOCKS = {"row_seconds": 0.256, "start_seconds": 0.0, "silence": 0, "sample_rate": 16000, "num_samples": 8000}
 _WAVEFORM = {"sample_rate": 16000, "dtype": "float32", "channels": "mono"}
 _CLIPS = {"frames_per_row": 4, "frames_in_first_row": 1}
@@ -149,7 +154,30 @@ FORGED: list[tuple[str, dict[str, Any]]] = [
     ("waveform", {"facts": {**_BLOCKS, "sample_rate": 0}}),
     ("waveform", {"shape": [2, 1, 4096]}),
     ("text", {"facts": {}}),
+    ("text", {"params": {"padding": "zeros", "max_tokens": 9}}),
+    ("text", {"params": {"padding": "left"}}),
+    *(
+        ("text", {**_CAPTIONS, **changes})
+        for changes in (
+            {"facts": {"is_of_video": True}},
+            {"facts": {"is_of_video": True, "num_tokens": [4]}},
+            {"facts": {"is_of_video": True, "num_tokens": [4, 6]}},
+            {"facts": {"is_of_video": True, "num_tokens": [4, -1]}},
+            {"facts": {"is_of_video": True, "num_tokens": 4}},
+            {"shape": [0, 5, 512], "num_rows": {"text": 0}, "facts": {"is_of_video": True, "num_tokens": []}},
+            {"params": {"padding": "zeros"}},
+            {"params": {"padding": "zeros", "max_tokens": 4}},
+            {"params": {"padding": "zeros", "max_tokens": 1 << 20}},
+            {"params": {"padding": "zeros", "max_tokens": 1 << 40}},
+        )
+    ),
     ("latents", {"params": {}}),
+    ("latents", {"params": {"compression": [4, 8], "moments": True}}),
+    ("latents", {"params": {"compression": [4, 8], "axes": "ctwh"}}),
+    ("latents", {"params": {"compression": [4, 8], "normalization": {"latents_mean": [0.5]}}}),
+    ("latents", {"params": {"compression": [4, 8], "normalization": {"latents_std": [1, 0]}}}),
+    ("latents", {"facts": {**_CLIPS, "normalization": {"latents_std": [1, 1, 1]}}}),
+    ("latents", {"facts": {**_CLIPS, "normalization": 3}}),
     ("latents", {"params": {"compression": [4]}}),
     ("latents", {"params": {"compression": [4, 0]}}),
     ("latents", {"params": {"compression": [1, 8]}}),
@@ -161,6 +189,10 @@ FORGED: list[tuple[str, dict[str, Any]]] = [
     ("mine", {"shape": [NUM, 1 << 29]}),
     ("mine", {"facts": {**_CLOCK, "silence": 1 << 40}}),
 ]
+
+
+def test_text_of_several_captions() -> None:
+    _read(_line({}, "text", **_CAPTIONS))
 
 
 @pytest.mark.parametrize(("feature", "changes"), FORGED, ids=lambda value: str(value)[:60])

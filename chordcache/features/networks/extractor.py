@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -10,12 +11,14 @@ import numpy as np
 
 from chordcache.engine.networks.connections import Stream
 from chordcache.engine.networks.network import NetworkError
-from chordcache.errors import MediaError
+from chordcache.errors import ConfigError, MediaError, UsageError
 from chordcache.features.base import NO_ROWS, Extractor, Rows
-from chordcache.features.networks.pretrained import without_paths
+from chordcache.features.networks.pretrained import is_folder
 
 if TYPE_CHECKING:
     from chordcache.media.scaling import Frame
+
+_DEVICE = re.compile(r"auto|cpu|cuda(:(0|[1-9][0-9]{0,3}))?")
 
 
 class NetworkExtractor(Extractor, ABC):
@@ -107,7 +110,8 @@ class PretrainedExtractor(NetworkExtractor):
     @classmethod
     def identity(cls, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return the arguments without the paths of files that are hashed."""
-        return without_paths(arguments)
+        paths = ("model", "tokenizer") if arguments.get("files") else ()
+        return {name: value for name, value in arguments.items() if name not in paths or not is_folder(str(value))}
 
 
 def stored(values: np.ndarray, dtype: np.dtype) -> np.ndarray:
@@ -119,3 +123,37 @@ def stored(values: np.ndarray, dtype: np.dtype) -> np.ndarray:
     if not np.isfinite(rows).all():
         raise ValueError(f"values up to {np.abs(values).max():.3g} do not fit into {dtype}; use float32")
     return rows
+
+
+def check_device(name: str, value: object) -> None:
+    """Raise ``ConfigError`` if a value is not the name of a device."""
+    if not isinstance(value, str) or not _DEVICE.fullmatch(value):
+        raise ConfigError(f"{name}: got {value!r}, expected auto, cpu, cuda or cuda:N")
+
+
+def devices_of(key: str, device: str) -> tuple[str, ...]:
+    """Return the devices of this machine that a name means, one process for each.
+
+    "cuda" stands for all GPUs that this process may use, "cuda:N" for one of them, and "auto" for all GPUs if there are
+    any, else the CPU. ``key`` is the key in the config, for messages. Raise ``UsageError`` if the machine does not have
+    this device.
+    """
+    if device == "cpu":
+        return ("cpu",)
+    import torch  # takes seconds
+
+    num_gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if device == "auto":
+        return _all(num_gpus) or ("cpu",)
+    if device == "cuda" and num_gpus:
+        return _all(num_gpus)
+    if device.startswith("cuda:") and int(device[5:]) < num_gpus:
+        return (device,)
+    raise UsageError(
+        f"{key}: got {device}, expected one of: {', '.join(('auto', 'cpu', *_all(num_gpus)))}. PyTorch finds "
+        f"{num_gpus or 'no'} GPU{'s' * (num_gpus != 1)} on this machine."
+    )
+
+
+def _all(num_gpus: int) -> tuple[str, ...]:
+    return tuple(f"cuda:{number}" for number in range(num_gpus))

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeAlias
 
 import numpy as np
 
-from chordcache.errors import ConfigError
+from chordcache.errors import ConfigError, DamageError, UsageError, printable
 from chordcache.features.base import NO_ROWS, Rows
 from chordcache.features.networks.extractor import PretrainedExtractor, stored
 from chordcache.features.networks.pretrained import (
@@ -19,13 +20,57 @@ from chordcache.features.networks.pretrained import (
     missing_package,
     problem_of_model,
 )
+from chordcache.features.read_side import NORMALIZED_LATENTS, Arrays, Clip, ReadSide
+from chordcache.media.cropping import CropBox
+from chordcache.records import FeatureInfo
+from chordcache.storage.row_clock import FrameGroups
 
 if TYPE_CHECKING:
     from chordcache.config.picture import PictureConfig
     from chordcache.media.scaling import Frame
 
-VAES = ("AutoencoderKL", "AutoencoderKLCogVideoX", "AutoencoderKLWan")
-"""Values of ``_class_name`` in a model's config.json. They are classes of diffusers"""
+Shape: TypeAlias = tuple[int, int, int, int]
+
+
+class VaeClass(NamedTuple):
+    """A class of VAEs of diffusers, and the form in which training scripts take its latents."""
+
+    compression: Callable[[Mapping[str, Any]], Sequence[Any]]
+    """Function of config.json: numbers of frames, and of rows and columns of pixels, that become one in the latents"""
+    axes: str = "cthw"
+    """Order of the axes of a clip, such as (C, t, h, w)"""
+
+
+def _of_levels(config: Mapping[str, Any], default: Sequence[int]) -> int:
+    return int(2 ** (len(config.get("block_out_channels", default)) - 1))
+
+
+def _of_ltx(config: Mapping[str, Any]) -> Sequence[Any]:
+    halvings = 2 ** sum(map(bool, config.get("spatio_temporal_scaling", (True, True, True, False))))
+    frames, pixels = config.get("temporal_compression_ratio"), config.get("spatial_compression_ratio")
+    return frames or config.get("patch_size_t", 1) * halvings, pixels or config.get("patch_size", 4) * halvings
+
+
+VAES: Mapping[str, VaeClass] = {
+    "AutoencoderKL": VaeClass(lambda config: (1, _of_levels(config, (64,))), "tchw"),
+    "AutoencoderKLCogVideoX": VaeClass(
+        lambda config: (config.get("temporal_compression_ratio", 4), _of_levels(config, (128, 256, 256, 512))), "tchw"
+    ),
+    "AutoencoderKLHunyuanVideo": VaeClass(
+        lambda config: (config.get("temporal_compression_ratio", 4), config.get("spatial_compression_ratio", 8))
+    ),
+    "AutoencoderKLLTXVideo": VaeClass(_of_ltx),
+    "AutoencoderKLMochi": VaeClass(
+        lambda config: (
+            math.prod(config.get("temporal_expansions", (1, 2, 3))),
+            math.prod(config.get("spatial_expansions", (2, 2, 2))),
+        )
+    ),
+    "AutoencoderKLWan": VaeClass(
+        lambda config: (config.get("scale_factor_temporal", 4), config.get("scale_factor_spatial", 8))
+    ),
+}
+"""``_class_name`` in a model's config.json to the class. Settings that are not there have the defaults of diffusers"""
 
 _KEY = "features.latents.model"
 
@@ -48,6 +93,10 @@ class LatentsExtractor(PretrainedExtractor):
     ``name`` [shape=(T, C, h, w), dtype=float32 or float16]
         Mean of the posterior, not normalized. A VAE of pictures has a row for each frame. One that compresses time by 4
         has a row for the first frame of each clip, and one for each 4 frames after it.
+    ``name.logvar`` [shape=(T, C, h, w), dtype=float32 or float16]
+        With ``moments``: logarithm of the variance of the posterior, -30 to 20.
+
+    ``facts["normalization"]`` holds the settings of ``normalization`` that are in the weights, as those of LTX.
 
     Parameters
     ----------
@@ -62,13 +111,20 @@ class LatentsExtractor(PretrainedExtractor):
         Number of frames, and of rows and columns of pixels, that become one in the latents.
     normalization : mapping
         ``scaling_factor``, ``shift_factor``, ``latents_mean`` and ``latents_std`` of the VAE, as far as it has them.
+    axes : str
+        Order of the axes in which training scripts take a clip, such as "cthw". Latents are stored in "tchw".
+    moments : bool
+        True to store the logarithm of the variance too.
 
     Notes
     -----
-    Source: ``diffusers``, ``vae.encode(pixels / 127.5 - 1).latent_dist.mode()``.
+    Source: ``diffusers``, ``vae.encode(pixels / 127.5 - 1).latent_dist``, its ``mode()`` and ``logvar``.
     """
 
-    units: ClassVar[Mapping[str, str]] = {"": "mean of the posterior of the VAE"}
+    units: ClassVar[Mapping[str, str]] = {
+        "": "mean of the posterior of the VAE",
+        "logvar": "logarithm of the variance of the posterior",
+    }
 
     def __init__(
         self,
@@ -80,11 +136,14 @@ class LatentsExtractor(PretrainedExtractor):
         dtype: str = "float16",
         compression: Sequence[int] = (1, 8),
         normalization: Mapping[str, Any] | None = None,
+        axes: str = "tchw",
+        moments: bool = False,
         files: str = "",
     ) -> None:
         super().__init__(name)
         self._dtype = np.dtype(dtype)
         self._pads = fit == "pad"
+        self._moments = moments
         self._per_row, self._per_pixel = compression
         self._clip_frames = clip_frames
         self._clip: list[np.ndarray] = []
@@ -94,6 +153,8 @@ class LatentsExtractor(PretrainedExtractor):
     def arguments(cls, section: Any, picture: PictureConfig) -> dict[str, Any]:
         """Return the section, the hash of the files of a local model, and what config.json says about latents."""
         arguments = {**asdict(section), "files": hash_of_files(section.model)}
+        if not section.moments:  # fingerprints do not depend on it, as before there was a choice
+            del arguments["moments"]
         if problem_of_model(_KEY, arguments, "_class_name", VAES):
             return arguments  # ``missing_requirement`` says so
         config = config_of(_KEY, section.model)
@@ -105,7 +166,14 @@ class LatentsExtractor(PretrainedExtractor):
             )
         clips = {"clip_frames": section.clip_frames} if per_row > 1 else {"clip_frames": 1}
         normalization = {name: config[name] for name in _NORMALIZATION if config.get(name) is not None}
-        return {**arguments, **clips, "compression": [per_row, per_pixel], "normalization": normalization}
+        axes = VAES[config["_class_name"]].axes
+        compression = [per_row, per_pixel]
+        return {**arguments, **clips, "compression": compression, "normalization": normalization, "axes": axes}
+
+    @classmethod
+    def identity(cls, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the arguments without paths, and without the axes: these are not stored in this order."""
+        return {name: value for name, value in super().identity(arguments).items() if name != "axes"}
 
     @classmethod
     def missing_requirement(cls, arguments: Mapping[str, Any]) -> str | None:
@@ -121,16 +189,22 @@ class LatentsExtractor(PretrainedExtractor):
 
     @classmethod
     def infer(cls, model: Any, inputs: list[Any]) -> Sequence[Any]:
-        """Return the latents of each picture [shape=(1, C, h, w)] or clip [shape=(t, C, h, w)], dtype=float32."""
+        """Return the moments of each picture or clip, and the normalization that is in the weights.
+
+        The moments [shape=(2, t, C, h, w), dtype=float32] are the mean and the logarithm of the variance.
+        """
         import torch
 
         pixels = torch.from_numpy(np.stack(inputs)).to(model.network.device)
         # In the order of torch: with channels last, its kernels differ by up to 5e-4
         pixels = pixels.movedim(-1, 1).contiguous().float() / 127.5 - 1
         with torch.inference_mode():
-            latents = model.network.encode(pixels).latent_dist.mode()
-        latents = latents.movedim(1, 2) if model.takes_clips else latents[:, None]
-        return list(latents.float().cpu().numpy())
+            posterior = model.network.encode(pixels).latent_dist
+        moments = torch.stack([posterior.mode(), posterior.logvar], dim=1)
+        moments = moments.movedim(2, 3) if model.takes_clips else moments[:, :, None]
+        buffers = dict(model.network.named_buffers())
+        normalization = {name: buffers[name].tolist() for name in _NORMALIZATION if name in buffers}
+        return [(array, normalization) for array in moments.float().cpu().numpy()]
 
     def prepare(self, frame: Frame) -> Any:
         """Return a picture, or the clip that is complete with it."""
@@ -156,7 +230,13 @@ class LatentsExtractor(PretrainedExtractor):
 
     def rows_of(self, outputs: Sequence[Any]) -> Rows:
         """Return the latents of the next pictures or clips."""
-        return {self.name: stored(np.concatenate(list(outputs)), self._dtype)} if outputs else NO_ROWS
+        if not outputs:
+            return NO_ROWS
+        if outputs[0][1]:
+            self.facts["normalization"] = outputs[0][1]
+        mean, logvar = np.concatenate([moments for moments, _ in outputs], axis=1)
+        rows = {self.name: stored(mean, self._dtype)}
+        return {**rows, f"{self.name}.logvar": stored(logvar, self._dtype)} if self._moments else rows
 
     def finish(self) -> Rows:
         """Return the remaining rows, and state the frames that a row covers."""
@@ -189,22 +269,98 @@ class LatentsExtractor(PretrainedExtractor):
         return np.pad(picture, ((0, bottom), (0, right), (0, 0)), mode="edge")
 
 
-_DEFAULT_CHANNELS = {"AutoencoderKL": (64,), "AutoencoderKLCogVideoX": (128, 256, 256, 512)}
-"""``block_out_channels`` of diffusers, where config.json leaves it out"""
-
-
 def _compression_of(config: Mapping[str, Any]) -> list[int]:
     """Return how many frames, and how many rows and columns of pixels, become one in the latents."""
-    kind = config["_class_name"]
-    if kind == "AutoencoderKLWan":
-        factors = [config.get("scale_factor_temporal", 4), config.get("scale_factor_spatial", 8)]
-    else:
-        channels = config.get("block_out_channels", _DEFAULT_CHANNELS[kind])
-        num_levels = len(channels) if isinstance(channels, (list, tuple)) else 0
-        per_row = 1 if kind == "AutoencoderKL" else config.get("temporal_compression_ratio", 4)
-        factors = [per_row, 2 ** (num_levels - 1)]
+    try:
+        factors = VAES[config["_class_name"]].compression(config)
+    except TypeError:  # another type than diffusers writes
+        factors = (None, None)
     if not all(type(number) in (int, float) and number in range(1, 65) for number in factors):
         raise ConfigError(
             f"{_KEY}: got a config.json that compresses by {factors}, expected whole numbers from 1 to 64"
         )
     return [int(number) for number in factors]
+
+
+class LatentsReadSide(ReadSide):
+    """The read side of latents: the rows that cover the frames of a clip, cut in units of latents."""
+
+    padding: ClassVar[Mapping[str, float]] = {"latents": 0}
+    is_spatial: ClassVar[bool] = True
+
+    def read_clip(self, clip: Clip) -> Arrays:
+        """Read the rows, and cut them. Raise ``UsageError`` for a crop that scales or mirrors, or cuts a latent.
+
+        If the variance is stored too, the result is drawn from the posterior [dtype=float32].
+        """
+        info = clip.video.feature(self.name)
+        latents = self._part(clip, info, self.name)
+        if info.params.get("moments") and clip.noise is not None:
+            logvar = self._part(clip, info, f"{self.name}.logvar")
+            if logvar.shape != latents.shape:
+                raise DamageError(
+                    f"'{self.name}' of video '{printable(clip.video.key)}': got a variance of shape {logvar.shape}, "
+                    f"expected {latents.shape}. Build it again."
+                )
+            latents = latents + np.exp(0.5 * logvar.astype(np.float32)) * clip.noise.standard_normal(
+                latents.shape, np.float32
+            )
+        return {self.name: _normalized(latents, info) if NORMALIZED_LATENTS in clip.variants else latents}
+
+    def _part(self, clip: Clip, info: FeatureInfo, array: str) -> np.ndarray:
+        rows = clip.read(array, indices=clip.numbers)
+        if clip.crop is None or clip.crop == _whole(clip.picture):
+            return rows
+        top, left, height, width = _in_latents(clip.crop, clip.picture, info)
+        return rows[..., top : top + height, left : left + width].copy()
+
+
+def _normalized(latents: np.ndarray, info: FeatureInfo) -> np.ndarray:
+    """Return latents [shape=(t, C, h, w)] as training scripts take them [dtype=float32], see ``VaeClass.axes``.
+
+    ``(latents - latents_mean) * scaling_factor / latents_std``, or with ``shift_factor`` in place of the mean.
+    """
+    values = {**(info.params.get("normalization") or {}), **(info.facts.get("normalization") or {})}
+    shift = values.get("latents_mean", values.get("shift_factor", 0.0))
+    offset, std = (np.asarray(value, np.float32).reshape(-1, 1, 1) for value in (shift, values.get("latents_std", 1.0)))
+    normalized = (latents.astype(np.float32) - offset) * (np.float32(values.get("scaling_factor", 1.0)) / std)
+    # Caches without axes are of the classes that there were before, of which Wan's alone has a mean
+    axes = info.params.get("axes", "cthw" if "latents_mean" in values else "tchw")
+    return np.ascontiguousarray(normalized.transpose(["tchw".index(axis) for axis in axes]))
+
+
+def shape_of_clip(info: FeatureInfo, numbers: np.ndarray, crop: CropBox | None, picture: tuple[int, int]) -> Shape:
+    """Return the shape (t, C, h, w) of the latents of a clip of these frame numbers [shape=(T,), dtype=int64].
+
+    ``info`` is the record of the latents, and ``picture`` the (height, width) of the cached frames of the video,
+    [pixels]. Raise ``UsageError`` as ``LatentsReadSide.read_clip``.
+    """
+    groups = FrameGroups.of(info.facts)
+    num_rows = len(numbers) if groups is None else len(np.unique(groups.row_of(numbers)))
+    _, channels, height, width = info.shape
+    if crop is not None and crop != _whole(picture):
+        *_, height, width = _in_latents(crop, picture, info)
+    return num_rows, channels, height, width
+
+
+def _whole(picture: tuple[int, int]) -> CropBox:
+    return CropBox(0, 0, *picture, size=picture)
+
+
+def _in_latents(crop: CropBox, picture: tuple[int, int], info: FeatureInfo) -> tuple[int, int, int, int]:
+    """Return top, left, height and width of a crop in latents. Raise ``UsageError`` if these are not whole numbers."""
+    _, pixels = info.params["compression"]
+    if info.shape[-2:] != tuple(-(-side // pixels) for side in picture):  # frames may be kept from an earlier config
+        raise UsageError(
+            f"size: got latents of {info.shape[-2]}x{info.shape[-1]} for frames of {picture[0]}x{picture[1]} pixels, "
+            "expected latents of these frames. Take size=None, or build both with one config."
+        )
+    box = (crop.top, crop.left, crop.height, crop.width)
+    is_inside = min(box) >= 0 and crop.top + crop.height <= picture[0] and crop.left + crop.width <= picture[1]
+    if crop.flip or crop.size != (crop.height, crop.width) or not is_inside or any(edge % pixels for edge in box):
+        raise UsageError(
+            f"size: got {crop} of a picture of {picture}, expected a crop that latents can have: at multiples of "
+            f"{pixels} pixels, inside of the picture, neither scaled nor mirrored. Take size=None, or such a crop."
+        )
+    top, left, height, width = (edge // pixels for edge in box)
+    return top, left, height, width

@@ -159,12 +159,6 @@ def check_files(files: str, *models: str) -> None:
         raise UsageError(f"model: got other files in {names} than where the build was started, expected the same ones")
 
 
-def without_paths(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments that a fingerprint is made of: not the paths of files that are hashed."""
-    paths = ("model", "tokenizer") if arguments.get("files") else ()
-    return {name: value for name, value in arguments.items() if name not in paths or not is_folder(str(value))}
-
-
 def _digests(folder: Path) -> Iterator[tuple[str, str]]:
     for path in sorted(folder.iterdir()):
         if path.is_file() and not path.name.startswith(".") and path.suffix != ".md":

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import html
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 
+from chordcache.errors import UsageError, printable
 from chordcache.features.base import Rows, VideoInfo
+from chordcache.features.item_fields import all_captions
 from chordcache.features.networks.extractor import PretrainedExtractor, stored
 from chordcache.features.networks.pretrained import (
     check_files,
@@ -19,8 +22,12 @@ from chordcache.features.networks.pretrained import (
     missing_package,
     problem_of_model,
 )
+from chordcache.features.read_side import Arrays, Clip, ReadSide
+from chordcache.records import FeatureInfo
+from chordcache.storage.artefacts.artefact import Artefact, checked_out
 
 if TYPE_CHECKING:
+    from chordcache.config.config import Config
     from chordcache.config.picture import PictureConfig
 
 ENCODERS: Mapping[str, str] = {
@@ -28,27 +35,69 @@ ENCODERS: Mapping[str, str] = {
     "umt5": "UMT5EncoderModel",
     "clip": "CLIPTextModel",
     "clip_text_model": "CLIPTextModel",
+    "llama": "LlamaModel",
 }
 """``model_type`` in a model's config.json to its class in transformers"""
 
 _KEY = "features.text.model"
 
 
-class _Encoder(NamedTuple):
-    """The result of ``setup``."""
+class _Encoding(NamedTuple):
+    """The embedding of one caption."""
+
+    states: np.ndarray
+    """[shape=(L, D), dtype=float32] of tokens, and of padding with ``padding: max_length``"""
+    num_tokens: int
+    """Number of the first states that are not of padding"""
+    num_left_out: int
+    """Number of tokens after the last one that fits"""
+
+
+@dataclass(frozen=True)
+class _Encoder:
+    """The result of ``setup``: a model, and how it gets captions. See ``TextExtractor``."""
 
     tokenizer: Any
     network: Any
     max_tokens: int
+    """Largest number of tokens, with those that are skipped"""
+    is_padded: bool = False
+    mask: bool = True
+    hidden_state: int = -1
+    template: str = "{}"
+    skip_tokens: int = 0
+    clean: bool = False
+
+    def encode(self, caption: str) -> _Encoding:
+        """Return the embedding of a caption."""
+        import torch
+
+        text = self.template.replace("{}", _cleaned(caption) if self.clean else caption)
+        num_whole = len(self.tokenizer(text, truncation=False, verbose=False)["input_ids"])
+        padding = "max_length" if self.is_padded else False
+        tokens = self.tokenizer(
+            text, truncation=True, max_length=self.max_tokens, padding=padding, return_tensors="pt"
+        ).to(self.network.device)
+        num_tokens = int(tokens["attention_mask"].sum())
+        if not self.mask:
+            del tokens["attention_mask"]
+        with torch.inference_mode():
+            if self.hidden_state == -1:
+                states = self.network(**tokens).last_hidden_state
+            else:
+                states = self.network(**tokens, output_hidden_states=True).hidden_states[self.hidden_state]
+        rows = states[0, self.skip_tokens :].float().cpu().numpy()
+        return _Encoding(rows, max(0, num_tokens - self.skip_tokens), max(0, num_whole - self.max_tokens))
 
 
 class TextExtractor(PretrainedExtractor):
-    """Embedding of each token of the caption, by a T5, UMT5 or CLIP text encoder.
+    """Embedding of each token of the caption, by a T5, UMT5, CLIP or Llama text encoder.
 
     Arrays
     ------
-    ``name`` [shape=(L, D), dtype=float32 or float16]
-        Last hidden states of the L tokens, without padding. The rows belong to the whole video.
+    ``name`` [shape=(L, D), or (N, L, D) with padding or all captions, dtype=float32 or float16]
+        Hidden states of the L tokens, or for each of N captions those of its tokens, then those of padding or zeros.
+        The fact ``num_tokens`` has the number of tokens of each caption. The rows belong to the whole video.
 
     Parameters
     ----------
@@ -59,10 +108,26 @@ class TextExtractor(PretrainedExtractor):
     max_tokens : int or None
         Largest number of tokens. The end of a longer caption is left out, and ``facts`` say how many tokens. None means
         that of the tokenizer.
+    padding : str
+        "none". "zeros": readers add zeros up to ``max_tokens``. "max_length": the tokenizer pads up to ``max_tokens``,
+        and the states of padding are kept.
+    mask : bool
+        False to encode without an attention mask, as if padding were text.
+    hidden_state : int
+        Position in the hidden states. -1 is the last, after the last normalization.
+    template : str
+        Text in which the caption replaces {}.
+    skip_tokens : int
+        Number of states at the start that are left out. ``max_tokens`` counts those after them.
+    clean : bool
+        True to resolve HTML entities, and to make each run of white space a space.
+    captions : str
+        "first", or "all" distinct captions of the item.
 
     Notes
     -----
-    Source: ``transformers``, with one caption at a time, so that a row does not depend on the padding of a batch.
+    Source: ``transformers``, with one caption at a time, so that a row does not depend on the padding of a batch. The
+    presets of the config are the steps of ``encode_prompt`` in the pipelines of diffusers 0.42.
     """
 
     uses: ClassVar[tuple[str, ...]] = ("caption",)
@@ -75,16 +140,29 @@ class TextExtractor(PretrainedExtractor):
         tokenizer: str | None = None,
         max_tokens: int | None = None,
         dtype: str = "float16",
+        padding: str = "none",
+        mask: bool = True,
+        hidden_state: int = -1,
+        template: str = "{}",
+        skip_tokens: int = 0,
+        clean: bool = False,
+        captions: str = "first",
         files: str = "",
     ) -> None:
         super().__init__(name)
         self._dtype = np.dtype(dtype)
-        self._caption = ""
+        self._is_one = padding == "none" and captions == "first"
+        self._captions: tuple[str, ...] = ()
 
     @classmethod
     def arguments(cls, section: Any, picture: PictureConfig) -> dict[str, Any]:
-        """Return the section, and the hash of the files of local folders."""
-        return {**asdict(section), "files": hash_of_files(section.model, section.tokenizer or section.model)}
+        """Return the section with its preset, and the hash of the files of local folders."""
+        return {**section.arguments(), "files": hash_of_files(section.model, section.tokenizer or section.model)}
+
+    @classmethod
+    def fields_used(cls, arguments: Mapping[str, Any]) -> tuple[str, ...]:
+        """Return the fields with the captions that are encoded."""
+        return (*cls.uses, "captions") if arguments.get("captions") == "all" else cls.uses
 
     @classmethod
     def picture_used(cls, picture: PictureConfig) -> PictureConfig:
@@ -98,7 +176,7 @@ class TextExtractor(PretrainedExtractor):
 
     @classmethod
     def setup(cls, device: str, **arguments: Any) -> Any:
-        """Load tokenizer and weights, in float32. Raise ``UsageError`` if they are of another kind."""
+        """Load tokenizer and weights, in float32. Raise ``UsageError`` if they do not fit the arguments."""
         import transformers  # takes seconds, and few builds need it
 
         kind = kind_of_model(_KEY, arguments["model"], "model_type", ENCODERS)
@@ -106,40 +184,159 @@ class TextExtractor(PretrainedExtractor):
         check_files(arguments["files"], model, arguments.get("tokenizer") or model)
         tokenizer = transformers.AutoTokenizer.from_pretrained(**location(arguments.get("tokenizer") or model))
         network = load_network(ENCODERS[kind], model)
+        kept = ("mask", "hidden_state", "template", "skip_tokens", "clean")
+        settings = {name: arguments[name] for name in kept if name in arguments}
         positions = getattr(network.config, "max_position_embeddings", None)
-        limits = (arguments.get("max_tokens"), positions, tokenizer.model_max_length)
-        return _Encoder(tokenizer, network.to(device), min(limit for limit in limits if limit is not None))
+        max_tokens, skipped = arguments.get("max_tokens"), settings.get("skip_tokens", 0)
+        if arguments.get("padding", "none") == "none":
+            limits = [max_tokens and max_tokens + skipped, positions, tokenizer.model_max_length]
+            longest = min(limit for limit in limits if limit is not None)
+        else:  # as the pipelines do, which pass it whatever the tokenizer says
+            longest = max_tokens + skipped
+        encoder = _Encoder(
+            tokenizer, network.to(device), longest, is_padded=arguments.get("padding") == "max_length", **settings
+        )
+        _check_limits(encoder, positions)
+        return encoder
 
     def begin(self, video: VideoInfo) -> str | None:
-        """Keep the caption."""
-        self._caption = video.fields["caption"] or ""
-        return None if self._caption else "it has no caption"
+        """Keep the captions."""
+        self._captions = all_captions(video.fields["caption"], video.fields.get("captions", ()))
+        return None if self._captions else "it has no caption"
 
     @classmethod
     def infer(cls, model: Any, inputs: list[Any]) -> Sequence[Any]:
-        """Return the embedding of each caption, and the number of its tokens that were left out."""
-        import torch
-
-        tokenizer, network, max_tokens = model
-        outputs = []
-        for caption in inputs:
-            whole = tokenizer(caption, truncation=False, verbose=False)["input_ids"]
-            tokens = tokenizer(caption, truncation=True, max_length=max_tokens, return_tensors="pt")
-            with torch.inference_mode():
-                states = network(**tokens.to(network.device)).last_hidden_state[0].float().cpu().numpy()
-            outputs.append((states, max(0, len(whole) - len(states))))
-        return outputs
+        """Return the ``_Encoding`` of each caption."""
+        return [model.encode(caption) for caption in inputs]
 
     def last_inputs(self) -> Sequence[Any]:
-        """Return the caption."""
-        return (self._caption,)
+        """Return the captions."""
+        return self._captions
 
     def rows_of(self, outputs: Sequence[Any]) -> Rows:
-        """Return the embedding of the caption."""
-        ((rows, num_left_out),) = outputs
-        self.facts.update(is_of_video=True, num_tokens_left_out=num_left_out)
-        return {self.name: stored(rows, self._dtype)}
+        """Return the embedding of the caption, or those of all captions with zeros after the shorter ones."""
+        self.facts.update(is_of_video=True, num_tokens_left_out=sum(output.num_left_out for output in outputs))
+        if self._is_one:
+            return {self.name: stored(outputs[0].states, self._dtype)}
+        self.facts["num_tokens"] = [output.num_tokens for output in outputs]
+        return {self.name: stored(_stacked(outputs), self._dtype)}
 
     def num_rows(self, num_frames: int) -> int | None:
         """Return None: the rows belong to the whole video."""
         return None
+
+
+def encode_captions(
+    config: Config, captions: Sequence[str] = ("",), *, device: str = "cpu"
+) -> tuple[np.ndarray, np.ndarray]:
+    """Encode captions as a build with this config does, such as the empty one that training drops captions to.
+
+    Parameters
+    ----------
+    config : Config
+        A config with the section ``features.text``.
+    captions : sequence of str
+        Captions, by default the empty one.
+    device : str
+        Device of the network, such as "cuda:0".
+
+    Returns
+    -------
+    embeddings : np.ndarray [shape=(N, L, D), dtype=float32 or float16]
+        With zeros after the shorter ones. With a padding, L is ``max_tokens``.
+    mask : np.ndarray [shape=(N, L), dtype=bool]
+        True for tokens.
+
+    Raises
+    ------
+    UsageError
+        If ``captions`` is empty, the model cannot be used, or a package is missing.
+    """
+    from chordcache.features.registry import check_requirement, resolve  # readers of a cache do not need it
+
+    if not captions:
+        raise UsageError('captions: got none, expected at least one. Take [""] for the empty caption.')
+    spec = resolve("text", config)
+    check_requirement(spec)
+    outputs = TextExtractor.infer(TextExtractor.setup(device, **spec.arguments), list(captions))
+    is_padded = spec.arguments.get("padding", "none") != "none"
+    rows = _stacked(outputs, spec.arguments["max_tokens"] if is_padded else 0)
+    mask = np.arange(rows.shape[1]) < np.array([[output.num_tokens] for output in outputs])
+    return stored(rows, np.dtype(spec.arguments["dtype"])), mask
+
+
+def _stacked(outputs: Sequence[_Encoding], length: int = 0) -> np.ndarray:
+    """Return embeddings [shape=(N, L, D), dtype=float32] with zeros after each, of at least this length."""
+    longest = max(length, *(len(output.states) for output in outputs))
+    rows = np.zeros((len(outputs), longest, outputs[0].states.shape[1]), np.float32)
+    for row, output in zip(rows, outputs, strict=True):
+        row[: len(output.states)] = output.states
+    return rows
+
+
+def _check_limits(encoder: _Encoder, positions: int | None) -> None:
+    """Raise ``UsageError`` if a model cannot encode as its arguments say."""
+    if positions is not None and encoder.max_tokens > positions:
+        raise UsageError(
+            f"features.text.max_tokens: got {encoder.max_tokens} with skip_tokens, expected at most {positions}, the "
+            "positions of the model. Take fewer tokens."
+        )
+    num_states = encoder.network.config.num_hidden_layers + 1
+    if encoder.hidden_state < -num_states:
+        raise UsageError(
+            f"features.text.hidden_state: got {encoder.hidden_state}, expected -{num_states} to -1, the hidden states "
+            "of the model. Take one of them."
+        )
+    side = encoder.tokenizer.padding_side
+    if encoder.is_padded and (side != "right" or encoder.tokenizer.pad_token is None):
+        got = f"padding on the {side}" if encoder.tokenizer.pad_token else "no token for padding"
+        raise UsageError(
+            f"features.text.tokenizer: got {got}, expected a tokenizer that pads on the right. Take that of the "
+            "generator."
+        )
+
+
+def _cleaned(caption: str) -> str:
+    """Return a caption as ``prompt_clean`` of Wan's pipeline does without the package ftfy.
+
+    Examples
+    --------
+    >>> _cleaned(" cats &amp;amp; dogs\\n run ")
+    'cats & dogs run'
+    """
+    return " ".join(html.unescape(html.unescape(caption)).split())
+
+
+class TextReadSide(ReadSide):
+    """The read side of text: with padding, every caption has ``max_tokens`` rows."""
+
+    padding: ClassVar[Mapping[str, float]] = {"text": 0, "text_mask": 0}
+
+    def rows(
+        self, artefact: Artefact, info: FeatureInfo, array: str, numbers: Sequence[int], out: np.ndarray | None
+    ) -> np.ndarray:
+        """Read embeddings, with zeros up to ``max_tokens`` if the config says so. See ``ReadSide``."""
+        if info.params.get("padding", "none") == "none" or info.shape[1] == info.params["max_tokens"]:
+            return artefact.rows(array, numbers, out)
+        stored_rows = artefact.rows(array, numbers)
+        rows = checked_out(array, (len(stored_rows), info.params["max_tokens"], info.shape[2]), stored_rows.dtype, out)
+        rows[:, : info.shape[1]], rows[:, info.shape[1] :] = stored_rows, 0
+        return rows
+
+    def read_clip(self, clip: Clip) -> Arrays:
+        """Return ``text`` [shape=(L, D)] of the caption of the sample.
+
+        With padding also ``text_mask`` [shape=(L,), dtype=bool], True for tokens.
+        """
+        info, rows = clip.video.feature(self.name), clip.read(self.name)
+        if rows.ndim == 2:
+            return {"text": rows}
+        if clip.caption >= len(rows):
+            raise UsageError(
+                f"fields: got 'caption', which draws one of the captions of video '{printable(clip.video.key)}', "
+                "expected text of all of them. Build with features.text.captions: all, or leave the field out."
+            )
+        num_tokens = info.facts["num_tokens"][clip.caption]
+        if info.params.get("padding", "none") == "none":
+            return {"text": rows[clip.caption, :num_tokens].copy()}
+        return {"text": rows[clip.caption].copy(), "text_mask": np.arange(rows.shape[1]) < num_tokens}

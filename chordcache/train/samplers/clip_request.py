@@ -31,6 +31,8 @@ class RandomStream(enum.IntEnum):
     """Stream for MixUp and CutMix of the batch that begins with the sample"""
     CAPTION = 8
     """Stream for the caption of an item that has several"""
+    LATENTS = 9
+    """Stream for latents that are drawn from their posterior"""
 
 
 @dataclass(frozen=True)
