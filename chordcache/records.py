@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import os
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -367,6 +369,7 @@ def from_json(data: Any, kind: type[T]) -> T:
     Raises ``ValueError`` if the data, or a part of it, is not of its type, or a key is missing or unknown, and
     ``RecursionError`` if it is nested too deeply.
     """
+    _decoder(kind)  # builds the type, see there
     return msgspec.convert(data, kind)
 
 
@@ -387,7 +390,22 @@ def has_keys_once(text: str, record: Record) -> bool:
     return text.count('"') == msgspec.json.encode(record).count(b'"')
 
 
-_decoder: Callable[[Any], msgspec.json.Decoder[Any]] = cache(msgspec.json.Decoder)
+# Held around a fork, so that a child never inherits it from a thread that it does not have
+_building = threading.Lock()
+os.register_at_fork(before=_building.acquire, after_in_parent=_building.release, after_in_child=_building.release)
+
+
+def _new_decoder(kind: Any) -> msgspec.json.Decoder[Any]:
+    """Make the decoder of a type, one at a time.
+
+    While msgspec 0.22 builds the fields of a type, another thread that uses the type gets a part of them, and the
+    process ends by SIGSEGV.
+    """
+    with _building:
+        return msgspec.json.Decoder(kind)
+
+
+_decoder: Callable[[Any], msgspec.json.Decoder[Any]] = cache(_new_decoder)
 
 
 class Field(NamedTuple):

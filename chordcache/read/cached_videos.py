@@ -68,6 +68,13 @@ class VideoSet(ABC):
     def read(self, position: int, sample: Callable[[FeatureReader, Video], Sample]) -> Sample:
         """Return the result of ``sample`` for a video and a reader of its features."""
 
+    def measured(self) -> tuple[np.ndarray, np.ndarray] | None:
+        """Return the number of frames of every video [shape=(len(self),), dtype=int64], and ``Catalog.pictures`` of it.
+
+        None if a video has to be opened for it. Raises as ``read``.
+        """
+        return None
+
     def close(self) -> None:  # noqa: B027 # files are only open while a sample is read
         """Close what is open in this process. It is opened again when a video is read."""
 
@@ -182,6 +189,15 @@ class CachedVideos(VideoSet):
                 return names, ids[positions_of(cache, self._keys)]
             self._check_num_videos(cache)
             return names, ids
+
+    def measured(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return the number of frames and the picture of every video. See ``VideoSet``."""
+        catalog = self._cache.catalog
+        if self._keys is None:
+            self._check_num_videos(self._cache)
+            return catalog.num_frames.astype(np.int64), catalog.pictures
+        positions = positions_of(self._cache, self._keys)
+        return catalog.num_frames[positions].astype(np.int64), catalog.pictures[positions]
 
     def read(self, position: int, sample: Callable[[FeatureReader, Video], Sample]) -> Sample:
         """Return the result of ``sample`` for the cache and a video."""

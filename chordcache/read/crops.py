@@ -204,6 +204,32 @@ def _in_the_middle(height: int, width: int, crop: tuple[int, int], size: tuple[i
     return CropBox((height - crop[0]) // 2, (width - crop[1]) // 2, *crop, size)
 
 
+def crop_sizes(crop: SpatialTransform | None, pictures: np.ndarray) -> np.ndarray | None:
+    """Return the size of the crop of each picture, if no random number changes it.
+
+    Parameters
+    ----------
+    crop : SpatialTransform or None
+        The crop. None leaves pictures at their size.
+    pictures : np.ndarray [shape=(n, 2), dtype=int64, pixels]
+        Height and width of each picture.
+
+    Returns
+    -------
+    np.ndarray [shape=(n, 2), dtype=int64, pixels], or None
+        Height and width after the crop. None for a crop that is not one of this module.
+    """
+    if isinstance(crop, HorizontalFlip):
+        return crop_sizes(crop.of, pictures)
+    if crop is None:
+        return pictures
+    if type(crop) not in (CenterCrop, RandomResizedCrop, Resize, Pad):
+        return None
+    distinct, which = np.unique(pictures, axis=0, return_inverse=True)
+    random = np.random.default_rng(0)
+    return np.array([crop.choose(height, width, random).size for height, width in distinct.tolist()], np.int64)[which]
+
+
 DEFAULT_SIZE = (224, 224)
 """(h, w) [pixels] of the center crop of a dataset, if none is given"""
 

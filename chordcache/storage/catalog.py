@@ -35,6 +35,14 @@ class _Place(Record, frozen=True, forbid_unknown_fields=False):
     path: str
 
 
+class _Picture(Record, frozen=True, forbid_unknown_fields=False):
+    """The part of a sidecar that states the size of its frames."""
+
+    height: int
+    width: int
+    display_crop: object = None
+
+
 class _File(Record, frozen=True, forbid_unknown_fields=False):
     file: str | None = None
     packed: Packed | None = None
@@ -144,6 +152,22 @@ class Catalog:
             except ValueError:  # damage, or a file name that only the slower way reads
                 sidecar = self.at(position)
                 yield sidecar.key, sidecar.path
+
+    @cached_property
+    def pictures(self) -> np.ndarray:
+        """Height and width of every video's frames, and 1 if it was cut to a bucket [shape=(num_videos, 3)], read-only.
+
+        The rows are read once. Their digests are not compared.
+        """
+        pictures = np.empty((len(self), 3), np.int64)
+        for position in range(len(self)):
+            try:
+                row: _Picture | Sidecar = parse_json(self._line(position), _Picture)
+            except ValueError:  # as in ``paths``
+                row = self.at(position)
+            pictures[position] = row.height, row.width, row.display_crop is not None
+        pictures.flags.writeable = False
+        return pictures
 
     def _line(self, position: int) -> bytes:
         start, stop = int(self._offsets[position]), int(self._offsets[position + 1])

@@ -69,6 +69,24 @@ class ClipDataset(Dataset[dict[str, Any]], ABC):
             decoded, even if "frames" is not in ``features``. With ``DenseClips`` the shape is (num_clips, T, h, w, 3).
         """
 
+    def measure(self, epoch: int, numbers: np.ndarray) -> np.ndarray | None:
+        """Measure many samples of an epoch at once, from the columns of the catalog.
+
+        Parameters
+        ----------
+        epoch : int
+            The epoch.
+        numbers : np.ndarray [shape=(n,), dtype=int64]
+            Positions of the samples.
+
+        Returns
+        -------
+        np.ndarray [shape=(n, 3 + k), dtype=int64], or None
+            (height, width, num_frames) of the bucket of each sample, zero without one. Then the k numbers of the shape
+            (T, h, w) or (num_clips, T, h, w), as ``describe`` returns it. None if ``describe`` has to be called.
+        """
+        return None
+
     def latents_shape(self, index: tuple[int, int]) -> tuple[int, ...]:
         """Return the shape (t, C, h, w) of the latents of a sample (epoch, position), without reading them.
 

@@ -100,8 +100,13 @@ class _CombinedDataset(ClipDataset):
     """Base class of datasets whose samples are those of others."""
 
     @abstractmethod
+    def _locate_all(self, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the number of the dataset that has each sample, and the positions of the samples in these."""
+
     def _locate(self, number: int) -> tuple[int, int]:
         """Return the number of the dataset that has a sample, and the position of the sample in it."""
+        place, own = self._locate_all(np.array([number]))
+        return int(place[0]), int(own[0])
 
     @property
     @abstractmethod
@@ -132,6 +137,20 @@ class _CombinedDataset(ClipDataset):
         """Describe a sample, see ``ClipDataset``."""
         place, own = self._locate(self._split(index)[1])
         return self._datasets[place].describe((index[0], own))
+
+    def measure(self, epoch: int, numbers: np.ndarray) -> np.ndarray | None:
+        """Measure many samples, see ``ClipDataset``."""
+        places, own = self._locate_all(numbers)
+        measures: np.ndarray | None = None
+        for place in np.unique(places).tolist():
+            chosen = places == place
+            of_dataset = self._datasets[place].measure(epoch, own[chosen])
+            if of_dataset is None or (measures is not None and measures.shape[1] != of_dataset.shape[1]):
+                return None
+            if measures is None:
+                measures = np.empty((len(numbers), of_dataset.shape[1]), np.int64)
+            measures[chosen] = of_dataset
+        return measures
 
     def latents_shape(self, index: tuple[int, int]) -> tuple[int, ...]:
         """Return the shape of the latents of a sample, see ``ClipDataset``."""
@@ -174,9 +193,9 @@ class ConcatenatedDataset(_CombinedDataset):
         weights = "" if self._weights is None else f", weights {', '.join(f'{w:g}' for w in self._weights)}"
         return f"<concat of {len(self._parts)} datasets: {len(self)} samples{weights}>"
 
-    def _locate(self, number: int) -> tuple[int, int]:
-        place = int(np.searchsorted(self._stops, number, side="right"))
-        return place, number - (int(self._stops[place - 1]) if place else 0)
+    def _locate_all(self, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        places = np.searchsorted(self._stops, numbers, side="right")
+        return places, numbers - np.r_[0, self._stops][places]
 
     def _class_id(self, place: int, label: int) -> int:
         return self._ids[place][label] if label >= 0 else -1
@@ -228,8 +247,8 @@ class SubsetOfDataset(_CombinedDataset):
     def __repr__(self) -> str:
         return f"<subset of {len(self)} samples of {self._dataset!r}>"
 
-    def _locate(self, number: int) -> tuple[int, int]:
-        return 0, int(self._positions[number])
+    def _locate_all(self, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        return np.zeros_like(numbers), self._positions[numbers]
 
     @property
     def label_ids(self) -> np.ndarray:

@@ -21,7 +21,7 @@ from chordcache.media.cropping import CropBox
 from chordcache.read.cache import Cache
 from chordcache.read.cached_videos import CachedVideos, settle_absences
 from chordcache.read.clips import ClipReader, FeatureReader, cached_features
-from chordcache.read.crops import DEFAULT_SIZE, SpatialTransform, checked_crop
+from chordcache.read.crops import DEFAULT_SIZE, SpatialTransform, checked_crop, crop_sizes
 from chordcache.read.selection import Videos
 from chordcache.read.video import Video
 from chordcache.train.batches import FrameBuffer
@@ -29,7 +29,7 @@ from chordcache.train.clip_dataset import NO_LABELS, ClipDataset
 from chordcache.train.fields import Classes, all_labels, class_names, field_reader
 from chordcache.train.instantiate import checked_sampler
 from chordcache.train.read_counts import ReadCounts
-from chordcache.train.samplers.clip_request import EPOCHS, ClipRequest, ClipSampler, RandomStream
+from chordcache.train.samplers.clip_request import EPOCHS, ClipRequest, ClipSampler, RandomStream, clip_shape
 from chordcache.train.samplers.clip_samplers import RegularClipSampler
 from chordcache.train.videos import VideosToRead, cached
 
@@ -255,6 +255,21 @@ class ChordVideoDataset(ClipDataset):
     def describe(self, index: tuple[int, int]) -> tuple[Video, tuple[int, ...]]:
         """Describe a sample, see ``ClipDataset``."""
         return self._of_video(index, self._described)
+
+    def measure(self, epoch: int, numbers: np.ndarray) -> np.ndarray | None:
+        """Measure many samples, see ``ClipDataset``."""
+        measured = self._videos.measured()
+        if measured is None:
+            return None
+        num_frames, pictures = measured
+        shape = clip_shape(self._sampler, num_frames, epoch)
+        sizes = crop_sizes(self._clips.spatial_transform, pictures[:, :2])
+        if shape is None or sizes is None:
+            return None
+        buckets = np.column_stack([pictures[:, :2], num_frames]) * pictures[:, 2:]
+        lengths = [np.broadcast_to(np.asarray(length, np.int64), num_frames.shape) for length in shape]
+        of_videos = np.column_stack([buckets, *lengths, sizes])
+        return np.asarray(of_videos[numbers // self._clips_per_video], np.int64)
 
     def latents_shape(self, index: tuple[int, int]) -> tuple[int, ...]:
         """Return the shape of the latents of a sample, see ``ClipDataset``."""

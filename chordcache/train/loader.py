@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from itertools import islice
 from typing import Any
 
 import torch
 from torch.profiler import record_function
-from torch.utils.data import DataLoader
+from torch.utils.data import BatchSampler, DataLoader, Sampler
 
 from chordcache.arguments import check_at_least
 from chordcache.errors import UsageError
@@ -54,6 +53,17 @@ def loader_with_workers(
     )
     vars(loader)["sampler"] = order  # also if it is the batch sampler: frameworks look here for a DistributedSampler
     return loader
+
+
+class _BatchesOfSize(BatchSampler):
+    """Sampler of batches of one size, with the epoch and the state of the sampler of its samples."""
+
+    def __init__(self, sampler: ChordSampler, batch_size: int, drop_last: bool) -> None:
+        order: Any = sampler
+        super().__init__(order, batch_size, drop_last)
+        self.set_epoch = sampler.set_epoch
+        self.state_dict = sampler.state_dict
+        self.load_state_dict = sampler.load_state_dict
 
 
 _DECODERS = ("cpu", "cuda")
@@ -103,6 +113,9 @@ class ClipLoader:
                 state = loader.state_dict()  # this batch is done; load_state_dict goes on after it
     """
 
+    prefetch_factor: None = None
+    """None, as that of a DataLoader without workers, which ``skip_first_batches`` makes of this loader"""
+
     def __init__(
         self,
         dataset: ClipDataset,
@@ -126,7 +139,8 @@ class ClipLoader:
                 f"dataset: got a {type(dataset).__name__}, expected a ChordVideoDataset, or what chordcache.concat or "
                 "chordcache.subset made. Use a DataLoader for others."
             )
-        self._dataset = dataset
+        self.dataset = dataset
+        """The dataset, as a DataLoader has it"""
         self._batch_size = batch_size
         self._sampler = _checked_sampler(dataset, batch_size, sampler, shuffle=shuffle)
         self._num_threads = num_threads
@@ -146,7 +160,7 @@ class ClipLoader:
         size = "clips of a budget" if self._batch_size is None else f"{self._batch_size} clips"
         device = "" if self._device is None else f", device {self._device}"
         return (
-            f"<ClipLoader of {self._dataset!r}: {len(self)} batches of {size}, {self._num_threads} threads, "
+            f"<ClipLoader of {self.dataset!r}: {len(self)} batches of {size}, {self._num_threads} threads, "
             f"epoch {self.epoch}{device}>"
         )
 
@@ -154,6 +168,20 @@ class ClipLoader:
     def sampler(self) -> ChordSampler | BudgetBatchSampler:
         """Order of the samples. Lightning calls its ``set_epoch``, as that of a DataLoader."""
         return self._sampler
+
+    @property
+    def batch_sampler(self) -> Sampler[Any]:
+        """Sampler of the batches, as a DataLoader has it: for ``skip_first_batches`` and ``StatefulDataLoader``."""
+        if isinstance(self._sampler, BudgetBatchSampler):
+            return self._sampler
+        assert self._batch_size is not None
+        return _BatchesOfSize(self._sampler, self._batch_size, self._drop_last)
+
+    @property
+    def collate_fn(self) -> Collate:
+        """Function that makes a batch of samples and augments it, as a DataLoader has it."""
+        augment, collate = self._augment, self._collate
+        return collate if augment is None else lambda samples: augment(collate(samples))
 
     @property
     def epoch(self) -> int:
@@ -209,8 +237,8 @@ class ClipLoader:
         """Yield batches in their order, ``prefetch`` behind the batch that was started last."""
         stream = SideStream(self._device) if self._device is not None and self._device.type == "cuda" else None
         pending: deque[BatchUnderWay] = deque()
-        for indices in self._index_lists():
-            read = self._dataset.read_sample
+        for indices in self.batch_sampler:
+            read = self.dataset.read_sample
             pending.append(
                 BatchUnderWay(read, indices, self._collate, self._allocate, self._device, stream, self._decode)
             )
@@ -218,16 +246,6 @@ class ClipLoader:
             if len(pending) > self._prefetch:
                 yield pending.popleft()
         yield from pending
-
-    def _index_lists(self) -> Iterator[list[tuple[int, int]]]:
-        """Yield the samples of each batch."""
-        if isinstance(self._sampler, BudgetBatchSampler):
-            yield from self._sampler
-            return
-        pairs = iter(self._sampler)
-        while indices := list(islice(pairs, self._batch_size)):
-            if len(indices) == self._batch_size or not self._drop_last:
-                yield indices
 
 
 def _checked_sampler(

@@ -143,8 +143,26 @@ def test_a_loader_resumes(cache: cc.Cache) -> None:
 
 
 def test_kinds_do_not_share_a_batch() -> None:
-    batches = form_batches(range(6), [(4,)] * 6, 12, ["a", "b", "a", "a", "a", "b"])
-    assert batches == [[0, 2, 3], [1, 5], [4]]
+    places, stops = form_batches(np.full((6, 1), 4), 12, np.array([0, 1, 0, 0, 0, 1]))
+    assert [batch.tolist() for batch in np.split(places, stops[:-1])] == [[0, 2, 3], [1, 5], [4]]
+
+
+@pytest.mark.parametrize("budget", [{"max_frames": 40}, {"max_pixels": 48 * 80 * 40}])
+@pytest.mark.parametrize("options", [{}, {"size": (32, 32)}, {"videos": lambda video: video.num_frames > 9}])
+def test_batches_of_columns_are_those_of_described_samples(
+    cache: cc.Cache, budget: dict[str, int], options: dict[str, Any]
+) -> None:
+    class Shaped(WholeVideos):
+        frame_numbers = WholeVideos.frame_numbers
+
+        def clip_shape(self, num_frames: np.ndarray, epoch: int) -> tuple[np.ndarray]:
+            return (num_frames,)
+
+    by_columns, described = dataset_of(cache, clip_sampler=Shaped(), **options), dataset_of(cache, **options)
+    assert by_columns.measure(0, np.arange(5)) is not None
+    assert described.measure(0, np.arange(5)) is None
+    (batches,), (expected,) = ranks(by_columns, 1, **budget), ranks(described, 1, **budget)
+    assert list(batches) == list(expected)
 
 
 # From the source

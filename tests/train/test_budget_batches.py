@@ -22,10 +22,11 @@ from torch.utils.data import DataLoader  # noqa: E402
 
 import chordcache as cc  # noqa: E402
 from chordcache.errors import UsageError  # noqa: E402
+from chordcache.read.crops import Pad  # noqa: E402
 from chordcache.train.samplers.budget_batches import form_batches  # noqa: E402
-from chordcache.train.samplers.clip_request import ClipRequest  # noqa: E402
+from chordcache.train.samplers.clip_request import ClipRequest, clip_shape  # noqa: E402
 from chordcache.train.samplers.clip_samplers import DenseClips, SamplerSchedule  # noqa: E402
-from chordcache.train.samplers.time_transforms import TimeWarp  # noqa: E402
+from chordcache.train.samplers.time_transforms import FrameDrop, TemporalCrop, TimeWarp  # noqa: E402
 
 # More workers than processors are not a fault here; the tests want two on any machine
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create 2 worker processes:UserWarning")
@@ -40,6 +41,44 @@ class WholeVideos:
 
     def frame_numbers(self, video: cc.Video, request: ClipRequest) -> np.ndarray:
         return np.arange(video.num_frames)
+
+
+class ShapedWholeVideos(WholeVideos):
+    """All frames of each video, whose number needs no call for each sample."""
+
+    def frame_numbers(self, video: cc.Video, request: ClipRequest) -> np.ndarray:
+        return super().frame_numbers(video, request)
+
+    def clip_shape(self, num_frames: np.ndarray, epoch: int) -> tuple[np.ndarray]:
+        return (num_frames,)
+
+
+def batches_one_by_one(order: Any, axes: Any, budget: int, kinds: Any = None) -> list[list[int]]:
+    """Form batches sample by sample, as ``form_batches`` says."""
+    batches: list[list[int]] = []
+    open_batches: dict[Any, tuple[list[int], Any]] = {}
+    for number in order:
+        alike = kinds[number] if kinds else None, *((length * length).bit_length() for length in axes[number])
+        batch, longest = open_batches.get(alike, ([], ()))
+        grown = tuple(map(max, longest, axes[number]))
+        if not batch or (len(batch) + 1) * math.prod(grown) > budget:
+            batch, grown = [], axes[number]
+            batches.append(batch)
+        batch.append(number)
+        open_batches[alike] = batch, grown
+    return batches
+
+
+def described_batches(dataset: Any, epoch: int, unit: str, budget: int) -> list[tuple[int, ...]]:
+    """Form the batches of an epoch from the description of each sample."""
+    order = cc.ChordSampler(dataset)
+    order.set_epoch(epoch)
+    samples = list(order)
+    described = [dataset.describe(sample) for sample in samples]
+    axes = [shape[:-3] if unit == "max_frames" else shape[:-1] for _, shape in described]
+    kinds = [video.bucket and (video.bucket, shape) for video, shape in described]
+    batches = batches_one_by_one(range(len(samples)), axes, budget, kinds)
+    return [tuple(samples[place][1] for place in batch) for batch in batches]
 
 
 @pytest.fixture(scope="module")
@@ -77,6 +116,11 @@ def batches_of(sampler: cc.BudgetBatchSampler) -> list[tuple[int, ...]]:
 # Forming
 
 
+def formed(axes: list[tuple[int, ...]], budget: int, kinds: np.ndarray | None = None) -> list[list[int]]:
+    places, stops = form_batches(np.array(axes), budget, kinds)
+    return [batch.tolist() for batch in np.split(places, stops[:-1])]
+
+
 @given(
     samples=st.lists(st.tuples(st.integers(1, 40), st.integers(1, 40)), min_size=1, max_size=80),
     budget=st.integers(1600, 20000),
@@ -86,21 +130,29 @@ def test_batches_stay_within_the_budget_and_one_bucket(
     samples: list[tuple[int, int]], budget: int, data: st.DataObject
 ) -> None:
     order = data.draw(st.permutations(range(len(samples))))
-    batches = form_batches(order, samples, budget)
-    assert sorted(number for batch in batches for number in batch) == list(range(len(samples)))
-    place = {number: position for position, number in enumerate(order)}
-    firsts = [place[batch[0]] for batch in batches]
-    assert firsts == sorted(firsts)
+    batches = formed([samples[number] for number in order], budget)
+    assert sorted(place for batch in batches for place in batch) == list(range(len(samples)))
+    assert [batch[0] for batch in batches] == sorted(batch[0] for batch in batches)
     for batch in batches:
-        assert [place[number] for number in batch] == sorted(place[number] for number in batch)
-        lengths = np.array([samples[number] for number in batch])
+        assert batch == sorted(batch)
+        lengths = np.array([samples[order[place]] for place in batch])
         assert len(batch) * lengths.max(0).prod() <= budget
         assert (lengths.max(0) < 1.4143 * lengths.min(0)).all()
 
 
+@given(
+    samples=st.lists(st.tuples(st.integers(1, 40), st.integers(1, 40), st.integers(0, 2)), min_size=1, max_size=80),
+    budget=st.integers(1600, 20000),
+)
+def test_batches_are_those_that_are_formed_one_by_one(samples: list[tuple[int, int, int]], budget: int) -> None:
+    axes, kinds = [sample[:2] for sample in samples], [sample[2] for sample in samples]
+    assert formed(axes, budget, np.array(kinds)) == batches_one_by_one(range(len(axes)), axes, budget, kinds)
+    assert formed(axes, budget) == batches_one_by_one(range(len(axes)), axes, budget)
+
+
 @given(st.lists(st.integers(1, 1000), min_size=1, max_size=80), st.integers(1000, 5000))
 def test_a_batch_is_left_open_only_while_the_next_one_fits(lengths: list[int], budget: int) -> None:
-    batches = form_batches(range(len(lengths)), [(length,) for length in lengths], budget)
+    batches = formed([(length,) for length in lengths], budget)
     for number, batch in enumerate(batches):
         bucket = math.floor(2 * math.log2(max(lengths[n] for n in batch)) + 1e-12)
         later = [b for b in batches[number + 1 :] if math.floor(2 * math.log2(lengths[b[0]]) + 1e-12) == bucket]
@@ -112,7 +164,8 @@ def test_a_batch_is_left_open_only_while_the_next_one_fits(lengths: list[int], b
 def test_little_is_padding() -> None:
     generator = np.random.default_rng(5)
     lengths = np.exp(generator.uniform(math.log(20), math.log(2000), 5000)).astype(int)
-    batches = form_batches(generator.permutation(5000).tolist(), [(int(n),) for n in lengths], 8000)
+    lengths = lengths[generator.permutation(5000)]
+    batches = formed([(int(n),) for n in lengths], 8000)
     padded = sum(len(batch) * lengths[batch].max() for batch in batches)
     assert lengths.sum() > 0.8 * padded
     fixed = [lengths[i : i + 4].max() * 4 for i in range(0, 5000, 4)]  # as many as always fit
@@ -180,6 +233,58 @@ def test_samples_are_measured_without_frames_too(cache: cc.Cache) -> None:
         video, shape = dataset.describe((3, index))
         sample = dataset[3, index]
         assert (video.key, shape) == (sample["video"], sample["frames"].permute(0, 2, 3, 1).shape)
+
+
+@pytest.mark.parametrize(("unit", "budget"), [("max_frames", 60), ("max_frames", 41), ("max_pixels", 42 * 96 * 48)])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"clip_sampler": ShapedWholeVideos()},
+        {"clip_sampler": ShapedWholeVideos(), "size": None},
+        {"clip_sampler": ShapedWholeVideos(), "videos": lambda video: video.num_frames % 2 == 1},
+        {"clip_sampler": TimeWarp(ShapedWholeVideos()), "crop": cc.Resize(short_side=32)},
+        {"clip_sampler": FrameDrop(ShapedWholeVideos()), "crop": cc.HorizontalFlip()},
+        {"clip_sampler": TemporalCrop(ShapedWholeVideos(), 4), "crop": Pad((32, 32))},
+        {"clip_sampler": "random", "crop": cc.RandomResizedCrop((24, 24))},
+        {"clip_sampler": cc.RandomClipSampler(8, fps=10), "size": None},
+        {"clip_sampler": cc.RandomClipSampler(4, 1, pad="error"), "size": None},
+        {"clip_sampler": cc.samplers.uniform(7), "size": None},
+        {"clip_sampler": cc.samplers.dense(4, 1, num_clips=3), "size": None},
+        {"clip_sampler": cc.samplers.keyframe(5), "size": None},
+        {"clip_sampler": SamplerSchedule({0: ShapedWholeVideos(), 1: cc.RegularClipSampler(5)}), "size": None},
+    ],
+)
+def test_batches_of_columns_are_those_of_described_samples(
+    cache: cc.Cache, options: dict[str, Any], unit: str, budget: int
+) -> None:
+    dataset = whole_videos(cache, **options)
+    for whole in (dataset, cc.concat([cc.subset(dataset, slice(3, None, 2)), dataset])):
+        assert whole.measure(0, np.arange(len(whole))) is not None
+        sampler = cc.BudgetBatchSampler(whole, **{unit: budget})
+        for epoch in (0, 1):
+            sampler.set_epoch(epoch)
+            assert batches_of(sampler) == described_batches(whole, epoch, unit, budget)
+
+
+def test_shapes_that_only_a_call_for_each_sample_knows(cache: cc.Cache) -> None:
+    class Longer(cc.RandomClipSampler):
+        def frame_numbers(self, video: cc.Video, request: ClipRequest) -> np.ndarray:
+            return np.arange(2 * self.num_frames)
+
+    class OwnCrop(cc.CenterCrop):
+        pass
+
+    too_short = cc.RandomClipSampler(5, 1, pad="error")
+    by_time = cc.RandomClipSampler(2, fps=10, pad="error")
+    for sampler in (Longer(4), WholeVideos(), TimeWarp(Longer(4)), TemporalCrop(ShapedWholeVideos(), 5), by_time):
+        assert clip_shape(sampler, np.array(NUM_FRAMES), 0) is None
+    for options in ({"clip_sampler": too_short}, {"clip_sampler": "random", "crop": OwnCrop((32, 32))}):
+        assert whole_videos(cache, **options).measure(0, np.arange(3)) is None
+    with pytest.raises(UsageError, match="expected 5 for a clip of 5"):
+        cc.BudgetBatchSampler(whole_videos(cache, clip_sampler=too_short), max_frames=50)
+    dataset = whole_videos(cache, clip_sampler=Longer(4))
+    sampler = cc.BudgetBatchSampler(dataset, max_frames=50)
+    assert batches_of(sampler) == described_batches(dataset, 0, "max_frames", 50)
 
 
 def test_clips_whose_length_is_random(cache: cc.Cache) -> None:

@@ -15,6 +15,8 @@ from helpers.ranks import run_ranks
 import chordcache as cc
 
 PROGRAM = Path(__file__).parents[1] / "helpers/framework_ranks.py"
+EXAMPLE_RANKS = Path(__file__).parents[1] / "helpers/example_ranks.py"
+EXAMPLES = Path(__file__).parents[2] / "examples"
 BATCH_SIZE = 4
 
 
@@ -66,3 +68,53 @@ def test_each_epoch_of_all_ranks_is_complete_and_disjoint(cache: Path, tmp_path:
     assert "epoch: got 0 after load_state_dict of a state of epoch 3" in refusals["fabric refuses a state"]
     assert f"world_size: got {world_size} in a loader that accelerate prepared" in refusals["accelerate refuses"]
     assert len(refusals) == 4
+
+
+# Examples
+
+
+@pytest.fixture(scope="module")
+def small_cache(tmp_path_factory: pytest.TempPathFactory, make_video: Callable[..., Path]) -> Path:
+    """Seven videos: 21 clips, of which two ranks cannot have as many each, in three batches of each rank."""
+    folder = tmp_path_factory.mktemp("examples")
+    for number in range(7):
+        make_video(folder / f"videos/{number}.mp4", num_frames=8, size=(32, 32))
+    cc.build(cc.scan([folder / "videos"], jobs=1), folder / "cache", features=["frames"], jobs=1)
+    return folder / "cache"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "package"),
+    [
+        ("ddp", "torch"),
+        ("fsdp", "torch"),
+        ("torchdata", "torchdata"),
+        ("fabric", "lightning"),
+        ("lightning", "lightning"),
+        ("accelerate", "accelerate"),
+        ("trainer", "transformers"),
+    ],
+)
+def test_examples_train_on_all_samples_and_resume_with_the_same(
+    small_cache: Path, tmp_path: Path, name: str, package: str
+) -> None:
+    if find_spec(package) is None:
+        pytest.skip(f"no {package}: pip install {package}")
+    (tmp_path / "cache").symlink_to(small_cache)
+    run_ranks(EXAMPLE_RANKS.read_text(), tmp_path, 2, EXAMPLES / f"with_{name}.py")
+    ranks = [json.loads((tmp_path / f"rank-{rank}.json").read_text()) for rank in range(2)]
+    for runs in ranks:
+        assert len(runs["whole"]) == 6
+        for stop in (3, 4):
+            assert len(runs[f"stopped after {stop}"]) == stop
+            assert runs[f"stopped after {stop}"] + runs[f"resumed after {stop}"] == runs["whole"]
+    for epoch in (0, 1):
+        lines = [line for runs in ranks for line in runs["whole"] if line.startswith(f"epoch {epoch} ")]
+        samples = Counter(sample for line in lines for sample in line.partition(" samples ")[2].split())
+        assert samples.keys() == {f"{epoch}:{index}" for index in range(21)}
+        num_repeated = {"accelerate": 3, "torchdata": 0}.get(
+            name, 1
+        )  # the last batch is filled, or is not, or a rank is
+        assert samples.total() == 21 + num_repeated
+        assert max(samples.values()) <= 2

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from helpers import processes
 from helpers.inline import HERE
+from helpers.resumed import assert_resumes
 
 torch = pytest.importorskip("torch")
 from torch.utils.data import DataLoader  # noqa: E402
@@ -329,10 +330,54 @@ print(len(next(batches)["frames"]))
 """
 
 
+ENDS = {
+    "by itself": "",
+    "in a circle": "loop = [batches]; loop.append(loop); del batches",
+    "in a module that outlives others": "import builtins; builtins.batches = batches; del batches",
+    "in a daemon": "import threading, time; threading.Thread(target=lambda: time.sleep(99), daemon=True).start()",
+}
+
+
 @pytest.mark.slow
-def test_process_that_ends_in_the_middle_ends(cache: Cache) -> None:
-    result = subprocess.run([sys.executable, "-c", LEFT, cache.path], capture_output=True, text=True, timeout=120)
+@pytest.mark.parametrize("end", ENDS)
+def test_process_that_ends_in_the_middle_ends(cache: Cache, end: str) -> None:
+    program = LEFT + ENDS[end]
+    result = subprocess.run([sys.executable, "-c", program, cache.path], capture_output=True, text=True, timeout=120)
     assert (result.returncode, result.stdout, result.stderr) == (0, "8\n", "")
+
+
+# Parts of a ClipLoader in other libraries
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"drop_last": True}, {"augment": lambda batch: {"frames": batch["frames"] // 2}}]
+)
+def test_accelerate_skips_batches(cache: Cache, options: dict[str, Any]) -> None:
+    accelerate = pytest.importorskip("accelerate")
+    dataset = dataset_of(cache)
+    whole, skipped = (ClipLoader(dataset, 4, **options) for _ in range(2))
+    assert skipped.dataset is dataset
+    rest = accelerate.skip_first_batches(skipped, 2)
+    for epoch in (0, 3):
+        whole.set_epoch(epoch)
+        skipped.set_epoch(epoch)
+        assert_equal(list(rest), list(whole)[2:])
+
+
+@pytest.mark.filterwarnings("ignore:'set_vital' is deprecated:UserWarning")  # torchdata 0.11 with torch 2.13
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_stateful_loader_of_the_parts(cache: Cache, num_workers: int) -> None:
+    stateful = pytest.importorskip("torchdata.stateful_dataloader")
+
+    def loader() -> Any:
+        own = ClipLoader(dataset_of(cache), 4)
+        parts = {"batch_sampler": own.batch_sampler, "collate_fn": own.collate_fn}
+        return stateful.StatefulDataLoader(own.dataset, **parts, num_workers=num_workers)
+
+    def contents(batches: Any) -> list[Any]:
+        return [(batch["sample_id"], batch["frames"].contiguous().numpy().tobytes()) for batch in batches]
+
+    assert_resumes(loader, contents)
 
 
 def test_two_loaders_on_one_dataset(cache: Cache) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 import numpy as np
 
@@ -67,7 +67,10 @@ class ClipRequest:
 
 
 class ClipSampler(Protocol):
-    """The interface of a clip sampler. Any picklable object with this method can be used."""
+    """The interface of a clip sampler. Any picklable object with this method can be used.
+
+    A second method, ``clip_shape(num_frames, epoch)``, is optional. See the function of this name.
+    """
 
     def frame_numbers(self, video: Video, request: ClipRequest) -> np.ndarray:
         """Choose the frames of one sample.
@@ -80,3 +83,31 @@ class ClipSampler(Protocol):
             The frames in the order of the sample. Repeats are allowed.
         """
         ...
+
+
+ClipShape: TypeAlias = tuple[int | np.ndarray, ...]
+"""Shape of the frame numbers of samples: T, or (number of clips, T). Each is one number, or one for each sample"""
+
+
+def clip_shape(sampler: ClipSampler, num_frames: np.ndarray, epoch: int) -> ClipShape | None:
+    """Return the shape of ``sampler.frame_numbers`` for many videos at once, or None if only that method knows it.
+
+    The sampler's own method ``clip_shape(num_frames, epoch)`` returns it. A class that overrides ``frame_numbers``
+    alone does not inherit that method.
+
+    Parameters
+    ----------
+    sampler : ClipSampler
+        The sampler.
+    num_frames : np.ndarray [shape=(n,), dtype=int64, frames]
+        Number of frames of the video of each sample.
+    epoch : int
+        Epoch of the samples.
+    """
+    for kind in type(sampler).__mro__:
+        if "clip_shape" in vars(kind):
+            shape: ClipShape | None = sampler.clip_shape(num_frames, epoch)  # type: ignore[attr-defined]
+            return shape
+        if "frame_numbers" in vars(kind):
+            break
+    return None

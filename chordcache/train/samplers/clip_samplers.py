@@ -10,7 +10,7 @@ import numpy as np
 from chordcache.arguments import check_at_least, check_positive
 from chordcache.errors import UsageError
 from chordcache.read.video import Video
-from chordcache.train.samplers.clip_request import ClipRequest, ClipSampler
+from chordcache.train.samplers.clip_request import ClipRequest, ClipSampler, ClipShape, clip_shape
 from chordcache.train.samplers.even_clips import EvenClipSampler
 
 
@@ -67,6 +67,8 @@ class RegularClipSampler(EvenClipSampler):
     def frame_numbers(self, video: Video, request: ClipRequest) -> np.ndarray:
         """Choose the frames of one sample. See ``ClipSampler``."""
         return self.clips(video).even_clip(request.clip, request.num_clips)
+
+    clip_shape = EvenClipSampler.even_shape
 
 
 POSITIONS = ("ends", "middle", "random")
@@ -130,6 +132,10 @@ class UniformFrameSampler:
         starts, stops = (part * video.num_frames // self.num_frames for part in (numbers, numbers + 1))
         return request.generator().integers(starts, np.maximum(stops, starts + 1))
 
+    def clip_shape(self, num_frames: np.ndarray, epoch: int) -> ClipShape:
+        """Return the number of frames of a sample. See ``ClipSampler``."""
+        return (self.num_frames,)
+
 
 @dataclass(frozen=True)
 class RandomClipSampler(EvenClipSampler):
@@ -159,6 +165,8 @@ class RandomClipSampler(EvenClipSampler):
         clips = self.clips(video)
         return clips.clip(clips.random_start(request.generator()))
 
+    clip_shape = EvenClipSampler.even_shape
+
 
 @dataclass(frozen=True)
 class DenseClips(EvenClipSampler):
@@ -185,6 +193,11 @@ class DenseClips(EvenClipSampler):
         """Choose the frames of one sample [shape=(num_clips, T)]. See ``ClipSampler``."""
         clips = self.clips(video)
         return np.stack([clips.even_clip(number, self.num_clips) for number in range(self.num_clips)])
+
+    def clip_shape(self, num_frames: np.ndarray, epoch: int) -> ClipShape | None:
+        """Return the number of clips and their length. See ``ClipSampler``."""
+        shape = self.even_shape(num_frames, epoch)
+        return shape and (self.num_clips, *shape)
 
 
 @dataclass(frozen=True)
@@ -240,6 +253,8 @@ class KeyframeSampler(EvenClipSampler):
         chosen = int(keyframes[request.generator().integers(len(keyframes))]) if len(keyframes) else 0
         return self.clips(video).clip_around(chosen)
 
+    clip_shape = EvenClipSampler.even_shape
+
 
 @dataclass(frozen=True)
 class SamplerSchedule:
@@ -276,3 +291,7 @@ class SamplerSchedule:
     def frame_numbers(self, video: Video, request: ClipRequest) -> np.ndarray:
         """Choose the frames of one sample. See ``ClipSampler``."""
         return self.at(request.epoch).frame_numbers(video, request)
+
+    def clip_shape(self, num_frames: np.ndarray, epoch: int) -> ClipShape | None:
+        """Return what the sampler of the epoch returns. See ``ClipSampler``."""
+        return clip_shape(self.at(epoch), num_frames, epoch)

@@ -37,6 +37,8 @@ class AudioPeakSampler(EvenClipSampler):
         distances = np.abs(video.pts_seconds - video.pts_seconds[0] - peaks[random.integers(len(peaks))])
         return clips.clip_around(int(np.argmin(distances)))
 
+    clip_shape = EvenClipSampler.even_shape
+
 
 @dataclass(frozen=True)
 class AdaptiveSampler(EvenClipSampler):
@@ -71,6 +73,8 @@ class AdaptiveSampler(EvenClipSampler):
         up_to = np.cumsum(weights)
         chosen = np.searchsorted(up_to, random.random() * up_to[-1], side="right")
         return clips.clip_from(min(int(chosen), len(weights) - 1))
+
+    clip_shape = EvenClipSampler.even_shape
 
 
 def _motion_of_clips(video: Video, stops: np.ndarray) -> np.ndarray | None:

@@ -10,6 +10,7 @@ import numpy as np
 from chordcache.arguments import check_at_least, check_positive
 from chordcache.errors import UsageError
 from chordcache.read.video import Video
+from chordcache.train.samplers.clip_request import ClipShape
 
 PADS = ("repeat", "loop", "error")
 
@@ -209,6 +210,13 @@ class EvenClipSampler:
             )
         if self.pad not in PADS:
             raise UsageError(f"pad: got {self.pad!r}, expected one of {', '.join(PADS)}")
+
+    def even_shape(self, num_frames: np.ndarray, epoch: int) -> ClipShape | None:
+        """Return the length of a clip, or None if a video may be too short for it. See ``ClipSampler``."""
+        if self.pad == "error":
+            is_known = self.stride is not None and np.all(num_frames > (self.num_frames - 1) * self.stride)
+            return (self.num_frames,) if is_known else None
+        return (self.num_frames,)
 
     def clips(self, video: Video) -> EvenClips:
         """Return the clips of a video."""

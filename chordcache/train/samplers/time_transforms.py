@@ -13,7 +13,7 @@ import numpy as np
 from chordcache.arguments import check_at_least, check_range, check_share
 from chordcache.errors import UsageError
 from chordcache.read.video import Video
-from chordcache.train.samplers.clip_request import ClipRequest, ClipSampler, RandomStream
+from chordcache.train.samplers.clip_request import ClipRequest, ClipSampler, ClipShape, RandomStream, clip_shape
 
 
 @dataclass(frozen=True)
@@ -61,6 +61,10 @@ class TimeWarp:
         warped: np.ndarray = np.rint(places).astype(np.int64)
         return warped
 
+    def clip_shape(self, num_frames: np.ndarray, epoch: int) -> ClipShape | None:
+        """Return what the other sampler returns. See ``ClipSampler``."""
+        return clip_shape(self.sampler, num_frames, epoch)
+
 
 @dataclass(frozen=True)
 class FrameDrop:
@@ -90,6 +94,10 @@ class FrameDrop:
         # Example: 5 frames, of which 1, 2 and 4 are lost, become 0 0 0 3 3
         shown = np.maximum.accumulate(np.where(arrived, np.arange(clip.shape[-1]), 0), axis=-1)
         return np.take_along_axis(clip, shown, axis=-1)
+
+    def clip_shape(self, num_frames: np.ndarray, epoch: int) -> ClipShape | None:
+        """Return what the other sampler returns. See ``ClipSampler``."""
+        return clip_shape(self.sampler, num_frames, epoch)
 
 
 @dataclass(frozen=True)
@@ -121,3 +129,8 @@ class TemporalCrop:
             )
         start = int(request.generator(RandomStream.TEMPORAL_CROP).integers(spare + 1))
         return clip[..., start : start + self.num_frames]
+
+    def clip_shape(self, num_frames: np.ndarray, epoch: int) -> ClipShape | None:
+        """Return the number of frames that are taken, or None if there may be fewer. See ``ClipSampler``."""
+        shape = clip_shape(self.sampler, num_frames, epoch)
+        return None if shape is None or np.any(shape[-1] < self.num_frames) else (*shape[:-1], self.num_frames)

@@ -1,0 +1,49 @@
+"""A rank that runs an example whole, and stopped and resumed. Arguments: the folder, and the path of the example.
+
+``rank-N.json`` has the lines that each run printed: "whole", "stopped after n" and "resumed after n".
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import io
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import distributed
+
+STOPS = (3, 4)
+"""Batches after which a run stops: at the border of an epoch, and in the middle of the next one"""
+
+
+def printed(train: Any, *arguments: Any, **options: Any) -> list[str]:
+    torch.manual_seed(0)  # the same weights at the start of each run
+    with contextlib.redirect_stdout(io.StringIO()) as text:
+        train(*arguments, **options)
+    distributed.barrier()
+    return [line for line in text.getvalue().splitlines() if line.startswith("epoch ")]
+
+
+if __name__ == "__main__":
+    folder, path = map(Path, sys.argv[1:3])
+    torch.set_num_threads(1)
+    os.environ |= {"LOCAL_RANK": os.environ["RANK"], "LOCAL_WORLD_SIZE": os.environ["WORLD_SIZE"]}
+    distributed.init_process_group("gloo")
+    spec = importlib.util.spec_from_file_location("example", path)
+    assert spec is not None
+    assert spec.loader is not None
+    example = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(example)
+    cache = str(folder / "cache")
+    runs = {"whole": printed(example.train, cache, str(folder / "whole"))}
+    for stop in STOPS:
+        checkpoint = str(folder / f"stopped-{stop}")
+        runs[f"stopped after {stop}"] = printed(example.train, cache, checkpoint, max_steps=stop)
+        runs[f"resumed after {stop}"] = printed(example.train, cache, checkpoint)
+    (folder / f"rank-{distributed.get_rank()}.json").write_text(json.dumps(runs))
+    distributed.destroy_process_group()
