@@ -147,7 +147,13 @@ def build(
         with recorded(plan.cache, "build", jobs=engine.jobs) as notes, IndexRows(plan.index) as rows:
             for feature in stale_features(plan, rows.keys):
                 say(str(feature))
-            return _Build(plan, rows, options).run(engine, _progress("build", plan, rows, display_of(progress)), notes)
+            shown = _progress("build", plan, rows, display_of(progress))
+            summary = _Build(plan, rows, options).run(engine, shown, notes)
+            for name, count in videos_with(Sidecars(plan.cache), replace(options, prune_many=True)).items():
+                if count:
+                    what = f"{count} cached video{'s keep' if count > 1 else ' keeps'} it in a file with other features"
+                    say(f"drop: {name}: {what}. Build with an index that names the videos, or add --prune.")
+            return summary
 
     with stop_signals():
         if options.part is None:

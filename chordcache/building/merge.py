@@ -140,11 +140,8 @@ class _Merge:
             self._sidecars[folder] = Sidecars(folder)
             for key in self._sidecars[folder].sorted_keys():
                 owner = self._owners.setdefault(key, folder)
-                if owner != folder and self._sidecar(key) != self._packed_sidecar(key, folder).unpacked():
-                    raise UsageError(
-                        f"caches: got two versions of video '{key}' in '{printable(owner)}' and in '{printable(folder)}"
-                        "', expected equal ones. Build both caches from the same file and the same labels."
-                    )
+                if owner != folder:
+                    self._check_equal(key, owner, folder)
         self._failures = self._quarantined()
         """Quarantined inputs, by key"""
         self._keys = {*self._owners, *self._failures}
@@ -168,14 +165,32 @@ class _Merge:
                     f"built yet, such as '{printable(lacking[0])}', expected complete caches. Run '{command}'."
                 )
 
+    def _check_equal(self, key: str, owner: Path, folder: Path) -> None:
+        """Raise ``UsageError`` if two caches have another video, or other features of it."""
+        sidecar, other = self._sidecar(key), self._packed_sidecar(key, folder).unpacked()
+        if sidecar == other:
+            return
+        names, others = ({f"{info.feature} in {info.tier}" for info in one.features} for one in (sidecar, other))
+        for place, lacking in ((owner, others - names), (folder, names - others)):
+            if lacking:
+                command = completing_command(place, read_header(place).features)
+                raise UsageError(
+                    f"caches: got '{printable(place)}' without {', '.join(sorted(lacking))} of video '{key}', expected "
+                    f"the features that the other cache has of it. Run '{command}'."
+                )
+        raise UsageError(
+            f"caches: got two versions of video '{key}' in '{printable(owner)}' and in '{printable(folder)}', expected "
+            "equal ones. Build both caches from the same file and the same labels."
+        )
+
     def _sidecar(self, key: str) -> Sidecar:
         """Return the sidecar of a video for the new cache."""
         return self._packed_sidecar(key, self._owners[key]).unpacked()
 
     def _packed_sidecar(self, key: str, folder: Path) -> Sidecar:
-        """Return the sidecar of a video as a cache has it, perhaps with files in a pack."""
+        """Return the sidecar of a video as a cache has it, perhaps in a pack, without superseded features."""
         with repairable(folder):
-            return self._sidecars[folder].read(key)
+            return self._sidecars[folder].read(key).replace(superseded=())
 
     def _write_index(self, path: Path) -> None:
         """Write the records of all caches, one for each video."""

@@ -417,3 +417,24 @@ def test_a_full_disk(
     assert (done.returncode, done.stderr) == (0, "")
     assert cc.verify(folder / "out", level="deep", jobs=1).damage == []
     assert len(cc.open_cache(folder / "out")) == 2
+
+
+def test_settings_that_changed_before_do_not_matter(work: Path, tmp_path: Path) -> None:
+    paths, build = ["a.mp4", "b.mp4"], {"tiers": ["lmdb"]}
+    first = cache_of(work, "changed", paths, CONFIG.replace("32", "16"), **build)
+    cache_of(work, "changed", paths, **build)
+    second = cache_of(work, "unchanged", ["b.mp4"], **build)
+    cc.merge([first, second], tmp_path / "merged")
+    assert cc.verify(tmp_path / "merged", level="deep", jobs=1).damage == []
+    assert cc.merge([first, second], tmp_path / "merged").num_up_to_date == 2
+
+
+def test_a_cache_without_a_feature_of_a_video_is_named(work: Path, tmp_path: Path) -> None:
+    first = cache_of(work, "less", ["a.mp4", "b.mp4"], tiers=["lmdb"])
+    cache_of(work, "less", ["a.mp4"])
+    second = cache_of(work, "more", ["b.mp4"])
+    with pytest.raises(
+        cc.UsageError, match=r"less' without motion in npz of video 'b-.*', expected the features"
+    ) as error:
+        cc.merge([first, second], tmp_path / "merged")
+    assert "Run 'chordcache build" in str(error.value)

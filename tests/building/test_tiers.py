@@ -138,6 +138,20 @@ def test_a_dropped_feature_that_was_absent_leaves_also_what_is_not_built(index: 
     assert {*features_of(cache, "silent.mp4")} == {("hdf5", "flow")}
 
 
+def test_a_build_says_which_videos_keep_a_dropped_feature(
+    index: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cache = tmp_path / "cache"
+    cc.build(index, cache, tiers=["hdf5"], features=["flow", "mel"], jobs=HERE)
+    whole = cc.read_index(index)
+    with IndexWriter(tmp_path / "silent.jsonl", roots=whole.roots, level=whole.level) as writer:
+        writer.write(next(record for record in whole if record.path == "silent.mp4"))
+    drop = cc.BuildOptions(drop="mel", prune_many=True)
+    cc.build(tmp_path / "silent.jsonl", cache, options=drop, jobs=HERE, progress=True)
+    assert "drop: mel: 1 cached video keeps it in a file with other features. Build with" in capsys.readouterr().err
+    assert ("hdf5", "mel") in features_of(cache, "sound.mp4")
+
+
 def test_the_only_feature_of_a_file_of_several_is_dropped(index: Path, tmp_path: Path) -> None:
     cache = tmp_path / "cache"
     cc.build(index, cache, tiers=["hdf5"], features=["flow"], jobs=HERE)
