@@ -5,17 +5,12 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from functools import lru_cache
 from itertools import pairwise
 
 from chordcache.records import Segment, VideoRecord
 
 _MAX_FOLDERS = 1 << 16
 """Number of folders whose real names are kept"""
-
-
-def _real_folder(path: str) -> str:
-    return os.path.normpath(path) if "\0" in path else os.path.realpath(path)
 
 
 class FileNames:
@@ -25,8 +20,7 @@ class FileNames:
     """
 
     def __init__(self) -> None:
-        self.folder = lru_cache(_MAX_FOLDERS)(_real_folder)
-        """Function that returns the real name of the folder at an absolute path"""
+        self._folders: dict[str, str] = {}
 
     def real(self, path: str) -> str:
         """Return the real name of the file at an absolute path."""
@@ -34,6 +28,16 @@ class FileNames:
         if name in ("", ".", ".."):
             return self.folder(path)
         return f"{self.folder(folder or '/').rstrip('/')}/{name}"
+
+    def folder(self, path: str) -> str:
+        """Return the real name of the folder at an absolute path."""
+        real = self._folders.get(path)
+        if real is None:
+            if len(self._folders) >= _MAX_FOLDERS:
+                self._folders.clear()
+            real = os.path.normpath(path) if "\0" in path else os.path.realpath(path)
+            self._folders[path] = real
+        return real
 
     def place(self, path: str, roots: Mapping[str, str]) -> tuple[str, str] | None:
         """Return label and relative path of the file at an absolute path, in the first root that has it, or None.

@@ -96,7 +96,7 @@ run(cc.repair, "cache", cc.verify("cache", jobs=1).damage, jobs=1)
 run(cc.merge, ["cache", "cache"], "merged")
 run(cc.summarize, "cache")
 run(cc.report, "cache", "report.html")
-cc.collect_garbage("cache")
+run(cc.collect_garbage, "cache")  # a build of a missed video may have the lock
 """
 
 

@@ -285,7 +285,7 @@ def test_full_disk(tmp_path: Path, suffix: str, num_records: int, monkeypatch: p
 
 
 def test_full_disk_at_the_rename(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object) -> None:
+    def refuse(*_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(os, "replace", refuse)

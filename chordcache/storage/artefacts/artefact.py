@@ -365,3 +365,14 @@ def runs(numbers: Sequence[int]) -> Iterator[range]:
         if i == len(numbers) or numbers[i] != numbers[i - 1] + 1:
             yield range(int(numbers[start]), int(numbers[i - 1]) + 1)
             start = i
+
+
+def first_of_chain(number: int, gop: int, stride: int) -> int:
+    """Return the first record of the chain that a record belongs to.
+
+    A chain holds ``gop`` records at a distance of ``stride``.
+
+    >>> [first_of_chain(number, gop=2, stride=3) for number in range(12)]
+    [0, 1, 2, 0, 1, 2, 6, 7, 8, 6, 7, 8]
+    """
+    return number - number % (gop * stride) + number % stride

@@ -38,17 +38,6 @@ _MAX_CHAINS = 16
 """Number of chains that are kept while records of them are read"""
 
 
-def first_of_chain(number: int, gop: int, stride: int) -> int:
-    """Return the first record of the chain that a record belongs to.
-
-    A chain holds ``gop`` records at a distance of ``stride``.
-
-    >>> [first_of_chain(number, gop=2, stride=3) for number in range(12)]
-    [0, 1, 2, 0, 1, 2, 6, 7, 8, 6, 7, 8]
-    """
-    return number - number % (gop * stride) + number % stride
-
-
 class ChainIndex:
     """The place of each record in its chain.
 
