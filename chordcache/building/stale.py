@@ -46,10 +46,10 @@ def stale_features(plan: BuildPlan, keys: Container[str]) -> list[StaleFeature]:
         except ChordcacheError:  # the build finds it again, and says so
             continue
         names = set()
-        made = [
+        missing = [
             (artefact.tier, spec) for artefact in needed(plan, sidecar, sidecar).artefacts for spec in artefact.features
         ]
-        for tier, spec in made:
+        for tier, spec in missing:
             info = sidecar.feature(spec.name, tier)
             if info is not None and is_stale(info, plan.fingerprints):
                 changes = ", ".join(differences(info.feature, info.params, spec.params)) or "made by another version"
