@@ -35,6 +35,14 @@ def config(**features: Any) -> Config:
     return config_from_json({"frames": frames, "features": features})
 
 
+def index_of(index: Path, path: str, folder: Path) -> Path:
+    """Write an index of one of the videos."""
+    whole = cc.read_index(index)
+    with IndexWriter(folder / "one.jsonl", roots=whole.roots, level=whole.level) as writer:
+        writer.write(next(record for record in whole if record.path == path))
+    return folder / "one.jsonl"
+
+
 def features_of(cache: Path, path: str) -> dict[tuple[str, str], dict[str, Any]]:
     return {(each["tier"], each["feature"]): each for each in sidecars(cache)[path]["features"]}
 
@@ -130,11 +138,8 @@ def test_a_dropped_feature_is_not_called_stale(index: Path, tmp_path: Path) -> N
 def test_a_dropped_feature_that_was_absent_leaves_also_what_is_not_built(index: Path, tmp_path: Path) -> None:
     cache = tmp_path / "cache"
     cc.build(index, cache, tiers=["hdf5"], features=["flow", "mel"], jobs=HERE)
-    whole = cc.read_index(index)
-    with IndexWriter(tmp_path / "sound.jsonl", roots=whole.roots, level=whole.level) as writer:
-        writer.write(next(record for record in whole if record.path == "sound.mp4"))
     drop = cc.BuildOptions(drop="mel", prune_many=True)
-    assert cc.build(tmp_path / "sound.jsonl", cache, options=drop, jobs=HERE).num_done == 1
+    assert cc.build(index_of(index, "sound.mp4", tmp_path), cache, options=drop, jobs=HERE).num_done == 1
     assert {*features_of(cache, "silent.mp4")} == {("hdf5", "flow")}
 
 
@@ -143,11 +148,8 @@ def test_a_build_says_which_videos_keep_a_dropped_feature(
 ) -> None:
     cache = tmp_path / "cache"
     cc.build(index, cache, tiers=["hdf5"], features=["flow", "mel"], jobs=HERE)
-    whole = cc.read_index(index)
-    with IndexWriter(tmp_path / "silent.jsonl", roots=whole.roots, level=whole.level) as writer:
-        writer.write(next(record for record in whole if record.path == "silent.mp4"))
     drop = cc.BuildOptions(drop="mel", prune_many=True)
-    cc.build(tmp_path / "silent.jsonl", cache, options=drop, jobs=HERE, progress=True)
+    cc.build(index_of(index, "silent.mp4", tmp_path), cache, options=drop, jobs=HERE, progress=True)
     assert "drop: mel: 1 cached video keeps it in a file with other features. Build with" in capsys.readouterr().err
     assert ("hdf5", "mel") in features_of(cache, "sound.mp4")
 
