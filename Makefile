@@ -27,7 +27,7 @@ FAST := $(TESTS_OF_SHAPE) tests/test_errors.py tests/test_public_api.py tests/co
 	$(patsubst %,tests/storage/test_%.py,layout run_log store store_contract typed_lines)
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-fast test-corpus test-scale test-pose reliability check format bench bench-peers compare clean tools
+.PHONY: help install demo test test-fast test-corpus test-scale test-pose reliability check format bench bench-peers compare clean tools compiled
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' Makefile
@@ -50,17 +50,17 @@ demo: $(STAMP) ## real footage scanned, cached, verified and fed to a training l
 	$(BIN)/chordcache verify demo/cache
 	$(BIN)/python scripts/train_demo.py demo/cache
 
-test: $(STAMP) tools ## all tests but test-corpus, test-scale, test-pose and reliability
+test: $(STAMP) tools compiled ## all tests but test-corpus, test-scale, test-pose and reliability
 	$(BIN)/python -m pytest $(IN_PARALLEL) -m 'not corpus' --ignore tests/scale
 
 test-fast: $(STAMP) ## some tests of each area, four minutes; they need ffmpeg and no other program
 	@command -v ffmpeg >/dev/null || { echo "make test-fast: the tests need ffmpeg" >&2; exit 1; }
 	$(BIN)/python -m pytest $(IN_PARALLEL) -m 'not corpus and not slow' $(FAST)
 
-test-corpus: $(STAMP) tools ## the tests of all media in the folder CHORDCACHE_CORPUS
+test-corpus: $(STAMP) tools compiled ## the tests of all media in the folder CHORDCACHE_CORPUS
 	CHORDCACHE_REQUIRE_CORPUS=1 $(BIN)/python -m pytest $(IN_PARALLEL) -m corpus --ignore tests/scale
 
-test-scale: $(STAMP) tools ## builds on real clusters of Dask and Ray; TRIALS=20 repeats races and kills, an hour
+test-scale: $(STAMP) tools compiled ## builds on real clusters of Dask and Ray; TRIALS=20 repeats races and kills, an hour
 	TRIALS=$(TRIALS) $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -rP tests/scale
 
 test-pose: $(POSE_STAMP) tools ## the tests of body landmarks, in .venv-pose
@@ -72,7 +72,7 @@ $(POSE_STAMP): pyproject.toml
 	$(POSE_BIN)/python -m pip install -q -e '.[pose]' hypothesis pytest pytest-timeout
 	@touch $@
 
-reliability: $(STAMP) tools ## kills, full disks, damage, hostile files: an hour, resumes; ARGS=--slice makes a few, ARGS='--trials 20 --only R1'
+reliability: $(STAMP) tools compiled ## kills, full disks, damage, hostile files: an hour, resumes; ARGS=--slice makes a few, ARGS='--trials 20 --only R1'
 	$(BIN)/python scripts/fetch_clips.py $(CLIPS)
 	PYTHONPATH=$(CURDIR)/tests $(BIN)/python -m fault_injection $(ARGS)
 
@@ -119,6 +119,10 @@ compare: $(STAMP) ## CPU time of another commit and of this one: make compare BA
 
 clean: ## remove .venv, the demo and the caches of the tools
 	rm -rf .venv .venv-pose .venv-peers demo .pytest_cache .mypy_cache .ruff_cache .hypothesis
+
+# The tests start thousands of processes, each of which would compile the package again where Python may not store its bytecode
+compiled: $(STAMP)
+	@$(BIN)/python -m compileall -q chordcache
 
 # The tests compare with ffmpeg's command line tools, cut builds short with strace and faketime, press TAB in bash, zsh and
 # fish, and look at pages in a browser. OpenCV's packages with windows need libGL and GLib. The package itself needs none
