@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Annotated, Any, NamedTuple, Self, TypeVar
+from typing import Annotated, Any, Self, TypeVar
 
 import msgspec
 
@@ -406,15 +406,3 @@ def _new_decoder(kind: Any) -> msgspec.json.Decoder[Any]:
 
 
 _decoder: Callable[[Any], msgspec.json.Decoder[Any]] = cache(_new_decoder)
-
-
-class Field(NamedTuple):
-    """The name and the type of a field of a record."""
-
-    name: str
-    type: Any
-
-
-def fields_of(kind: type[Record]) -> list[Field]:
-    """Return the fields of a record, in order."""
-    return [Field(field.name, field.type) for field in msgspec.structs.fields(kind)]

@@ -33,7 +33,6 @@ from chordcache.records import (
     Record,
     Segment,
     VideoRecord,
-    fields_of,
     parse_json,
 )
 from chordcache.storage.layout import path_problem
@@ -55,7 +54,7 @@ class Column(NamedTuple):
 
 
 def _columns_of(part: str | None, kind: type[Record], prefix: str = "") -> Iterator[Column]:
-    return (Column(prefix + name, part, name) for name, _ in fields_of(kind))
+    return (Column(prefix + name, part, name) for name in kind.__struct_fields__)
 
 
 COLUMNS = (

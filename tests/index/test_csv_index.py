@@ -21,7 +21,6 @@ from chordcache.records import (
     PacketFacts,
     Segment,
     VideoRecord,
-    fields_of,
 )
 
 
@@ -29,9 +28,9 @@ def test_column_names_are_unique_and_cover_every_fact() -> None:
     names = [column.name for column in COLUMNS]
     assert len(set(names)) == len(names)
     num_facts = sum(
-        len(fields_of(cls)) for cls in (Segment, Identity, HeaderFacts, PacketFacts, AudioFacts, ContentFacts)
+        len(cls.__struct_fields__) for cls in (Segment, Identity, HeaderFacts, PacketFacts, AudioFacts, ContentFacts)
     )
-    num_own = len(fields_of(VideoRecord)) - len(
+    num_own = len(VideoRecord.__struct_fields__) - len(
         ["segment", "identity", "header", "packets", "content", "audio", "extra"]
     )
     assert len(names) == num_facts + num_own + len(["root_path"])

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -39,7 +40,6 @@ from chordcache.records import (
     Record,
     Segment,
     VideoRecord,
-    fields_of,
     to_json,
 )
 from chordcache.storage import sealed_json
@@ -168,7 +168,9 @@ BY_TYPE.update({kind | None: st.none() | strategy for kind, strategy in list(BY_
 
 
 def facts(cls: type[Record], **given_fields: Any) -> st.SearchStrategy[Any]:
-    return st.builds(cls, **{**{name: BY_TYPE[kind] for name, kind in fields_of(cls)}, **given_fields})
+    return st.builds(
+        cls, **{**{field.name: BY_TYPE[field.type] for field in msgspec.structs.fields(cls)}, **given_fields}
+    )
 
 
 keyframes = st.integers(0, 3)
