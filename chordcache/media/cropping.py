@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -93,7 +93,7 @@ class CropBox:
 
     def within(self, part: Rectangle) -> CropBox:
         """Return the same crop of pictures of which only a part is there."""
-        return replace(self, top=self.top - part.top, left=self.left - part.left)
+        return CropBox(self.top - part.top, self.left - part.left, self.height, self.width, self.size, self.flip)
 
 
 def cut(pictures: np.ndarray, crop: CropBox) -> np.ndarray:

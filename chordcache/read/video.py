@@ -25,6 +25,7 @@ class Video:
         self.cache_path = cache
         """Folder of the cache"""
         self._arrays: dict[str, np.ndarray] = {}
+        self._files: dict[str, Path] = {}
         self.read_features: tuple[str, ...] = ()
         """Features that are read anyway. The frame times, which each artefact has, are then taken from theirs"""
         self.sidecar = sidecar
@@ -120,6 +121,14 @@ class Video:
                     return artefact.array(name)
         raise FeatureAbsentError(f"video '{self.key}' has no cached features, so its frame times are unknown")
 
+    def file_of(self, info: FeatureInfo) -> Path:
+        """Return the path of the artefact of a feature, which is made once."""
+        name = str(info.file)
+        path = self._files.get(name)
+        if path is None:
+            path = self._files[name] = self.cache_path / name
+        return path
+
     def num_rows(self, info: FeatureInfo, array: str) -> int:
         """Return the number of rows of an array that belong to this video.
 
@@ -141,7 +150,7 @@ class Video:
 def open_feature(video: Video, info: FeatureInfo) -> Iterator[Artefact]:
     """Open the file of a feature. If the file is damaged, the error says how to repair it."""
     try:
-        with open_artefact(video.cache_path / str(info.file), info.num_bytes, video.claims, info.packed) as artefact:
+        with open_artefact(video.file_of(info), info.num_bytes, video.claims, info.packed) as artefact:
             yield artefact
     except DamageError as error:
         raise DamageError(f"{error}; run 'chordcache verify --repair {printable(video.cache_path)}'") from None

@@ -30,6 +30,11 @@ Allocate: TypeAlias = Callable[[tuple[int, ...]], torch.Tensor]
 """Function that makes a uint8 tensor of a shape. Its contents are undefined."""
 
 
+_TURNS = 4
+"""Number of times that each thread of a loader gets clips of a batch, if the batch is large enough. The fewer, the
+longer the others wait for the last one"""
+
+
 class FrameMemory:
     """The frames of one batch, allocated when the shape of its first clip is known. Thread-safe."""
 
@@ -131,17 +136,21 @@ class BatchUnderWay:
         self._batch: Batch = {}
         self._is_sent: torch.cuda.Event | None = None
 
-    def begin(self, pool: ThreadPoolExecutor) -> None:
-        """Queue the clips."""
-        memory = FrameMemory(len(self._indices), self._allocate)
-        self._reads = [pool.submit(self._read, place, memory) for place in range(len(self._indices))]
+    def begin(self, pool: ThreadPoolExecutor, num_threads: int) -> None:
+        """Queue the clips, a few at a time. To hand one to a thread takes longer than to read a small one."""
+        num_clips = len(self._indices)
+        memory = FrameMemory(num_clips, self._allocate)
+        num_at_once = max(1, num_clips // (_TURNS * num_threads))
+        runs = [range(start, min(start + num_at_once, num_clips)) for start in range(0, num_clips, num_at_once)]
+        self._reads = [pool.submit(self._read, run, memory) for run in runs]
 
-    def _read(self, place: int, memory: FrameMemory) -> None:
-        with record_function("chordcache: read a clip"):
-            buffer = partial(memory.clip, place) if self._decode is None else EncodedFrames
-            self._samples[place] = self._read_sample(self._indices[place], buffer)
+    def _read(self, run: range, memory: FrameMemory) -> None:
+        with record_function("chordcache: read clips"):
+            for place in run:
+                buffer = partial(memory.clip, place) if self._decode is None else EncodedFrames
+                self._samples[place] = self._read_sample(self._indices[place], buffer)
         with self._lock:
-            self._num_left -= 1
+            self._num_left -= len(run)
             is_last = not self._num_left
         if is_last:
             self._finish()

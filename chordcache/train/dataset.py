@@ -337,7 +337,7 @@ class ChordVideoDataset(ClipDataset):
         )
         sample: dict[str, Any] = {} if memory is None else {"frames": memory}
         if isinstance(memory, torch.Tensor):
-            sample["frames"] = memory.transpose(-1, -2).transpose(-2, -3)
+            sample["frames"] = memory.movedim(-1, -3)
         sample |= {name: torch.from_numpy(array) for name, array in arrays.items()}
         if self._transform is not None and "frames" in sample:
             if isinstance(memory, EncodedFrames):
@@ -349,7 +349,7 @@ class ChordVideoDataset(ClipDataset):
             **sample,
             "pts_seconds": torch.from_numpy(video.pts_seconds[numbers]),
             **_with_tensors(self._fields.read(video, numbers, crop, self._classes)),
-            "label": torch.tensor(self._classes.id_of(video.label, f"video '{video.key}'"), dtype=torch.int64),
+            "label": torch.from_numpy(np.array(self._classes.id_of(video.label, f"video '{video.key}'"), np.int64)),
             "caption": caption,
             "video": video.key,
             # Not a tensor, which would follow the batch to a GPU: to read it there waits for all queued work

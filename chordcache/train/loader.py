@@ -242,7 +242,7 @@ class ClipLoader:
             pending.append(
                 BatchUnderWay(read, indices, self._collate, self._allocate, self._device, stream, self._decode)
             )
-            pending[-1].begin(pool)
+            pending[-1].begin(pool, self._num_threads)
             if len(pending) > self._prefetch:
                 yield pending.popleft()
         yield from pending

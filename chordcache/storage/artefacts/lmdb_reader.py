@@ -87,6 +87,9 @@ class LmdbArtefact(Artefact):
         if most and (sizes := self._values.sizes).max(initial=0) > most:
             raise self._damage(f"got a record of {sizes.max()} bytes, expected at most {most} for its picture")
         self._describe_stream()
+        stored = self._values.numbers  # ascending
+        self._has_all_records = self._chains is None and len(stored) > 0 and int(stored[-1]) == len(stored) - 1
+        """True if the number of each record is its position among all"""
 
     def _describe_stream(self) -> None:
         """Set the layout of the records. There are as many as digests."""
@@ -155,6 +158,8 @@ class LmdbArtefact(Artefact):
     def _positions(self, numbers: Sequence[int]) -> np.ndarray:
         """Return the position of some records among all."""
         wanted = np.asarray(numbers, np.int64)
+        if self._has_all_records:
+            return wanted
         positions = np.searchsorted(self._values.numbers, wanted)
         is_there = self._values.numbers[np.minimum(positions, len(self._values.numbers) - 1)] == wanted
         if not is_there.all():
