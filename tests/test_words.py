@@ -62,13 +62,13 @@ def names(source: str) -> Iterator[tuple[int, str]]:
 
 
 def bad_words(text: str) -> list[str]:
-    return [found[0] for pattern in (RULED_OUT, BRITISH, NEGATED_NOUN) for found in pattern.finditer(text)]
+    return [match[0] for pattern in (RULED_OUT, BRITISH, NEGATED_NOUN) for match in pattern.finditer(text)]
 
 
 def findings(source: str) -> list[str]:
     """Return every violation of the rules in the strings and comments of a Python file, with its line."""
-    found = [f"{line}: {words}" for line, text in prose(source) if (words := bad_words(text))]
-    return found + [f"{line}: begins with a question" for line, text in docstrings(source) if QUESTION.match(text)]
+    violations = [f"{line}: {words}" for line, text in prose(source) if (words := bad_words(text))]
+    return violations + [f"{line}: begins with a question" for line, text in docstrings(source) if QUESTION.match(text)]
 
 
 def bad_names(source: str) -> list[str]:
@@ -78,22 +78,22 @@ def bad_names(source: str) -> list[str]:
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(REPOSITORY)))
 def test_words_of_the_sources(path: Path) -> None:
-    found = findings(path.read_text(encoding="utf-8"))
-    assert not found, "\n" + "\n".join(found)
+    violations = findings(path.read_text(encoding="utf-8"))
+    assert not violations, "\n" + "\n".join(violations)
 
 
 @pytest.mark.parametrize("path", TESTS, ids=lambda path: str(path.relative_to(REPOSITORY)))
 def test_words_of_the_tests(path: Path) -> None:
     source = path.read_text(encoding="utf-8").replace(FOLDER_OF_THE_CORPUS, "")
-    found = findings(source) + bad_names(source)
-    assert not found, "\n" + "\n".join(found)
+    violations = findings(source) + bad_names(source)
+    assert not violations, "\n" + "\n".join(violations)
 
 
 @pytest.mark.parametrize("path", DOCS, ids=lambda path: path.name)
 def test_words_of_the_docs(path: Path) -> None:
     lines = path.read_text(encoding="utf-8").splitlines()
-    found = [f"{number}: {words}" for number, line in enumerate(lines, 1) if (words := bad_words(line))]
-    assert not found, "\n" + "\n".join(found)
+    violations = [f"{number}: {words}" for number, line in enumerate(lines, 1) if (words := bad_words(line))]
+    assert not violations, "\n" + "\n".join(violations)
 
 
 @pytest.mark.parametrize(
