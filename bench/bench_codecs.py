@@ -166,13 +166,13 @@ def read_ratios(caches: Mapping[str, cc.Cache], num_frames: int, stride: int) ->
 
 def num_differences(cache: cc.Cache) -> int:
     """Return the number of frames that differ between a read of all in order and one in random order."""
-    found = 0
+    num_different = 0
     for video in cache:
         frames = cache.read(video)
         order = np.random.default_rng(1).permutation(video.num_frames)
         again = (frame for block in cache.iter_frames(video, order) for frame in block)
-        found += sum(not np.array_equal(frame, frames[i]) for i, frame in zip(order, again, strict=True))
-    return found
+        num_different += sum(not np.array_equal(frame, frames[i]) for i, frame in zip(order, again, strict=True))
+    return num_different
 
 
 def cold(cache: cc.Cache) -> tuple[int, float]:

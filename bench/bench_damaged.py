@@ -94,8 +94,8 @@ def of_chordcache(path: str, on_damage: str) -> Iterator[str]:
         try:
             with open_media(path) as media:
                 media.damage = damage
-                found = [digest(frame.picture.to_ndarray()) for frame in decode_frames(media)]
-            yield from found
+                digests = [digest(frame.picture.to_ndarray()) for frame in decode_frames(media)]
+            yield from digests
             return
         except MediaError as error:
             try:
@@ -117,15 +117,15 @@ WAYS: dict[str, Callable[[str], Iterator[str]]] = {
 
 def answer(way: str, path: str) -> None:
     """Print the digests of the frames, and the name of the error that ended them."""
-    found: list[str] = []
+    digests: list[str] = []
     error = ""
     try:
-        found.extend(WAYS[way](path))
+        digests.extend(WAYS[way](path))
     except ModuleNotFoundError:
         error = "missing"
     except Exception as raised:  # noqa: BLE001 # decoders raise what they like
         error = type(raised).__name__
-    print(json.dumps([found, error]))
+    print(json.dumps([digests, error]))
 
 
 @cache
@@ -138,14 +138,14 @@ def frames(way: str, path: Path) -> tuple[list[str], str]:
         return [], "hangs"
     if done.returncode:
         return [], "crashes"
-    found, error = json.loads(done.stdout.splitlines()[-1])
-    return found, error
+    digests, error = json.loads(done.stdout.splitlines()[-1])
+    return digests, error
 
 
-def cell(found: list[str], error: str, truth: set[str] | None) -> str:
+def cell(digests: list[str], error: str, truth: set[str] | None) -> str:
     """Return the number of frames, with the wrong ones among them."""
-    wrong = 0 if truth is None else sum(each not in truth for each in found)
-    text = f"{len(found)}, **{wrong} wrong**" if wrong else str(len(found))
+    wrong = 0 if truth is None else sum(frame not in truth for frame in digests)
+    text = f"{len(digests)}, **{wrong} wrong**" if wrong else str(len(digests))
     return f"{text} ({error})" if error in ("hangs", "crashes") else text
 
 
@@ -169,11 +169,11 @@ def main() -> None:
         source = arguments.folder / row["made_from"] if row["made_from"] else None
         cells, intact = [], ""
         for way in ways:
-            found, error = frames(way, arguments.folder / row["path"])
-            truth = frames(way, source)[0] if source and found else None
+            digests, error = frames(way, arguments.folder / row["path"])
+            truth = frames(way, source)[0] if source and digests else None
             if truth:
                 intact = str(len(truth))
-            cells.append(cell(found, error, set(truth) if truth else None))
+            cells.append(cell(digests, error, set(truth) if truth else None))
         if not any(char in "123456789" for char in "".join(cells)):  # no decoder shows a frame
             continue
         what = f"{row['vcodec'] or 'no video'}, {row['kind'].removeprefix('made_').replace('_', ' ')}: {row['note']}"

@@ -44,13 +44,13 @@ def build(work: Path, name: str, *, num_videos: int, times: int, num_workers: in
     done = subprocess.run(command, check=True, capture_output=True, text=True, env=environment)
     lines = [json.loads(line) for line in log.read_text().splitlines()]
     batches = [line for line in lines if "begin" in line]
-    whole = max(each["end"] for each in batches) - min(each["begin"] for each in batches)
+    whole = max(batch["end"] for batch in batches) - min(batch["begin"] for batch in batches)
     return {
-        "busy": sum(each["end"] - each["begin"] for each in batches) / whole,
-        "frames": sum(each["size"] for each in batches),
-        "batch": statistics.mean(each["size"] for each in batches),
+        "busy": sum(batch["end"] - batch["begin"] for batch in batches) / whole,
+        "frames": sum(batch["size"] for batch in batches),
+        "batch": statistics.mean(batch["size"] for batch in batches),
         "loads": len(lines) - len(batches),
-        "network": max(each["peak"] for each in batches) // 1024,
+        "network": max(batch["peak"] for batch in batches) // 1024,
         "largest": int(done.stdout.split()[-1]),
     }
 
@@ -65,17 +65,17 @@ def main() -> None:
             build(Path(folder), f"round{number}", num_videos=8, times=2, num_workers=2, clips=arguments.clips)
             for number in range(arguments.rounds)
         ]
-        busy = sorted(each["busy"] for each in rounds)
+        busy = sorted(figures["busy"] for figures in rounds)
         print(
             f"busy with 2 workers, {rounds[0]['frames']} frames: {statistics.median(busy):.3f} "
             f"(min {busy[0]:.3f}, max {busy[-1]:.3f}; target 0.9); {rounds[0]['batch']:.1f} frames in a batch; "
-            f"loads {max(each['loads'] for each in rounds)}"
+            f"loads {max(figures['loads'] for figures in rounds)}"
         )
         for times in (2, 20):
-            found = build(Path(folder), f"long{times}", num_videos=2, times=times, num_workers=2, clips=arguments.clips)
+            run = build(Path(folder), f"long{times}", num_videos=2, times=times, num_workers=2, clips=arguments.clips)
             print(
-                f"memory, {found['frames'] // 2} frames a video: network {found['network']} MiB, largest process "
-                f"{found['largest']} MiB"
+                f"memory, {run['frames'] // 2} frames a video: network {run['network']} MiB, largest process "
+                f"{run['largest']} MiB"
             )
 
 

@@ -131,13 +131,13 @@ def main() -> None:
             cache, page = folder / f"cache-{num_videos}", folder / f"report-{num_videos}.html"
             replicate(source, cache, num_videos)
             command = [sys.executable, "-c", GENERATE, str(cache), str(page)]
-            found = json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
-            num_bytes, num_tiles, cpu, memory = found
+            measured = json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
+            num_bytes, num_tiles, cpu, memory = measured
             times = browser_times(page)
             shown = f"{times[0]:.0f} ms | {times[1]:.0f} ms" if times else "- | -"
             cpu_ms = 1000 * cpu / num_videos
-            made = f"{num_bytes / 1e6:.1f} MB | {num_tiles} | {cpu_ms:.1f} ms | {memory:.0f} MiB"
-            print(f"| {num_videos:,} | {made} | {shown} |")
+            columns = f"{num_bytes / 1e6:.1f} MB | {num_tiles} | {cpu_ms:.1f} ms | {memory:.0f} MiB"
+            print(f"| {num_videos:,} | {columns} | {shown} |")
             sys.stdout.flush()
             shutil.rmtree(cache)
 

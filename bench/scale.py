@@ -35,8 +35,8 @@ sampler = cc.ChordSampler(dataset, batch_size=8)
 next(iter(sampler))
 ordered = time.process_time()
 dataset.describe((0, len(dataset) // 2))
-found = time.process_time()
-print(json.dumps([opened - started, ordered - opened, 1000 * (found - ordered), peak() - before]))
+described = time.process_time()
+print(json.dumps([opened - started, ordered - opened, 1000 * (described - ordered), peak() - before]))
 """
 """CPU time to open [s], to the first index of an epoch [s], to a video in the middle [ms], and memory [MiB]"""
 
@@ -47,8 +47,8 @@ def synthetic(sidecar: Sidecar, num_videos: int) -> Iterator[tuple[Sidecar, byte
         key = f"clip-{number:016x}"
         files = {(info.tier, info.file): layout.file_of_key(info.file, key) for info in sidecar.features if info.file}
         features = tuple(info.replace(file=files.get((info.tier, info.file))) for info in sidecar.features)
-        made = sidecar.replace(key=key, path=f"{number}.mp4", label=f"label {number % 400}", features=features)
-        yield made, f"{made.to_line()}\n".encode(), 0
+        copy = sidecar.replace(key=key, path=f"{number}.mp4", label=f"label {number % 400}", features=features)
+        yield copy, f"{copy.to_line()}\n".encode(), 0
 
 
 def measure(cache: Path, sidecar: Sidecar, num_videos: int, num_runs: int) -> None:
@@ -57,9 +57,9 @@ def measure(cache: Path, sidecar: Sidecar, num_videos: int, num_runs: int) -> No
     size = (cache / "catalog.bin").stat().st_size / 2**20
     command = [sys.executable, "-c", WORKER, str(cache)]
     runs = [json.loads(subprocess.run(command, check=True, capture_output=True).stdout) for _ in range(num_runs)]
-    opened, ordered, found, memory = (spread_of(column).median for column in zip(*runs, strict=True))
+    opened, ordered, lookup, memory = (spread_of(column).median for column in zip(*runs, strict=True))
     print(
-        f"| {num_videos:,} | {size:,.1f} MiB | {took:.1f} s | {opened:.3f} s | {ordered:.3f} s | {found:.1f} ms | "
+        f"| {num_videos:,} | {size:,.1f} MiB | {took:.1f} s | {opened:.3f} s | {ordered:.3f} s | {lookup:.1f} ms | "
         f"{memory:.0f} MiB |",
         flush=True,
     )

@@ -92,7 +92,7 @@ class Run:
             num_channels = cache.read(video, "latents", 0, 1).shape[1]
             text_width = cache.read(video, "text").shape[1]
         self.clip_frames = params["clip_frames"]
-        self.mean, self.std = (each.to(self.device) for each in mean_and_std(params["normalization"]))
+        self.mean, self.std = (statistic.to(self.device) for statistic in mean_and_std(params["normalization"]))
         self.loader = self.make_loader("latents", "text")
         torch.manual_seed(args.seed)
         self.net = TinyDiT(num_channels, text_width).to(self.device)

@@ -23,8 +23,8 @@ def train(cache: str, checkpoint: str, num_epochs: int = 2, max_steps: int | Non
     )
     net = nn.Linear(3, 1)
     optimizer = torch.optim.SGD(net.parameters(), lr=1e-3)
-    made = cc.make_loader(dataset, batch_size=4, num_workers=1)
-    model, optimizer, loader = accelerator.prepare(net, optimizer, made)  # splits batches across ranks
+    full_loader = cc.make_loader(dataset, batch_size=4, num_workers=1)
+    model, optimizer, loader = accelerator.prepare(net, optimizer, full_loader)  # splits batches across ranks
     first_epoch = num_consumed = num_steps = 0
     if os.path.exists(checkpoint):
         state = torch.load(checkpoint, weights_only=True)

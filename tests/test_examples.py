@@ -116,15 +116,15 @@ def run_example(*arguments: object, program: tuple[str, ...], num_ranks: int) ->
 
 def seen(ranks: list[Rank]) -> dict[int, Counter[str]]:
     """Epoch to how often each video was learned from; all losses are numbers."""
-    found: dict[int, Counter[str]] = {}
+    counts: dict[int, Counter[str]] = {}
     for number, rank in enumerate(ranks):
         for line in rank.lines:
             match = re.fullmatch(r"epoch (\d+) rank (\d+) loss (\S+) videos (.+)", line)
             assert match, line
             assert int(match[2]) == number
             assert math.isfinite(float(match[3]))
-            found.setdefault(int(match[1]), Counter()).update(match[4].split())
-    return found
+            counts.setdefault(int(match[1]), Counter()).update(match[4].split())
+    return counts
 
 
 @pytest.mark.slow

@@ -158,15 +158,15 @@ def folder_complaint(module: str, target: str, name: str | None, modules: set[st
     return f"'{own}', level {LEVELS[own]}, imports {target}, level {LEVELS[other]}"
 
 
-def complaint(module: str, found: Import, modules: set[str]) -> str | None:
+def complaint(module: str, imported: Import, modules: set[str]) -> str | None:
     """Return what is wrong with one import, None if nothing is."""
-    if found.module is None:
+    if imported.module is None:
         return None if module in DYNAMIC_IMPORTS else "imports by a name made at run time"
-    package = found.module.split(".")[0]
+    package = imported.module.split(".")[0]
     if package == "chordcache":
-        submodule = f"{found.module}.{found.name}"
-        target = submodule if submodule in modules else found.module
-        return folder_complaint(module, target, found.name, modules)
+        submodule = f"{imported.module}.{imported.name}"
+        target = submodule if submodule in modules else imported.module
+        return folder_complaint(module, target, imported.name, modules)
     if package in OWNERS:
         if not is_owner(module, OWNERS[package]):
             return f"imports {package}, which belongs to {', '.join(OWNERS[package])}"
@@ -197,11 +197,11 @@ def package_files() -> dict[str, Path]:
 
 def test_package_keeps_to_its_layers() -> None:
     files = package_files()
-    found = []
+    complaints = []
     for module, path in files.items():
         source = path.read_text(encoding="utf-8")
-        found += violations(source, module, set(files), is_package=path.name == "__init__.py")
-    assert not found, "\n" + "\n".join(found)
+        complaints += violations(source, module, set(files), is_package=path.name == "__init__.py")
+    assert not complaints, "\n" + "\n".join(complaints)
 
 
 def test_no_modules_import_each_other() -> None:
@@ -210,8 +210,8 @@ def test_no_modules_import_each_other() -> None:
     graph = {
         module: {
             target
-            for found in imports_of(path.read_text(encoding="utf-8"), module, is_package=path.name == "__init__.py")
-            for target in (f"{found.module}.{found.name}", found.module)
+            for imported in imports_of(path.read_text(encoding="utf-8"), module, is_package=path.name == "__init__.py")
+            for target in (f"{imported.module}.{imported.name}", imported.module)
             if target in files and target not in (module, *ENTRANCES)
         }
         for module, path in files.items()
@@ -327,8 +327,8 @@ def test_checker_lets_pass(module: str, source: str) -> None:
 
 
 def test_relative_imports_of_a_package() -> None:
-    (found,) = imports_of("from .lmdb_writer import open_records", "chordcache.storage.artefacts", is_package=True)
-    assert found.module == "chordcache.storage.artefacts.lmdb_writer"
+    (imported,) = imports_of("from .lmdb_writer import open_records", "chordcache.storage.artefacts", is_package=True)
+    assert imported.module == "chordcache.storage.artefacts.lmdb_writer"
 
 
 def test_each_test_file_has_a_name_of_its_own() -> None:

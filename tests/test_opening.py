@@ -91,9 +91,9 @@ def calls(source: str) -> list[str]:
 
 def test_files_of_a_cache_are_opened_by_the_opener_alone() -> None:
     opening = {module: calls(path.read_text(encoding="utf-8")) for module, path in package_files().items()}
-    names = {module.removeprefix("chordcache."): found for module, found in opening.items() if found}
+    names = {module.removeprefix("chordcache."): opened for module, opened in opening.items() if opened}
     del names["storage.opener"]
-    new = {module: found for module, found in names.items() if module not in OTHER_FILES}
+    new = {module: opened for module, opened in names.items() if module not in OTHER_FILES}
     assert not new, f"open it by {OPENER}, or say in OTHER_FILES what else it is"
     assert sorted(OTHER_FILES.keys() - names.keys()) == [], "they open nothing any more"
 

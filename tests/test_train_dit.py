@@ -102,8 +102,8 @@ def test_a_killed_run_has_the_losses_of_one_that_was_not(data: Data, tmp_path: P
     whole = run(data.cache, "--checkpoint", tmp_path / "whole.pt")
     assert (whole.returncode, whole.stderr) == (0, "")
     lines = whole.stdout.splitlines()
-    found = [re.fullmatch(r"epoch (\d) step (\d+) loss \d\.\d+", line) for line in lines]
-    assert [match and (int(match[1]), int(match[2])) for match in found] == [
+    matches = [re.fullmatch(r"epoch (\d) step (\d+) loss \d\.\d+", line) for line in lines]
+    assert [match and (int(match[1]), int(match[2])) for match in matches] == [
         (step // (NUM_STEPS // 2), step + 1) for step in range(NUM_STEPS)
     ]
 

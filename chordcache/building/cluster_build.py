@@ -253,17 +253,17 @@ class _Driver:
         else:
             self._failed(node, number, result)
 
-    def _built(self, node: str, number: int, found: dict[str, Any]) -> None:
+    def _built(self, node: str, number: int, report: dict[str, Any]) -> None:
         """Let another node look at failures that may lie in the node. If it has fewer, the first node is at fault."""
         self._deaths[node] = 0
-        counts, first = found["counts"], self._doubtful.pop(number, None)
+        counts, first = report["counts"], self._doubtful.pop(number, None)
         if counts["num_done"]:
             self._proven.add(node)
         self._seen[number].add(node)
         if first is not None:
             if counts["num_done"] and number in self._fruitless:
                 self._put_aside(first, f"what failed there was built on {node}")
-        elif _DOUBTFUL.intersection(found["causes"]) and set(self._fit()) - self._seen[number]:
+        elif _DOUBTFUL.intersection(report["causes"]) and set(self._fit()) - self._seen[number]:
             self._doubtful[number] = node
             if not counts["num_done"] + counts["num_up_to_date"]:
                 self._fruitless.add(number)

@@ -269,10 +269,10 @@ class _ItemBuild(DecodePass):
             shape, dtype = (len(facts.pts_seconds), facts.height, facts.width, 3), "uint8"
         return info.replace(shape=shape, dtype=dtype, num_rows=state.num_rows, facts=state.facts)
 
-    def _sidecar(self, facts: DecodeResult, made: Sequence[FeatureInfo], previous: Sidecar | None) -> Sidecar:
+    def _sidecar(self, facts: DecodeResult, infos: Sequence[FeatureInfo], previous: Sidecar | None) -> Sidecar:
         """Return the sidecar of the item. ``previous`` is the existing one, if it is of the same frames."""
         task, item, kept = self._task, self._task.item, self._task.kept
-        features = in_order((*made, *kept))
+        features = in_order((*infos, *kept))
         notes = (*previous.notes, *facts.notes) if previous and kept else facts.notes
         frames = next((info for info in features if info.feature == "frames"), None)
         height, width = frames.shape[1:3] if frames else (facts.height, facts.width)

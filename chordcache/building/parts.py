@@ -98,13 +98,13 @@ def register(plan: BuildPlan, shared: PartsPlan) -> Path:
     return folder
 
 
-def _another(cache: Path, found: PartsPlan, mine: PartsPlan) -> UsageError:
-    old = {"part": f"I/{found.num_parts}", **found.facts}
+def _another(cache: Path, plan: PartsPlan, mine: PartsPlan) -> UsageError:
+    old = {"part": f"I/{plan.num_parts}", **plan.facts}
     new = {"part": f"I/{mine.num_parts}", **mine.facts}
     names = [name for name in {**old, **new} if old.get(name) != new.get(name)]
     what = "; ".join(f"{name}: got {new.get(name, 'none')}, expected {old.get(name, 'none')}" for name in names)
     return UsageError(
-        f"{what}, since cache '{printable(cache)}' is built in {found.num_parts} parts. Use the same for all parts, or "
+        f"{what}, since cache '{printable(cache)}' is built in {plan.num_parts} parts. Use the same for all parts, or "
         f"{parts.how_to_give_up(cache)}."
     )
 

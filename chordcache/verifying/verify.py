@@ -254,22 +254,22 @@ def _of_crash(check: _Check, crash: pool.Crash) -> list[Damage]:
     return [Damage("damaged", file, what, repair_command(check.cache), check.key) for file in files]
 
 
-def _without_quarantined(cache: Path, found: list[Damage]) -> list[Damage]:
+def _without_quarantined(cache: Path, findings: list[Damage]) -> list[Damage]:
     """Leave out features that are missing because they could not be made: quarantine has them, with the reason."""
     try:
         quarantine = Quarantine(cache, {})
     except (DamageError, UnreadableError):  # reported by check_index
-        return found
-    return [finding for finding in found if finding.kind != "incomplete" or quarantine.get(str(finding.key)) is None]
+        return findings
+    return [finding for finding in findings if finding.kind != "incomplete" or quarantine.get(str(finding.key)) is None]
 
 
-def _counted(found: list[Damage], num_videos: int) -> list[Damage]:
+def _counted(findings: list[Damage], num_videos: int) -> list[Damage]:
     """Join the findings about features that many videos lack: one finding for each feature of a tier."""
     lacking: dict[tuple[str, str], list[Damage]] = {}
-    for finding in found:
+    for finding in findings:
         if finding.kind == "incomplete":
             lacking.setdefault((finding.message, finding.fix_command), []).append(finding)
-    rest = [finding for finding in found if finding.kind != "incomplete"]
+    rest = [finding for finding in findings if finding.kind != "incomplete"]
     for (message, fix_command), (first, *others) in lacking.items():
         count = len(others) + 1
         what = f"{count} of {num_videos} videos, such as this one: {message}"

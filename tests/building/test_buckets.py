@@ -74,11 +74,11 @@ def test_frames_after_the_last_one_are_not_decoded(
         return decode(self, *args)
 
     monkeypatch.setattr(VideoDecoder, "decode", count)
-    found = DecodePass({}, {}, PictureConfig(buckets=(WIDE, LONG)), with_content=True).run(str(source))
-    assert found.source_frames.tolist() == list(range(33))
+    decoded = DecodePass({}, {}, PictureConfig(buckets=(WIDE, LONG)), with_content=True).run(str(source))
+    assert decoded.source_frames.tolist() == list(range(33))
     assert num_packets < 45
-    assert found.content is not None
-    assert len(found.content.motion_per_second) == 2, "33 frames at 25 per second"
+    assert decoded.content is not None
+    assert len(decoded.content.motion_per_second) == 2, "33 frames at 25 per second"
 
 
 def test_the_rate_comes_first(tmp_path: Path, make_video: Callable[..., Path]) -> None:
@@ -111,7 +111,7 @@ def test_an_edit_list(tmp_path: Path, make_video: Callable[..., Path]) -> None:
     shown = ffprobe(tmp_path / "videos/cut.mp4", "frame=pts_time", "-select_streams", "v")["frames"]
     build(tmp_path, config_of(WIDE, LONG))
     assert only(tmp_path).bucket == LONG
-    assert only(tmp_path).pts_seconds == pytest.approx([float(each["pts_time"]) for each in shown[:33]], abs=1e-4)
+    assert only(tmp_path).pts_seconds == pytest.approx([float(frame["pts_time"]) for frame in shown[:33]], abs=1e-4)
 
 
 def test_segments_get_their_own_buckets(tmp_path: Path, make_video: Callable[..., Path]) -> None:
@@ -155,9 +155,9 @@ def test_every_picture_of_an_extractor_is_in_the_bucket(pair: tuple[cc.Cache, cc
 def test_motion_is_that_of_the_part(pair: tuple[cc.Cache, cc.Cache]) -> None:
     cache, whole = pair
     for name in ("motion", "motion.covered"):
-        found = cache.read(cache[0], name)
-        assert found.shape[:3] == (20, 10, 10)
-        assert np.array_equal(found, whole.read(whole[0], name, 0, 20)[:, :, 5:15])
+        motion = cache.read(cache[0], name)
+        assert motion.shape[:3] == (20, 10, 10)
+        assert np.array_equal(motion, whole.read(whole[0], name, 0, 20)[:, :, 5:15])
     assert np.any(cache.read(cache[0], "motion"))
     assert np.array_equal(cache.read(cache[0], "motion.types"), whole.read(whole[0], "motion.types", 0, 20))
 
@@ -195,8 +195,8 @@ def test_flow_of_another_size(tmp_path: Path, make_video: Callable[..., Path]) -
 def test_sound_is_that_of_the_seconds_of_the_frames(pair: tuple[cc.Cache, cc.Cache]) -> None:
     cache, whole = pair
     for start, stop in ((0, 20), (5, 12)):
-        found = cache.read(cache[0], "waveform", start, stop)
-        assert np.array_equal(found, whole.read(whole[0], "waveform", start, stop))
+        waveform = cache.read(cache[0], "waveform", start, stop)
+        assert np.array_equal(waveform, whole.read(whole[0], "waveform", start, stop))
     mel, expected = cache.read(cache[0], "mel"), whole.read(whole[0], "mel", 0, 20)
     assert mel.shape == expected.shape
     np.testing.assert_allclose(mel[:, :-2], expected[:, :-2], atol=0.01)  # the last windows reach beyond the frames
@@ -241,7 +241,9 @@ def test_damage_counts_where_frames_are_taken(
     assert build(tmp_path, config_of(), tiers=("lmdb",)).num_failed == 1, "the whole file is refused"
     summary = build(tmp_path, config_of(WIDE), options=cc.BuildOptions(retry_quarantined=True))
     assert summary.num_done == is_cached
-    assert [each["cause"] for each in quarantine(tmp_path / "cache").values()] == ([] if is_cached else ["decode"])
+    assert [failure["cause"] for failure in quarantine(tmp_path / "cache").values()] == (
+        [] if is_cached else ["decode"]
+    )
 
 
 @pytest.mark.parametrize("suffix", ["mp4", "mkv", "ts", "avi"])
@@ -300,7 +302,7 @@ def test_a_change_of_the_buckets(tmp_path: Path, make_video: Callable[..., Path]
         assert shapes["mel"][0] == pytest.approx(num_frames / 25 * 100, abs=4)
         assert len(video.content.motion_per_second) == -(-num_frames // 25)
         damage = cc.verify(tmp_path / "cache", level="deep", source=True, jobs=HERE).damage
-        assert {each.kind for each in damage} <= {"orphan"}, "files of earlier buckets, which gc removes"
+        assert {finding.kind for finding in damage} <= {"orphan"}, "files of earlier buckets, which gc removes"
 
 
 def test_a_feature_that_comes_later(tmp_path: Path, make_video: Callable[..., Path]) -> None:

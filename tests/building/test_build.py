@@ -422,8 +422,8 @@ def test_kill_9_just_before_each_rename_of_the_parent(
         assert run.survivors() == []
     done = run_cli(*args)
     assert done.returncode == (0 if built_before else 3), done.stderr
-    found = processes.contents(work / "cache")
-    assert {path: found[path] for path in good} == good
+    contents = processes.contents(work / "cache")
+    assert {path: contents[path] for path in good} == good
     assert processes.partials(work / "cache") == []
     done = run_cli("verify", work / "cache", "-j1")
     assert done.returncode == 0, done.stdout

@@ -54,13 +54,13 @@ def check(work: Path, cache: Path) -> None:
     assert not processes.quarantine(cache)
     assert not processes.partials(cache)
     assert not cc.verify(cache, level="deep", jobs=1).damage
-    found, expected = cache_contents.arrays(cache), cache_contents.arrays(work / "whole")
-    assert found.keys() == expected.keys()
+    arrays, expected = cache_contents.arrays(cache), cache_contents.arrays(work / "whole")
+    assert arrays.keys() == expected.keys()
     for key, values in expected.items():
         if key[2] == "latents":
-            assert np.abs(found[key] - values).max() <= 1e-5
+            assert np.abs(arrays[key] - values).max() <= 1e-5
         elif not key[2].startswith("latents"):  # digests of its rows
-            assert np.array_equal(found[key], values), key
+            assert np.array_equal(arrays[key], values), key
 
 
 PATTERNS = {"network": "chordcache.engine.networks.server", "worker": "chordcache.engine.worker"}
@@ -89,7 +89,7 @@ def kill(run: processes.Run, victim: str) -> None:
     if victim == "run":
         run.process.kill()
         return
-    found: list[Any] = [pid for pid in processes.alive_with(run.mark) if PATTERNS[victim] in processes.command_of(pid)]
-    assert found, "it was over too early"
+    pids: list[Any] = [pid for pid in processes.alive_with(run.mark) if PATTERNS[victim] in processes.command_of(pid)]
+    assert pids, "it was over too early"
     with contextlib.suppress(ProcessLookupError):
-        os.kill(found[0], signal.SIGKILL)
+        os.kill(pids[0], signal.SIGKILL)

@@ -199,7 +199,7 @@ def test_parts_of_two_plans(work: Path, tmp_path: Path) -> None:
     cache, other = tmp_path / "cache", tmp_path / "other"
     build_part(work, cache, "1/1")
     build_part(work, other, "1/1", tiers=["lmdb"], features=["frames"])
-    shutil.copytree(*(plan_folders(each)[0] for each in (other,)), cache / "parts" / plan_folders(other)[0].name)
+    shutil.copytree(*(plan_folders(folder)[0] for folder in (other,)), cache / "parts" / plan_folders(other)[0].name)
     with pytest.raises(UsageError, match="cache: got parts of 2 plans, '.*', '.*', expected one. Remove the others."):
         finish(cache)
     shutil.rmtree(cache / "parts" / plan_folders(other)[0].name)

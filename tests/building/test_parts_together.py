@@ -170,10 +170,10 @@ def test_latents_of_three_parts_of_which_one_loses_its_network(work: Path, tmp_p
     assert finish(cache).missing == ()
     assert not cc.verify(cache, level="deep", jobs=1).damage
     assert processes.quarantine(cache).keys() == {"broken.mp4"}
-    found, expected = cache_contents.arrays(cache), cache_contents.arrays(tmp_path / "whole")
-    assert found.keys() == expected.keys()
+    arrays, expected = cache_contents.arrays(cache), cache_contents.arrays(tmp_path / "whole")
+    assert arrays.keys() == expected.keys()
     for key, values in expected.items():
         if key[2] == "latents":
-            assert np.abs(found[key] - values).max() <= 1e-5
+            assert np.abs(arrays[key] - values).max() <= 1e-5
         elif not key[2].startswith("latents"):  # digests of its rows
-            assert np.array_equal(found[key], values), key
+            assert np.array_equal(arrays[key], values), key

@@ -54,7 +54,7 @@ def test_each_feature_is_resolved_once(index: Path, tmp_path: Path, monkeypatch:
 
 def test_a_plan_names_every_file_of_a_video(index: Path, tmp_path: Path) -> None:
     plan = plan_of(index, tmp_path / "cache", "lmdb", "npz", "hdf5", hdf5={"features": ["frames", "mel"]})
-    assert [(each.tier, each.names) for each in plan.artefacts] == [
+    assert [(artefact.tier, artefact.names) for artefact in plan.artefacts] == [
         ("lmdb", ("frames",)), ("npz", ("motion",)), ("npz", ("mel",)), ("npz", ("flow",)), ("hdf5", ("frames", "mel")),
     ]  # fmt: skip
     assert not (tmp_path / "cache").exists()
@@ -88,7 +88,7 @@ def test_features_of_hdf5_are_made_together(index: Path, tmp_path: Path) -> None
     cc.build(index, cache, tiers=["hdf5"], features=["flow"], config=config_from_json(SMALL))
     cc.build(index, cache, tiers=["hdf5"], features=["mel"])
     for path, sidecar in sidecars(cache).items():
-        present = {each["feature"]: each["file"] for each in sidecar["features"] if "file" in each}
+        present = {feature["feature"]: feature["file"] for feature in sidecar["features"] if "file" in feature}
         assert present.keys() == ({"flow", "mel"} if path == "sound.mp4" else {"flow"})
         assert len(set(present.values())) == 1
     cc.collect_garbage(cache)
@@ -103,7 +103,7 @@ def test_a_dropped_feature_needs_no_source(tmp_path: Path, make_video: Callable[
     source.unlink()
     drop = cc.BuildOptions(drop="mel", prune_many=True)
     assert cc.build(index, cache, options=drop).num_up_to_date == 1
-    assert [each["feature"] for each in sidecars(cache)["a.mp4"]["features"]] == ["flow", "motion"]
+    assert [feature["feature"] for feature in sidecars(cache)["a.mp4"]["features"]] == ["flow", "motion"]
 
 
 # The dry run

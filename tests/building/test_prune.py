@@ -63,12 +63,12 @@ def test_a_removed_source_stays_until_it_is_pruned(work: Path, run_cli: Cli) -> 
     (work / "videos/broken.mp4").unlink()
     assert scan_and_build(work, run_cli).returncode == 0
     assert len(paths_of(cache)) == NUM_VIDEOS  # readers keep it
-    found = json.loads(run_cli("verify", "--json", cwd=work).stdout)
-    assert [(each["kind"], each["key"].startswith("03-")) for each in found] == [("orphan", True)]
+    findings = json.loads(run_cli("verify", "--json", cwd=work).stdout)
+    assert [(finding["kind"], finding["key"].startswith("03-")) for finding in findings] == [("orphan", True)]
     assert run_cli("verify", cwd=work).returncode == 6
     assert "drop 1 others" in run_cli("build", "--prune", "--dry-run", cwd=work).stdout
     assert len(paths_of(cache)) == NUM_VIDEOS
-    fixed = run_cli(*found[0]["fix_command"].split()[1:], "-j1", cwd=work)
+    fixed = run_cli(*findings[0]["fix_command"].split()[1:], "-j1", cwd=work)
     assert (fixed.returncode, ", pruned 1" in fixed.stdout) == (0, True), fixed.stderr
     assert paths_of(cache) == {f"{number:02d}.mp4" for number in range(NUM_VIDEOS) if number != 3}
     assert run_cli("verify", "--deep", cwd=work).returncode == 0
@@ -104,7 +104,7 @@ def test_a_list_of_some_videos_of_a_root_removes_none(work: Path, run_cli: Cli) 
     for index in ("some.csv", "one.json"):
         assert cc.build(work / index, work / "cache", features=["frames"], jobs=HERE).num_up_to_date == 1
     assert paths_of(work / "cache") == before
-    assert [each for each in cc.verify(work / "cache", jobs=HERE).damage if each.kind == "orphan"] == []
+    assert [finding for finding in cc.verify(work / "cache", jobs=HERE).damage if finding.kind == "orphan"] == []
 
 
 def test_a_list_of_the_folder_above_names_the_cached_files(work: Path, make_video: Maker) -> None:
@@ -114,11 +114,13 @@ def test_a_list_of_the_folder_above_names_the_cached_files(work: Path, make_vide
     summary = cc.build(work / "list.csv", work / "cache", features=["frames"], jobs=HERE)
     assert (summary.num_done, summary.num_up_to_date) == (1, 1)
     with cc.open_cache(work / "cache") as cache:
-        found = {video.path: (video.sidecar.root, video.label) for video in cache}
-    assert found["01.mp4"] == ("videos", "cat")
-    assert found["elsewhere/new.mp4"] == (work.name, "dog")
-    assert "videos/01.mp4" not in found
-    assert {each.kind for each in cc.verify(work / "cache", jobs=HERE).damage} == {"incomplete"}  # the new one's motion
+        places = {video.path: (video.sidecar.root, video.label) for video in cache}
+    assert places["01.mp4"] == ("videos", "cat")
+    assert places["elsewhere/new.mp4"] == (work.name, "dog")
+    assert "videos/01.mp4" not in places
+    assert {finding.kind for finding in cc.verify(work / "cache", jobs=HERE).damage} == {
+        "incomplete"
+    }  # the new one's motion
     assert cc.build(work / "list.csv", work / "cache", features=["frames"], jobs=HERE).num_up_to_date == 2
 
 

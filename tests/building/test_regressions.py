@@ -135,7 +135,7 @@ def test_half_a_change_of_parameters_is_stale(built):
     cc.build(built / "index.json", built / "cache", config=built / "small.yaml", jobs=1)
     header.write_text(before)
     report = cc.verify(built / "cache", jobs=1)
-    assert {each.kind for each in report.damage} == {"stale", "orphan"}
+    assert {finding.kind for finding in report.damage} == {"stale", "orphan"}
     assert report.exit_code == 6
 
 
@@ -280,7 +280,7 @@ def test_a_source_that_is_replaced_while_it_waits_for_its_turn(built, make_video
     assert cc.build(built / "index.json", built / "cache", tiers=("npz",), **options).num_failed == 2
     assert {failure["cause"] for failure in processes.quarantine(built / "cache").values()} == {"changed"}
     monkeypatch.undo()
-    assert {each.kind for each in cc.verify(built / "cache", source=True).damage} == {"stale"}
+    assert {finding.kind for finding in cc.verify(built / "cache", source=True).damage} == {"stale"}
     assert cc.build(built / "index.json", built / "cache", tiers=("lmdb", "npz"), **options).num_done == 2
     cc.collect_garbage(built / "cache")
     assert cc.verify(built / "cache", source=True).damage == []
@@ -302,9 +302,9 @@ def test_an_artefact_that_crashes_its_reader_is_repaired(built):
     for info in sidecar["features"]:
         info["digest"] = digest_file(path)
     data["_sidecar"].write_text(seal(sidecar) + "\n")
-    found = cc.verify(built / "cache", level="deep", jobs=1).damage
-    assert ("damaged", str(path.relative_to(built / "cache"))) in {(each.kind, each.file) for each in found}
-    assert cc.repair(built / "cache", found, jobs=1).num_done == 1
+    damage = cc.verify(built / "cache", level="deep", jobs=1).damage
+    assert ("damaged", str(path.relative_to(built / "cache"))) in {(finding.kind, finding.file) for finding in damage}
+    assert cc.repair(built / "cache", damage, jobs=1).num_done == 1
     assert cc.verify(built / "cache", level="deep", jobs=1).damage == []
 
 
@@ -317,8 +317,8 @@ def test_one_file_that_cannot_be_read_hides_no_other_finding(built, level):
     first.unlink()
     first.symlink_to(first.name)
     second.unlink()
-    found = cc.verify(built / "cache", level=level, jobs=1).damage
-    assert {(each.kind, each.message) for each in found} == {
+    damage = cc.verify(built / "cache", level=level, jobs=1).damage
+    assert {(finding.kind, finding.message) for finding in damage} == {
         ("damaged", f"'{first}': got a link, expected a file of the cache. {ACTION}"),
         ("missing", "the sidecar names it"),
     }

@@ -14,14 +14,14 @@ POSITION_OF_CAUSE = {"MediaError": 1, "Crash": 0}
 
 def causes_in_code() -> set[str]:
     """Return the causes that calls name as constants, and those of the checks of packets, which keep theirs."""
-    found = set()
+    causes = set()
     for path in PACKAGE.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Call):
                 position = POSITION_OF_CAUSE.get(getattr(node.func, "id", getattr(node.func, "attr", "")))
                 if position is not None and len(node.args) > position and isinstance(node.args[position], ast.Constant):
-                    found.add(node.args[position].value)
-    return found
+                    causes.add(node.args[position].value)
+    return causes
 
 
 def test_each_cause_in_the_code_has_a_remedy():

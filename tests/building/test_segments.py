@@ -81,16 +81,16 @@ def test_a_segment_has_the_frames_of_the_file(tmp_path: Path, config: Path, name
         f"{name},rest,3.6,",
     ]
     cc.build(write_list(source.parent, rows), tmp_path / "cache", tiers=("lmdb", "npz"), config=config, jobs=HERE)
-    cache, found = cc.Cache(tmp_path / "cache"), by_label(tmp_path / "cache")
-    whole = found.pop("whole")
+    cache, segments = cc.Cache(tmp_path / "cache"), by_label(tmp_path / "cache")
+    whole = segments.pop("whole")
     assert whole.num_frames == len(shown) == 100
     times = whole.pts_seconds - whole.pts_seconds[0] + 1e-4
     seconds = {"late": (2, 3), "overlap": (2.5, 3.5), "rest": (3.6, 9)}
     spans = {label: range(*np.searchsorted(times, limits)) for label, limits in seconds.items()}
     spans["frames"] = range(31, 47)
-    assert {label: range(v.source_frames[0], v.source_frames[-1] + 1) for label, v in found.items()} == spans
+    assert {label: range(v.source_frames[0], v.source_frames[-1] + 1) for label, v in segments.items()} == spans
     for label, span in spans.items():
-        video = found[label]
+        video = segments[label]
         assert np.array_equal(video.source_frames, np.arange(span.start, span.stop))
         assert np.array_equal(video.pts_seconds, whole.pts_seconds[span.start : span.stop])
         frames = cache.read(video)
@@ -117,9 +117,9 @@ def test_the_sound_of_a_segment_is_that_of_its_time(tmp_path: Path, config: Path
     power = librosa.feature.melspectrogram(y=samples[start:], sr=16000, n_fft=400, hop_length=160, n_mels=80)
     expected = librosa.power_to_db(power, ref=1.0, amin=1e-10, top_db=None)
     first = round((1.2 - facts["start_seconds"]) / facts["row_seconds"])
-    found = cache.read(cache[0], "mel")
-    assert found.shape == (80, 120)
-    assert np.abs(found[:, :117] - expected[:, first : first + 117]).max() < 0.1
+    mel = cache.read(cache[0], "mel")
+    assert mel.shape == (80, 120)
+    assert np.abs(mel[:, :117] - expected[:, first : first + 117]).max() < 0.1
 
 
 def test_bad_segments_are_quarantined_by_row_and_the_others_are_built(tmp_path: Path, config: Path) -> None:
@@ -321,12 +321,12 @@ def test_a_missing_segment_is_read_from_its_source(built: tuple[Path, Path], on_
     sampler = cc.RegularClipSampler(num_frames=4, stride=1)
     options: dict[str, Any] = {"clip_sampler": sampler, "features": ("frames", "flow")}
     dataset = cc.ChordVideoDataset(cc.videos.indexed(rows, cache, on_miss=on_miss), **options)
-    found = {dataset.classes[sample["label"]]: sample for sample in (dataset[i] for i in range(len(dataset)))}
-    assert set(found) == {"x", "y", "z"}
+    samples = {dataset.classes[sample["label"]]: sample for sample in (dataset[i] for i in range(len(dataset)))}
+    assert set(samples) == {"x", "y", "z"}
     cc.build(rows, tmp_path / "complete", tiers=("lmdb", "npz"), config=tmp_path / "raw.yaml", jobs=HERE)
     complete = cc.ChordVideoDataset(cc.videos.indexed(rows, tmp_path / "complete"), **options)
     for sample in (complete[i] for i in range(len(complete))):
-        other = found[complete.classes[sample["label"]]]
+        other = samples[complete.classes[sample["label"]]]
         assert np.array_equal(other["frames"], sample["frames"])
         assert np.array_equal(other["flows"], sample["flows"])
 

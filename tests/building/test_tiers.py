@@ -44,7 +44,7 @@ def index_of(index: Path, path: str, folder: Path) -> Path:
 
 
 def features_of(cache: Path, path: str) -> dict[tuple[str, str], dict[str, Any]]:
-    return {(each["tier"], each["feature"]): each for each in sidecars(cache)[path]["features"]}
+    return {(feature["tier"], feature["feature"]): feature for feature in sidecars(cache)[path]["features"]}
 
 
 def sound(cache: Path, wrapped: list[cc.Cache]) -> cc.Video:
@@ -56,8 +56,8 @@ def sound(cache: Path, wrapped: list[cc.Cache]) -> cc.Video:
 def opened() -> Any:
     caches: list[cc.Cache] = []
     yield lambda cache: sound(cache, caches)
-    for each in caches:
-        each.close()
+    for cache in caches:
+        cache.close()
 
 
 def test_as_many_frames_are_not_the_same_frames(index: Path, tmp_path: Path) -> None:
@@ -170,7 +170,7 @@ def test_repair_asks_each_tier_for_its_own(index: Path, tmp_path: Path) -> None:
     cc.build(index, cache, tiers=["hdf5"], features=["flow"], jobs=HERE)
     (cache / features_of(cache, "sound.mp4")["hdf5", "flow"]["file"]).unlink()
     damage = cc.verify(cache, jobs=HERE).damage
-    assert [each.kind for each in damage] == ["missing"]
+    assert [finding.kind for finding in damage] == ["missing"]
     cc.repair(cache, damage)
     assert set(features_of(cache, "sound.mp4")) == {("npz", "mel"), ("hdf5", "flow")}
     assert cc.verify(cache, level="deep", source=True, jobs=HERE).damage == []
@@ -204,12 +204,12 @@ def test_int8_flow_comes_in_pixels(index: Path, tmp_path: Path, opened: Any) -> 
     with cc.open_cache(tmp_path / "float32") as one, cc.open_cache(tmp_path / "int8") as other:
         for tier in ("npz", "hdf5"):
             scale = other.read(coded, "flow.scale", tier=tier)
-            truth, found = one.read(exact, "flow", 4, 20, tier=tier), other.read(coded, "flow", 4, 20, tier=tier)
-            assert (found.dtype, scale.shape) == (np.float32, (29,))
-            assert np.all(np.abs(truth - found) <= 0.51 * scale[4:20, None, None, None])
-        out = np.empty_like(found)
+            truth, flow = one.read(exact, "flow", 4, 20, tier=tier), other.read(coded, "flow", 4, 20, tier=tier)
+            assert (flow.dtype, scale.shape) == (np.float32, (29,))
+            assert np.all(np.abs(truth - flow) <= 0.51 * scale[4:20, None, None, None])
+        out = np.empty_like(flow)
         assert other.read(coded, "flow", 4, 20, out=out) is out
-        np.testing.assert_array_equal(out, found)
+        np.testing.assert_array_equal(out, flow)
 
 
 def test_deep_compares_shapes_with_the_sidecar(index: Path, tmp_path: Path) -> None:
@@ -221,6 +221,6 @@ def test_deep_compares_shapes_with_the_sidecar(index: Path, tmp_path: Path) -> N
         reseal(data["_sidecar"], features=[{**info, **change}])
         cc.collect_garbage(cache)  # rewrites the catalog
         assert cc.verify(cache, jobs=HERE).damage == []
-        (found,) = cc.verify(cache, level="deep", jobs=HERE).damage
-        assert (found.kind, found.file) == ("damaged", info["file"])
-        assert "got rows of 'flow' of ((120, 160, 2), 'float16'), expected " in found.message
+        (finding,) = cc.verify(cache, level="deep", jobs=HERE).damage
+        assert (finding.kind, finding.file) == ("damaged", info["file"])
+        assert "got rows of 'flow' of ((120, 160, 2), 'float16'), expected " in finding.message

@@ -70,10 +70,10 @@ def answer(monkeypatch, tmp_path):
     ],
 )
 def test_answers(answer, line, kind, begin, words):
-    found = answer(line)
-    assert found[:2] == [kind, begin]
+    completions = answer(line)
+    assert completions[:2] == [kind, begin]
     if words is not None:
-        assert found[2:] == words
+        assert completions[2:] == words
 
 
 def test_words_have_descriptions_where_the_shell_shows_them(answer):

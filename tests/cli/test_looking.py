@@ -46,8 +46,8 @@ def folder(tmp_path_factory, make_video) -> Path:
 
 
 def sidecars(folder: Path) -> dict[str, dict]:
-    found = (json.loads(path.read_text()) for path in (folder / "cache" / "videos").glob("*/*.json"))
-    return {data["key"]: data for data in found}
+    contents = (json.loads(path.read_text()) for path in (folder / "cache" / "videos").glob("*/*.json"))
+    return {data["key"]: data for data in contents}
 
 
 def failures(folder: Path) -> list[dict]:
@@ -61,13 +61,13 @@ def assert_clean(text: str) -> None:
 def test_ls_agrees_with_the_files(folder, run_cli):
     listed = json.loads(run_cli("ls", "--json", cwd=folder).stdout)
     expected = sidecars(folder)
-    assert [each["key"] for each in listed] == sorted(expected)
-    for each in listed:
-        data = expected[each["key"]]
+    assert [video["key"] for video in listed] == sorted(expected)
+    for video in listed:
+        data = expected[video["key"]]
         files = {info["file"] for info in data["features"] if "file" in info}
-        assert each["num_bytes"] == sum(os.stat(folder / "cache" / file).st_size for file in files)
-        assert (each["path"], each["num_frames"]) == (data["path"], data["num_frames"])
-        assert each["seconds"] == pytest.approx(data["duration_seconds"], abs=1e-6)
+        assert video["num_bytes"] == sum(os.stat(folder / "cache" / file).st_size for file in files)
+        assert (video["path"], video["num_frames"]) == (data["path"], data["num_frames"])
+        assert video["seconds"] == pytest.approx(data["duration_seconds"], abs=1e-6)
 
 
 def test_ls_prints_a_line_for_each_video(folder, run_cli):
@@ -102,7 +102,7 @@ def test_info_problems_say_what_to_do(folder, run_cli):
     assert result.stdout.endswith("2 problems\n")
     of_index = json.loads(run_cli("info", "index.json", "--problems", "--json", cwd=folder).stdout)
     broken = {r["path"]: r["error"] for r in json.loads((folder / "index.json").read_text())["records"] if "error" in r}
-    assert {each["path"]: each["message"] for each in of_index} == broken
+    assert {problem["path"]: problem["message"] for problem in of_index} == broken
 
 
 def test_damaged_videos_are_problems(tmp_path, make_video, run_cli):
@@ -112,10 +112,10 @@ def test_damaged_videos_are_problems(tmp_path, make_video, run_cli):
     arguments = ("--tier", "lmdb", "--on-damage", "trim")
     for step in (("scan", "videos"), ("build", *arguments)):
         run_cli(*step, cwd=tmp_path)
-    (found,) = json.loads(run_cli("info", "--problems", "--json", cwd=tmp_path).stdout)
+    (problem,) = json.loads(run_cli("info", "--problems", "--json", cwd=tmp_path).stdout)
     (data,) = sidecars(tmp_path).values()
-    assert (found["kind"], found["cause"]) == ("damaged", data["damage"]["cause"])
-    assert data["damage"]["message"] in found["message"]
+    assert (problem["kind"], problem["cause"]) == ("damaged", data["damage"]["cause"])
+    assert data["damage"]["message"] in problem["message"]
     assert data["damage"]["message"] in run_cli("info", "cache", "cut", cwd=tmp_path).stdout
 
 
@@ -162,10 +162,10 @@ def test_show_writes_a_picture_and_prints_its_path(folder, run_cli, tmp_path):
         arguments = ("--start", "0.1", "--stop", "0.5")
         assert run_cli("show", cache, name, "-o", "b.png", *arguments, cwd=tmp_path).stdout == "b.png\n"
     assert sorted(path.name for path in tmp_path.iterdir()) == [f"{key}.png", "b.png"]
-    found = json.loads(run_cli("show", cache, "a-", "-o", "b.png", "--json", cwd=tmp_path).stdout)
-    assert (found["path"], found["key"], found["damage"]) == ("b.png", key, {})
-    assert "frames" in found["drawn"]
-    assert not set(found["drawn"]) & set(found["absent"])
+    sheet = json.loads(run_cli("show", cache, "a-", "-o", "b.png", "--json", cwd=tmp_path).stdout)
+    assert (sheet["path"], sheet["key"], sheet["damage"]) == ("b.png", key, {})
+    assert "frames" in sheet["drawn"]
+    assert not set(sheet["drawn"]) & set(sheet["absent"])
 
 
 @pytest.mark.parametrize(
@@ -234,15 +234,15 @@ def test_a_closed_pipe_is_not_an_error(folder):
 
 
 def test_extractors_are_those_of_the_classes(run_cli):
-    found = {each["name"]: each for each in json.loads(run_cli("extractors", "--json").stdout)}
-    assert list(found)[:9] == "frames flow motion mel waveform pose text latents embed".split()
-    assert found["mel"]["parameters"]["n_mels"] == 80
-    assert found["flow"]["tiers"] == ["npz", "hdf5"]
-    assert found["frames"]["tiers"] == ["lmdb", "hdf5"]
-    assert "mediapipe" in (found["pose"]["missing"] or "mediapipe")
+    extractors = {extractor["name"]: extractor for extractor in json.loads(run_cli("extractors", "--json").stdout)}
+    assert list(extractors)[:9] == "frames flow motion mel waveform pose text latents embed".split()
+    assert extractors["mel"]["parameters"]["n_mels"] == 80
+    assert extractors["flow"]["tiers"] == ["npz", "hdf5"]
+    assert extractors["frames"]["tiers"] == ["lmdb", "hdf5"]
+    assert "mediapipe" in (extractors["pose"]["missing"] or "mediapipe")
     text = run_cli("extractors").stdout
-    for each in found.values():
-        assert each["description"] in text
+    for extractor in extractors.values():
+        assert extractor["description"] in text
 
 
 PLUG_IN = '''
@@ -266,13 +266,15 @@ def test_plug_ins_are_found_by_entry_points(run_cli, tmp_path):
     path = f"{tmp_path}{os.pathsep}{Path(cc.__file__).parent.parent}"
     result = run_cli("extractors", "--json", env={"PYTHONPATH": path})
     assert result.returncode == 0, result.stderr
-    found = {each["name"]: each for each in json.loads(result.stdout) if each["package"] == "pixels"}
-    assert found["mean"]["missing"] is None
-    assert found["mean"]["description"] == "The mean of each frame."
-    assert found["mean"]["parameters"] == {"power": "(required)", "scale": 2.5, "how": "<built-in function print>"}
-    assert found["mean"]["tiers"] == ["npz"]
-    assert "cannot import 'pixels:Missing'" in found["broken"]["missing"]
-    assert "No module named 'nowhere'" in found["gone"]["missing"]
+    extractors = {
+        extractor["name"]: extractor for extractor in json.loads(result.stdout) if extractor["package"] == "pixels"
+    }
+    assert extractors["mean"]["missing"] is None
+    assert extractors["mean"]["description"] == "The mean of each frame."
+    assert extractors["mean"]["parameters"] == {"power": "(required)", "scale": 2.5, "how": "<built-in function print>"}
+    assert extractors["mean"]["tiers"] == ["npz"]
+    assert "cannot import 'pixels:Missing'" in extractors["broken"]["missing"]
+    assert "No module named 'nowhere'" in extractors["gone"]["missing"]
     assert "from package pixels" in run_cli("extractors", env={"PYTHONPATH": path}).stdout
 
 

@@ -36,7 +36,7 @@ def run_cli() -> Cli:
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def videos(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """videos/ with two videos and seven files that are none."""
     folder = tmp_path_factory.mktemp("output")
     for name in ("a", "b"):
@@ -47,8 +47,8 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def work(made: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(made, tmp_path / "work"))
+def work(videos: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(videos, tmp_path / "work"))
 
 
 @pytest.fixture
@@ -312,6 +312,6 @@ def test_dry_run_with_hashes_and_labels(built: Path) -> None:
     assert reasons(built, options=cc.BuildOptions(source_hash=True)) == {Reason("hash missing"): 2}
     (built / "labels.csv").write_text("path,label,caption\na.mp4,cat,\n")
     cc.scan([built / "videos"], output=built / "index.json", labels=str(built / "labels.csv"), jobs=1)
-    found = cc.dry_run(built / "index.json", built / "cache")
-    assert found.reasons == {Reason("label or caption"): 1}
-    assert (found.num_described, found.num_missing, found.num_up_to_date) == (1, 0, 2)
+    preview = cc.dry_run(built / "index.json", built / "cache")
+    assert preview.reasons == {Reason("label or caption"): 1}
+    assert (preview.num_described, preview.num_missing, preview.num_up_to_date) == (1, 0, 2)

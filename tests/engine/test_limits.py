@@ -79,9 +79,9 @@ def outcomes(function: Callable[[Any], Any], tasks: Any, **options: Any) -> dict
 
 @pytest.mark.parametrize("name", HANGS)
 def test_a_task_that_hangs_fails_alone(name: str) -> None:
-    found = outcomes(work, [*range(6), name, *range(6, 12)])
-    crash = found.pop(name)
-    assert found == {number: 2 * number for number in range(12)}
+    results = outcomes(work, [*range(6), name, *range(6, 12)])
+    crash = results.pop(name)
+    assert results == {number: 2 * number for number in range(12)}
     assert (crash.cause, crash.attempts) == ("timeout", 2)
     assert re.fullmatch(
         r"no progress for 1 s, at test_limits\.py:\d+ [\w<>]+; allow more with --stall-timeout" + AGAIN,
@@ -98,9 +98,9 @@ def test_the_message_names_the_line_that_hangs() -> None:
 @pytest.mark.slow
 def test_many_that_hang_are_the_files_doing_not_the_environments() -> None:
     tasks = [("hang", number) for number in range(MAX_DEATHS_IN_A_ROW + 1)]
-    found = outcomes(hang_each, tasks, limits=Limits(stall_seconds=0.3, retries=0))
-    assert {crash.cause for crash in found.values()} == {"timeout"}
-    assert len(found) == len(tasks)
+    crashes = outcomes(hang_each, tasks, limits=Limits(stall_seconds=0.3, retries=0))
+    assert {crash.cause for crash in crashes.values()} == {"timeout"}
+    assert len(crashes) == len(tasks)
 
 
 def hang_each(_task: tuple[str, int]) -> None:
@@ -140,10 +140,10 @@ def test_tasks_that_had_not_begun_are_not_blamed(tmp_path: Path) -> None:
     folders = [tmp_path / str(number) for number in range(4)]
     for folder in folders:
         folder.mkdir()
-    found = outcomes(count_and_die, folders)
-    assert {(crash.cause, crash.attempts) for crash in found.values()} == {("signal", 2)}
+    crashes = outcomes(count_and_die, folders)
+    assert {(crash.cause, crash.attempts) for crash in crashes.values()} == {("signal", 2)}
     assert {folder: len(list(folder.iterdir())) for folder in folders} == {
-        folder: crash.attempts for folder, crash in found.items()
+        folder: crash.attempts for folder, crash in crashes.items()
     }
 
 
@@ -177,8 +177,8 @@ def test_a_total_limit_ends_a_task_that_makes_progress() -> None:
 
 def test_a_total_limit_is_for_one_task_and_not_for_its_unit() -> None:
     tasks = [0.03 + number / 1e6 for number in range(8)]  # 0.4 s each
-    found = outcomes(beat_every, tasks, chunk_size=8, limits=Limits(stall_seconds=60, file_seconds=1))
-    assert set(found.values()) == {"done"}
+    results = outcomes(beat_every, tasks, chunk_size=8, limits=Limits(stall_seconds=60, file_seconds=1))
+    assert set(results.values()) == {"done"}
 
 
 def shorten_and_beat(_task: int) -> str:
@@ -302,10 +302,10 @@ def outlive(task: tuple[Path, int]) -> bool:
 
 
 def test_what_runs_beside_a_crash_goes_on_and_begins_once(tmp_path: Path) -> None:
-    found = dict(pool.run(outlive, [(tmp_path, number) for number in range(4)], jobs=4))
-    crash = found.pop((tmp_path, 0))
+    results = dict(pool.run(outlive, [(tmp_path, number) for number in range(4)], jobs=4))
+    crash = results.pop((tmp_path, 0))
     assert re.match(r"the worker died: SIGABRT\(-6\)", crash.message)
-    assert list(found.values()) == [True] * 3
+    assert list(results.values()) == [True] * 3
     assert len(list(tmp_path.glob("[123] *"))) == 3
 
 
@@ -319,9 +319,9 @@ def allocate(num_bytes: int) -> int:
 @pytest.mark.slow
 def test_too_much_memory_fails_the_task_and_keeps_the_worker() -> None:
     limits = Limits(memory_bytes=512 << 20)
-    found = outcomes(allocate, [1000, 1 << 30, 2000], limits=limits)
-    crash = found.pop(1 << 30)
-    assert found == {1000: 1000, 2000: 2000}
+    results = outcomes(allocate, [1000, 1 << 30, 2000], limits=limits)
+    crash = results.pop(1 << 30)
+    assert results == {1000: 1000, 2000: 2000}
     assert crash == Crash(
         "oom",
         "out of memory: Unable to allocate 1.00 GiB for an array with shape (1073741824,) and data type uint8; "
@@ -415,9 +415,9 @@ def test_retries_keep_the_order() -> None:
     def once_more(task: float, _result: float) -> float | None:
         return task + 0.5 if task in (3, 17, 39) else None
 
-    found = list(pool.run(halve, map(float, range(40)), jobs=2, chunk_size=4, ordered=True, retry=once_more))
+    results = list(pool.run(halve, map(float, range(40)), jobs=2, chunk_size=4, ordered=True, retry=once_more))
     expected = [number + 0.5 * (number in (3, 17, 39)) for number in range(40)]
-    assert found == [(number, number / 2) for number in expected]
+    assert results == [(number, number / 2) for number in expected]
 
 
 def halve(number: float) -> float:

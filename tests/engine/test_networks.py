@@ -67,11 +67,11 @@ def lines(faults: Faults, kind: str) -> list[list[str]]:
     return [rest for first, *rest in words if first == kind]
 
 
-def check(found: dict[int, Any], tasks: list[Task], *, without: tuple[int, ...] = ()) -> None:
-    assert found.keys() == {task.number for task in tasks}
+def check(outputs: dict[int, Any], tasks: list[Task], *, without: tuple[int, ...] = ()) -> None:
+    assert outputs.keys() == {task.number for task in tasks}
     for task in tasks:
         if task.number not in without:
-            assert found[task.number] == expected(task)
+            assert outputs[task.number] == expected(task)
 
 
 @pytest.mark.parametrize("jobs", [1, 3, Engine("inline")])
@@ -111,9 +111,9 @@ def test_nothing_is_loaded_without_an_input(faults: Faults) -> None:
 def test_inputs_that_make_the_network_raise_cost_their_task_only(faults: Faults, jobs: Any) -> None:
     network = make_network(replace(faults, of_task={BAD: "raises"}, seconds=0.01))
     tasks = tasks_of(network)
-    found = run(tasks, network, jobs=jobs)
-    check(found, tasks, without=(BAD,))
-    assert found[BAD] == ("extractor", "ValueError: these inputs are bad")
+    outputs = run(tasks, network, jobs=jobs)
+    check(outputs, tasks, without=(BAD,))
+    assert outputs[BAD] == ("extractor", "ValueError: these inputs are bad")
     assert len(lines(faults, "load")) == 1
 
 
@@ -130,18 +130,18 @@ def test_a_batch_for_which_memory_is_not_enough_is_halved(faults: Faults, jobs: 
 def test_inputs_for_which_memory_is_never_enough(faults: Faults, jobs: Any) -> None:
     network = make_network(replace(faults, of_task={BAD: "memory"}), batch_size=1)
     tasks = tasks_of(network)
-    found = run(tasks, network, jobs=jobs)
-    check(found, tasks, without=(BAD,))
-    assert found[BAD][0] == "oom"
+    outputs = run(tasks, network, jobs=jobs)
+    check(outputs, tasks, without=(BAD,))
+    assert outputs[BAD][0] == "oom"
 
 
 @pytest.mark.parametrize("fault", ["kills", "loses its device"])
 def test_inputs_that_end_the_process_cost_their_task_only(faults: Faults, fault: str) -> None:
     network = make_network(replace(faults, of_task={BAD: fault}, seconds=0.01))
     tasks = tasks_of(network)
-    found = run(tasks, network)
-    check(found, tasks, without=(BAD,))
-    cause, message = found[BAD]
+    outputs = run(tasks, network)
+    check(outputs, tasks, without=(BAD,))
+    cause, message = outputs[BAD]
     if fault == "kills":
         assert cause == "signal"
         assert message == "the process of the network on cpu died: SIGKILL(-9)"
@@ -164,9 +164,9 @@ def test_a_process_that_ends_once_costs_one_retry(faults: Faults, tmp_path: Path
 def test_a_batch_that_hangs_costs_its_task_only(faults: Faults) -> None:
     network = make_network(replace(faults, of_task={BAD: "hangs"}))
     tasks = tasks_of(network)
-    found = run(tasks, network, limits=replace(NO_LIMITS, stall_seconds=0.5))
-    check(found, tasks, without=(BAD,))
-    cause, message = found[BAD]
+    outputs = run(tasks, network, limits=replace(NO_LIMITS, stall_seconds=0.5))
+    check(outputs, tasks, without=(BAD,))
+    cause, message = outputs[BAD]
     assert cause == "timeout"
     assert message.startswith("the network computed one batch: no progress for 0.5 s, at network_tasks.py:")
 
@@ -225,9 +225,9 @@ def test_inputs_that_cannot_be_pickled_cost_their_tasks_only(faults: Faults) -> 
     network = make_network(faults, batch_size=1)
     bad = [Task(100 + number, network, is_unpicklable=True) for number in range(8)]
     tasks = tasks_of(network)
-    found = run([*bad, *tasks], network, jobs=2)
-    check({task.number: found[task.number] for task in tasks}, tasks)
-    assert {found[task.number] for task in bad} == {("TypeError", "cannot pickle 'generator' object")}
+    outputs = run([*bad, *tasks], network, jobs=2)
+    check({task.number: outputs[task.number] for task in tasks}, tasks)
+    assert {outputs[task.number] for task in bad} == {("TypeError", "cannot pickle 'generator' object")}
 
 
 def test_a_batch_is_halved_until_there_is_memory(faults: Faults) -> None:
@@ -255,8 +255,8 @@ def test_a_task_that_was_given_up_leaves_the_others_alone(faults: Faults, tmp_pa
     """Each worker goes on with other tasks while outputs for the failed one still come."""
     network = make_network(replace(faults, of_task={0: "raises", 3: "raises"}, seconds=0.02))
     tasks = tasks_of(network, num_inputs=12)
-    found = run(tasks, network, jobs=2)
-    check(found, tasks, without=(0, 3))
+    outputs = run(tasks, network, jobs=2)
+    check(outputs, tasks, without=(0, 3))
 
 
 MAIN = """

@@ -38,13 +38,13 @@ pytestmark = pytest.mark.timeout(90)
 
 def children() -> set[int]:
     """Living children of this process."""
-    found = set()
+    pids = set()
     for path in Path("/proc/self/task").glob("*/children"):
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # a thread that has ended
             for pid in map(int, path.read_text().split()):
                 if processes.command_of(pid):
-                    found.add(pid)
-    return found
+                    pids.add(pid)
+    return pids
 
 
 @pytest.fixture(autouse=True)
@@ -125,8 +125,8 @@ def work(task: int | str) -> Any:
 @pytest.mark.parametrize("jobs", [1, 2])
 @pytest.mark.parametrize("chunk_size", [1, 7])
 def test_every_task_comes_back_once_and_in_order(jobs: int, chunk_size: int) -> None:
-    found = list(pool.run(double, range(100), jobs=jobs, chunk_size=chunk_size, ordered=True))
-    assert found == [(number, 2 * number) for number in range(100)]
+    results = list(pool.run(double, range(100), jobs=jobs, chunk_size=chunk_size, ordered=True))
+    assert results == [(number, 2 * number) for number in range(100)]
 
 
 def first_waits_for_leave(task: tuple[str, int]) -> bool:
@@ -135,13 +135,13 @@ def first_waits_for_leave(task: tuple[str, int]) -> bool:
 
 
 def test_unordered_yields_what_is_ready(tmp_path: Path) -> None:
-    found = []
+    results = []
     for (_, number), outcome in pool.run(first_waits_for_leave, [(str(tmp_path), n) for n in range(3)], jobs=2):
-        found.append((number, outcome))
-        if len(found) == 2:
+        results.append((number, outcome))
+        if len(results) == 2:
             (tmp_path / "leave").touch()
-    assert sorted(found[:2]) == [(1, True), (2, True)]
-    assert found[2:] == [(0, True)]
+    assert sorted(results[:2]) == [(1, True), (2, True)]
+    assert results[2:] == [(0, True)]
 
 
 def test_ordered_waits_for_the_first() -> None:
@@ -274,14 +274,14 @@ def test_an_error_of_the_tasks_ends_the_run() -> None:
 @pytest.mark.parametrize("name", FAILING_TASKS)
 def test_a_task_that_kills_its_worker_fails_alone(name: str) -> None:
     tasks = [*range(5), name, *range(5, 12)]
-    found = list(pool.run(work, tasks, jobs=2))
-    crashes = {task: outcome for task, outcome in found if isinstance(outcome, pool.Crash)}
-    assert Counter(task for task, _ in found) == Counter(tasks)
+    results = list(pool.run(work, tasks, jobs=2))
+    crashes = {task: outcome for task, outcome in results if isinstance(outcome, pool.Crash)}
+    assert Counter(task for task, _ in results) == Counter(tasks)
     assert crashes.keys() == {name}
     assert crashes[name].cause == FAILING_TASKS[name][0]
     assert crashes[name].message
     assert "\n" not in crashes[name].message
-    assert all(outcome == 2 * task for task, outcome in found if isinstance(task, int))
+    assert all(outcome == 2 * task for task, outcome in results if isinstance(task, int))
 
 
 def test_failing_tasks_in_a_chunk_and_in_order() -> None:
@@ -289,19 +289,19 @@ def test_failing_tasks_in_a_chunk_and_in_order() -> None:
     tasks[3] = tasks[17] = "SIGSEGV"
     tasks[18] = "ValueError"
     tasks[39] = "_exit(0)"
-    found = list(pool.run(work, tasks, jobs=2, chunk_size=4, ordered=True))
-    assert [task for task, _ in found] == tasks
-    assert [isinstance(outcome, pool.Crash) for _, outcome in found] == [isinstance(task, str) for task in tasks]
+    results = list(pool.run(work, tasks, jobs=2, chunk_size=4, ordered=True))
+    assert [task for task, _ in results] == tasks
+    assert [isinstance(outcome, pool.Crash) for _, outcome in results] == [isinstance(task, str) for task in tasks]
 
 
 @pytest.mark.parametrize("chunk_size", [1, 3])
 def test_a_task_that_cannot_be_pickled_fails_alone(chunk_size: int) -> None:
     tasks: list[Any] = [1, threading.Lock(), 2]
-    found = [outcome for _, outcome in pool.run(double, tasks, jobs=1, chunk_size=chunk_size, ordered=True)]
-    assert found[0::2] == [2, 4]
-    assert isinstance(found[1], pool.Crash)
-    assert (found[1].cause, found[1].attempts) == ("bug", 1)
-    assert found[1].message.startswith("the task cannot be sent: TypeError")
+    results = [outcome for _, outcome in pool.run(double, tasks, jobs=1, chunk_size=chunk_size, ordered=True)]
+    assert results[0::2] == [2, 4]
+    assert isinstance(results[1], pool.Crash)
+    assert (results[1].cause, results[1].attempts) == ("bug", 1)
+    assert results[1].message.startswith("the task cannot be sent: TypeError")
 
 
 def test_a_message_says_how_the_worker_died() -> None:
@@ -329,17 +329,17 @@ def note_and_work(task: tuple[str, int]) -> list[str]:
 def test_a_task_that_the_kernel_killed_for_memory_runs_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("chordcache.engine.child.Child.is_out_of_memory", True)
     tasks = [(str(tmp_path), number) for number in range(12)]
-    found = {number: result for (_, number), result in pool.run(note_and_work, tasks, jobs=3)}
-    assert found.keys() == set(range(12))
-    assert not any(isinstance(result, pool.Crash) for result in found.values())
-    assert found[3] == []
-    assert any(found.values())
+    results = {number: result for (_, number), result in pool.run(note_and_work, tasks, jobs=3)}
+    assert results.keys() == set(range(12))
+    assert not any(isinstance(result, pool.Crash) for result in results.values())
+    assert results[3] == []
+    assert any(results.values())
 
 
 def test_workers_do_not_look_for_libraries_in_the_working_folder(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LD_LIBRARY_PATH", "/x:;/y:")
-    ((_, found),) = pool.run(os.getenv, ["LD_LIBRARY_PATH"], jobs=1)
-    assert found == "/x:/y"
+    ((_, path),) = pool.run(os.getenv, ["LD_LIBRARY_PATH"], jobs=1)
+    assert path == "/x:/y"
 
 
 def test_five_deaths_in_a_row_end_the_run() -> None:
@@ -354,8 +354,8 @@ def test_deaths_with_successes_between_do_not_end_the_run() -> None:
     tasks: list[int | str] = []
     for number in range(8):
         tasks += ["SIGKILL", number, number]
-    found = list(pool.run(work, tasks, jobs=1))
-    assert Counter(task for task, _ in found) == Counter(tasks)
+    results = list(pool.run(work, tasks, jobs=1))
+    assert Counter(task for task, _ in results) == Counter(tasks)
 
 
 def raise_it(error: ChordcacheError) -> None:
@@ -395,8 +395,8 @@ def die_once(task: tuple[str, int]) -> int:
 
 def test_a_task_whose_worker_is_killed_from_outside_is_done(tmp_path: Path) -> None:
     tasks = [(str(tmp_path), number) for number in range(30)]
-    found = list(pool.run(die_once, tasks, jobs=2, ordered=True))
-    assert [outcome for _, outcome in found] == list(range(30))
+    results = list(pool.run(die_once, tasks, jobs=2, ordered=True))
+    assert [outcome for _, outcome in results] == list(range(30))
 
 
 @pytest.mark.parametrize("jobs", [1, 2])
@@ -419,8 +419,8 @@ def environment(_task: int) -> dict[str, str]:
 
 
 def test_workers_use_one_thread_each() -> None:
-    ((_, found),) = pool.run(environment, [0], jobs=1)
-    assert {found[f"{name}_NUM_THREADS"] for name in ("OMP", "OPENBLAS", "MKL")} == {"1"}
+    ((_, variables),) = pool.run(environment, [0], jobs=1)
+    assert {variables[f"{name}_NUM_THREADS"] for name in ("OMP", "OPENBLAS", "MKL")} == {"1"}
 
 
 def test_default_jobs_are_those_of_joblib_which_knows_quotas(monkeypatch: pytest.MonkeyPatch) -> None:

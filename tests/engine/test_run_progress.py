@@ -126,14 +126,14 @@ def test_the_log_file_has_an_event_in_each_line(tmp_path: Path, capsys: pytest.C
         with Progress("build", display, total=2, total_seconds=3.5) as progress:
             progress.done("v/a.mp4", num_frames=3, num_bytes=100)
             progress.fail("v/\udcff.mp4", "decode", "broken")
-    found = events(path)
-    assert [each["event"] for each in found] == ["start", "failed", "end", "start", "done", "failed", "end"]
-    assert all(datetime.fromisoformat(str(each["time"])).utcoffset() == timedelta(0) for each in found)
-    assert {each["command"] for each in found} == {"build"}
-    assert (found[0]["total"], found[0]["total_video_seconds"]) == (2, 3.5)
-    assert (found[1]["path"], found[1]["cause"], found[1]["message"]) == ("v/\udcff.mp4", "decode", "broken")
-    assert (found[2]["outcome"], found[2]["num_videos"], found[2]["num_failed"]) == ("done", 2, 1)
-    assert (found[4]["path"], found[4]["num_frames"], found[4]["num_bytes"]) == ("v/a.mp4", 3, 100)
+    entries = events(path)
+    assert [entry["event"] for entry in entries] == ["start", "failed", "end", "start", "done", "failed", "end"]
+    assert all(datetime.fromisoformat(str(entry["time"])).utcoffset() == timedelta(0) for entry in entries)
+    assert {entry["command"] for entry in entries} == {"build"}
+    assert (entries[0]["total"], entries[0]["total_video_seconds"]) == (2, 3.5)
+    assert (entries[1]["path"], entries[1]["cause"], entries[1]["message"]) == ("v/\udcff.mp4", "decode", "broken")
+    assert (entries[2]["outcome"], entries[2]["num_videos"], entries[2]["num_failed"]) == ("done", 2, 1)
+    assert (entries[4]["path"], entries[4]["num_frames"], entries[4]["num_bytes"]) == ("v/a.mp4", 3, 100)
     assert lines(capsys) == []
 
 

@@ -58,9 +58,9 @@ class _Run:
     """The calls that are made, and the results of all."""
 
     def __init__(self, chosen: Sequence[Experiment], calls_of: Callable[[Experiment], list[tuple[int, int]]]) -> None:
-        self._plan = {each.name: calls_of(each) for each in chosen}
-        self._digests = {each.name: digest_of_code(each) for each in chosen}
-        self.outcomes: dict[str, dict[tuple[int, int], Outcome]] = {each.name: {} for each in chosen}
+        self._plan = {experiment.name: calls_of(experiment) for experiment in chosen}
+        self._digests = {experiment.name: digest_of_code(experiment) for experiment in chosen}
+        self.outcomes: dict[str, dict[tuple[int, int], Outcome]] = {experiment.name: {} for experiment in chosen}
         self._lock = threading.Lock()
 
     def forget(self) -> None:
@@ -81,9 +81,9 @@ class _Run:
             if self._digests.get(outcome.experiment) == digest and call in self._plan[outcome.experiment]:
                 self.outcomes[outcome.experiment][call] = outcome
 
-    def missing(self, each: Experiment) -> list[tuple[int, int]]:
+    def missing(self, experiment: Experiment) -> list[tuple[int, int]]:
         """Calls that are still to be made."""
-        return [call for call in self._plan[each.name] if call not in self.outcomes[each.name]]
+        return [call for call in self._plan[experiment.name] if call not in self.outcomes[experiment.name]]
 
     def take(self, outcome: Outcome) -> None:
         """Keep a result, also on disk."""
@@ -102,21 +102,21 @@ def _run_all(run: _Run, chosen: Sequence[Experiment], jobs: int, common: Path) -
     """Make all missing calls: side by side first, then what wants to be alone."""
     ended: queue.SimpleQueue[Outcome | BaseException | None] = queue.SimpleQueue()
 
-    def work(each: Experiment) -> None:
+    def work(experiment: Experiment) -> None:
         try:
-            for outcome in run_calls(each, run.missing(each), common):
+            for outcome in run_calls(experiment, run.missing(experiment), common):
                 ended.put(outcome)
             ended.put(None)
         except BaseException as error:
             ended.put(error)
 
-    total = sum(count for each in chosen for _, count in run.missing(each))
+    total = sum(count for experiment in chosen for _, count in run.missing(experiment))
     with tqdm(total=total, unit="trial", smoothing=0.02) as bar:
         for alone in (False, True):
-            batch = [each for each in chosen if each.alone is alone and run.missing(each)]
+            batch = [experiment for experiment in chosen if experiment.alone is alone and run.missing(experiment)]
             with ThreadPoolExecutor(1 if alone else jobs) as threads:
-                for each in batch:
-                    threads.submit(work, each)
+                for experiment in batch:
+                    threads.submit(work, experiment)
                 num_running = len(batch)
                 while num_running:
                     item = ended.get()
@@ -139,19 +139,22 @@ def _table(run: _Run, chosen: Sequence[Experiment]) -> str:
         "| | what is done | trials | failures | figures |",
         "|---|---|---:|---:|---|",
     ]
-    for each in sorted(chosen, key=lambda each: (each.guarantee[0], int(each.guarantee[1:]))):
-        outcomes = list(run.outcomes[each.name].values())
-        variant = f" ({each.variant})" if each.variant else ""
+    for experiment in sorted(chosen, key=lambda experiment: (experiment.guarantee[0], int(experiment.guarantee[1:]))):
+        outcomes = list(run.outcomes[experiment.name].values())
+        variant = f" ({experiment.variant})" if experiment.variant else ""
         num_trials = sum(outcome.count for outcome in outcomes)
         num_failed = sum(outcome.failure is not None for outcome in outcomes)
         lines.append(
-            f"| {each.guarantee} | {each.what}{variant} | {num_trials:,} | {num_failed} | {joined(outcomes)} |"
+            f"| {experiment.guarantee} | {experiment.what}{variant} "
+            f"| {num_trials:,} | {num_failed} | {joined(outcomes)} |"
         )
     return "\n".join(lines) + "\n"
 
 
 def _order(chosen: Sequence[Experiment]) -> list[Experiment]:
-    return sorted(chosen, key=lambda each: (each.guarantee[0], int(each.guarantee[1:]), each.name))
+    return sorted(
+        chosen, key=lambda experiment: (experiment.guarantee[0], int(experiment.guarantee[1:]), experiment.name)
+    )
 
 
 def main() -> int:
@@ -164,13 +167,17 @@ def main() -> int:
     wanted = tuple(prefix for prefix in arguments.only.split(",") if prefix)
     begun = tuple(prefix for prefix in wanted if "." in prefix)  # "R1" is not R10
     chosen = _order(
-        [each for each in EXPERIMENTS if not wanted or each.guarantee in wanted or each.name.startswith(begun)]
+        [
+            experiment
+            for experiment in EXPERIMENTS
+            if not wanted or experiment.guarantee in wanted or experiment.name.startswith(begun)
+        ]
     )
     if arguments.slice:
         chosen = list(filter(is_in_slice, chosen))
     if not chosen:
-        sys.exit(f"no experiment {arguments.only}; there are {', '.join(each.name for each in _order(EXPERIMENTS))}")
-    run = _Run(chosen, calls_in_slice if arguments.slice else lambda each: each.calls(arguments.trials))
+        sys.exit(f"no experiment {arguments.only}; there are {', '.join(known.name for known in _order(EXPERIMENTS))}")
+    run = _Run(chosen, calls_in_slice if arguments.slice else lambda experiment: experiment.calls(arguments.trials))
     if arguments.fresh:
         run.forget()
     run.load()
@@ -179,7 +186,9 @@ def main() -> int:
     table = _table(run, chosen)
     sys.stdout.write(table)
     if arguments.matrix:
-        sys.stdout.write("\n" + matrix({each: list(run.outcomes[each.name].values()) for each in chosen}))
+        sys.stdout.write(
+            "\n" + matrix({experiment: list(run.outcomes[experiment.name].values()) for experiment in chosen})
+        )
     if arguments.write:
         text = arguments.write.read_text()
         arguments.write.write_text(TABLE.sub(lambda _: table, text))

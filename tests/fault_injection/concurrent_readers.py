@@ -37,24 +37,24 @@ SHORT_SIDES = (64, 48, 80)
 
 def _truth(whole: Path) -> dict[str, str]:
     """Arrays of every feature of a cache, read without the package."""
-    found = arrays(whole)
+    stored = arrays(whole)
     truth = {}
     for path, data in processes.sidecars(whole).items():
         for info in data["features"]:
             if info["feature"] in reader_job.FEATURES[info["tier"]] and "file" in info:
-                values = _values(found, path, info["tier"], info["feature"])
+                values = _values(stored, path, info["tier"], info["feature"])
                 name = reader_job.name_of(path, info["tier"], info["feature"], info["fingerprint"])
                 truth[name] = reader_job.digest(values)
     return truth
 
 
-def _values(found: Any, path: str, tier: str, feature: str) -> Any:
+def _values(stored: Any, path: str, tier: str, feature: str) -> Any:
     if feature != "frames":
-        return found[path, tier, feature]
+        return stored[path, tier, feature]
     if tier == "hdf5":
-        records = found[path, tier, "frames"]
+        records = stored[path, tier, "frames"]
     else:
-        records = [value for key, value in found[path, tier, "entries"] if len(key) == 4]
+        records = [value for key, value in stored[path, tier, "entries"] if len(key) == 4]
     return np.stack([simplejpeg.decode_jpeg(record, "RGB") for record in records])
 
 
@@ -146,7 +146,7 @@ def watched(trial: Trial) -> Figures:
     corpus = trial.once("generations", _make_generations)
     truth = trial.folder / "truth.json"
     wholes = [_truth(corpus / f"whole-{side}") for side in SHORT_SIDES]
-    truth.write_text(json.dumps({name: value for each in wholes for name, value in each.items()}))
+    truth.write_text(json.dumps({name: value for whole in wholes for name, value in whole.items()}))
     cache = trial.folder / "cache"
     calls = [["watch", str(cache), str(truth), f"{trial.number} {i}"] for i in range(NUM_WATCHERS)]
     with _jobs(trial.folder, calls) as jobs:
@@ -161,9 +161,9 @@ def watched(trial: Trial) -> Figures:
     ended = [json.loads(output) for output in outputs]
     _check_garbage(cache)
     return {
-        "sum_reads": sum(each["reads"] for each in ended),
+        "sum_reads": sum(counts["reads"] for counts in ended),
         "sum_torn": 0,
-        "median_generations_seen": sum(each["generations"] for each in ended) / len(ended),
+        "median_generations_seen": sum(counts["generations"] for counts in ended) / len(ended),
     }
 
 

@@ -123,5 +123,5 @@ def _check_background(frame: np.ndarray, number: int) -> None:
     """The last corner, where nothing moves, is as bright as it was made."""
     luma = make_planes(number, *SIZE)[0][-1, -1]
     expected = (float(luma) - 16) * 255 / 219
-    found = float(frame[-1, -1].astype(float) @ (0.299, 0.587, 0.114))
-    assert abs(found - expected) < 3, f"frame {number}: luma {found:.1f}, expected {expected:.1f}"
+    shown = float(frame[-1, -1].astype(float) @ (0.299, 0.587, 0.114))
+    assert abs(shown - expected) < 3, f"frame {number}: luma {shown:.1f}, expected {expected:.1f}"

@@ -217,9 +217,13 @@ def key_of(file: str) -> str:
 
 def check_named(damage: Sequence[Damage], struck: Collection[str]) -> None:
     """All that was struck is named, and nothing else but what follows from it for the same videos."""
-    named = {each.file for each in damage if each.kind in ("damaged", "missing")}
+    named = {finding.file for finding in damage if finding.kind in ("damaged", "missing")}
     assert named == set(struck), f"missed {sorted(set(struck) - named)}, false {sorted(named - set(struck))}"
     keys = {key_of(file) for file in struck}
-    others = [each for each in damage if each.kind not in ("damaged", "missing")]
-    false = [each for each in others if (each.key or key_of(each.file)) not in keys and each.file != "catalog.bin"]
+    others = [finding for finding in damage if finding.kind not in ("damaged", "missing")]
+    false = [
+        finding
+        for finding in others
+        if (finding.key or key_of(finding.file)) not in keys and finding.file != "catalog.bin"
+    ]
     assert false == [], false

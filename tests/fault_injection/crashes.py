@@ -35,11 +35,11 @@ os.execvp("strace", ["strace", *options, sys.executable, "-m", "chordcache", *sy
 
 def _published(cache: Path) -> dict[str, tuple[int, int, int]]:
     """Files that a sidecar names, and sidecars, with their inode, size and time."""
-    found = processes.files_of(cache)
+    files = processes.files_of(cache)
     sidecars = processes.sidecars(cache).values()
     names = {data["_sidecar"] for data in sidecars}
     names |= {cache / info["file"] for data in sidecars for info in data["features"] if "file" in info}
-    return {name: status for name, status in found.items() if cache / name in names}
+    return {name: status for name, status in files.items() if cache / name in names}
 
 
 def _check_resumed(trial: Trial, corpus: Path, tier: str) -> int:

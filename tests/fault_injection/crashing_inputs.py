@@ -99,8 +99,8 @@ def crashing_files(trial: Trial) -> Figures:
     run = _build(trial, corpus)
     assert run.process.returncode == 3, run.stderr
     _check_good(corpus, faults)
-    found = {path: line["cause"] for path, line in processes.quarantine(corpus / "cache").items()}
-    assert found == {f"{number:04}.mp4": CAUSES[fault] for number, fault in enumerate(faults) if fault != "none"}
+    causes = {path: line["cause"] for path, line in processes.quarantine(corpus / "cache").items()}
+    assert causes == {f"{number:04}.mp4": CAUSES[fault] for number, fault in enumerate(faults) if fault != "none"}
 
     before = (corpus / "cache/quarantine.jsonl").read_bytes()
     again = _build(trial, corpus)
@@ -108,7 +108,7 @@ def crashing_files(trial: Trial) -> Figures:
     num_good = faults.count("none")
     assert again.stdout.startswith(f"done 0, up to date {num_good}, quarantined {len(CAUSES)} of {trial.count} ")
     assert (corpus / "cache/quarantine.jsonl").read_bytes() == before
-    return {"sum_good_files_done": num_good, "sum_faulty_files_isolated": len(found)}
+    return {"sum_good_files_done": num_good, "sum_faulty_files_isolated": len(causes)}
 
 
 @experiment(

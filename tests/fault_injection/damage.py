@@ -85,7 +85,7 @@ def _is_found(cache: Path, name: str) -> bool:
         report = cc.verify(cache, level="quick", jobs=1)
     except cc.ChordcacheError as error:  # without its header a folder is not a cache
         return name in str(error)
-    assert {each.file for each in report.damage if each.kind in ("damaged", "missing")} <= {name}
+    assert {finding.file for finding in report.damage if finding.kind in ("damaged", "missing")} <= {name}
     return report.exit_code != 0
 
 
@@ -130,7 +130,7 @@ def every_kind_of_damage(trial: Trial) -> Figures:
     done = run_chordcache("verify", cache, "-j1", "--json")
     assert processes.fine(done.stderr), done.stderr
     assert done.returncode == 5
-    check_named([Damage(**each) for each in json.loads(done.stdout)], struck)
+    check_named([Damage(**fields) for fields in json.loads(done.stdout)], struck)
     return {"sum_files_struck": len(struck), "sum_found": len(struck), "sum_false_alarms": 0}
 
 

@@ -39,10 +39,10 @@ def signals_of(path: Path, level: int = av.logging.ERROR) -> frozenset[str]:
     av.logging.set_skip_repeated(False)
     try:
         with av.logging.Capture() as log:
-            found = set(_flags_of(path))
+            signals = set(_flags_of(path))
     finally:
         av.logging.set_level(before)
-    return frozenset(found | {f"{source}: {_without_numbers(text)}" for _, source, text in log})
+    return frozenset(signals | {f"{source}: {_without_numbers(text)}" for _, source, text in log})
 
 
 def losses_of(path: Path) -> frozenset[str]:
@@ -56,7 +56,7 @@ def losses_of(path: Path) -> frozenset[str]:
 
 
 def _flags_of(path: Path) -> list[str]:
-    found = []
+    flags = []
     num_packets = num_pictures = 0
     try:
         with av.open(str(path)) as container:
@@ -64,13 +64,13 @@ def _flags_of(path: Path) -> list[str]:
             video.codec_context.thread_count = 1
             for packet in container.demux(video):
                 num_packets += packet.size > 0 and not packet.is_discard
-                found += ["packet.is_corrupt"] * packet.is_corrupt
+                flags += ["packet.is_corrupt"] * packet.is_corrupt
                 for picture in packet.decode():
                     num_pictures += 1
-                    found += ["picture.is_corrupt"] * picture.is_corrupt
+                    flags += ["picture.is_corrupt"] * picture.is_corrupt
     except (av.error.FFmpegError, IndexError) as error:
-        return [*found, f"exception: {_without_numbers(str(error))}"]
-    return [*found, f"packets without a picture: {num_packets - num_pictures}"]
+        return [*flags, f"exception: {_without_numbers(str(error))}"]
+    return [*flags, f"packets without a picture: {num_packets - num_pictures}"]
 
 
 def _without_numbers(text: str) -> str:

@@ -104,13 +104,13 @@ def _payload(path: Path, tier: str) -> list[tuple[int, int, bool]]:
     if tier == "hdf5":
         with h5py.File(path) as file:
             packed = [dataset.id for name, dataset in file.items() if dataset.compression and f"{name}.xxh3_64" in file]
-            chunks = [each.get_chunk_info(i) for each in packed for i in range(each.get_num_chunks())]
+            chunks = [dataset_id.get_chunk_info(i) for dataset_id in packed for i in range(dataset_id.get_num_chunks())]
         if chunks:
             return [(chunk.byte_offset, chunk.size, True) for chunk in chunks]
-    data, found = path.read_bytes(), []
+    data, spans = path.read_bytes(), []
     for row in _rows(path, tier):
-        found.append((data.index(row), len(row), False))
-    return found
+        spans.append((data.index(row), len(row), False))
+    return spans
 
 
 def _content_of(path: Path, info: zipfile.ZipInfo) -> int:
@@ -122,11 +122,11 @@ def _content_of(path: Path, info: zipfile.ZipInfo) -> int:
 
 def _rows(path: Path, tier: str) -> list[bytes]:
     """Every row, read past the package."""
-    found = dict(READERS[tier](path))
+    content = dict(READERS[tier](path))
     if tier == "lmdb":
-        return [value for key, value in found["entries"] if len(key) == 4]
-    streamed = [name for name in found if f"{name}.xxh3_64" in found]
-    return [bytes(row) if isinstance(row, bytes) else row.tobytes() for name in streamed for row in found[name]]
+        return [value for key, value in content["entries"] if len(key) == 4]
+    streamed = [name for name in content if f"{name}.xxh3_64" in content]
+    return [bytes(row) if isinstance(row, bytes) else row.tobytes() for name in streamed for row in content[name]]
 
 
 def _read(cache: Path, path: Path, tier: str) -> Iterator[bytes]:
@@ -145,8 +145,8 @@ def _read(cache: Path, path: Path, tier: str) -> Iterator[bytes]:
 def _is_damage(cache: Path, path: Path, tier: str, good: list[bytes]) -> bool:
     """Return whether reading reports that this file is damaged; until it does, all that it reads is right."""
     try:
-        for found, expected in zip(_read(cache, path, tier), good, strict=True):
-            assert found == expected, f"{path.name} is read wrongly"
+        for row, expected in zip(_read(cache, path, tier), good, strict=True):
+            assert row == expected, f"{path.name} is read wrongly"
     except cc.DamageError as error:
         return path.name in str(error)
     return False
@@ -266,8 +266,8 @@ def bad_items(trial: Trial) -> Figures:
     lost = _dataset(copy_of(wholes[0], trial.folder / "lost"))
     _strike_catalog(trial.folder / "lost/cache/catalog.bin", trial)
     (items,) = serve([*map(_dataset, caches), lost], *loader)
-    found = [items[at : at + NUM_VIDEOS] for at in range(0, len(items), NUM_VIDEOS)]
-    num_detected = sum(map(_check_items, found, [*expected, expected[0]], [*struck, None]))
+    items_by_cache = [items[at : at + NUM_VIDEOS] for at in range(0, len(items), NUM_VIDEOS)]
+    num_detected = sum(map(_check_items, items_by_cache, [*expected, expected[0]], [*struck, None]))
     return {"sum_detected": num_detected, "sum_right": len(items) - num_detected, "sum_dead_workers": 0}
 
 
@@ -318,11 +318,11 @@ def _make_row_newer(path: Path, rng: random.Random) -> None:
 
 
 def _check_items(
-    found: list[tuple[str, str]], expected: list[tuple[str, str]], struck: dict[int, tuple[str, bool]] | None
+    items: list[tuple[str, str]], expected: list[tuple[str, str]], struck: dict[int, tuple[str, bool]] | None
 ) -> int:
     """Number of items that are reported as bad; None: those of a catalog that was struck, all of which may be."""
     num_detected = 0
-    for position, item in enumerate(found):
+    for position, item in enumerate(items):
         file, is_lost = ("catalog.bin", False) if struck is None else struck.get(position, ("", False))
         if item == expected[position]:
             assert not is_lost, f"{file} is read as if it were whole"
@@ -389,7 +389,7 @@ def _records(cache: cc.Cache, feature: str, seed: int) -> dict[tuple[str, int], 
 
 def _truth(cache: Path, tier: str) -> dict[tuple[str, int], str]:
     """The same, read past the package."""
-    found = {}
+    digests = {}
     for name, data in processes.sidecars(cache).items():
         content = dict(READERS[tier](data["_artefact"]))
         open_files.forget(data["_artefact"])
@@ -399,8 +399,8 @@ def _truth(cache: Path, tier: str) -> dict[tuple[str, int], str]:
             rows = [simplejpeg.decode_jpeg(bytes(record)) for record in content["frames"]]
         else:
             rows = [simplejpeg.decode_jpeg(value) for key, value in content["entries"] if len(key) == 4]
-        found.update({(name, number): _sha256(row) for number, row in enumerate(rows)})
-    return found
+        digests.update({(name, number): _sha256(row) for number, row in enumerate(rows)})
+    return digests
 
 
 def _sha256(values: np.ndarray) -> str:

@@ -68,7 +68,7 @@ def record(trace: Path, command: Sequence[str | os.PathLike[str]], **options: An
 def calls(trace: Path) -> list[Call]:
     """The calls that succeeded, in the order in which they returned."""
     begun: dict[str, str] = {}
-    found = []
+    completed = []
     for line in trace.read_text().splitlines():
         process = line.partition(" ")[0]
         if line.endswith(" <unfinished ...>"):
@@ -78,8 +78,8 @@ def calls(trace: Path) -> list[Call]:
             line = begun.pop(process) + line.partition(" resumed>")[2]
         match = _CALL.match(line)
         if match:
-            found.append(_call(*match.groups()))
-    return found
+            completed.append(_call(*match.groups()))
+    return completed
 
 
 def _call(process: str, name: str, arguments: str, result: str) -> Call:
@@ -155,7 +155,7 @@ class Disk:
         folder = self._find(os.path.dirname(path))
         if isinstance(folder, Folder):
             names = {**folder.versions[-1], os.path.basename(path): node}
-            folder.versions.append({name: each for name, each in names.items() if each is not None})
+            folder.versions.append({name: child for name, child in names.items() if child is not None})
 
     def _open(self, call: Call) -> None:
         (path,) = call.paths()
@@ -208,9 +208,9 @@ class Disk:
                 return
             path.mkdir()
             for name in sorted(set().union(*node.versions)):
-                each = pick(node.versions).get(name)
-                if each is not None:
-                    write(each, path / name)
+                child = pick(node.versions).get(name)
+                if child is not None:
+                    write(child, path / name)
 
         write(self._root, target)
 

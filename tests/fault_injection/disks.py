@@ -126,16 +126,16 @@ class _Case:
         assert {file: now.get(file) for file in self._files} == self._files
         with cc.open_cache(self._there) as cache, cc.open_cache(self._older) as expected:
             for video in expected:
-                read, wanted = (each.read(video, self._feature, tier=self._tier) for each in (cache, expected))
+                read, wanted = (opened.read(video, self._feature, tier=self._tier) for opened in (cache, expected))
                 assert np.array_equal(read, wanted), video.key
 
     def _check_published(self, cache: Path) -> int:
         """Every video is as the older build left it or as an undisturbed one leaves it; the number of the latter."""
         older, whole = arrays(self._older), arrays(self._corpus / "whole")
-        found = arrays(cache)
-        paths = {path for path, _, _ in found}
-        is_new = {path: not _differing_at(path, self._tier, found, whole) for path in paths}
-        wrong = [path for path in paths if not is_new[path] and _differing_at(path, self._tier, found, older)]
+        current = arrays(cache)
+        paths = {path for path, _, _ in current}
+        is_new = {path: not _differing_at(path, self._tier, current, whole) for path in paths}
+        wrong = [path for path in paths if not is_new[path] and _differing_at(path, self._tier, current, older)]
         assert wrong == []
         assert self._is_rebuild or all(is_new.values())
         return sum(is_new.values())
@@ -147,12 +147,12 @@ class _Case:
         assert differs(folder / "cache", self._corpus / "whole", self._tier) == []
         assert processes.partials(folder / "cache") == []
         damage = cc.verify(folder / "cache", jobs=1).damage
-        assert [each for each in damage if each.kind != "orphan" or not self._is_rebuild] == []
+        assert [finding for finding in damage if finding.kind != "orphan" or not self._is_rebuild] == []
 
 
 def _differing_at(path: str, tier: str, a: Arrays, b: Arrays) -> bool:
     """Return whether two caches differ in one video in one tier."""
-    of_a, of_b = ({name: value for name, value in each.items() if name[:2] == (path, tier)} for each in (a, b))
+    of_a, of_b = ({name: value for name, value in contents.items() if name[:2] == (path, tier)} for contents in (a, b))
     return differing(of_a, of_b) != []
 
 

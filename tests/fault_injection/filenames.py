@@ -161,11 +161,11 @@ def _journey(trial: Trial, count: int) -> Figures:
     _run(trial.folder, "build", index, "-j2", *tiers, "--features", "frames,motion")
     _run(trial.folder, "verify", "--source", "-j2")
     with cc.open_cache(cache) as opened:
-        found = {video.path: len(opened.read(video, "frames")) for video in opened}
+        lengths = {video.path: len(opened.read(video, "frames")) for video in opened}
         num_keys = len(set(opened.keys()))
-    lost = expected.keys() - found.keys()
+    lost = expected.keys() - lengths.keys()
     assert lost == set()
-    assert found == expected
+    assert lengths == expected
     assert num_keys == len(names)
     for form in _FORMS:  # each form gives the names to the next
         _through(trial.folder / index, trial.folder / f"again.{form}", set(expected))

@@ -39,7 +39,7 @@ def make_corpus(
 def build_args(corpus: Path, tier: str, cache: str | Path = "cache", jobs: int = 2) -> list[str | Path]:
     """The arguments of ``chordcache`` that build one tier of ``make_corpus``, or "all" of them."""
     tiers = TIERS if tier == "all" else (tier,)
-    options = [part for each in tiers for part in ("--tier", each)]
+    options = [part for name in tiers for part in ("--tier", name)]
     return ["build", corpus / "index.json", "-o", cache, f"-j{jobs}", "-c", corpus / "config.yaml", *options]
 
 
@@ -63,8 +63,8 @@ def needs_root() -> None:
 
 def states(folder: Path) -> dict[str, tuple[int, ...]]:
     """Everything below a folder: inode, mode, size, and when it was written and changed."""
-    found = {}
+    statuses = {}
     for path in [folder, *sorted(folder.rglob("*"))]:
         status = path.lstat()
-        found[str(path)] = (status.st_ino, status.st_mode, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
-    return found
+        statuses[str(path)] = (status.st_ino, status.st_mode, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+    return statuses

@@ -121,7 +121,7 @@ def caches_that_lead_out(trial: Trial) -> Figures:
     runs = [run]
     assert ends == ["DamageError"] * len(forgeries), ends
     runs.append(traced(trial.folder, "verify", "cache", "--deep", "--source", "--json", "-j1"))
-    named = {each["file"] for each in json.loads(runs[-1].stdout) if each["kind"] == "damaged"}
+    named = {finding["file"] for finding in json.loads(runs[-1].stdout) if finding["kind"] == "damaged"}
     assert {str(data["_sidecar"].relative_to(cache)) for data in sidecars.values()} <= named
     for args in (["gc", "cache"], ["verify", "cache", "--repair", "-j1"], ["build", "cache/index.jsonl", "-j1"]):
         runs.append(traced(trial.folder, *args))
@@ -239,7 +239,7 @@ read no file"""
 
 @experiment("S7", "the package's own code: no unpickling of files, no eval, no YAML but what is safe")
 def no_loader_of_code(trial: Trial) -> Figures:
-    found, num_files = [], 0
+    loaders, num_files = [], 0
     for path in sorted((REPOSITORY / "chordcache").rglob("*.py")):
         num_files += 1
         for node in ast.walk(ast.parse(path.read_text())):
@@ -256,10 +256,10 @@ def no_loader_of_code(trial: Trial) -> Figures:
                     used = set() if ast.unparse(value) == "False" else {"allow_pickle"}
                 case _:
                     used = set()
-            found += [f"{path.name}: {name}" for name in used]
+            loaders += [f"{path.name}: {name}" for name in used]
     assert num_files > 50
-    assert set(found) == _OF_OWN_PROCESSES
-    return {"sum_files": num_files, "sum_loaders": len(set(found) - _OF_OWN_PROCESSES)}
+    assert set(loaders) == _OF_OWN_PROCESSES
+    return {"sum_files": num_files, "sum_loaders": len(set(loaders) - _OF_OWN_PROCESSES)}
 
 
 # S8
@@ -321,7 +321,7 @@ def hdf5_that_leads_out(trial: Trial) -> Figures:
         run, ends, _, mib = _read(trial.folder)
         assert sorted(ends) == ["1.mp4", "2.mp4", "3.mp4", "DamageError"], ends
         verified = traced(trial.folder, "verify", "cache", "--deep", "--json", "-j1")
-        damaged = {each["file"] for each in json.loads(verified.stdout)}
+        damaged = {finding["file"] for finding in json.loads(verified.stdout)}
         assert damaged == {str(artefact.relative_to(cache))}, verified.stdout
         assert run.touched_below(elsewhere) | verified.touched_below(elsewhere) == set()
         maximum_mib = max(maximum_mib, mib)

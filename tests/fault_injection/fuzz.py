@@ -66,8 +66,8 @@ def _make_media(folder: Path, suffix: str) -> None:
 )  # fmt: skip
 def mutants_of_media(trial: Trial) -> Figures:
     """The sound files go with them, so that they are known to be read."""
-    made = trial.once(f"media{trial.variant}", lambda folder: _make_media(folder, trial.variant))
-    seeds = {path.name: path.read_bytes() for path in sorted(made.iterdir())}
+    media = trial.once(f"media{trial.variant}", lambda folder: _make_media(folder, trial.variant))
+    seeds = {path.name: path.read_bytes() for path in sorted(media.iterdir())}
     mutator = Mutator(trial.variant, list(seeds.values()))
     mutants = {
         f"{number}{trial.variant}": mutator.mutant(trial.rng, number % len(seeds)) for number in range(trial.count)
@@ -196,7 +196,7 @@ def mutants_of_artefacts(trial: Trial) -> Figures:
     ends = Counter(end for task in tasks for end in _read(task))
     assert ends.keys() <= {"read", "DamageError"}
     assert ends["DamageError"] > len(tasks) / 10  # else the reader has not seen them
-    damaged = {each.key for each in cc.verify(tasks[0].cache.path, jobs=1).damage if each.kind == "damaged"}
+    damaged = {finding.key for finding in cc.verify(tasks[0].cache.path, jobs=1).damage if finding.kind == "damaged"}
     assert damaged == {task.key for task in tasks}
     return {"sum_reads_refused": ends["DamageError"], "sum_reads_right": ends["read"], "sum_crashes": 0}
 
@@ -222,6 +222,6 @@ def resealed_mutants_of_artefacts(trial: Trial) -> Figures:
         else:
             ends.update(outcome)
     assert ends.keys() <= {"read", "DamageError"}
-    found = cc.verify(tasks[0].cache.path, level="deep", jobs=1).damage
-    assert {each.kind for each in found} <= {"damaged", "incomplete", "missing"}
+    damage = cc.verify(tasks[0].cache.path, level="deep", jobs=1).damage
+    assert {finding.kind for finding in damage} <= {"damaged", "incomplete", "missing"}
     return {"sum_reads_refused": ends["DamageError"], "sum_reads_right": ends["read"], "sum_workers_lost": num_lost}

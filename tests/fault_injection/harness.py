@@ -93,13 +93,13 @@ class Trial:
             path = self.common / f"{make.__module__}.{make.__qualname__}.{name}"
         else:
             path = self.shared / name
-        made = path.with_name(f"{path.name}.made")
+        marker = path.with_name(f"{path.name}.made")
         with path.with_name(f"{path.name}.lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            if not made.exists():
+            if not marker.exists():
                 shutil.rmtree(path, ignore_errors=True)  # of a call that failed half-way
                 make(path)  # in its place and never moved: an index names the folder of its videos
-                made.touch()
+                marker.touch()
         return path
 
 
@@ -236,7 +236,7 @@ def _end(process: subprocess.Popen[str]) -> None:
 
 def make_calls(name: str, calls: Sequence[tuple[int, int]], shared: Path, common: Path) -> None:
     """Make calls in this process and print how each ended. What experiments print goes to standard error."""
-    chosen = next(each for each in EXPERIMENTS if each.name == name)
+    chosen = next(experiment for experiment in EXPERIMENTS if experiment.name == name)
     out = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
     for start, count in calls:
@@ -298,12 +298,12 @@ def matrix(experiments: Mapping[Experiment, Sequence[Outcome]]) -> str:
         Those whose figures have cells are shown.
     """
     sums: dict[str, Counter[str]] = {}
-    for each, outcomes in experiments.items():
+    for experiment, outcomes in experiments.items():
         cells = Counter[str]()
         for outcome in outcomes:
             cells.update({name[5:]: int(value) for name, value in outcome.figures.items() if name.startswith("cell_")})
         if cells:
-            sums[each.variant] = cells
+            sums[experiment.variant] = cells
     columns = list(dict.fromkeys(name.rpartition("_")[0] for cells in sums.values() for name in cells))
     endings = list(dict.fromkeys(name.rpartition("_")[2] for cells in sums.values() for name in cells))
     lines = [
@@ -314,6 +314,6 @@ def matrix(experiments: Mapping[Experiment, Sequence[Outcome]]) -> str:
     for variant, cells in sums.items():
         counts = [[cells[f"{column}_{ending}"] for ending in endings] for column in columns]
         counts.append([sum(column) for column in zip(*counts, strict=True)])
-        shown = [" / ".join(map(str, each)) if any(each) else "" for each in counts]
+        shown = [" / ".join(map(str, cell)) if any(cell) else "" for cell in counts]
         lines.append(f"| {variant} | {' | '.join(shown)} |")
     return "\n".join(lines) + "\n"

@@ -76,8 +76,8 @@ def _extra(run: Traced, folder: Path, names: list[str]) -> set[str]:
     """Return the files that were opened besides the inputs, the index and the cache."""
     indexes = ("index.json", "list.csv")
     own = {"", "corpus", *indexes, *(f"{index}.runs.jsonl" for index in indexes), *(f"corpus/{name}" for name in names)}
-    found = run.touched_below(folder)
-    return {path for path in found - own if not path.startswith(("cache", "."))}
+    touched = run.touched_below(folder)
+    return {path for path in touched - own if not path.startswith(("cache", "."))}
 
 
 # S2

@@ -91,10 +91,10 @@ def _referring(seed: bytes, reference: bytes) -> bytes:
 
 def _linked(folder: Path, seed: Path) -> bytes:
     """A Matroska segment that says which file comes next: NextFilename in the place of a title as long."""
-    made = folder / "titled.mkv"
-    ffmpeg("-i", seed, "-c", "copy", "-metadata", f"title={'x' * 30}", made)
+    titled = folder / "titled.mkv"
+    ffmpeg("-i", seed, "-c", "copy", "-metadata", f"title={'x' * 30}", titled)
     title = b"\x7b\xa9" + bytes([0x80 + 30]) + b"x" * 30
-    data = made.read_bytes()
+    data = titled.read_bytes()
     assert title in data
     return data.replace(title, b"\x3e\x83\xbb" + bytes([0x80 + 29]) + b"../elsewhere/secret.mkv".ljust(29, b"\0"))
 

@@ -191,19 +191,19 @@ class Film:
     def packets(self) -> list[Packet]:
         """Packets of the video in the order of the file."""
         with av.open(str(self.path)) as container:
-            found = [packet for packet in container.demux(video=0) if packet.size]
-            sizes = [packet.size for packet in found]
-            keys = [packet.is_keyframe for packet in found]
-            times = [packet.pts for packet in found]
+            packets = [packet for packet in container.demux(video=0) if packet.size]
+            sizes = [packet.size for packet in packets]
+            keys = [packet.is_keyframe for packet in packets]
+            times = [packet.pts for packet in packets]
             starts: list[int] = []
-            for packet in found:  # a packet that begins in the middle of a unit has no place of its own
+            for packet in packets:  # a packet that begins in the middle of a unit has no place of its own
                 starts.append(starts[-1] if packet.pos is None and starts else packet.pos or 0)
         if self.is_raw:
             starts = np.cumsum([0, *sizes[:-1]]).tolist()
         stops = [start + size for start, size in zip(starts, sizes, strict=True)]
         if self.path.suffix in (".ts", ".vob", ".ogv"):  # the bytes of a packet are not together
             stops = [next((later for later in starts if later > start), len(self.data)) for start in starts]
-        return [Packet(*each) for each in zip(starts, stops, times, keys, strict=True)]
+        return [Packet(*fields) for fields in zip(starts, stops, times, keys, strict=True)]
 
     @cached_property
     def tick_seconds(self) -> float:
@@ -251,11 +251,11 @@ def _remux(film: Film, out: Path, chosen: Sequence[int]) -> None:
 
 def _dated(packets: Iterable[Any]) -> list[Any]:
     """Give the first packets of Matroska, which has no decoding times, the ones that they lack."""
-    found = list(packets)
-    first = next(number for number, packet in enumerate(found) if packet.dts is not None)
+    dated = list(packets)
+    first = next(number for number, packet in enumerate(dated) if packet.dts is not None)
     for number in range(first):
-        found[number].dts = found[first].dts - (first - number) * found[first].duration
-    return found
+        dated[number].dts = dated[first].dts - (first - number) * dated[first].duration
+    return dated
 
 
 def remuxed(film: Film, out: Path) -> Expected:
@@ -280,7 +280,7 @@ def _without(film: Film, out: Path, gone: range) -> Expected:
     if film.is_raw:
         out.write_bytes(film.data[: film.packets[gone[0]].start] + film.data[film.packets[gone[-1]].stop :])
     else:
-        _remux(film, out, [each for each in range(len(film.packets)) if each not in gone])
+        _remux(film, out, [number for number in range(len(film.packets)) if number not in gone])
     return film.is_whole
 
 
@@ -455,11 +455,11 @@ def _begin_at(rng: random.Random, film: Film, out: Path, between: Sequence[int])
         last = film.packets[between[-1]].start
         cut = rng.randrange(film.head_bytes // _TS_BYTES, last // _TS_BYTES) * _TS_BYTES
         tables = next(at for at in range(cut, len(film.data), _TS_BYTES) if _pid(film.data, at) == 0)
-        number = next(each for each, packet in enumerate(film.packets) if packet.start >= tables)
+        number = next(position for position, packet in enumerate(film.packets) if packet.start >= tables)
     elif film.path.suffix == ".vob":
         cuts = [match.start() for match in re.finditer(re.escape(_PACK_START), film.data)]
         cut = rng.choice([at for at in cuts if film.head_bytes < at <= film.packets[between[-1]].start])
-        number = next(each for each, packet in enumerate(film.packets) if packet.start >= cut)
+        number = next(position for position, packet in enumerate(film.packets) if packet.start >= cut)
     elif film.is_raw:
         cut = film.packets[number].start
     else:
@@ -488,8 +488,8 @@ Fault: TypeAlias = Callable[[random.Random, Film, Path], "Expected | None"]
 """Damages a film and returns what to expect of it; None where it does not apply to the format."""
 
 FAULTS: Mapping[str, Fault] = {
-    each.__name__: each
-    for each in (
+    fault.__name__: fault
+    for fault in (
         packet_removed,
         three_packets_removed,
         transport_packet_removed,

@@ -144,9 +144,11 @@ def _index_of(suffix: str, corpus: Path) -> bytes:
 def _quarantine(corpus: Path) -> bytes:
     folder = corpus.parent / "quarantine"
     folder.mkdir(exist_ok=True)
-    made = Quarantine(folder, {"av": "18"})
+    quarantine = Quarantine(folder, {"av": "18"})
     for name in ("a", "b"):
-        made.add(Failure(name, "videos", f"{name}.mp4", "decode", "short", "cut", Identity(1, 2), fingerprints=("x",)))
+        quarantine.add(
+            Failure(name, "videos", f"{name}.mp4", "decode", "short", "cut", Identity(1, 2), fingerprints=("x",))
+        )
     return (folder / "quarantine.jsonl").read_bytes()
 
 

@@ -41,11 +41,11 @@ def _files(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def _acknowledged(made: list[Call], base: str, cut: int) -> set[str]:
+def _acknowledged(recorded: list[Call], base: str, cut: int) -> set[str]:
     """Sidecars whose folder was flushed, after they were put there, before the cut."""
     renamed: set[str] = set()
     flushed: set[str] = set()
-    for call in made[:cut]:
+    for call in recorded[:cut]:
         if call.name.startswith("rename") and call.paths()[1].startswith(f"{base}/cache/videos/"):
             renamed.add(call.paths()[1])
         elif call.name == "fsync":
@@ -61,18 +61,18 @@ def power_cut(trial: Trial) -> Figures:
     """Files with a final name are what was published, acknowledged videos are there, a build restores the rest."""
     corpus = trial.once("corpus", _make_corpus)
     recording = trial.once("recording", lambda folder: _make_recording(folder, corpus, trial.variant))
-    made, base = calls(recording / "trace"), str(recording / "disk")
-    moments = [i for i, call in enumerate(made, 1) if call.name != "lseek" and call.is_under(base)]
+    recorded, base = calls(recording / "trace"), str(recording / "disk")
+    moments = [i for i, call in enumerate(recorded, 1) if call.name != "lseek" and call.is_under(base)]
     whole = _files(recording / "disk")
     num_acknowledged = num_kept = 0
     for number in range(trial.count):
         cut = trial.rng.choice(moments)
         disk = Disk(base)
-        for call in made[:cut]:
+        for call in recorded[:cut]:
             disk.apply(call)
         state = trial.folder / f"{number}"
         disk.write_to(state, trial.rng.choice(("nothing", "any", "any", "all")), trial.rng)
-        acknowledged = _acknowledged(made, base, cut)
+        acknowledged = _acknowledged(recorded, base, cut)
         kept = _check(state, whole, acknowledged)
         num_acknowledged += len(acknowledged)
         num_kept += len(kept)
@@ -83,14 +83,16 @@ def power_cut(trial: Trial) -> Figures:
 
 def _check(state: Path, whole: dict[str, bytes], acknowledged: set[str]) -> set[str]:
     """Compare with what was published, byte by byte; return the sidecars that are there."""
-    found = {name: data for name, data in _files(state).items() if name.split("/")[1] not in MAY_DIFFER}
-    torn = [name for name, data in found.items() if whole.get(name) != data]
+    files = {name: data for name, data in _files(state).items() if name.split("/")[1] not in MAY_DIFFER}
+    torn = [name for name, data in files.items() if whole.get(name) != data]
     assert torn == [], torn
-    sidecars = {name for name in found if name.startswith("cache/videos/")}
+    sidecars = {name for name in files if name.startswith("cache/videos/")}
     assert acknowledged <= sidecars, f"acknowledged and lost: {acknowledged - sidecars}"
-    if "cache/chordcache.json" in found:
+    if "cache/chordcache.json" in files:
         reported = cc.verify(state / "cache", level="quick").damage
-        damage = [each for each in reported if each.kind in ("damaged", "missing") and each.file != "catalog.bin"]
+        damage = [
+            finding for finding in reported if finding.kind in ("damaged", "missing") and finding.file != "catalog.bin"
+        ]
         assert damage == [], damage
     return sidecars
 

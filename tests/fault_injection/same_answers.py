@@ -168,8 +168,8 @@ def same_answer(trial: Trial) -> Figures:
             files[f"{number}-{fault}{path.suffix}"] = path.read_bytes()
     path.unlink()
     answers = _answers(trial, files)
-    differences = {name: difference for name, each in answers.items() if (difference := _difference(each))}
-    num_refused = sum(all(isinstance(answer, str) for answer in each.values()) for each in answers.values())
+    differences = {name: difference for name, by_way in answers.items() if (difference := _difference(by_way))}
+    num_refused = sum(all(isinstance(answer, str) for answer in by_way.values()) for by_way in answers.values())
     figures = {
         "sum_refused_by_all": num_refused,
         "sum_read_by_all": len(files) - num_refused - len(differences),
@@ -239,12 +239,12 @@ def tables_that_lie(trial: Trial) -> Figures:
     assert _difference(sound) is None, _difference(sound)
     counts: Counter[str] = Counter()
     broken = []
-    for name, each in answers.items():
+    for name, by_way in answers.items():
         table = name.partition("-")[2].removesuffix(".mp4")
-        ending, text = _ending(trial.folder / "videos" / name, film, each, sound["build"])
+        ending, text = _ending(trial.folder / "videos" / name, film, by_way, sound["build"])
         counts[f"sum_{ending}"] += 1
         counts[f"cell_{table}_{ending}"] += 1
-        difference = _difference({way: answer for way, answer in each.items() if isinstance(answer, Shown)} or each)
+        difference = _difference({way: answer for way, answer in by_way.items() if isinstance(answer, Shown)} or by_way)
         counts["sum_different"] += difference is not None
         broken += [f"{name}: {ending}, {text}"] * (ending == "silent")
         broken += [f"{name}: {difference}"] * (difference is not None)

@@ -56,11 +56,13 @@ SOME_TRIALS: Mapping[str, int] = {
 """Trials of experiments that repeat the same kinds of trials at other random places: each kind is tried"""
 
 
-def is_in_slice(each: Experiment) -> bool:
+def is_in_slice(experiment: Experiment) -> bool:
     """Return whether the slice has the experiment. Times are not measured beside others."""
-    return not each.alone and each.variant in SOME_VARIANTS.get(each.function.__name__, (each.variant,))
+    return not experiment.alone and experiment.variant in SOME_VARIANTS.get(
+        experiment.function.__name__, (experiment.variant,)
+    )
 
 
-def calls_in_slice(each: Experiment) -> list[tuple[int, int]]:
+def calls_in_slice(experiment: Experiment) -> list[tuple[int, int]]:
     """(first trial, number of trials) of each call that the slice makes: one, but for those of single trials."""
-    return each.calls(SOME_TRIALS.get(each.function.__name__, min(each.batch, each.trials)))
+    return experiment.calls(SOME_TRIALS.get(experiment.function.__name__, min(experiment.batch, experiment.trials)))

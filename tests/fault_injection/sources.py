@@ -153,10 +153,10 @@ def edited_while_read(trial: Trial) -> Figures:
 def _accused(folder: Path) -> set[str]:
     """The sources that verify finds changed, relative to the folder."""
     verified = run_chordcache("verify", "--source", "--json", "-j2", cwd=folder)
-    found = json.loads(verified.stdout)
-    assert {each["kind"] for each in found} <= {"stale", "orphan"}, found  # a rebuild leaves orphans
-    assert verified.returncode == (6 if found else 0), verified.stderr
-    return {os.path.relpath(each["file"], folder) for each in found if each["kind"] == "stale"}
+    findings = json.loads(verified.stdout)
+    assert {finding["kind"] for finding in findings} <= {"stale", "orphan"}, findings  # a rebuild leaves orphans
+    assert verified.returncode == (6 if findings else 0), verified.stderr
+    return {os.path.relpath(finding["file"], folder) for finding in findings if finding["kind"] == "stale"}
 
 
 def _differs(path: Path, sidecar: dict[str, Any]) -> bool:
@@ -265,9 +265,9 @@ _OPTIONS = {
 def _films(folder: Path, container: str) -> None:
     """A made film and two seconds of a real one."""
     folder.mkdir()
-    made = write_video(folder.with_name("made.mkv"), num_frames=60, size=(160, 120), gop=15)
+    film = write_video(folder.with_name("made.mkv"), num_frames=60, size=(160, 120), gop=15)
     real = REPOSITORY / ".clips/street/bikes.mp4"
-    for name, source, seconds in (("made", made, "9"), ("real", real, "2")):
+    for name, source, seconds in (("made", film, "9"), ("real", real, "2")):
         options = _OPTIONS.get(container, ("-c", "copy"))
         ffmpeg("-t", seconds, "-i", source, "-an", *options, folder / f"{name}.{container}")
 

@@ -56,7 +56,7 @@ def traced(folder: Path, *args: str | Path, program: Sequence[str] = ("-m", "cho
         done.returncode,
         done.stdout,
         done.stderr,
-        frozenset(_absolute(*found.groups()) for found in _OPENED.finditer(text)),
+        frozenset(_absolute(*match.groups()) for match in _OPENED.finditer(text)),
         frozenset(_absolute(*path.groups()) for line in _CHANGED.findall(text) for path in _PATH.finditer(line)),
         len(re.findall(r"socket\(AF_INET6?,", text)),
     )

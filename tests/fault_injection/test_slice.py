@@ -32,12 +32,12 @@ def common(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("name", TEN)
 def test_guarantee(name: str, common: Path) -> None:
-    (chosen,) = (each for each in EXPERIMENTS if each.name == name)
+    (chosen,) = (experiment for experiment in EXPERIMENTS if experiment.name == name)
     outcomes = list(run_calls(chosen, calls_in_slice(chosen)[:1], common))
     assert [outcome.failure for outcome in outcomes] == [None]
 
 
 def test_the_slice_names_existing_variants() -> None:
-    names = {(each.function.__name__, each.variant) for each in EXPERIMENTS}
+    names = {(experiment.function.__name__, experiment.variant) for experiment in EXPERIMENTS}
     assert [(name, one) for name, some in SOME_VARIANTS.items() for one in some if (name, one) not in names] == []
     assert SOME_VARIANTS.keys() | SOME_TRIALS.keys() <= {name for name, _ in names}

@@ -94,13 +94,13 @@ def _cut(path: Path, kind: str) -> int:
     start = len(data) - sum(map(len, data.splitlines(keepends=True)[-2:]))
     for length in range(start, len(data)):
         path.write_bytes(data[:length])
-        found = _outcome(kind, path)
-        where = f"{length} of {len(data)} bytes of {kind}: {found}"
+        outcome = _outcome(kind, path)
+        where = f"{length} of {len(data)} bytes of {kind}: {outcome}"
         if kind == "quarantine":
-            assert found == expected[: data[:length].count(b"\n")], where
-        elif found != expected or data[length:] != b"\n":  # a line without its newline is whole
-            assert isinstance(found, str), where
-            assert str(path) in found, where
+            assert outcome == expected[: data[:length].count(b"\n")], where
+        elif outcome != expected or data[length:] != b"\n":  # a line without its newline is whole
+            assert isinstance(outcome, str), where
+            assert str(path) in outcome, where
     return len(data) - start
 
 
@@ -120,9 +120,9 @@ def _tear(path: Path, kind: str) -> int:
             if length == 0 and newline == b"" and kind == "quarantine":
                 continue  # that line is gone without a trace: nothing is torn
             path.write_bytes(first + torn[:length] + newline + b"".join(rest))
-            found = _outcome(kind, path)
-            assert isinstance(found, str), f"{length} of {len(torn)} bytes of {kind}: {found}"
-            assert str(path) in found, found
+            outcome = _outcome(kind, path)
+            assert isinstance(outcome, str), f"{length} of {len(torn)} bytes of {kind}: {outcome}"
+            assert str(path) in outcome, outcome
             num_cuts += 1
     return num_cuts
 

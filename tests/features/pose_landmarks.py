@@ -40,15 +40,15 @@ def extract(path: Path, *, stride: int = 1) -> tuple[np.ndarray, list[np.ndarray
 
 def directly(pictures: list[np.ndarray]) -> np.ndarray:
     """MediaPipe's own landmarks, in pixels [shape=(T, 33, 4)]; NaN where it finds no person."""
-    found = np.full((len(pictures), 33, 4), np.nan, np.float32)
+    points = np.full((len(pictures), 33, 4), np.nan, np.float32)
     with mediapipe.solutions.pose.Pose(static_image_mode=False) as pose:
         for number, picture in enumerate(pictures):
             height, width = picture.shape[:2]
             landmarks = pose.process(picture).pose_landmarks
             if landmarks:
                 shares = [(point.x, point.y, point.z, point.visibility) for point in landmarks.landmark]
-                found[number] = np.array(shares) * (width, height, width, 1)
-    return found
+                points[number] = np.array(shares) * (width, height, width, 1)
+    return points
 
 
 def check_people(path: Path, min_num_seen: int) -> np.ndarray:

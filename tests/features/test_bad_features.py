@@ -95,7 +95,7 @@ def test_only_a_damaged_artefact_is_reported_and_built_again(cache: Path, tier: 
         hurt.add(str(artefact(cache, "silent.mp4", tier).relative_to(cache)))
     report = cc.verify(cache, jobs=1)
     assert report.exit_code == 5
-    assert {each.file for each in report.damage} == hurt
+    assert {finding.file for finding in report.damage} == hurt
     assert cc.repair(cache, report.damage, jobs=1).num_done == len(hurt)
     assert differing(arrays(cache), good) == []
     after = processes.files_of(cache)
@@ -108,7 +108,7 @@ def test_only_a_damaged_artefact_is_reported_and_built_again(cache: Path, tier: 
 def test_reading_what_is_damaged(cache: Path, tier: str, damage: str) -> None:
     path = damage_artefact(cache, tier, damage)
     with cc.open_cache(cache) as opened:
-        (video,) = (each for each in opened if each.path == "sound.mp4")
+        (video,) = (video for video in opened if video.path == "sound.mp4")
         in_other_files = ("motion", "motion.types", "mel") if tier == "npz" else ()
         for feature in {"flow", "motion", "motion.types", "mel"}.difference(in_other_files):
             with pytest.raises(cc.DamageError, match=rf"{path.name}'.*run 'chordcache verify --repair"):
@@ -180,7 +180,7 @@ def test_sound_that_does_not_fit(
 ) -> None:
     """A row each 10 ms for all of the picture, loud where the tone is and silent where its window does not reach."""
     with cc.open_cache(odd_cache) as opened:
-        (video,) = (each for each in opened if each.path == path)
+        (video,) = (video for video in opened if video.path == path)
         mel = opened.read(video, "mel", tier=tier)
         assert opened.read(video, "flow", tier=tier).shape == (num_frames - 1, 48, 64, 2)
     assert mel.shape == (80, num_frames * 4)
@@ -196,7 +196,7 @@ def test_sound_that_does_not_fit(
 @pytest.mark.parametrize("tier", ["npz", "hdf5"])
 def test_frames_whose_size_changes_midway(odd_cache: Path, tier: str) -> None:
     with cc.open_cache(odd_cache) as opened:
-        (video,) = (each for each in opened if each.path == "grows.ts")
+        (video,) = (video for video in opened if video.path == "grows.ts")
         assert "8 frames of another size scaled to the first one's" in video.sidecar.notes
         assert opened.read(video, "flow", tier=tier).shape == (15, 48, 64, 2)
         motion = opened.read(video, "motion", tier=tier)
@@ -230,9 +230,9 @@ def test_real_odd_files(corpus: Path, tmp_path: Path, run_cli: Cli) -> None:
     without_picture = ("aac_lc_sr16k_br48k_6c_16b_libfdk_aac.m4a", "with-attached-pic.mp3")
     assert causes == dict.fromkeys(without_picture, "no-video")
     for path, data in processes.sidecars(tmp_path / "cache").items():
-        infos = {(each["tier"], each["feature"]): each for each in data["features"]}
-        lengths = {name: each["shape"][0] for (_, name), each in infos.items() if "file" in each}
-        absent = {name: each["absent"] for (_, name), each in infos.items() if "file" not in each}
+        infos = {(info["tier"], info["feature"]): info for info in data["features"]}
+        lengths = {name: info["shape"][0] for (_, name), info in infos.items() if "file" in info}
+        absent = {name: info["absent"] for (_, name), info in infos.items() if "file" not in info}
         num_frames = data["num_frames"]
         assert lengths["frames"] == num_frames
         assert lengths["flow"] == num_frames - 1
@@ -246,8 +246,8 @@ def test_real_odd_files(corpus: Path, tmp_path: Path, run_cli: Cli) -> None:
 def _streams(path: Path) -> tuple[str, bool]:
     """Codec of the video, and whether there is sound, by ffprobe."""
     streams = ffprobe(path, "stream=codec_type,codec_name")["streams"]
-    codecs = [each["codec_name"] for each in streams if each["codec_type"] == "video"]
-    return codecs[0], any(each["codec_type"] == "audio" for each in streams)
+    codecs = [stream["codec_name"] for stream in streams if stream["codec_type"] == "video"]
+    return codecs[0], any(stream["codec_type"] == "audio" for stream in streams)
 
 
 # Changes of mind
@@ -342,7 +342,7 @@ def test_a_config_without_a_feature_of_the_cache_does_not_take_it_away(whole: Pa
 def test_damage_in_one_tier_does_not_change_another(whole: Path, cache: Path, tier: str) -> None:
     before = processes.files_of(cache)
     features = processes.sidecars(cache)["sound.mp4"]["features"]
-    (file,) = {each["file"] for each in features if (each["tier"], each["feature"]) == (tier, "mel")}
+    (file,) = {feature["file"] for feature in features if (feature["tier"], feature["feature"]) == (tier, "mel")}
     path = cache / file
     row = dict(READERS[tier](path))["mel"][5].tobytes()
     processes.flip(path, path.read_bytes().index(row) + 3)
@@ -352,7 +352,7 @@ def test_damage_in_one_tier_does_not_change_another(whole: Path, cache: Path, ti
     after = processes.files_of(cache)
     assert {name: after[name] for name in others} == {name: before[name] for name in others}
     assert {info["tier"] for info in processes.sidecars(cache)["sound.mp4"]["features"]} == set(TIERS)
-    assert {each.kind for each in cc.verify(cache, level="deep").damage} <= {"stale", "orphan"}
+    assert {finding.kind for finding in cc.verify(cache, level="deep").damage} <= {"stale", "orphan"}
     build(whole, cache, TIERS, config)
     assert sound(cache) == []
 
@@ -364,14 +364,14 @@ def test_damage_in_one_tier_does_not_change_another(whole: Path, cache: Path, ti
 def test_reads_are_slices_of_the_whole(whole: Path, tier: str) -> None:
     random = np.random.default_rng(3)
     with cc.open_cache(whole / "cache") as opened:
-        (video,) = (each for each in opened if each.path == "sound.mp4")
+        (video,) = (video for video in opened if video.path == "sound.mp4")
         names = ["frames"] if tier == "lmdb" else ["flow", "motion", "motion.covered", "motion.types"]
         for name in names:
             full = opened.read(video, name, tier=tier)
             for _ in range(60):
                 start, stop = (None if random.random() < 0.2 else int(n) for n in random.integers(-30, 40, 2))
-                found = opened.read(video, name, start, stop, tier=tier)
-                np.testing.assert_array_equal(found, full[_span(start, stop)])
+                rows = opened.read(video, name, start, stop, tier=tier)
+                np.testing.assert_array_equal(rows, full[_span(start, stop)])
                 chosen = random.integers(len(full), size=random.integers(6)).astype(random.choice(["u1", "i8"]))
                 out = np.empty((len(chosen), *full.shape[1:]), full.dtype)
                 assert opened.read(video, name, indices=chosen, out=out, tier=tier) is out
@@ -397,7 +397,7 @@ def test_indices_that_are_not_frame_numbers(whole: Path, feature: str, indices: 
 
 
 def _key(opened: cc.Cache) -> str:
-    (key,) = (each.key for each in opened if each.path == "sound.mp4")
+    (key,) = (video.key for video in opened if video.path == "sound.mp4")
     return key
 
 
@@ -462,9 +462,9 @@ def test_rows_of_every_kind(whole: Path, tmp_path: Path, run_cli: Cli, how: str)
     expected = expected.astype({"views of one buffer": "f4", "big-endian": "f4", "bool": "?"}.get(how, "f8"))
     with cc.open_cache(tmp_path / "cache") as opened:
         for tier in ("npz", "hdf5"):
-            found = opened.read(_key(opened), "mine", tier=tier)
-            assert found.dtype == expected.dtype
-            np.testing.assert_array_equal(found, expected)
+            rows = opened.read(_key(opened), "mine", tier=tier)
+            assert rows.dtype == expected.dtype
+            np.testing.assert_array_equal(rows, expected)
             assert opened[_key(opened)].feature("mine", tier).dtype == expected.dtype
     assert cc.verify(tmp_path / "cache", level="deep", jobs=1).damage == []
 
@@ -483,8 +483,8 @@ def test_a_million_rows_at_once(whole: Path, tmp_path: Path, run_cli: Cli) -> No
     assert build_plug_in(whole, tmp_path, run_cli, "helpers.plug_in_rows:Million").returncode == 0
     with cc.open_cache(tmp_path / "cache") as opened:
         for tier in ("npz", "hdf5"):
-            found = opened.read(_key(opened), "mine", 5, 10, tier=tier)
-            np.testing.assert_array_equal(found[:, 0], np.arange(200_000, 400_000))
+            rows = opened.read(_key(opened), "mine", 5, 10, tier=tier)
+            np.testing.assert_array_equal(rows[:, 0], np.arange(200_000, 400_000))
 
 
 def test_output_of_a_plug_in_goes_to_standard_error(whole: Path, tmp_path: Path, run_process: Cli) -> None:
@@ -547,7 +547,7 @@ def test_quick_verify_reads_no_artefact(cache: Path) -> None:
         os.truncate(path, size)
     code = "import sys, chordcache as cc\nassert cc.verify(sys.argv[1], level='quick').damage == []"
     assert loaded_by(code, cache) == []
-    assert len([each for each in cc.verify(cache, jobs=1).damage if each.kind == "damaged"]) == 3
+    assert len([finding for finding in cc.verify(cache, jobs=1).damage if finding.kind == "damaged"]) == 3
 
 
 @pytest.mark.parametrize(

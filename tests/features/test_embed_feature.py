@@ -112,7 +112,7 @@ def direct(frames: np.ndarray, model: Path, network: str, output: str) -> np.nda
 def differences(cache: Path, model: Path, network: str, output: str) -> list[float]:
     """Return the largest difference of each video."""
     with cc.open_cache(cache) as opened:
-        found = []
+        largest = []
         for video in opened:
             rows = opened.read(video, "embed")
             expected = direct(opened.read(video, "frames"), model, network, output)
@@ -120,8 +120,8 @@ def differences(cache: Path, model: Path, network: str, output: str) -> list[flo
             assert rows.shape == expected.shape
             assert len(rows) == video.num_frames
             assert np.abs(np.diff(rows, axis=0)).max(axis=tuple(range(1, rows.ndim))).min() > 1e-2, "frames are alike"
-            found.append(float(np.abs(rows - expected).max()))
-        return found
+            largest.append(float(np.abs(rows - expected).max()))
+        return largest
 
 
 @pytest.mark.parametrize(
@@ -174,12 +174,12 @@ def test_samples_of_the_dataset(tmp_path: Path, videos: Path, models: Path) -> N
     assert batch["embed"].shape == (len(SIZES), 3, 32)
     assert batch["embed"].dtype == torch.float16
     with cc.open_cache(tmp_path / "cache") as opened:
-        for video, found in zip(opened, batch["embed"].numpy(), strict=True):
+        for video, embedding in zip(opened, batch["embed"].numpy(), strict=True):
             rows = opened.read(video, "embed")
             times = batch["pts_seconds"][list(opened.keys()).index(video.key)].numpy()
             numbers = [int(np.flatnonzero(video.pts_seconds == time)[0]) for time in times]
             assert np.diff(numbers).tolist() == [2, 2]
-            assert np.array_equal(found, rows[numbers])
+            assert np.array_equal(embedding, rows[numbers])
             assert np.array_equal(opened.read(video, "embed", indices=[5, 0, 5]), rows[[5, 0, 5]])
 
 

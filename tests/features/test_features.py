@@ -60,7 +60,7 @@ def full(index: Path) -> Path:
 
 def info_of(cache: Path, path: str) -> dict[tuple[str, str], dict[str, Any]]:
     """(tier, feature) to what the sidecar says."""
-    return {(each["tier"], each["feature"]): each for each in sidecars(cache)[path]["features"]}
+    return {(info["tier"], info["feature"]): info for info in sidecars(cache)[path]["features"]}
 
 
 def video_of(cache: cc.Cache, path: str) -> cc.Video:
@@ -106,7 +106,7 @@ def test_everything_is_there(full: Path) -> None:
         *(("npz", name) for name in ("flow", "motion", "mel")),
         *(("hdf5", name) for name in ("frames", "flow", "motion", "mel")),
     }
-    assert len({each["file"] for each in infos.values()}) == 5  # NPZ has one for each feature
+    assert len({info["file"] for info in infos.values()}) == 5  # NPZ has one for each feature
     assert infos["npz", "flow"]["shape"] == [39, 48, 64, 2]
     assert infos["npz", "motion"]["shape"] == [40, 3, 4, 2]
     assert infos["npz", "mel"]["shape"][1:] == [80]
@@ -259,15 +259,15 @@ def test_a_parameter_of_flow_rebuilds_flow_alone(index: Path, tmp_path: Path, mo
     cache = tmp_path / "cache"
     cc.build(index, cache, tiers=["lmdb", "npz"], jobs=HERE)
     before = info_of(cache, "sound.mp4")
-    made: list[str] = []
+    computed: list[str] = []
     from chordcache.features.registry import FeatureSpec
 
     really = FeatureSpec.make
-    monkeypatch.setattr(FeatureSpec, "make", lambda spec: (made.append(spec.name), really(spec))[1])
+    monkeypatch.setattr(FeatureSpec, "make", lambda spec: (computed.append(spec.name), really(spec))[1])
     config = config_from_json({"features": {"flow": {"method": "dis"}}})
     summary = build_here(monkeypatch, index, cache, tiers=["lmdb", "npz"], config=config)
     assert summary.num_done == 4
-    assert made == ["flow"] * 4
+    assert computed == ["flow"] * 4
     after = info_of(cache, "sound.mp4")
     assert after["lmdb", "frames"] == before["lmdb", "frames"]
     assert after["npz", "flow"]["params"]["method"] == "dis"
@@ -275,7 +275,7 @@ def test_a_parameter_of_flow_rebuilds_flow_alone(index: Path, tmp_path: Path, mo
         with np.load(cache / before["npz", name]["file"]) as old, np.load(cache / after["npz", name]["file"]) as new:
             np.testing.assert_array_equal(old[name], new[name])
     orphans = cc.verify(cache, level="deep", source=True, jobs=HERE).damage
-    assert {each.kind for each in orphans} == {"orphan"}
+    assert {orphan.kind for orphan in orphans} == {"orphan"}
     cc.collect_garbage(cache)
     assert cc.verify(cache, level="deep", source=True, jobs=HERE).damage == []
 
@@ -318,8 +318,8 @@ def test_another_rate_in_one_tier_takes_the_other_with_it(index: Path, tmp_path:
     cc.build(index, cache, tiers=["lmdb"], config=config_from_json({"frames": {"fps": 5}}), jobs=HERE)
     assert {tier for tier, _ in info_of(cache, "sound.mp4")} == {"lmdb", "npz"}
     findings = cc.verify(cache, jobs=HERE).damage
-    assert {each.kind for each in findings} == {"stale", "orphan"}
-    assert {each.file for each in findings if each.kind == "stale"} == {
+    assert {finding.kind for finding in findings} == {"stale", "orphan"}
+    assert {finding.file for finding in findings if finding.kind == "stale"} == {
         info_of(cache, "single.mp4")["npz", "flow"]["file"],  # of one frame at any rate, and so they stayed
         info_of(cache, "single.mp4")["npz", "motion"]["file"],
         "single.mp4",  # for mel, which is absent
@@ -340,7 +340,7 @@ def test_repair_makes_the_damaged_artefact_and_no_other(index: Path, tmp_path: P
         file.seek(-2000, 2)
         file.write(bytes([byte ^ 1]))
     damage = cc.verify(cache, jobs=HERE).damage
-    assert [each.file for each in damage] == [victim]
+    assert [finding.file for finding in damage] == [victim]
     assert cc.repair(cache, damage).num_done == 1
     assert cc.verify(cache, level="deep", source=True, jobs=HERE).damage == []
     after = files_of(cache)
@@ -358,8 +358,8 @@ def test_damage_of_one_feature_stays_until_it_is_repaired(index: Path, tmp_path:
     (cache / file).write_bytes(before[:at] + bytes([before[at] ^ 1]) + before[at + 1 :])
     config = config_from_json({"features": {"mel": {"n_mels": 40}}})
     assert cc.build(index, cache, tiers=["npz"], features=["motion", "mel"], config=config, jobs=HERE).num_done == 4
-    damage = [each for each in cc.verify(cache, jobs=HERE).damage if each.kind == "damaged"]
-    assert [each.file for each in damage] == [file]
+    damage = [finding for finding in cc.verify(cache, jobs=HERE).damage if finding.kind == "damaged"]
+    assert [finding.file for finding in damage] == [file]
     cc.repair(cache, damage)
     assert (cache / file).read_bytes() == before
 
@@ -420,9 +420,9 @@ def test_the_example_of_the_docs(example: Path, index: Path, tmp_path: Path, run
     with cc.open_cache(cache) as colors, cc.open_cache(raw) as frames:
         for video in frames:
             rgb = frames.read(video).astype(np.float64)
-            found = colors.read(video.key, "color")
-            assert found.shape == (video.num_frames, 2, 2, 3)
-            np.testing.assert_allclose(found[:, 0, 1], rgb[:, :24, 32:].mean((1, 2)), rtol=1e-4)
+            rows = colors.read(video.key, "color")
+            assert rows.shape == (video.num_frames, 2, 2, 3)
+            np.testing.assert_allclose(rows[:, 0, 1], rgb[:, :24, 32:].mean((1, 2)), rtol=1e-4)
     assert run_cli("verify", cache, "--deep", "--source", env=environment).returncode == 0
     assert run_cli("verify", cache, "--deep").returncode == 0  # where the plug-in is not installed
 
@@ -502,6 +502,6 @@ def test_a_fingerprint_depends_on_the_settings_that_change_the_content(
     base: dict[str, Any], settings: dict[str, Any], changed: set[str]
 ) -> None:
     features: dict[str, Any] = {"waveform": {}, "pose": {}}
-    configs = [config_from_json({"frames": each, "features": features}) for each in (base, {**base, **settings})]
+    configs = [config_from_json({"frames": frames, "features": features}) for frames in (base, {**base, **settings})]
     one, other = ({name: resolve(name, config).fingerprint for name in config.names()} for config in configs)
     assert {name for name in one if one[name] != other[name]} == changed

@@ -37,7 +37,7 @@ def one_opencv_thread() -> Iterator[None]:
 def extract(path: Path, *, stop: int | None = None, **params: Any) -> tuple[dict[str, np.ndarray], FlowExtractor, int]:
     """Arrays of a video, the extractor, and the number of frames that it got."""
     extractor = FlowExtractor("flow", **params)
-    found: dict[str, list[np.ndarray]] = {}
+    collected: dict[str, list[np.ndarray]] = {}
     num_frames = 0
     with open_media(str(path)) as media:
         video = media.require_video()
@@ -45,22 +45,22 @@ def extract(path: Path, *, stop: int | None = None, **params: Any) -> tuple[dict
         for decoded in decode_frames(media):
             if num_frames == stop:
                 break
-            collect(found, extractor.add_frame(maker.frame(decoded)))
+            collect(collected, extractor.add_frame(maker.frame(decoded)))
             num_frames += 1
-    collect(found, extractor.finish())
-    return {name: np.concatenate(blocks) for name, blocks in found.items()}, extractor, num_frames
+    collect(collected, extractor.finish())
+    return {name: np.concatenate(blocks) for name, blocks in collected.items()}, extractor, num_frames
 
 
-def collect(found: dict[str, list[np.ndarray]], rows: Any) -> None:
+def collect(collected: dict[str, list[np.ndarray]], rows: Any) -> None:
     for name, block in rows.items():
-        found.setdefault(name, []).append(block)
+        collected.setdefault(name, []).append(block)
 
 
 def lumas(path: Path, num_frames: int, size: tuple[int, int]) -> list[np.ndarray]:
     """By libavfilter, called as its documentation says, without the package."""
     luma = "ispace=smpte170m:irange=tv:space=smpte170m:range=pc:format=yuv420p:fast=1"
     light = "iprimaries=bt709:itrc=bt709:primaries=bt709:trc=bt709"
-    found = []
+    planes = []
     with av.open(str(path)) as container:
         graph = av.filter.Graph()
         source = graph.add_buffer(template=container.streams.video[0])
@@ -74,8 +74,8 @@ def lumas(path: Path, num_frames: int, size: tuple[int, int]) -> list[np.ndarray
             graph.vpush(picture)
             plane = graph.vpull().planes[0]
             rows = np.frombuffer(plane, np.uint8).reshape(-1, plane.line_size)
-            found.append(rows[: plane.height, : plane.width].copy())
-    return found
+            planes.append(rows[: plane.height, : plane.width].copy())
+    return planes
 
 
 def opencv_flow(first: np.ndarray, second: np.ndarray, method: str, preset: str) -> np.ndarray:
@@ -175,11 +175,11 @@ def test_int8_is_near(clips, clip, method):
     assert arrays["flow"].shape == exact.shape
     assert arrays["flow.scale"].dtype == np.float32
     assert arrays["flow.scale"].shape == (7,)
-    found = dequantize(arrays["flow"], arrays["flow.scale"])
+    flow = dequantize(arrays["flow"], arrays["flow.scale"])
     clipped = (np.abs(exact) > 127.5 * arrays["flow.scale"][:, None, None, None]).any(axis=-1)
     assert extractor.facts == {"clipped_share": pytest.approx(clipped.mean(), abs=1e-9)}
-    assert np.abs(found - exact)[~clipped].max() <= arrays["flow.scale"].max() * 0.501
-    assert np.abs(found - exact).mean() < 0.1
+    assert np.abs(flow - exact)[~clipped].max() <= arrays["flow.scale"].max() * 0.501
+    assert np.abs(flow - exact).mean() < 0.1
 
 
 def test_flow_that_fits_is_not_clipped():
@@ -231,8 +231,8 @@ def test_dequantized_pairs_have_a_scale_each():
 @pytest.mark.parametrize(("dtype", "names"), [("float16", ["flow"]), ("int8", ["flow", "flow.scale"])])
 @pytest.mark.parametrize(("num_frames", "num_rows"), [(1, 0), (2, 1), (5, 4)])
 def test_one_row_less_than_frames(tmp_path, make_video, dtype, names, num_frames, num_rows):
-    arrays, extractor, found = extract(make_video(tmp_path / "a.mp4", num_frames=num_frames), dtype=dtype)
-    assert found == num_frames
+    arrays, extractor, num_decoded = extract(make_video(tmp_path / "a.mp4", num_frames=num_frames), dtype=dtype)
+    assert num_decoded == num_frames
     assert extractor.num_rows(num_frames) == num_rows
     assert extractor.absent is None
     assert list(arrays) == names

@@ -55,8 +55,8 @@ def test_rows_of_an_earlier_caption_are_not_read(work: Path) -> None:
     build(work, {"a": "a wolf"}, "frames")
     with pytest.raises(cc.FeatureAbsentError, match="'words' of video .* was made of another value of caption, label"):
         text_of(work, "a")
-    found = [each for each in cc.verify(work / "cache", jobs=1).damage if each.kind == "stale"]
-    assert [each.message for each in found] == ["its 'words' was made of other values of caption, label"]
+    stale = [finding for finding in cc.verify(work / "cache", jobs=1).damage if finding.kind == "stale"]
+    assert [finding.message for finding in stale] == ["its 'words' was made of other values of caption, label"]
     reasons = cc.dry_run(
         work / "list.csv", work / "cache", tiers=["npz"], features=["words"], config=work / "text.yaml"
     ).reasons
@@ -65,7 +65,7 @@ def test_rows_of_an_earlier_caption_are_not_read(work: Path) -> None:
     ]
     assert build(work, {"a": "a wolf"}, "words").num_done == 1
     assert text_of(work, "a") == "a wolf"
-    assert {each.kind for each in cc.verify(work / "cache", jobs=1).damage} == {"orphan"}  # the rows of the dog
+    assert {finding.kind for finding in cc.verify(work / "cache", jobs=1).damage} == {"orphan"}  # the rows of the dog
 
 
 def test_a_video_without_a_caption_gets_one(work: Path) -> None:

@@ -75,9 +75,9 @@ def encoded(network: Any, pictures: np.ndarray) -> np.ndarray:
     pixels = torch.from_numpy(pictures).permute(0, 3, 1, 2).float() / 127.5 - 1
     with torch.no_grad():
         if type(network).__name__ == "AutoencoderKL":
-            return np.concatenate([network.encode(each[None]).latent_dist.mean.numpy() for each in pixels])
-        found = network.encode(pixels.permute(1, 0, 2, 3)[None]).latent_dist.mean
-    return np.asarray(found[0].permute(1, 0, 2, 3))
+            return np.concatenate([network.encode(picture[None]).latent_dist.mean.numpy() for picture in pixels])
+        latents = network.encode(pixels.permute(1, 0, 2, 3)[None]).latent_dist.mean
+    return np.asarray(latents[0].permute(1, 0, 2, 3))
 
 
 def direct(folder: Path, frames: np.ndarray) -> np.ndarray:
@@ -100,13 +100,13 @@ def test_latents_are_those_of_diffusers(index: Path, vae: Path, tmp_path: Path, 
     assert build(index, tmp_path / "cache", vae, jobs=jobs, batch_size=3).num_done == len(NUM_FRAMES)
     with cc.open_cache(tmp_path / "cache") as cache:
         for name, video in by_name(cache).items():
-            found = cache.read(video, "latents")
+            latents = cache.read(video, "latents")
             expected = direct(vae, cache.read(video, "frames"))
-            assert found.dtype == np.float32
-            assert found.shape == expected.shape
-            assert np.abs(found - expected).max() <= 1e-5
+            assert latents.dtype == np.float32
+            assert latents.shape == expected.shape
+            assert np.abs(latents - expected).max() <= 1e-5
             if vae.name == "AutoencoderKL":
-                assert len(found) == NUM_FRAMES[name]
+                assert len(latents) == NUM_FRAMES[name]
     assert not cc.verify(tmp_path / "cache", level="deep", source=True, jobs=1).damage
 
 
@@ -161,7 +161,7 @@ def test_the_sampler_of_latent_clips(index: Path, vae: Path, tmp_path: Path) -> 
         with pytest.raises(cc.UsageError, match="have a row for each frame, expected latents of clips"):
             dataset[0]
         return
-    found: dict[str, set[tuple[int, int]]] = {}
+    clips: dict[str, set[tuple[int, int]]] = {}
     with cc.open_cache(tmp_path / "cache") as cache:
         names = {video.key: name for name, video in by_name(cache).items()}
         for number in range(len(dataset)):
@@ -171,8 +171,8 @@ def test_the_sampler_of_latent_clips(index: Path, vae: Path, tmp_path: Path) -> 
             start, stop = int(numbers[0]), int(numbers[-1]) + 1
             assert np.array_equal(np.asarray(sample["latents"]), cache.read(video, "latents", start, stop))
             assert len(sample["latents"]) == 1 + (stop - start + 2) // 4
-            found.setdefault(names[video.key], set()).add((start, stop))
-    assert found == {"one": {(0, 1)}, "three": {(0, 3)}, "nine": {(0, 9)}, "twenty": {(0, 9), (9, 18)}}
+            clips.setdefault(names[video.key], set()).add((start, stop))
+    assert clips == {"one": {(0, 1)}, "three": {(0, 3)}, "nine": {(0, 9)}, "twenty": {(0, 9), (9, 18)}}
 
 
 def test_batches_of_a_budget_of_latent_tokens(index: Path, vae: Path, tmp_path: Path) -> None:
@@ -180,14 +180,14 @@ def test_batches_of_a_budget_of_latent_tokens(index: Path, vae: Path, tmp_path: 
     build(index, tmp_path / "cache", vae)
     sampler = cc.RegularClipSampler(num_frames=7, stride=1, pad="loop")
     dataset = cc.ChordVideoDataset(tmp_path / "cache", clip_sampler=sampler, features=("latents",), clips_per_video=3)
-    for each in (dataset, cc.concat([dataset, dataset])):
-        for index_ in range(len(each)):
-            assert each.latents_shape((0, index_)) == tuple(each[0, index_]["latents"].shape)
-        batches = list(cc.BudgetBatchSampler(each, max_latent_tokens=100, patch=(1, 2, 2)))
-        assert sorted(number for batch in batches for _, number in batch) == list(range(len(each)))
+    for variant in (dataset, cc.concat([dataset, dataset])):
+        for index_ in range(len(variant)):
+            assert variant.latents_shape((0, index_)) == tuple(variant[0, index_]["latents"].shape)
+        batches = list(cc.BudgetBatchSampler(variant, max_latent_tokens=100, patch=(1, 2, 2)))
+        assert sorted(number for batch in batches for _, number in batch) == list(range(len(variant)))
         costs = []
         for batch in batches:
-            b, t, _, h, w = cc.collate([each[sample] for sample in batch])["latents"].shape
+            b, t, _, h, w = cc.collate([variant[sample] for sample in batch])["latents"].shape
             costs.append(b * t * -(-h // 2) * -(-w // 2))
         assert 50 < max(costs) <= 100
     assert dataset.latents_shape((0, 0))[0] < 7 or vae.name == "AutoencoderKL"
@@ -208,8 +208,8 @@ def test_crops_are_cut_in_units_of_latents(index: Path, vae: Path, tmp_path: Pat
             videos=lambda video: video.num_frames == 9,
             **crop,
         )
-        found: torch.Tensor = dataset[0]["latents"]
-        return found
+        tensor: torch.Tensor = dataset[0]["latents"]
+        return tensor
 
     whole = latents(size=None)
     assert torch.equal(whole, latents())
@@ -310,7 +310,7 @@ def test_weights_that_are_absent_or_of_another_shape(index: Path, wan: Path, tmp
     weights = safetensors.torch.load_file(wan / "diffusion_pytorch_model.safetensors")
     name = "quant_conv.bias"
     for folder, changed in (
-        ("absent", {each: value for each, value in weights.items() if each != name}),
+        ("absent", {key: value for key, value in weights.items() if key != name}),
         ("other", {**weights, name: torch.zeros(2)}),
     ):
         shutil.copytree(wan, tmp_path / folder)
@@ -349,9 +349,9 @@ def test_the_example_of_the_docs(index: Path, tmp_path: Path, run_cli: Callable[
     cc.build(index, tmp_path / "raw", tiers=["lmdb"], config=tmp_path / "raw.yaml", jobs=INLINE)
     with cc.open_cache(cache) as opened, cc.open_cache(tmp_path / "raw") as frames:
         for video in opened:
-            found = opened.read(video, "sharpness")
+            sharpness = opened.read(video, "sharpness")
             gray = frames.read(video.key).astype(np.float64) @ (0.299, 0.587, 0.114)
             edges = 4 * gray[:, 1:-1, 1:-1] - gray[:, :-2, 1:-1] - gray[:, 2:, 1:-1]
             edges -= gray[:, 1:-1, :-2] + gray[:, 1:-1, 2:]
-            assert found.shape == (video.num_frames,)
-            assert np.abs(found - np.abs(edges).mean((1, 2))).max() <= 2  # of gray levels, which RGB rounds
+            assert sharpness.shape == (video.num_frames,)
+            assert np.abs(sharpness - np.abs(edges).mean((1, 2))).max() <= 2  # of gray levels, which RGB rounds

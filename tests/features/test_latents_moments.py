@@ -195,9 +195,9 @@ def test_fingerprints_of_the_default_did_not_change(tmp_path: Path, kind: str) -
 def test_caches_that_do_not_state_the_axes(normalization: Any, shape: tuple[int, ...], factor: int) -> None:
     info: Any = SimpleNamespace(params={"normalization": normalization}, facts={})
     latents = np.arange(120, dtype=np.float32).reshape(3, 2, 4, 5)
-    found = _normalized(latents, info)
-    assert found.shape == shape
-    assert np.array_equal(found, factor * (latents if shape == (3, 2, 4, 5) else latents.swapaxes(0, 1)))
+    normalized = _normalized(latents, info)
+    assert normalized.shape == shape
+    assert np.array_equal(normalized, factor * (latents if shape == (3, 2, 4, 5) else latents.swapaxes(0, 1)))
 
 
 @pytest.mark.parametrize(("kind", "settings", "params", "message"), [

@@ -114,16 +114,16 @@ def test_truth_is_librosas_own_padding() -> None:
 def test_rows_are_librosas(params: dict[str, Any], tmp_path: Path) -> None:
     samples = noise(40_000)
     samples[20_000:25_000] = 0
-    found = rows_of(write_sound(tmp_path / "a.mov", [(0, samples)]), **params)
-    assert found.dtype == np.float32
-    np.testing.assert_allclose(found, librosa_rows(samples, **params), atol=ROUNDING_DB)
+    rows = rows_of(write_sound(tmp_path / "a.mov", [(0, samples)]), **params)
+    assert rows.dtype == np.float32
+    np.testing.assert_allclose(rows, librosa_rows(samples, **params), atol=ROUNDING_DB)
 
 
 @pytest.mark.parametrize("num_samples", [1, 100, 159, 160, 199, 200, 201, 399, 400, 401, 561])
 def test_sound_as_short_as_a_window(num_samples: int, tmp_path: Path) -> None:
     samples = noise(num_samples, seed=1)
-    found = rows_of(write_sound(tmp_path / "a.mov", [(0, samples)]))
-    np.testing.assert_allclose(found, librosa_rows(samples), atol=ROUNDING_DB)
+    rows = rows_of(write_sound(tmp_path / "a.mov", [(0, samples)]))
+    np.testing.assert_allclose(rows, librosa_rows(samples), atol=ROUNDING_DB)
 
 
 @pytest.mark.parametrize("block_samples", [1, 401, 2000])
@@ -192,8 +192,8 @@ def test_samples_that_are_not_numbers(tmp_path: Path) -> None:
     samples = noise(4000)
     cut = samples.copy()
     samples[1000:1004], cut[1000:1004] = (np.nan, np.inf, -np.inf, 1e30), (0, 1e9, -1e9, 1e9)
-    found = rows_of(write_sound(tmp_path / "a.mov", [(0, samples)]))
-    np.testing.assert_allclose(found, librosa_rows(cut), atol=ROUNDING_DB)
+    rows = rows_of(write_sound(tmp_path / "a.mov", [(0, samples)]))
+    np.testing.assert_allclose(rows, librosa_rows(cut), atol=ROUNDING_DB)
 
 
 # The clock
@@ -201,14 +201,14 @@ def test_samples_that_are_not_numbers(tmp_path: Path) -> None:
 
 @CLOCKS
 def test_clock_follows_timestamps(pieces: list[Piece], expected: list[np.ndarray]) -> None:
-    found = hear_sounds(sounds(pieces))
-    np.testing.assert_allclose(found, librosa_rows(np.concatenate(expected)), atol=ROUNDING_DB)
+    rows = hear_sounds(sounds(pieces))
+    np.testing.assert_allclose(rows, librosa_rows(np.concatenate(expected)), atol=ROUNDING_DB)
 
 
 def test_gap_in_a_file(tmp_path: Path) -> None:
-    found = rows_of(write_sound(tmp_path / "a.mkv", [(0, FIRST), (1.5, SECOND)]))
+    rows = rows_of(write_sound(tmp_path / "a.mkv", [(0, FIRST), (1.5, SECOND)]))
     expected = np.concatenate([FIRST, silence(0.5), SECOND])
-    np.testing.assert_allclose(found, librosa_rows(expected), atol=ROUNDING_DB)
+    np.testing.assert_allclose(rows, librosa_rows(expected), atol=ROUNDING_DB)
 
 
 def test_sound_without_timestamps() -> None:
@@ -225,9 +225,9 @@ def test_a_clock_that_drifts_is_corrected() -> None:
     """Each 64 ms start 1 ms late: after 51 ms, there is a gap of as much."""
     signal = noise(60 * 1024)
     pieces = [(number * 0.065, signal[number * 1024 :][:1024]) for number in range(60)]
-    found = hear_sounds(sounds(pieces))
+    rows = hear_sounds(sounds(pieces))
     expected = [signal[: 51 * 1024], silence(0.051), signal[51 * 1024 :]]
-    np.testing.assert_allclose(found, librosa_rows(np.concatenate(expected)), atol=ROUNDING_DB)
+    np.testing.assert_allclose(rows, librosa_rows(np.concatenate(expected)), atol=ROUNDING_DB)
 
 
 @WRONG_CLOCKS
@@ -265,8 +265,8 @@ def test_start_is_that_of_the_file(name: str, corpus: Path) -> None:
 
 def test_timestamps_that_do_not_advance(corpus: Path) -> None:
     """An AVI whose header lies: eight packets share each timestamp, and the sound is longer than they say."""
-    found = rows_of(corpus / "odd/low_rate_audio/bear_mpeg4asp_mp3.avi")
-    assert len(found) == 1 + 19 * 576 * 2 // 160
+    rows = rows_of(corpus / "odd/low_rate_audio/bear_mpeg4asp_mp3.avi")
+    assert len(rows) == 1 + 19 * 576 * 2 // 160
 
 
 # Sound that changes, and sound that is none
@@ -278,9 +278,9 @@ def joined(tmp_path: Path) -> Path:
 
 
 def test_rate_and_channels_change_midway(joined: Path) -> None:
-    found = rows_of(joined)
-    assert 390 < len(found) < 415
-    loudest = found.argmax(axis=1)
+    rows = rows_of(joined)
+    assert 390 < len(rows) < 415
+    loudest = rows.argmax(axis=1)
     band = librosa_rows(np.sin(2 * np.pi * 440 * np.arange(RATE) / RATE).astype(np.float32))[50].argmax()
     assert np.mean(loudest[20:180] == band) == 1
     assert np.mean(loudest[220:380] == band) == 1
@@ -288,10 +288,10 @@ def test_rate_and_channels_change_midway(joined: Path) -> None:
 
 def test_first_sound_settles_the_channels(joined: Path) -> None:
     extractor, blocks = hear(joined, mono=False)
-    found = np.concatenate(blocks)
+    rows = np.concatenate(blocks)
     assert extractor.facts["num_channels"] == 2
-    assert found.shape[1:] == (2, 80)
-    np.testing.assert_allclose(found[220:380, 0], found[220:380, 1], atol=ROUNDING_DB)  # mono is both of them
+    assert rows.shape[1:] == (2, 80)
+    np.testing.assert_allclose(rows[220:380, 0], rows[220:380, 1], atol=ROUNDING_DB)  # mono is both of them
 
 
 def test_no_audio_track() -> None:

@@ -35,8 +35,8 @@ def test_tables_are_librosas(sample_rate: int, n_fft: int, n_mels: int, fmin: fl
     np.testing.assert_allclose(weights, expected, rtol=RELATIVE, atol=RELATIVE * expected.max())
     window = librosa.filters.get_window("hann", n_fft, fftbins=True)
     np.testing.assert_allclose(hann_window(n_fft), window, rtol=RELATIVE, atol=RELATIVE)
-    found, filters = window_and_filters(sample_rate, n_fft, n_mels, fmin, fmax)
-    np.testing.assert_array_equal(found, hann_window(n_fft))
+    own_window, filters = window_and_filters(sample_rate, n_fft, n_mels, fmin, fmax)
+    np.testing.assert_array_equal(own_window, hann_window(n_fft))
     dense = np.zeros_like(weights)
     for row, (band, values) in zip(dense, filters, strict=True):
         row[band] = values

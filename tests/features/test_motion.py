@@ -29,16 +29,16 @@ ORIENTATIONS = [Orientation(t, c, r) for t in (False, True) for c in (False, Tru
 def extract(path: Path, *, stop: int | None = None, **maker: Any) -> tuple[dict[str, np.ndarray], MotionExtractor]:
     """Arrays of a video, and the extractor."""
     extractor = MotionExtractor("motion")
-    found: dict[str, list[np.ndarray]] = {}
+    collected: dict[str, list[np.ndarray]] = {}
     with open_media(str(path)) as media:
         frames = FrameMaker(PictureConfig(short_side=None, **maker), None)
         for decoded in islice(decode_frames(media, motion_vectors=True), stop):
             for name, block in extractor.add_frame(frames.frame(decoded)).items():
-                found.setdefault(name, []).append(block)
+                collected.setdefault(name, []).append(block)
     for name, block in extractor.finish().items():
-        found.setdefault(name, []).append(block)
+        collected.setdefault(name, []).append(block)
     assert dict(extractor.finish()) == {}
-    return {name: np.concatenate(blocks) for name, blocks in found.items()}, extractor
+    return {name: np.concatenate(blocks) for name, blocks in collected.items()}, extractor
 
 
 def pictures(path: Path, stop: int) -> Iterator[av.VideoFrame]:
@@ -186,9 +186,9 @@ def test_vectors_turn_with_the_points_that_they_join(orientation):
         numbers = orientation.apply(np.arange(height * width).reshape(height, width))
         (new_y,), (new_x,) = np.nonzero(numbers == y * width + x)
         (new_to_y,), (new_to_x,) = np.nonzero(numbers == to_y * width + to_x)
-        found = turned(motion, orientation)
-        assert found[new_y, new_x].tolist() == [new_to_x - new_x, new_to_y - new_y]
-        assert np.count_nonzero(found.any(axis=-1)) == ((to_x, to_y) != (x, y))
+        vectors = turned(motion, orientation)
+        assert vectors[new_y, new_x].tolist() == [new_to_x - new_x, new_to_y - new_y]
+        assert np.count_nonzero(vectors.any(axis=-1)) == ((to_x, to_y) != (x, y))
 
 
 def vectors_of(*rows: tuple[int, tuple[int, int], tuple[int, int], tuple[int, int]], scale: int = 4) -> np.ndarray:
@@ -292,10 +292,10 @@ def test_codecs_that_export_none(tmp_path, make_video, encoder, codec):
     )
     with open_media(str(video)) as media:
         name = media.require_video().codec_context.codec.canonical_name
-        found = [motion_vectors(decoded.picture) for decoded in decode_frames(media, motion_vectors=True)]
+        vectors = [motion_vectors(decoded.picture) for decoded in decode_frames(media, motion_vectors=True)]
     assert name == codec
     assert name not in MOTION_VECTOR_CODECS
-    assert found == [None] * 6
+    assert vectors == [None] * 6
     reason = MotionExtractor("motion").begin(VideoInfo(name, 128, 96, has_sound=False))
     assert reason == f"codec '{codec}' exports no motion vectors"
 
@@ -304,16 +304,16 @@ def test_records_are_those_of_pyav(clips):
     num_vectors = 0
     with open_media(str(clips / "people/carphone_pristine.mp4")) as media:
         for decoded in islice(decode_frames(media, motion_vectors=True), 10):
-            found = motion_vectors(decoded.picture)
+            vectors = motion_vectors(decoded.picture)
             expected = decoded.picture.side_data.get(SideDataType.MOTION_VECTORS)
-            if found is None:
+            if vectors is None:
                 assert not expected
                 continue
-            num_vectors += len(found)
+            num_vectors += len(vectors)
             fields = [
                 (v.source, (v.w, v.h), (v.dst_x, v.dst_y), (v.motion_x, v.motion_y), v.motion_scale) for v in expected
             ]
-            np.testing.assert_array_equal(found[list(MOTION_VECTOR.names)], np.array(fields, MOTION_VECTOR))
+            np.testing.assert_array_equal(vectors[list(MOTION_VECTOR.names)], np.array(fields, MOTION_VECTOR))
     assert num_vectors > 500
 
 

@@ -129,11 +129,11 @@ def test_ffmpeg_plays_each_chain_and_shows_the_same(cache: cc.Cache, tmp_path: P
             shown = subprocess.run(
                 [*command, "-fps_mode", "passthrough", "-f", "rawvideo", "-"], capture_output=True, check=True
             )
-            found, expected = (
+            decoded, expected = (
                 np.frombuffer(b, np.uint8) for b in (b"".join(planes(cache, video, chain)), shown.stdout)
             )
             assert not shown.stderr
-            differences = np.abs(found.astype(int) - expected)
+            differences = np.abs(decoded.astype(int) - expected)
             # The transform of MPEG-4 is only nearly defined, and other versions of FFmpeg have another one
             assert differences.max() <= (0 if params["codec"] == "h264" else 2)
             assert differences.mean() < 0.001
@@ -232,9 +232,9 @@ def test_processes_of_a_loader_give_the_same(cache: cc.Cache, start: str) -> Non
     expected = [dataset[i]["frames"] for i in range(len(dataset))]  # opens contexts that a fork inherits
     sampler = cc.ChordSampler(dataset, shuffle=False, batch_size=2)
     loader = cc.make_loader(dataset, batch_size=2, num_workers=2, sampler=sampler, start_method=start)
-    found = [clip for batch in loader for clip in batch["frames"]]
-    assert len(found) == len(expected)
-    assert all((a.numpy() == b.numpy()).all() for a, b in zip(found, expected, strict=True))
+    clips = [clip for batch in loader for clip in batch["frames"]]
+    assert len(clips) == len(expected)
+    assert all((a.numpy() == b.numpy()).all() for a, b in zip(clips, expected, strict=True))
 
 
 @given(st.integers(0, 60), st.integers(0, 90), st.integers(1, 65), st.integers(1, 100), st.integers(0, 3))
@@ -298,7 +298,7 @@ def test_a_changed_packet_costs_its_chain_only(cache: cc.Cache, tmp_path: Path) 
                     copy.read(video, indices=[other])
             else:
                 assert np.array_equal(copy.read(video, indices=[other])[0], whole[other])
-    assert [each.kind for each in cc.verify(tmp_path / "cache", jobs=HERE).damage] == ["damaged"]
+    assert [finding.kind for finding in cc.verify(tmp_path / "cache", jobs=HERE).damage] == ["damaged"]
 
 
 def test_packets_that_are_not_of_a_chain_are_damage(cache: cc.Cache) -> None:
@@ -349,8 +349,8 @@ def test_verify_sees_another_picture_in_the_source(tmp_path: Path, make_video: C
     assert len(data) <= state.st_size + 200
     source.write_bytes(data.ljust(state.st_size, b"\0")[: max(len(data), state.st_size)])
     os.utime(source, ns=(state.st_mtime_ns, state.st_mtime_ns))
-    found = cc.verify(tmp_path / "cache", source=True, jobs=HERE).damage
-    assert [each.kind for each in found] == ["stale"]
+    damage = cc.verify(tmp_path / "cache", source=True, jobs=HERE).damage
+    assert [finding.kind for finding in damage] == ["stale"]
 
 
 # Sizes
@@ -476,8 +476,8 @@ def test_segments_read_their_part(pieces: Path, tmp_path: Path) -> None:
         for record in cc.read_index(tmp_path / "list.csv"):
             segment = record.segment
             assert segment is not None
-            found = cache.read(segment_of(whole, record))
-            assert np.array_equal(found, frames[segment.start_frame : segment.end_frame])
+            part = cache.read(segment_of(whole, record))
+            assert np.array_equal(part, frames[segment.start_frame : segment.end_frame])
 
 
 def test_reading_loads_a_decoder_and_nothing_that_builds(cache: cc.Cache) -> None:

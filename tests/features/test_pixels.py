@@ -79,9 +79,9 @@ def test_pixels_are_those_of_transformers(tmp_path: Path, name: str) -> None:
         expected = processor(picture, return_tensors="np", input_data_format="channels_last")["pixel_values"]
         cut = steps.crop(picture)
         assert cut.dtype == np.uint8
-        found = steps.normalize(torch.from_numpy(np.stack([cut])))
-        assert found.dtype == torch.float32
-        assert np.array_equal(found.numpy(), expected)
+        pixels = steps.normalize(torch.from_numpy(np.stack([cut])))
+        assert pixels.dtype == torch.float32
+        assert np.array_equal(pixels.numpy(), expected)
 
 
 def test_settings_in_the_file_of_the_whole_processor_come_first(tmp_path: Path) -> None:

@@ -60,18 +60,18 @@ def test_frames_are_those_of_the_standard(cache: cc.Cache) -> None:
     y, u, v = (plane.astype(np.float64) for plane in split(np.asarray(cache.read_encoded(0, range(NUM_FRAMES)))))
     blue, red = (plane.repeat(2, axis=1).repeat(2, axis=2) - 128 for plane in (u, v))
     exact = np.stack((y + 1.402 * red, y - 0.344136 * blue - 0.714136 * red, y + 1.772 * blue), -1)
-    found = cache.read(0)
-    assert found.shape == (NUM_FRAMES, HEIGHT, WIDTH, 3)
-    assert np.abs(found - exact.clip(0, 255)).max() <= 3
-    assert np.abs(found - exact.clip(0, 255)).mean() < 1
+    frames = cache.read(0)
+    assert frames.shape == (NUM_FRAMES, HEIGHT, WIDTH, 3)
+    assert np.abs(frames - exact.clip(0, 255)).max() <= 3
+    assert np.abs(frames - exact.clip(0, 255)).mean() < 1
 
 
 @pytest.mark.parametrize("part", [Rectangle(0, 0, 54, 100), Rectangle(3, 7, 21, 30), Rectangle(52, 98, 2, 2)])
 def test_parts_are_those_of_whole_frames(cache: cc.Cache, part: Rectangle) -> None:
     numbers = [7, 0, 19, 19, 3]
     whole = cache.read(0, indices=numbers)
-    found = [frame.copy() for block in cache.iter_frames(0, numbers, part=part) for frame in block]
-    np.testing.assert_array_equal(found, part.of(whole))
+    parts = [frame.copy() for block in cache.iter_frames(0, numbers, part=part) for frame in block]
+    np.testing.assert_array_equal(parts, part.of(whole))
 
 
 def test_frames_are_read_a_few_at_a_time(cache: cc.Cache) -> None:
@@ -107,7 +107,7 @@ def test_missed_videos_are_read_from_the_source_alike(videos: Path, cache: cc.Ca
     for path in (empty.path / "sidecars").rglob("*.json"):
         path.unlink()
     missing = cc.videos.indexed(index, tmp_path / "cache", on_miss="source")
-    datasets = [cc.ChordVideoDataset(each, clip_sampler=sampler, size=None) for each in (cache.path, missing)]
+    datasets = [cc.ChordVideoDataset(source, clip_sampler=sampler, size=None) for source in (cache.path, missing)]
     first, second = (dataset[(0, 0)]["frames"] for dataset in datasets)
     assert (first == second).all()
 

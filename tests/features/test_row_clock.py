@@ -57,9 +57,9 @@ def test_reading_frames_returns_the_rows_that_cover_them(
         assert rows[-1, 1] == NUM_FRAMES - 1
         for start in range(NUM_FRAMES):
             for stop in range(start + 1, NUM_FRAMES + 1):
-                found = opened.read(0, "groups", start, stop)
+                groups = opened.read(0, "groups", start, stop)
                 covering = rows[(rows[:, 1] >= start) & (rows[:, 0] < stop)]
-                assert np.array_equal(found, covering)
+                assert np.array_equal(groups, covering)
         numbers = np.array([17, 3, 3, 12])
         wanted = [row for row in rows if any(row[0] <= number <= row[1] for number in numbers)]
         assert np.array_equal(opened.read(0, "groups", indices=numbers), wanted)
@@ -97,14 +97,14 @@ def test_a_clip_of_the_dataset(folder: Path, tmp_path: Path, facts: dict[str, An
     sampler = cc.RegularClipSampler(num_frames=8, stride=1)
     dataset = cc.ChordVideoDataset(cache, clip_sampler=sampler, features=("groups",))
     sample = dataset[0]
-    found = np.asarray(sample["groups"])
+    groups = np.asarray(sample["groups"])
     with cc.open_cache(cache) as opened:
         numbers = np.searchsorted(opened[0].pts_seconds, np.asarray(sample["pts_seconds"]))
     if "is_of_video" in facts:
-        assert found.shape == (5, 3)
+        assert groups.shape == (5, 3)
     else:
-        assert found[0, 0] <= numbers[0] <= found[0, 1]
-        assert found[-1, 0] <= numbers[-1] <= found[-1, 1]
+        assert groups[0, 0] <= numbers[0] <= groups[0, 1]
+        assert groups[-1, 0] <= numbers[-1] <= groups[-1, 1]
     assert "frames" not in sample
 
 

@@ -103,30 +103,30 @@ def by_path(cache: Path) -> dict[str, Any]:
 
 def test_embeddings_are_those_of_transformers(work: Path, model: Path) -> None:
     assert build(work, model).num_done == 4
-    found = by_path(work / "cache")
+    cached = by_path(work / "cache")
     for name, caption in CAPTIONS.items():
-        opened, video = found[name]
+        opened, video = cached[name]
         rows = opened.read(video, "text")
         assert rows.dtype == np.float32
         for padding in ({}, {"padding": "max_length"}):
             expected = direct(model, caption, **padding)
             assert rows.shape == expected.shape
             assert np.abs(rows - expected).max() <= 1e-5
-    assert {name: video.feature("text").facts["num_tokens_left_out"] for name, (_, video) in found.items()
+    assert {name: video.feature("text").facts["num_tokens_left_out"] for name, (_, video) in cached.items()
             if name != "none"} == {"one": 0, "two": 0, "long": 80 + 1 - 24}  # fmt: skip
-    opened, video = found["none"]
+    opened, video = cached["none"]
     with pytest.raises(cc.FeatureAbsentError, match="it has no caption"):
         opened.read(video, "text")
 
 
 def test_a_batch_of_the_dataset(work: Path, model: Path) -> None:
     build(work, model, dtype="float16", max_tokens=5)
-    found = by_path(work / "cache")
+    cached = by_path(work / "cache")
     dataset = cc.ChordVideoDataset(
         work / "cache",
         clip_sampler=cc.RegularClipSampler(num_frames=4, stride=1),
         features=("text",),
-        videos=[found[name][1].key for name in CAPTIONS],
+        videos=[cached[name][1].key for name in CAPTIONS],
     )
     samples = [dataset[number] for number in range(len(dataset))]
     batch = cc.collate(samples)

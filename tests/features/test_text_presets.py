@@ -83,17 +83,17 @@ def by_pipeline(preset: str, captions: list[str], **options: Any) -> tuple[np.nd
     pipeline = kind(**{name: part for name, part in parts.items() if name in _modules(kind)})
     with torch.no_grad():
         if preset == "hunyuanvideo":
-            found = pipeline._get_llama_prompt_embeds(captions, DEFAULT_PROMPT_TEMPLATE, device="cpu", **options)
+            outputs = pipeline._get_llama_prompt_embeds(captions, DEFAULT_PROMPT_TEMPLATE, device="cpu", **options)
         elif preset == "flux":
-            found = pipeline._get_t5_prompt_embeds(captions, device="cpu", dtype=torch.float32, **options)
+            outputs = pipeline._get_t5_prompt_embeds(captions, device="cpu", dtype=torch.float32, **options)
         else:
             length = {"max_sequence_length": NUM_TOKENS[preset]}  # of __call__; that of encode_prompt is shorter in Wan
-            found = pipeline.encode_prompt(
+            outputs = pipeline.encode_prompt(
                 captions, do_classifier_free_guidance=False, device="cpu", **{**length, **options}
             )
     if preset in ("hunyuanvideo", "ltx"):
-        return found[0].numpy(), found[1].bool().numpy()
-    return (found if preset == "flux" else found[0]).numpy(), None
+        return outputs[0].numpy(), outputs[1].bool().numpy()
+    return (outputs if preset == "flux" else outputs[0]).numpy(), None
 
 
 def _modules(kind: Any) -> set[str]:

@@ -69,10 +69,10 @@ def hear(path: str | Path, **params: Any) -> tuple[WaveformExtractor, np.ndarray
 def test_floats_are_kept_to_the_last_bit(num_samples: int, layout: str, num_channels: int, tmp_path: Path) -> None:
     samples = np.random.default_rng(num_samples).standard_normal((num_samples, num_channels)).astype(np.float32)
     path = write_sound(tmp_path / "a.mov", [(0, samples)], rate=44_100, layout=layout)
-    extractor, found = hear(path, **OWN)
-    assert found.dtype == np.float32
-    np.testing.assert_array_equal(found, samples.T)
-    assert np.abs(found).max() > 1 or num_samples == 1
+    extractor, waveform = hear(path, **OWN)
+    assert waveform.dtype == np.float32
+    np.testing.assert_array_equal(waveform, samples.T)
+    assert np.abs(waveform).max() > 1 or num_samples == 1
     assert extractor.facts == {
         "start_seconds": 0.0,
         "row_seconds": 4096 / 44_100,
@@ -87,8 +87,8 @@ def test_floats_are_kept_to_the_last_bit(num_samples: int, layout: str, num_chan
 def test_own_rate(rate: int, tmp_path: Path) -> None:
     path = write_sound(tmp_path / "a.mov", [(0, noise(3 * rate))], rate=rate)
     for sample_rate in (None, rate):
-        extractor, found = hear(path, sample_rate=sample_rate)
-        np.testing.assert_array_equal(found, noise(3 * rate))
+        extractor, waveform = hear(path, sample_rate=sample_rate)
+        np.testing.assert_array_equal(waveform, noise(3 * rate))
         assert extractor.facts["sample_rate"] == rate
 
 
@@ -97,9 +97,9 @@ def test_tracks_of_16_bit_are_kept_exactly(codec: str, tmp_path: Path) -> None:
     codes = np.random.default_rng(0).integers(-32768, 32768, 50_000).astype(np.int16)
     codes[:4] = (-32768, 32767, -1, 1)
     path = write_sound(tmp_path / "a.mkv", [(0, codes / np.float32(32768))], codec=codec)
-    extractor, found = hear(path, sample_rate=None, dtype="int16")
-    assert found.dtype == np.int16
-    np.testing.assert_array_equal(found, codes)
+    extractor, waveform = hear(path, sample_rate=None, dtype="int16")
+    assert waveform.dtype == np.int16
+    np.testing.assert_array_equal(waveform, codes)
     assert extractor.facts["clipped_share"] == 0
     np.testing.assert_array_equal(hear(path, sample_rate=None)[1], codes / np.float32(32768))
 
@@ -110,24 +110,24 @@ def test_int16_is_rounded_and_clipped(tmp_path: Path) -> None:
     given = np.concatenate([given, np.array([1, -1, 1.5, -1.5, 1e30, -1e30, np.inf, -np.inf, np.nan], np.float32)])
     expected = [0, 2, 2, 0, -2, -2, 0, 1, 32767, 32767, -32768]
     expected += [32767, -32768, 32767, -32768, 32767, -32768, 32767, -32768, 0]
-    extractor, found = hear_sounds(sounds([(0, given)]), dtype="int16")
-    assert found.tolist() == expected
+    extractor, waveform = hear_sounds(sounds([(0, given)]), dtype="int16")
+    assert waveform.tolist() == expected
     assert extractor.facts["clipped_share"] == 8 / 20  # 32767.5 rounded up, +1, and six that are farther outside
 
 
 def test_int16_is_what_ffmpeg_makes(tmp_path: Path) -> None:
     path = write_sound(tmp_path / "a.mov", [(0, 3 * noise(100_000))])
     expected = np.frombuffer(ffmpeg("-i", path, "-vn", "-f", "s16le", "-"), np.int16)
-    extractor, found = hear(path, dtype="int16")
-    np.testing.assert_array_equal(found, expected)
+    extractor, waveform = hear(path, dtype="int16")
+    np.testing.assert_array_equal(waveform, expected)
     assert 0 < extractor.facts["clipped_share"] < 0.1
 
 
 def test_samples_that_are_not_numbers(tmp_path: Path) -> None:
     samples = noise(4000)
     samples[1000:1005] = (np.nan, np.inf, -np.inf, 1e30, 7.5)
-    found = hear(write_sound(tmp_path / "a.mov", [(0, samples)]))[1]
-    assert found[1000:1005].tolist() == [0, 1e9, -1e9, 1e9, 7.5]
+    waveform = hear(write_sound(tmp_path / "a.mov", [(0, samples)]))[1]
+    assert waveform[1000:1005].tolist() == [0, 1e9, -1e9, 1e9, 7.5]
 
 
 def test_channels_are_mixed_as_by_ffmpeg(tmp_path: Path) -> None:
@@ -141,9 +141,9 @@ def test_channels_are_mixed_as_by_ffmpeg(tmp_path: Path) -> None:
 def test_resampled_as_by_ffmpeg(sample_rate: int, tmp_path: Path) -> None:
     path = write_sound(tmp_path / "a.mov", [(0, noise(100_000))])
     expected = decode_samples(path, 1, "-vn", "-ar", str(sample_rate))[:, 0]
-    extractor, found = hear(path, sample_rate=sample_rate)
+    extractor, waveform = hear(path, sample_rate=sample_rate)
     assert extractor.facts["row_seconds"] == 4096 / sample_rate
-    np.testing.assert_allclose(found, expected, atol=TOLERANCE)
+    np.testing.assert_allclose(waveform, expected, atol=TOLERANCE)
 
 
 @pytest.mark.parametrize("suffix", ["mp4", "mkv"])
@@ -153,10 +153,10 @@ def test_priming_of_aac(suffix: str, tmp_path: Path) -> None:
     source = write_sound(tmp_path / "a.mov", [(0, samples)])
     path = tmp_path / f"b.{suffix}"
     ffmpeg("-i", source, "-c:v", "copy", "-c:a", "aac", "-b:a", "128k", path)
-    extractor, found = hear(path)
-    num_samples = min(len(found), len(samples))
+    extractor, waveform = hear(path)
+    num_samples = min(len(waveform), len(samples))
     assert num_samples > len(samples) - 2048
-    spectrum = np.fft.rfft(found[:num_samples]) * np.conj(np.fft.rfft(samples[:num_samples]))
+    spectrum = np.fft.rfft(waveform[:num_samples]) * np.conj(np.fft.rfft(samples[:num_samples]))
     lag = int(np.fft.irfft(spectrum, num_samples).argmax())
     assert lag == {"mp4": 0, "mkv": 1024}[suffix]
     start = float(ffprobe(path, "stream=start_time", "-select_streams", "v:0")["streams"][0]["start_time"])
@@ -206,10 +206,10 @@ def check_real(path: Path) -> None:
     np.testing.assert_array_equal(own, decoded_by_pyav(path))
     np.testing.assert_allclose(own, decode_samples(path, len(own), "-vn").T, rtol=0, atol=TOLERANCE)
     expected = decode_samples(path, 1, "-vn", "-ac", "1", "-ar", str(RATE))[:, 0]
-    _, found = hear(path)
-    np.testing.assert_allclose(found, expected, rtol=0, atol=TOLERANCE)
+    _, waveform = hear(path)
+    np.testing.assert_allclose(waveform, expected, rtol=0, atol=TOLERANCE)
     _, codes = hear(path, dtype="int16")
-    np.testing.assert_array_equal(codes, np.rint(found * 32768).clip(-32768, 32767))
+    np.testing.assert_array_equal(codes, np.rint(waveform * 32768).clip(-32768, 32767))
 
 
 def test_real_sound(clips: Path) -> None:
@@ -236,9 +236,9 @@ def test_gap_of_a_real_file(corpus: Path) -> None:
     path = corpus / "odd" / "vfr" / "fire2.mp4"
     frames = ffprobe(path, "frame=pts_time,nb_samples", "-select_streams", "a:0")["frames"]
     decoded = decode_samples(path, 1, "-vn")[:, 0]
-    _, found = hear(path, **OWN)
+    _, waveform = hear(path, **OWN)
     at = 0
-    heard = np.zeros(found.shape[1], bool)
+    heard = np.zeros(waveform.shape[1], bool)
     for frame in frames:
         num_samples = frame["nb_samples"]
         first = round(float(frame["pts_time"]) * 48_000)
@@ -246,7 +246,8 @@ def test_gap_of_a_real_file(corpus: Path) -> None:
             shift for shift in range(-50, 51) if 0 <= first + shift <= len(heard) - num_samples
         ]  # containers round
         errors = [
-            np.abs(found[0, first + s : first + s + num_samples] - decoded[at : at + num_samples]).max() for s in shifts
+            np.abs(waveform[0, first + s : first + s + num_samples] - decoded[at : at + num_samples]).max()
+            for s in shifts
         ]
         best = int(np.argmin(errors))
         assert errors[best] < TOLERANCE
@@ -254,7 +255,7 @@ def test_gap_of_a_real_file(corpus: Path) -> None:
         at += num_samples
     assert at == len(decoded)
     assert 5000 < np.count_nonzero(~heard) < 10_000  # 155 ms
-    assert not found[0, ~heard].any()
+    assert not waveform[0, ~heard].any()
 
 
 # The clock
@@ -266,9 +267,9 @@ def test_clock_follows_timestamps(pieces: list[Piece], expected: list[np.ndarray
 
 
 def test_late_start(tmp_path: Path) -> None:
-    extractor, found = hear(write_sound(tmp_path / "a.mkv", [(0.7, FIRST)]))
+    extractor, waveform = hear(write_sound(tmp_path / "a.mkv", [(0.7, FIRST)]))
     assert extractor.facts["start_seconds"] == 0.7
-    np.testing.assert_array_equal(found, FIRST)
+    np.testing.assert_array_equal(waveform, FIRST)
 
 
 def test_gap_in_a_file(tmp_path: Path) -> None:
@@ -287,8 +288,8 @@ def test_clock_is_that_of_mel(start_seconds: float, tmp_path: Path) -> None:
     with open_media(str(path)) as media:
         rows = [rows for sound in media.sounds() for rows in mel.add_sound(sound).values()]
     loudest = int(np.concatenate([*rows, *mel.finish().values()]).max(axis=1).argmax())
-    extractor, found = hear(path)
-    click = extractor.facts["start_seconds"] + int(found.argmax()) / RATE
+    extractor, waveform = hear(path)
+    click = extractor.facts["start_seconds"] + int(waveform.argmax()) / RATE
     assert click == mel.facts["start_seconds"] + loudest * mel.facts["row_seconds"] == start_seconds + 0.5
 
 
@@ -304,13 +305,13 @@ def test_a_wrong_clock_is_the_reason_of_absence(pieces: list[Piece], reason: str
 
 
 def test_rate_and_channels_change_midway(tmp_path: Path) -> None:
-    extractor, found = hear(write_joined(tmp_path), **OWN)
+    extractor, waveform = hear(write_joined(tmp_path), **OWN)
     rate = extractor.facts["sample_rate"]
     assert rate in (44_100, 48_000)  # libavcodec gives the first part the rate that libavformat found later
     assert extractor.facts["num_channels"] == 2
-    assert found.shape[1] == pytest.approx(4 * rate, abs=5000)
+    assert waveform.shape[1] == pytest.approx(4 * rate, abs=5000)
     for second in (1, 3):  # stereo at 44.1 kHz, then mono at 48 kHz
-        heard = found[:, second * rate :][:, : rate // 2]
+        heard = waveform[:, second * rate :][:, : rate // 2]
         np.testing.assert_allclose(heard[0], heard[1], atol=0.001)  # MP2 is lossy
         assert np.abs(np.fft.rfft(heard[0])).argmax() == 220  # of 0.5 s: 440 Hz
 
@@ -334,9 +335,9 @@ def test_memory_is_bounded() -> None:
 @pytest.mark.parametrize("gap_seconds", [599.0, 12.3])
 def test_a_long_gap_before_the_last_sound(gap_seconds: float) -> None:
     """The rows that wait at the end are all there."""
-    _, found = hear_sounds(sounds([(0, FIRST), (1 + gap_seconds, SECOND[:100])]), dtype="int16")
+    _, waveform = hear_sounds(sounds([(0, FIRST), (1 + gap_seconds, SECOND[:100])]), dtype="int16")
     codes = [np.rint(samples * 32768) for samples in (FIRST, np.zeros(round(gap_seconds * RATE)), SECOND[:100])]
-    np.testing.assert_array_equal(found, np.concatenate(codes))
+    np.testing.assert_array_equal(waveform, np.concatenate(codes))
 
 
 def test_no_audio_track() -> None:

@@ -166,7 +166,7 @@ def _box_rows(plane: np.ndarray, num_out: int, step: float, shift: float) -> np.
     return np.diff(integral[whole] + (edges - whole)[:, None] * plane[whole], axis=0) / step
 
 
-def shift_px(found: np.ndarray, expected: np.ndarray) -> tuple[float, float] | None:
+def shift_px(actual: np.ndarray, expected: np.ndarray) -> tuple[float, float] | None:
     """Return how far a plane is moved to the right and down: least squares over its slopes.
 
     None if the picture has too few slopes for the rounding not to matter.
@@ -178,5 +178,5 @@ def shift_px(found: np.ndarray, expected: np.ndarray) -> tuple[float, float] | N
     terms = np.stack([right, down, np.ones_like(right)], 1)
     if min(np.sum(right**2), np.sum(down**2)) < ENOUGH_SLOPE:
         return None
-    moved = np.linalg.lstsq(terms, (found - expected)[inside].ravel(), rcond=None)[0]
+    moved = np.linalg.lstsq(terms, (actual - expected)[inside].ravel(), rcond=None)[0]
     return -float(moved[0]), -float(moved[1])

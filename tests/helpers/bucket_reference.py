@@ -26,7 +26,7 @@ def _upright(source: Path) -> tuple[int, int, Fraction, int, int]:
     aspect = Fraction(video.get("sample_aspect_ratio", "1:1").replace(":", "/").replace("0/1", "1/1"))
     size = video["width"], video["height"]
     turn = next((data["rotation"] for data in video.get("side_data_list", ()) if "rotation" in data), 0)
-    steps = next((found for name, found in _CHROMA.items() if name in video["pix_fmt"]), (1, 1))
+    steps = next((chroma for name, chroma in _CHROMA.items() if name in video["pix_fmt"]), (1, 1))
     return (*size, aspect, *steps) if turn % 180 == 0 else (*size[::-1], 1 / aspect, *steps[::-1])
 
 
@@ -69,8 +69,8 @@ def worst_psnr_db(source: Path, artefact: Path, bucket: tuple[int, int, int]) ->
     video = ffmpeg_reference.probe(source).video
     assert video is not None
     location = video.get("chroma_location", "center") if "420" in video.get("pix_fmt", "") else None
-    found = [jpeg_planes(record) for record in records(artefact)]
-    assert len(found) == bucket[2]
+    planes = [jpeg_planes(record) for record in records(artefact)]
+    assert len(planes) == bucket[2]
     best = 0.0
     for crop in crops(source, bucket):
         expected = Decoded(
@@ -82,6 +82,6 @@ def worst_psnr_db(source: Path, artefact: Path, bucket: tuple[int, int, int]) ->
             is_strict=video.get("codec_name") == "h264",
             crop=crop,
         )
-        pairs = zip(found, islice(expected, len(found)), strict=True)
+        pairs = zip(planes, islice(expected, len(planes)), strict=True)
         best = max(best, min(psnr_db(one, other) for one, other in pairs))
     return best

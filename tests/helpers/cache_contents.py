@@ -49,22 +49,22 @@ READERS: dict[str, Callable[[Path], Any]] = {
 
 def arrays(cache: Path) -> Arrays:
     """(path, tier, array) to what is stored; what is absent, to the reason."""
-    found: Arrays = {}
+    contents: Arrays = {}
     for path, data in processes.sidecars(cache).items():
         for info in data["features"]:
             if "file" not in info:
-                found[path, info["tier"], info["feature"]] = info["absent"]
+                contents[path, info["tier"], info["feature"]] = info["absent"]
         for tier, file in {(info["tier"], info["file"]) for info in data["features"] if "file" in info}:
-            found.update({(path, tier, name): values for name, values in READERS[tier](cache / file)})
-    return found
+            contents.update({(path, tier, name): values for name, values in READERS[tier](cache / file)})
+    return contents
 
 
-def differing(found: Arrays, expected: Arrays) -> list[tuple[str, str, str]]:
+def differing(actual: Arrays, expected: Arrays) -> list[tuple[str, str, str]]:
     """Return where two caches differ."""
     return sorted(
         name
-        for name in found.keys() | expected.keys()
-        if name not in found or name not in expected or not _same(found[name], expected[name])
+        for name in actual.keys() | expected.keys()
+        if name not in actual or name not in expected or not _same(actual[name], expected[name])
     )
 
 
@@ -77,4 +77,4 @@ def _same(a: Any, b: Any) -> bool:
 def artefact(cache: Path, path: str, tier: str) -> Path:
     """Return the file of a video in a tier: with all its features, or with the first one."""
     features = processes.sidecars(cache)[path]["features"]
-    return cache / next(each["file"] for each in features if each["tier"] == tier and "file" in each)
+    return cache / next(feature["file"] for feature in features if feature["tier"] == tier and "file" in feature)

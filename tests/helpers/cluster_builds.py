@@ -117,12 +117,14 @@ def started(command: list[str]) -> Iterator[subprocess.Popen[str]]:
 
 def sidecars(cache: Path, *, with_names: bool = True) -> dict[str, Any]:
     """Return the statements of the sidecars, without the paths of this test, with the names of artefacts or without."""
-    found = {path: {**data, "_artefact": None, "_sidecar": None} for path, data in processes.sidecars(cache).items()}
+    statements = {
+        path: {**data, "_artefact": None, "_sidecar": None} for path, data in processes.sidecars(cache).items()
+    }
     if not with_names:
-        for data in found.values():
+        for data in statements.values():
             data["features"] = [{**feature, "file": None} for feature in data["features"]]
             del data["xxh3_128"]  # of the sidecar itself
-    return found
+    return statements
 
 
 def num_built(cache: Path) -> int:

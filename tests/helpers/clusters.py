@@ -89,7 +89,7 @@ def kill_tree(process: subprocess.Popen[bytes]) -> None:
 
 def start(command: list[Any], log: Path, variables: Mapping[str, str]) -> subprocess.Popen[bytes]:
     environment = {**os.environ, **ENVIRONMENT, **variables}
-    arguments = [str(each) for each in command]
+    arguments = [str(argument) for argument in command]
     with log.open("wb") as file:
         return subprocess.Popen(
             arguments, stdout=file, stderr=subprocess.STDOUT, env=environment, start_new_session=True

@@ -52,8 +52,8 @@ def frame_digests(path: Path, *options: str, check: bool = True) -> tuple[list[s
 def ffprobe(path: str | Path, entries: str, *options: str) -> dict[str, Any]:
     """Return what ``ffprobe -show_entries ENTRIES`` prints, parsed."""
     command = ["ffprobe", "-v", "error", "-show_entries", entries, *options, "-of", "json", os.fspath(path)]
-    found: dict[str, Any] = json.loads(_output(command))
-    return found
+    parsed: dict[str, Any] = json.loads(_output(command))
+    return parsed
 
 
 def ffprobe_column(path: str | Path, entry: str, *options: str) -> list[str]:

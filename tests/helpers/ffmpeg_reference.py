@@ -84,8 +84,8 @@ class Probed:
     @cached_property
     def video(self) -> dict[str, Any] | None:
         """The first video stream that is not a cover picture: the one that players show in every file of the corpus."""
-        found = (s for s in self.streams if s.get("codec_type") == "video" and not s["disposition"]["attached_pic"])
-        return next(found, None)
+        videos = (s for s in self.streams if s.get("codec_type") == "video" and not s["disposition"]["attached_pic"])
+        return next(videos, None)
 
     @cached_property
     def time_base(self) -> Fraction:
@@ -228,9 +228,9 @@ class Decoded:
     @property
     def times(self) -> list[Fraction | None]:
         """Presentation times of the frames, [seconds]."""
-        found = re.findall(r"\] n: *\d+ pts: *(\S+) ", self._said)
+        stamps = re.findall(r"\] n: *\d+ pts: *(\S+) ", self._said)
         (base,) = set(re.findall(r"config in time_base: (\d+/\d+),", self._said)) or {"1"}
-        return [None if pts == "NOPTS" else int(pts) * Fraction(base) for pts in found]
+        return [None if pts == "NOPTS" else int(pts) * Fraction(base) for pts in stamps]
 
     @property
     def keys(self) -> list[bool]:
@@ -312,8 +312,8 @@ def compare(source: str | Path, file: str | Path, size: tuple[int, int], *, code
         if record is None:
             continue
         num_cached += 1
-        found = jpeg_planes(record) if codec == "jpeg" else np.frombuffer(record, np.uint8)
-        psnr = psnr_db(found, expected)
+        planes = jpeg_planes(record) if codec == "jpeg" else np.frombuffer(record, np.uint8)
+        psnr = psnr_db(planes, expected)
         if psnr < worst_psnr:
             worst_psnr, worst_frame = psnr, number
     num_cached += sum(1 for _ in cached)

@@ -54,7 +54,9 @@ class Page(HTMLParser):
     def code(self) -> list[str]:
         """Scripts that run."""
         scripts = [attributes for tag, attributes in self.elements if tag == "script"]
-        return [text for text, each in zip(self.inside["script"], scripts, strict=True) if not each.get("type")]
+        return [
+            text for text, attributes in zip(self.inside["script"], scripts, strict=True) if not attributes.get("type")
+        ]
 
     @property
     def policy(self) -> dict[str, list[str]]:
@@ -70,13 +72,13 @@ class Page(HTMLParser):
     def videos(self) -> dict[str, dict[str, Any]]:
         """Path of each video to the fields of its row, with labels and traits as texts, and its details."""
         data = self.script("data")
-        found = {}
+        videos = {}
         for number, values in enumerate(self.script("rows")):
             row = dict(zip(data["fields"], values, strict=True))
             block = self.script(f"b{number // data['per_block']}")
             row["details"] = block[number % data["per_block"]]
             for name in ("labels", "traits"):
-                row[name] = [data[name][each] for each in row[name]]
-            row["facts"] = dict(data["facts"][each] for each in row["details"].get("facts", ()))
-            found[row["path"]] = row
-        return found
+                row[name] = [data[name][index] for index in row[name]]
+            row["facts"] = dict(data["facts"][index] for index in row["details"].get("facts", ()))
+            videos[row["path"]] = row
+        return videos

@@ -35,17 +35,17 @@ class Task:
 def run_task(task: Task) -> Any:
     """Return the outputs of a task, or the cause and the message of the network's failure."""
     stream = connection_to(task.network).stream()
-    found = []
+    outputs = []
     try:
         for number in range(task.num_inputs):
             if task.dies_at and number == task.num_inputs // 2 and not Path(task.dies_at).exists():
                 Path(task.dies_at).touch()
                 os.kill(os.getpid(), signal.SIGKILL)
             if task.is_unpicklable:
-                stream.send(each for each in ())
+                stream.send(value for value in ())
             stream.send(np.full(task.shape, task.number * 1000 + number, np.int64))
-            found += stream.ready()
-        return [*found, *stream.rest()]
+            outputs += stream.ready()
+        return [*outputs, *stream.rest()]
     except NetworkError as error:
         return error.cause, error.message
     except TypeError as error:
@@ -93,9 +93,9 @@ def _load(faults: Faults, device: str) -> Callable[[list[Any]], Sequence[Any]]:
 
 
 def _infer(faults: Faults, device: str, inputs: list[np.ndarray]) -> list[int]:
-    numbers = [int(each.flat[0]) for each in inputs]
+    numbers = [int(array.flat[0]) for array in inputs]
     _write(faults.log, f"batch {device} {' '.join(map(str, numbers))}")
-    assert len({each.shape for each in inputs}) == 1
+    assert len({array.shape for array in inputs}) == 1
     if len(inputs) > faults.max_batch:
         raise MemoryError
     fault = next(filter(None, (faults.of_task.get(number // 1000) for number in numbers)), "")

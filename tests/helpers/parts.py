@@ -40,8 +40,8 @@ def part_command(work: Path, cache: Path, part: str) -> list[str]:
 def statements(cache: Path) -> list[dict[str, dict[str, Any]]]:
     """Return what the sidecars and the quarantine say, without the paths of this test, and the times."""
     left_out = dict.fromkeys(("_artefact", "_sidecar", "when", "xxh3_128", "attempts"))
-    found = (processes.sidecars(cache), processes.quarantine(cache))
-    return [{path: {**data, **left_out} for path, data in each.items()} for each in found]
+    listings = (processes.sidecars(cache), processes.quarantine(cache))
+    return [{path: {**data, **left_out} for path, data in listing.items()} for listing in listings]
 
 
 def is_whole(cache: Path, whole: Path) -> None:

@@ -36,13 +36,13 @@ def fine(output: str) -> bool:
 def alive_with(mark: str) -> list[int]:
     """Processes, not zombies, whose environment holds the mark."""
     wanted = f"{MARK}={mark}".encode()
-    found = []
+    pids = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit() and int(entry.name) != os.getpid():
             with contextlib.suppress(OSError):
                 if wanted in (entry / "environ").read_bytes().split(b"\0"):
-                    found.append(int(entry.name))
-    return found
+                    pids.append(int(entry.name))
+    return pids
 
 
 def command_of(pid: int) -> str:
@@ -164,11 +164,11 @@ def running(folder: Path, *args: str | os.PathLike[str], **options: Any) -> Iter
 
 def sidecars(cache: Path) -> dict[str, dict[str, Any]]:
     """Path of the source to sidecar, as JSON."""
-    found = {}
+    by_path = {}
     for path in sorted((cache / "videos").glob("*/*.json")):
         data = json.loads(path.read_text())
-        found[data["path"]] = {**data, "_sidecar": path, "_artefact": cache / data["features"][0].get("file", "")}
-    return found
+        by_path[data["path"]] = {**data, "_sidecar": path, "_artefact": cache / data["features"][0].get("file", "")}
+    return by_path
 
 
 def entries(artefact: Path) -> dict[bytes, bytes]:
@@ -179,24 +179,24 @@ def entries(artefact: Path) -> dict[bytes, bytes]:
 
 def contents(cache: Path) -> dict[str, tuple[int, str, str | None]]:
     """Path of the source: number of frames, digest over every key and value, label. Equal means the same cache."""
-    found = {}
+    by_path = {}
     for path, data in sidecars(cache).items():
         digest = hashlib.sha256()
         for key, value in sorted(entries(data["_artefact"]).items()):
             digest.update(struct.pack("<qq", len(key), len(value)) + key + value)
-        found[path] = (data["num_frames"], digest.hexdigest(), data.get("label"))
-    return found
+        by_path[path] = (data["num_frames"], digest.hexdigest(), data.get("label"))
+    return by_path
 
 
 def files_of(cache: Path) -> dict[str, tuple[int, int, int]]:
     """Relative name of every artefact and sidecar: inode, size, mtime_ns."""
-    found = {}
+    statuses = {}
     for top in ("videos", "lmdb", "npz", "hdf5"):
         for path in sorted((cache / top).rglob("*")):
             if path.is_file():
                 status = path.stat()
-                found[str(path.relative_to(cache))] = (status.st_ino, status.st_size, status.st_mtime_ns)
-    return found
+                statuses[str(path.relative_to(cache))] = (status.st_ino, status.st_size, status.st_mtime_ns)
+    return statuses
 
 
 def partials(cache: Path) -> list[str]:

@@ -44,10 +44,10 @@ def run_ranks(
         subprocess.CompletedProcess(command, rank.returncode, *texts)
         for rank, texts in zip(ranks, printed, strict=True)
     ]
-    assert all(each.returncode in (0, -signal.SIGKILL) for each in done), [each.stderr for each in done]
+    assert all(process.returncode in (0, -signal.SIGKILL) for process in done), [process.stderr for process in done]
     return done
 
 
 def exit_codes(done: list[subprocess.CompletedProcess[str]]) -> list[int]:
     """Return how each rank ended."""
-    return [each.returncode for each in done]
+    return [process.returncode for process in done]

@@ -109,8 +109,8 @@ class RtspServer:
         if self._ffmpeg is not None:
             self._ffmpeg.kill()
             self._ffmpeg.wait()
-        for each in (self._listener, self._rtp, self._rtcp):
-            each.close()
+        for endpoint in (self._listener, self._rtp, self._rtcp):
+            endpoint.close()
 
 
 @contextlib.contextmanager

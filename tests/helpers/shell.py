@@ -64,15 +64,15 @@ class Shell:
         return text.rpartition("got<")[2].partition(">end-of-words")[0].split("><")
 
     def _read_until(self, end: bytes) -> str:
-        found = b""
+        received = b""
         limit = time.monotonic() + 30
-        while not found.endswith(end) and end not in found:
+        while not received.endswith(end) and end not in received:
             readable, _, _ = select.select([self._terminal], [], [], max(0, limit - time.monotonic()))
             if not readable:
                 self._process.kill()  # what comes next could not be understood either
-                raise AssertionError(f"the shell does not answer: {found!r}")
-            found += os.read(self._terminal, 65536)
-        return found.decode(errors="replace")
+                raise AssertionError(f"the shell does not answer: {received!r}")
+            received += os.read(self._terminal, 65536)
+        return received.decode(errors="replace")
 
     def close(self) -> None:
         """End the shell."""

@@ -330,10 +330,10 @@ def test_any_changed_byte_is_detected_and_no_wrong_record_comes_out(tmp_path: Pa
     for position, byte in enumerate(data):
         changed = [byte ^ 0x01, byte ^ 0x20, byte ^ 0x80, 0xFF, ord("\r" if byte == ord("\n") else "\n")][position % 5]
         path.write_bytes(data[:position] + bytes([changed]) + data[position + 1 :])
-        found = []
+        records = []
         with pytest.raises((DamageError, FormatVersionError), match="index.json"):
-            found.extend(read_index(path))
-        assert found == expected[: len(found)]
+            records.extend(read_index(path))
+        assert records == expected[: len(records)]
 
 
 def test_truncation_anywhere_is_detected_before_the_first_record(tmp_path: Path) -> None:

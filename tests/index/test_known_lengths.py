@@ -17,12 +17,12 @@ def record(tmp_path_factory: pytest.TempPathFactory) -> VideoRecord:
     """Ten seconds, 25 frames per second, in the packets; nine in the header."""
     folder = tmp_path_factory.mktemp("lengths")
     write_video(folder / "a.mp4", num_frames=25, fps=25)
-    (found,) = cc.scan([folder], jobs=1)
-    assert isinstance(found.header, HeaderFacts)
-    assert isinstance(found.packets, PacketFacts)
-    return found.replace(
-        header=found.header.replace(header_duration_seconds=9.0, average_fps=25.0),
-        packets=found.packets.replace(duration_seconds=10.0),
+    (scanned,) = cc.scan([folder], jobs=1)
+    assert isinstance(scanned.header, HeaderFacts)
+    assert isinstance(scanned.packets, PacketFacts)
+    return scanned.replace(
+        header=scanned.header.replace(header_duration_seconds=9.0, average_fps=25.0),
+        packets=scanned.packets.replace(duration_seconds=10.0),
     )
 
 

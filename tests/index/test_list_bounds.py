@@ -124,9 +124,9 @@ def nested(depth: int) -> str:
 )
 def test_lists_beyond_a_bound(tmp_path: Path, format: str, name: str, text: Callable[[], str], message: str) -> None:
     write(tmp_path / name, text())
-    found = message_of(_INDEX, tmp_path, name, format)
-    assert message in found
-    assert len(found) < 1500
+    error = message_of(_INDEX, tmp_path, name, format)
+    assert message in error
+    assert len(error) < 1500
 
 
 def _arrays(kind: str) -> Any:
@@ -163,9 +163,9 @@ def test_parquet_beyond_a_bound(tmp_path: Path, kind: str, message: str) -> None
     pq = pytest.importorskip("pyarrow.parquet")
     pq.write_table(pa.table(_arrays(kind)), tmp_path / "l.parquet", compression="zstd", write_statistics=False)
     (tmp_path / "0.mp4").touch()
-    found = message_of(_INDEX, tmp_path, "l.parquet", "csv")
-    assert message[:60] in found
-    assert len(found) < 1500
+    error = message_of(_INDEX, tmp_path, "l.parquet", "csv")
+    assert message[:60] in error
+    assert len(error) < 1500
 
 
 @pytest.mark.parametrize("version", ["1.0", "2.0"])

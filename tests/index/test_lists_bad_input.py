@@ -321,13 +321,13 @@ def test_any_text_and_number_survives(tmp_path_factory, rows) -> None:
     ]
     names = ["path", "start_frame", "caption", "x", "n", "tags"]
     values = [["a.mp4", position, *row] for position, row in enumerate(rows)]
-    (folder / "l.jsonl").write_text("\n".join(json.dumps(dict(zip(names, each, strict=True))) for each in values))
-    (folder / "l.json").write_text(json.dumps([dict(zip(names, each, strict=True)) for each in values]))
+    (folder / "l.jsonl").write_text("\n".join(json.dumps(dict(zip(names, row, strict=True))) for row in values))
+    (folder / "l.json").write_text(json.dumps([dict(zip(names, row, strict=True)) for row in values]))
     for delimiter, suffix in ((",", "csv"), ("\t", "tsv")):
         with open(folder / f"l.{suffix}", "w", encoding="utf-8", newline="") as file:
             writer = csv.writer(file, delimiter=delimiter)
             writer.writerow([*names[:3], "x:float", "n:int", "tags:list[str]"])
-            writer.writerows([*each[:5], json.dumps(each[5])] for each in values)
+            writer.writerows([*row[:5], json.dumps(row[5])] for row in values)
     for suffix in ("json", "jsonl", "csv", "tsv"):
         index_list(folder / f"l.{suffix}", folder / "index.json")
         assert list(read_index(folder / "index.json")) == expected

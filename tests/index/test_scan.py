@@ -121,7 +121,7 @@ def test_a_second_scan_looks_only_at_what_changed(folder, tmp_path, make_video):
     make_video(copy / "a.mp4")
     make_video(copy / "b.mp4")
     summaries = [cc.scan([copy], output=tmp_path / "index.json").summary for _ in range(2)]
-    assert [(each.num_done, each.num_up_to_date) for each in summaries] == [(2, 0), (0, 2)]
+    assert [(summary.num_done, summary.num_up_to_date) for summary in summaries] == [(2, 0), (0, 2)]
     make_video(copy / "b.mp4", num_frames=31)
     (copy / "a.mp4").chmod(0o400)  # which changes nothing that counts
     result = cc.scan([copy], output=tmp_path / "index.json")

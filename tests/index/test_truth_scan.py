@@ -83,10 +83,10 @@ def scanned(corpus, run_cli, tmp_path_factory) -> Records:
 @pytest.fixture(scope="module")
 def probed(corpus, scanned) -> Truths:
     """Output of ffprobe for the files in which it finds a video with packets and no fault of the container."""
-    found = ffmpeg_reference.each(lambda name: ffmpeg_reference.probe(corpus / name, packets=True), list(scanned))
+    probes = ffmpeg_reference.each(lambda name: ffmpeg_reference.probe(corpus / name, packets=True), list(scanned))
     readable = {
         name: facts
-        for name, facts in zip(scanned, found, strict=True)
+        for name, facts in zip(scanned, probes, strict=True)
         if facts.video is not None
         and facts.video_packets
         and "partial file" not in facts.errors
@@ -222,7 +222,9 @@ def test_duration(scanned, shown):
         middle = len(steps) // 2
         median = (steps[middle] + steps[~middle]) / 2 if steps else 1 / Fraction(facts.video["r_frame_rate"])
         packets = facts.video_packets
-        is_shown_last = facts.timestamp_source == "pts" and packets[-1]["pts"] == max(each["pts"] for each in packets)
+        is_shown_last = facts.timestamp_source == "pts" and packets[-1]["pts"] == max(
+            packet["pts"] for packet in packets
+        )
         stated = Fraction(facts.video.get("duration", 0)) - times[-1] if is_shown_last else 0
         return float(times[-1] - times[0] + (stated if 1.5 * median < stated < MAX_FRAME_SECONDS else median))
 

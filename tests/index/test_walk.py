@@ -272,11 +272,11 @@ def test_link_loops_end(tmp_path: Path, follow: bool) -> None:
     (root / "dangling").symlink_to("nowhere")
     (root / "dangling.mp4").symlink_to("nowhere.mp4")
     (tmp_path / "back").symlink_to("root")
-    found = list(iter_files(str(root), follow_symlinks=follow))
-    inside = [file.path for file in found if file.is_video and not file.path.startswith("above/")]
+    files = list(iter_files(str(root), follow_symlinks=follow))
+    inside = [file.path for file in files if file.is_video and not file.path.startswith("above/")]
     # A link with a video's name that leads nowhere is for the probe to refuse: a visible failure.
     assert inside == ["a/x.mp4", "dangling.mp4", "knot.mp4"]
-    assert not [file for file in found if file.path.endswith(("up/a/x.mp4", "root/a/x.mp4", "self/a/x.mp4"))]
+    assert not [file for file in files if file.path.endswith(("up/a/x.mp4", "root/a/x.mp4", "self/a/x.mp4"))]
 
 
 def test_folder_links_are_followed_on_request_and_each_folder_once(tmp_path: Path) -> None:

@@ -45,10 +45,10 @@ class Page(HTMLParser):
 
     @property
     def pictures(self) -> list[np.ndarray]:
-        found = [value for name, value in self.attributes if name == "src"]
-        assert all(value.startswith("data:image/webp;base64,") for value in found)
-        data = (np.frombuffer(base64.b64decode(value.partition(",")[2]), np.uint8) for value in found)
-        return [cv2.imdecode(each, cv2.IMREAD_COLOR) for each in data]
+        sources = [value for name, value in self.attributes if name == "src"]
+        assert all(value.startswith("data:image/webp;base64,") for value in sources)
+        data = (np.frombuffer(base64.b64decode(value.partition(",")[2]), np.uint8) for value in sources)
+        return [cv2.imdecode(image, cv2.IMREAD_COLOR) for image in data]
 
 
 def check(page: str) -> Page:
@@ -102,7 +102,7 @@ def test_the_pictures_are_those_of_the_cache(hostile):
 
 def test_long_texts_are_cut_and_say_so(hostile):
     with cc.open_cache(hostile) as cache:
-        (video,) = (each for each in cache if each.path == "long.mp4")
+        (video,) = (video for video in cache if video.path == "long.mp4")
         page = check(video_html(video))
     assert "(100,000 letters)" in page.text
     assert len(page.text) < 4000

@@ -81,7 +81,7 @@ def built(corpus_of_five) -> Path:
 
 
 @pytest.fixture(scope="module")
-def made(built) -> tuple[cc.ReportResult, Page]:
+def report(built) -> tuple[cc.ReportResult, Page]:
     result = cc.report(built, built.parent / "page.html")
     return result, Page(built.parent / "page.html")
 
@@ -95,8 +95,8 @@ def copied(built, tmp_path) -> Path:
 # Data
 
 
-def test_the_page_has_every_video_and_every_failure(built, made):
-    result, page = made
+def test_the_page_has_every_video_and_every_failure(built, report):
+    result, page = report
     assert (result.num_videos, result.num_shown, result.num_failures, result.num_findings) == (4, 4, 1, 0)
     assert result.num_bytes == (built.parent / "page.html").stat().st_size
     with cc.open_cache(built) as cache:
@@ -117,16 +117,16 @@ def test_the_page_has_every_video_and_every_failure(built, made):
     assert page.script("data")["command"] == f"chordcache show {built}"
 
 
-def test_a_failure_comes_with_stage_cause_message_and_what_to_do(built, made):
-    _, page = made
+def test_a_failure_comes_with_stage_cause_message_and_what_to_do(built, report):
+    _, page = report
     (line,) = (built / "quarantine.jsonl").read_text().splitlines()
     failure = json.loads(line)
     for text in (failure["path"], failure["stage"], failure["cause"], failure["message"], remedy(failure["cause"])):
         assert text in page.text
 
 
-def test_the_picture_has_frames_flow_and_mel_in_one_file(built, made):
-    _, page = made
+def test_the_picture_has_frames_flow_and_mel_in_one_file(built, report):
+    _, page = report
     for path, has_mel in (("a/sound.mp4", True), ("b/tall.mp4", False)):
         details = page.videos[path]["details"]
         width, height, cells, frames, flow, mel = details["layout"]
@@ -145,15 +145,15 @@ def test_the_picture_has_frames_flow_and_mel_in_one_file(built, made):
     assert abs(float(cell[inner].mean()) - float(small[inner].mean())) < 12
 
 
-def test_each_kind_of_motion_has_its_own_curve_and_unit(made):
-    _, page = made
+def test_each_kind_of_motion_has_its_own_curve_and_unit(report):
+    _, page = report
     curves = {curve[0]: curve for curve in page.videos["a/sound.mp4"]["details"]["curves"]}
     assert set(curves) == {"motion", "luma", "sound"}
     points = np.frombuffer(base64.b64decode(curves["sound"][1]), np.uint8)
     level = curves["sound"][2] + points[:2] / 254 * (curves["sound"][3] - curves["sound"][2])
     assert level == pytest.approx(20 * np.log10(0.5 / np.sqrt(2)), abs=1)  # a sine at half of full scale
     assert len(base64.b64decode(curves["motion"][1])) == 50  # one for each frame
-    histograms = {each["field"]: each for each in page.script("data")["histograms"]}
+    histograms = {histogram["field"]: histogram for histogram in page.script("data")["histograms"]}
     assert (histograms["motion"]["unit"], histograms["luma"]["unit"]) == ("px", "gray levels")
     assert sum(histograms["luma"]["counts"]) == 4
     assert [row["luma"] for row in page.videos.values()] != [row["motion"] for row in page.videos.values()]
@@ -226,8 +226,8 @@ def test_landmarks_lie_over_the_frames(tmp_path, make_video, run_cli):
     assert details["pose"] == [expected] * 6
 
 
-def test_the_history_of_the_cache_is_shown(made):
-    _, page = made
+def test_the_history_of_the_cache_is_shown(report):
+    _, page = report
     assert "Build history" in page.text
     assert "frames/s" in page.text
 
@@ -242,7 +242,11 @@ def test_nothing_from_a_cache_becomes_an_element(copied, tmp_path):
     page = Page(tmp_path / "r.html")
     elements = {tag for tag, _ in page.elements}
     assert not elements & {"img", "iframe", "object", "embed", "link", "base"}
-    assert [each for _, each in page.elements if any(name.startswith("on") or name == "style" for name in each)] == []
+    assert [
+        attributes
+        for _, attributes in page.elements
+        if any(name.startswith("on") or name == "style" for name in attributes)
+    ] == []
     assert len(page.code) == 2
     assert EVIL in page.text  # the version, and options of filters
     row = page.videos[readable(f"{EVIL}.mp4")]
@@ -251,8 +255,8 @@ def test_nothing_from_a_cache_becomes_an_element(copied, tmp_path):
     assert row["details"]["columns"] == [["camera", EVIL]]
 
 
-def test_the_policy_allows_only_the_scripts_and_styles_of_the_page(made):
-    _, page = made
+def test_the_policy_allows_only_the_scripts_and_styles_of_the_page(report):
+    _, page = report
     policy = page.policy
     assert policy["default-src"] == ["'none'"]
     assert policy["img-src"] == ["data:"]
@@ -264,8 +268,8 @@ def test_the_policy_allows_only_the_scripts_and_styles_of_the_page(made):
     assert policy["style-src"] == sources(page.inside["style"])
 
 
-def test_captions_of_any_length_and_direction(made):
-    _, page = made
+def test_captions_of_any_length_and_direction(report):
+    _, page = report
     sound, tall = page.videos["a/sound.mp4"], page.videos["b/tall.mp4"]
     assert len(sound["caption"]) == 161
     assert len(sound["details"]["captions"][0]) == 2001
@@ -322,7 +326,7 @@ def test_some_videos_are_a_sample_that_says_so(noisy, tmp_path):
     assert (result.num_videos, result.num_shown) == (60, 7)
     assert page.script("data")["sample"] == "a sample of 60"
     assert "a sample of 60; all figures are of all" in page.text
-    assert {sum(each["counts"]) for each in page.script("data")["histograms"]} == {60}
+    assert {sum(histogram["counts"]) for histogram in page.script("data")["histograms"]} == {60}
 
 
 # Bad input

@@ -143,8 +143,10 @@ def test_axe_finds_nothing_serious(visit, scheme, size):
             seen.page.locator(".tile", has_text="cat.mp4").click()
             seen.shows("cat.mp4")
         result = seen.page.evaluate("axe.run().then(result => result.violations)")
-        serious = [each for each in result if each["impact"] in ("serious", "critical")]
-        assert not serious, json.dumps([(each["id"], each["nodes"][0]["html"]) for each in serious], indent=1)
+        serious = [violation for violation in result if violation["impact"] in ("serious", "critical")]
+        assert not serious, json.dumps(
+            [(violation["id"], violation["nodes"][0]["html"]) for violation in serious], indent=1
+        )
 
 
 def test_a_phone_never_scrolls_sideways(visit):

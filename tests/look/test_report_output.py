@@ -106,7 +106,7 @@ def test_values_that_are_nearly_equal_have_no_histogram():
     table = MeasureTable()
     for fps, seconds in ((25.0, 1.0), (24.9999999, 2.0)):
         table.add({"fps": fps, "seconds": seconds})
-    assert [each["field"] for each in table.histograms()] == ["seconds"]
+    assert [histogram["field"] for histogram in table.histograms()] == ["seconds"]
 
 
 def test_a_time_that_is_not_a_number_has_no_mark():
@@ -136,11 +136,13 @@ def test_the_problems_are_those_of_info(tmp_path, make_video):
     options = cc.BuildOptions(on_damage="trim")
     cc.build(cc.scan([tmp_path / "videos"], jobs=1), tmp_path / "cache", jobs=1, options=options)
     result = cc.report(tmp_path / "cache", tmp_path / "r.html")
-    found = list(iter_problems(tmp_path / "cache"))
-    assert [each.kind for each in found] == ["quarantined", "damaged"]
+    problems = list(iter_problems(tmp_path / "cache"))
+    assert [problem.kind for problem in problems] == ["quarantined", "damaged"]
     text = Page(tmp_path / "r.html").text
-    for each in found:
-        assert all(part in text for part in (each.path, each.stage, each.cause, each.message, each.remedy))
+    for problem in problems:
+        assert all(
+            part in text for part in (problem.path, problem.stage, problem.cause, problem.message, problem.remedy)
+        )
     assert result.num_failures == 1
 
 

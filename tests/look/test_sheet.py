@@ -46,8 +46,8 @@ def cache(tmp_path_factory: pytest.TempPathFactory, clips: Path, make_video: Cal
 
 
 def named(cache: cc.Cache, stem: str) -> Video:
-    (found,) = (video for video in cache if video.path.startswith(stem))
-    return found
+    (video,) = (video for video in cache if video.path.startswith(stem))
+    return video
 
 
 def cut_out(drawn: Sheet, place: Place) -> np.ndarray:
@@ -117,9 +117,9 @@ def test_mel_is_read_in_parts_of_bounded_length(cache, monkeypatch):
     lengths = []
 
     def read(self, video, feature, *arguments, **options):
-        found = original(self, video, feature, *arguments, **options)
-        lengths.extend([found.shape[-1]] if feature == "mel" else [])
-        return found
+        rows = original(self, video, feature, *arguments, **options)
+        lengths.extend([rows.shape[-1]] if feature == "mel" else [])
+        return rows
 
     original = cc.Cache.read
     monkeypatch.setattr(cc.Cache, "read", read)
@@ -137,10 +137,10 @@ def test_motion_is_of_the_blocks_that_have_vectors(cache):
     video = named(cache, "bunny")
     numbers = np.arange(video.num_frames)
     vectors, covered = (cache.read(video, name) for name in ("motion", "motion.covered"))
-    found = pictures.motion_lengths(cache, video, numbers)
+    motion = pictures.motion_lengths(cache, video, numbers)
     for number in numbers.tolist():
         lengths = np.hypot(*np.moveaxis(vectors[number].astype(np.float32), -1, 0))[covered[number] > 0]
-        assert found[number] == pytest.approx(lengths.mean(), rel=1e-3) if len(lengths) else np.isnan(found[number])
+        assert motion[number] == pytest.approx(lengths.mean(), rel=1e-3) if len(lengths) else np.isnan(motion[number])
 
 
 def test_hidden_landmarks_have_no_place():
@@ -285,13 +285,13 @@ def test_files_are_whole_and_read_by_others(cache, tmp_path):
     drawn = cc.show(named(cache, "bunny"))
     path = drawn.save(tmp_path / "sheet.png")
     assert np.array_equal(cv2.imread(os.fspath(path))[..., ::-1], drawn.picture)
-    assert [each.name for each in tmp_path.iterdir()] == ["sheet.png"]
+    assert [file.name for file in tmp_path.iterdir()] == ["sheet.png"]
     assert drawn._repr_png_() == path.read_bytes()
     with pytest.raises(UsageError, match="cannot write the picture '.*/nowhere/sheet.png': No such file"):
         drawn.save(tmp_path / "nowhere" / "sheet.png")
     with pytest.raises(UsageError, match="cannot write the picture"):
         drawn.save(tmp_path)
-    assert [each.name for each in tmp_path.iterdir()] == ["sheet.png"]
+    assert [file.name for file in tmp_path.iterdir()] == ["sheet.png"]
 
 
 def test_without_opencv_the_error_says_what_to_install(cache):

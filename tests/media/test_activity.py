@@ -37,9 +37,9 @@ def frame_times(path: Path) -> list[float]:
 
 def sound_times(path: Path) -> np.ndarray:
     """[seconds] of each sample, by ffprobe's timestamps of decoded frames."""
-    found = ffprobe(path, "frame=pts_time,nb_samples:stream=sample_rate", "-select_streams", "a:0")
-    rate = int(found["streams"][0]["sample_rate"])
-    return np.concatenate([float(f["pts_time"]) + np.arange(f["nb_samples"]) / rate for f in found["frames"]])
+    facts = ffprobe(path, "frame=pts_time,nb_samples:stream=sample_rate", "-select_streams", "a:0")
+    rate = int(facts["streams"][0]["sample_rate"])
+    return np.concatenate([float(f["pts_time"]) + np.arange(f["nb_samples"]) / rate for f in facts["frames"]])
 
 
 def samples_of(path: Path, num_channels: int) -> np.ndarray:
@@ -259,13 +259,13 @@ def ffmpeg_differences(path: Path) -> list[float | None]:
     """Mean absolute difference of full-size luma to the frame before, by the command ffmpeg."""
     stream = ffmpeg_reference.probe(path).video
     width, height = (stream["width"], stream["height"]) if stream else (0, 0)
-    found: list[float | None] = []
+    differences: list[float | None] = []
     last = None
     for planes in ffmpeg_reference.Decoded(path, "v:0", (width, height), "yuvj420p"):
         luma = planes[: width * height].astype(np.int16)
-        found.append(None if last is None else float(np.abs(luma - last).mean()))
+        differences.append(None if last is None else float(np.abs(luma - last).mean()))
         last = luma
-    return found
+    return differences
 
 
 def check_motion(path: Path) -> None:

@@ -42,9 +42,9 @@ def test_the_nearest_of_those_that_are_filled(
     buckets: list[tuple[int, int, int]], size: tuple[int, int], num_frames: int
 ) -> None:
     width, height = size
-    found = nearest_bucket([Bucket(2 * h, 2 * w, t) for h, w, t in buckets], width, height, num_frames)
+    nearest = nearest_bucket([Bucket(2 * h, 2 * w, t) for h, w, t in buckets], width, height, num_frames)
     filled = [(2 * h, 2 * w, t) for h, w, t in buckets if t <= num_frames]
-    if found is None:
+    if nearest is None:
         assert not filled
         return
 
@@ -53,9 +53,9 @@ def test_the_nearest_of_those_that_are_filled(
         area = Fraction(bucket[1] * bucket[0], height * width)
         return max(ratio, 1 / ratio), max(area, 1 / area), -bucket[2]
 
-    assert tuple(found) in filled
+    assert tuple(nearest) in filled
     # Two that are equally far, one wider and one narrower than the picture, may come in any order
-    assert [float(x) for x in distance(tuple(found))] == pytest.approx([float(x) for x in min(map(distance, filled))])
+    assert [float(x) for x in distance(tuple(nearest))] == pytest.approx([float(x) for x in min(map(distance, filled))])
 
 
 def test_estimates_of_a_plan() -> None:
@@ -104,7 +104,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory, make_video: Callable[..., Pa
 @pytest.mark.parametrize("name", MEDIA)
 def test_pictures_are_those_of_ffmpeg(cache: cc.Cache, name: str) -> None:
     source = Path(cache.path).parent / "videos" / name
-    (video,) = (each for each in cache if each.path == name)
+    (video,) = (video for video in cache if video.path == name)
     num_frames = len(ffmpeg_reference.probe(source, packets=True).shown())
     assert video.bucket == bucket_reference.nearest(source, BUCKETS, num_frames)
     assert cache.read(video, "frames").shape == (video.bucket[2], *video.bucket[:2], 3)
@@ -140,10 +140,10 @@ def test_every_codec_has_the_same_pictures(
     make_video(tmp_path / "videos/wide.mp4", size=(480, 200), num_frames=20, planes=stripes, options={"crf": "6"})
     other = build(tmp_path, BUCKETS, codec=codec)
     (video,) = other
-    (expected,) = (each for each in cache if each.path == "wide.mp4")
+    (expected,) = (candidate for candidate in cache if candidate.path == "wide.mp4")
     assert video.bucket == expected.bucket
-    found, frames = other.read(video, "frames"), cache.read(expected, "frames")
-    assert ffmpeg_reference.psnr_db(found, frames) >= MIN_PSNR_DB
+    pictures, frames = other.read(video, "frames"), cache.read(expected, "frames")
+    assert ffmpeg_reference.psnr_db(pictures, frames) >= MIN_PSNR_DB
 
 
 def test_a_source_of_single_frames_refuses_buckets() -> None:
@@ -177,7 +177,7 @@ def test_every_odd_file_has_the_shape_of_its_bucket(corpus: Path, tmp_path: Path
     failures = [json.loads(line) for line in (tmp_path / "cache/quarantine.jsonl").read_text().splitlines()]
     assert not {failure["cause"] for failure in failures} & {"bug", "signal", "timeout", "oom", "extractor", "bucket"}
     readable = {"no-video", "encrypted", "no-frames", "truncated"}
-    assert {each["cause"] for each in failures if each["root"] == "odd"} <= readable
+    assert {failure["cause"] for failure in failures if failure["root"] == "odd"} <= readable
     cache = cc.open_cache(tmp_path / "cache")
     videos = [video for video in cache if video.root == "odd"]
     assert len(videos) > 100

@@ -175,17 +175,17 @@ def media(tmp_path_factory: pytest.TempPathFactory) -> Path:
 # Against the mean
 
 
-def errors_of(found: Planes, source: box_average.Source | box_average.RgbSource, *, is_natural: bool = False) -> str:
+def errors_of(planes: Planes, source: box_average.Source | box_average.RgbSource, *, is_natural: bool = False) -> str:
     """Describe the errors of scaled planes; an empty text means none.
 
     ``is_natural``: it may have large areas of one color, whose rounding does not even out: right is what is rounded.
     """
-    height, width = found[0].shape
+    height, width = planes[0].shape
     wrong = []
-    for name, plane, mean in zip("YUV", found, source.jpeg(width, height), strict=True):
+    for name, plane, mean in zip("YUV", planes, source.jpeg(width, height), strict=True):
         allowed = source.tolerance(name, width, height)
         # at the source's own size many means lie halfway between two levels, and those are rounded up
-        is_rounded = is_natural or source.shape == found[0].shape
+        is_rounded = is_natural or source.shape == planes[0].shape
         expected = np.floor(mean + 0.5) if is_rounded else mean
         mean_error = np.mean(plane - np.clip(expected, 0, 255))
         psnr = 10 * np.log10(255**2 / max(np.mean((plane - np.clip(mean, 0, 255)) ** 2), 1e-9))
@@ -225,9 +225,9 @@ def source_of(frame: av.VideoFrame, location: str) -> box_average.Source:
 def test_planes_are_means(media: Path, name: str, short_side: int | None) -> None:
     sources = decoded(media / name, 2)
     with capture() as complaints:
-        found = scaled.frames(media / name, 2, short_side=short_side)
-        planes = [frame.planes() for frame in found]
-        assert [errors_of(*each) for each in zip(planes, sources, strict=True)] == [""] * len(found)
+        frames = scaled.frames(media / name, 2, short_side=short_side)
+        planes = [frame.planes() for frame in frames]
+        assert [errors_of(*pair) for pair in zip(planes, sources, strict=True)] == [""] * len(frames)
     assert complaints == []
 
 
@@ -269,8 +269,8 @@ def test_pictures_without_chroma_planes(pixel_format: str, short_side: int | Non
     if pixel_format.startswith("gray"):
         rgb = np.repeat(rgb[..., 1:2], 3, 2)
     assert errors_of(scaler.planes(picture), box_average.RgbSource(rgb)) == ""
-    found = scaler.rgb(picture)
-    error = found - box_average.RgbSource(rgb).rgb(found.shape[1], found.shape[0])
+    pixels = scaler.rgb(picture)
+    error = pixels - box_average.RgbSource(rgb).rgb(pixels.shape[1], pixels.shape[0])
     assert np.abs(error.mean((0, 1))).max() < box_average.MAX_MEAN_ERROR
     assert np.abs(error).max() < 1.1
 
@@ -305,8 +305,8 @@ def test_gray_of_limited_range_is_stretched(pixel_format: str, short_side: int |
     rgb = rgb if bucket is None else rgb[:, 70:250]
     scaler = PictureScaler(PictureConfig(short_side=short_side), None, bucket)
     assert errors_of(scaler.planes(picture), box_average.RgbSource(rgb)) == ""
-    found = scaler.rgb(picture)
-    assert np.abs(found - box_average.RgbSource(rgb).rgb(found.shape[1], found.shape[0])).max() < 1.1
+    pixels = scaler.rgb(picture)
+    assert np.abs(pixels - box_average.RgbSource(rgb).rgb(pixels.shape[1], pixels.shape[0])).max() < 1.1
 
 
 GRAY_FILES = {
@@ -423,8 +423,8 @@ def test_layouts_may_change_midway(tmp_path: Path) -> None:
     joined = tmp_path / "joined.h264"
     joined.write_bytes(b"".join(part.read_bytes() for part in parts))
     sources = [decoded(part, 1)[0] for part in parts]
-    found = scaled.frames(joined, short_side=96)
-    assert [errors_of(*each) for each in zip((f.planes() for f in found), sources, strict=True)] == [""] * 4
+    frames = scaled.frames(joined, short_side=96)
+    assert [errors_of(*pair) for pair in zip((f.planes() for f in frames), sources, strict=True)] == [""] * 4
 
 
 def test_a_size_that_changes_all_the_time_takes_no_more_memory() -> None:
@@ -474,11 +474,11 @@ def test_real_files(corpus: Path) -> None:
         if not 16 <= min(picture.width, picture.height) <= max(picture.width, picture.height) <= 2000:
             continue
         source = source_of(picture, location_of(path))
-        found = frame.planes()
-        if words := errors_of(found, source, is_natural=True):
+        planes = frame.planes()
+        if words := errors_of(planes, source, is_natural=True):
             wrong[path.relative_to(corpus).as_posix()] = words
-        expected = source.jpeg(found[0].shape[1], found[0].shape[0])
-        mean_errors.append([np.mean(a - np.clip(b, 0, 255)) for a, b in zip(found, expected, strict=True)])
+        expected = source.jpeg(planes[0].shape[1], planes[0].shape[0])
+        mean_errors.append([np.mean(a - np.clip(b, 0, 255)) for a, b in zip(planes, expected, strict=True)])
     assert len(mean_errors) >= MIN_CORPUS_FILES
     # a flat area is off by up to half a level, and has what slopes its noise has
     assert len(wrong) <= 0.1 * len(mean_errors), wrong

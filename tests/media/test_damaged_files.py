@@ -102,7 +102,7 @@ def cached(folder: Path, on_damage: str | None = None, *, config: Config | None 
 def frames_of(folder: Path, name: str) -> dict[int, tuple[float, np.ndarray]]:
     """Number in the source to time and picture of each cached frame."""
     with cc.open_cache(folder / "cache") as cache:
-        video = next(each for each in cache if each.path == name)
+        video = next(video for video in cache if video.path == name)
         pictures = cache.read(video)
         return {
             int(number): (float(seconds), pictures[place].copy())
@@ -119,9 +119,9 @@ def intact(films, tmp_path_factory) -> Path:
     return folder
 
 
-def check_same(found: dict[int, Any], truth: dict[int, Any]) -> None:
+def check_same(frames: dict[int, Any], truth: dict[int, Any]) -> None:
     """Check that frames with the same number are equal, and at the same time."""
-    for number, (seconds, picture) in found.items():
+    for number, (seconds, picture) in frames.items():
         assert number in truth, number
         assert seconds == pytest.approx(truth[number][0], abs=0.002), number
         assert np.array_equal(picture, truth[number][1]), number
@@ -129,7 +129,7 @@ def check_same(found: dict[int, Any], truth: dict[int, Any]) -> None:
 
 def damage_of(folder: Path, name: str) -> Any:
     with cc.open_cache(folder / "cache") as cache:
-        return next(each for each in cache if each.path == name).damage
+        return next(video for video in cache if video.path == name).damage
 
 
 @pytest.mark.parametrize("name", LOCATED)
@@ -300,7 +300,7 @@ def test_feature_added_to_a_trimmed_video(work):
     cached(work, "trim", config=config, features=["frames"])
     assert counts(cached(work, "trim", config=config, features=["motion"], tiers=["npz"])) == (2, 0, 1)
     with cc.open_cache(work / "cache") as cache:
-        video = next(each for each in cache if each.path == "bad.mp4")
+        video = next(video for video in cache if video.path == "bad.mp4")
         assert len(cache.read(video, "motion")) == video.num_frames < NUM_FRAMES
     assert cc.verify(work / "cache", source=True, jobs=HERE).damage == []
 

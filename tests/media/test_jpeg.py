@@ -129,8 +129,8 @@ def test_threads_do_not_share_a_decoder(picture: np.ndarray, with_library: bool)
 
     def decode(size: tuple[int, int]) -> None:
         for _ in range(100):
-            found = decoded_part(data[size], Rectangle(10, 20, 70, 90), size)
-            if not np.array_equal(found, expected[size]):
+            part = decoded_part(data[size], Rectangle(10, 20, 70, 90), size)
+            if not np.array_equal(part, expected[size]):
                 wrong.append(size)
 
     threads = [threading.Thread(target=decode, args=(size,)) for size in sizes * 2]

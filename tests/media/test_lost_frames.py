@@ -95,9 +95,9 @@ def references(path: Path) -> list[int]:
 @pytest.mark.parametrize("name", ["h264.mp4", "hevc.mp4"])
 def test_packet_left_out_by_remuxing(films, tmp_path, name):
     for number in references(films / name):
-        found = answer(remuxed(films / name, tmp_path / name, lambda n, _, left_out=number: n == left_out))
-        assert isinstance(found, MediaError), number
-        assert re.search(r"\d+ of \d+ frames are lost|\d+ packets? (is|are) damaged", found.message), found.message
+        result = answer(remuxed(films / name, tmp_path / name, lambda n, _, left_out=number: n == left_out))
+        assert isinstance(result, MediaError), number
+        assert re.search(r"\d+ of \d+ frames are lost|\d+ packets? (is|are) damaged", result.message), result.message
 
 
 def test_lost_frames_of_hevc_are_counted(films, tmp_path):
@@ -106,12 +106,12 @@ def test_lost_frames_of_hevc_are_counted(films, tmp_path):
     path = remuxed(films / "hevc.mp4", tmp_path / "x.mp4", lambda n, _: n == number)
     with av.open(str(path)) as container:
         num_decoded = sum(1 for _ in container.decode(container.streams.video[0]))
-    found = answer(path)
-    assert isinstance(found, MediaError)
+    result = answer(path)
+    assert isinstance(result, MediaError)
     assert 0 < num_decoded < NUM_FRAMES - 1
-    assert f"{NUM_FRAMES - 1 - num_decoded} of {NUM_FRAMES - 1} frames are lost" in found.message
-    assert "hevc: Could not find ref with POC" in found.message
-    assert found.cause == "decode"
+    assert f"{NUM_FRAMES - 1 - num_decoded} of {NUM_FRAMES - 1} frames are lost" in result.message
+    assert "hevc: Could not find ref with POC" in result.message
+    assert result.cause == "decode"
 
 
 @pytest.mark.parametrize("name", ["h264.ts", "hevc.ts", "mpeg2.ts"])
@@ -119,7 +119,7 @@ def test_one_transport_packet_lost(films, tmp_path, name):
     """Every packet of the track, but those that hold nothing else than stuffing."""
     data = (films / name).read_bytes()
     packets = [data[at : at + 188] for at in range(0, len(data), 188)]
-    of_video = [n for n, each in enumerate(packets) if int.from_bytes(each[1:3], "big") & 0x1FFF == 0x100]
+    of_video = [n for n, packet in enumerate(packets) if int.from_bytes(packet[1:3], "big") & 0x1FFF == 0x100]
     sound = answer(films / name)
     silent = []
     for number in random.Random(0).sample(of_video[3:], 40):
@@ -137,9 +137,9 @@ def test_raw_picture_without_its_reference(films, tmp_path):
     starts = [match.start() for match in re.finditer(rb"\x00\x00\x01\x02\x01", data)]
     first, second = starts[len(starts) // 2 : len(starts) // 2 + 2]
     (tmp_path / "x.hevc").write_bytes(data[:first] + data[second:])
-    found = answer(tmp_path / "x.hevc")
-    assert isinstance(found, MediaError)
-    assert re.search(r"\d+ of \d+ frames are lost", found.message)
+    result = answer(tmp_path / "x.hevc")
+    assert isinstance(result, MediaError)
+    assert re.search(r"\d+ of \d+ frames are lost", result.message)
 
 
 def test_zeros_in_an_ogg(films, tmp_path):
@@ -147,10 +147,10 @@ def test_zeros_in_an_ogg(films, tmp_path):
     data = bytearray((films / "theora.ogv").read_bytes())
     data[len(data) // 4 : len(data) // 4 + 200] = bytes(200)
     (tmp_path / "x.ogv").write_bytes(data)
-    found = answer(tmp_path / "x.ogv")
-    assert isinstance(found, MediaError)
-    assert "CRC mismatch" in found.message
-    assert re.search(rf"\d+ of {NUM_FRAMES} frames are lost", found.message)
+    result = answer(tmp_path / "x.ogv")
+    assert isinstance(result, MediaError)
+    assert "CRC mismatch" in result.message
+    assert re.search(rf"\d+ of {NUM_FRAMES} frames are lost", result.message)
 
 
 @pytest.mark.parametrize("name", ["theora.ogv", "raw.hevc", "h264.flv", "mpeg2.mpg"])
@@ -161,11 +161,11 @@ def test_cut_at_a_random_byte(films, tmp_path, name):
     for at in sorted(rng.randrange(len(data) // 8, len(data) - 32) for _ in range(NUM_CUTS)):
         path = tmp_path / name
         path.write_bytes(data[:at])
-        found = answer(path)
-        if not isinstance(found, MediaError):
+        result = answer(path)
+        if not isinstance(result, MediaError):
             silent.append(at)
         else:
-            assert re.search(r"\d+ (of \d+ )?(frames|packets) are|\d packet is", found.message), found.message
+            assert re.search(r"\d+ (of \d+ )?(frames|packets) are|\d packet is", result.message), result.message
     assert silent == []
 
 
@@ -176,11 +176,11 @@ def test_flv_cut_between_two_tags(films, tmp_path):
     while at < len(data) // 2:
         at += 11 + int.from_bytes(data[at + 1 : at + 4], "big") + 4
     (tmp_path / "x.flv").write_bytes(data[:at])
-    found = answer(tmp_path / "x.flv")
-    assert isinstance(found, MediaError)
-    assert found.cause == "truncated"
-    assert "its header promises 2.4" in found.message
-    assert re.search(r"\d+ of (59|60|61) frames are lost", found.message)
+    result = answer(tmp_path / "x.flv")
+    assert isinstance(result, MediaError)
+    assert result.cause == "truncated"
+    assert "its header promises 2.4" in result.message
+    assert re.search(r"\d+ of (59|60|61) frames are lost", result.message)
 
 
 def test_mp4_cut_between_two_samples(films, tmp_path):
@@ -190,9 +190,9 @@ def test_mp4_cut_between_two_samples(films, tmp_path):
     with av.open(str(front)) as container:
         at = [packet.pos for packet in container.demux(container.streams.video[0]) if packet.size][40]
     (tmp_path / "x.mp4").write_bytes(front.read_bytes()[:at])
-    found = answer(tmp_path / "x.mp4")
-    assert isinstance(found, MediaError)
-    assert (found.cause, found.message) == (
+    result = answer(tmp_path / "x.mp4")
+    assert isinstance(result, MediaError)
+    assert (result.cause, result.message) == (
         "truncated",
         "20 of 60 frames are lost; 20 samples lie behind the end of the file",
     )
@@ -206,10 +206,10 @@ def test_clock_without_a_unit(tmp_path):
     assert int.from_bytes(data[at : at + 4], "big") > 0
     data[at : at + 4] = bytes(4)
     path.write_bytes(data)
-    found = answer(path)
-    assert isinstance(found, MediaError)
-    assert found.cause == "decode"
-    assert "Invalid mdhd time scale 0" in found.message
+    result = answer(path)
+    assert isinstance(result, MediaError)
+    assert result.cause == "decode"
+    assert "Invalid mdhd time scale 0" in result.message
 
 
 def test_two_flv_files_joined(films, tmp_path):
@@ -222,14 +222,14 @@ def test_zeros_where_a_disk_left_a_hole(films, tmp_path):
     """Neither decoder says anything of it."""
     for name in ("h264.mp4", "hevc.mp4"):
         with av.open(str(films / name)) as container:
-            packet = max(container.demux(container.streams.video[0]), key=lambda each: each.size)
+            packet = max(container.demux(container.streams.video[0]), key=lambda candidate: candidate.size)
             at = packet.pos + packet.size // 2
         data = bytearray((films / name).read_bytes())
         data[at : at + 100] = bytes(100)
         (tmp_path / name).write_bytes(data)
-        found = answer(tmp_path / name)
-        assert isinstance(found, MediaError)
-        assert "zero bytes in a packet" in found.message or "damaged" in found.message
+        result = answer(tmp_path / name)
+        assert isinstance(result, MediaError)
+        assert "zero bytes in a packet" in result.message or "damaged" in result.message
 
 
 def test_table_of_samples_that_lies(films, tmp_path):
@@ -240,9 +240,9 @@ def test_table_of_samples_that_lies(films, tmp_path):
     entries[4, 1], entries[5, 1] = entries[5, 1], entries[4, 1]
     data[at : at + entries.nbytes] = entries.tobytes()
     (tmp_path / "x.mp4").write_bytes(data)
-    found = answer(tmp_path / "x.mp4")
-    assert isinstance(found, MediaError)
-    assert "earlier time than the one shown before it" in found.message
+    result = answer(tmp_path / "x.mp4")
+    assert isinstance(result, MediaError)
+    assert "earlier time than the one shown before it" in result.message
 
 
 def test_first_keyframe_destroyed(films, tmp_path):
@@ -254,9 +254,9 @@ def test_first_keyframe_destroyed(films, tmp_path):
     start = data.index(bytes(packet)[:8], at)
     data[start] |= 1
     (tmp_path / "x.webm").write_bytes(data)
-    found = answer(tmp_path / "x.webm")
-    assert isinstance(found, MediaError)
-    assert "called a keyframe" in found.message
+    result = answer(tmp_path / "x.webm")
+    assert isinstance(result, MediaError)
+    assert "called a keyframe" in result.message
 
 
 # What is legal stays legal
@@ -303,9 +303,9 @@ def test_sources_begin_where_the_build_does(films, tmp_path):
 
 def test_file_without_a_keyframe(films, tmp_path):
     path = remuxed(films / "h264.ts", tmp_path / "x.ts", lambda number, _: not 2 <= number < 15)
-    found = answer(path)
-    assert isinstance(found, MediaError)
-    assert (found.cause, found.message) == (
+    result = answer(path)
+    assert isinstance(result, MediaError)
+    assert (result.cause, result.message) == (
         "no-frames",
         "the 13 packets of the video track contain no keyframe",
     )
@@ -353,9 +353,9 @@ def test_junk_behind_a_picture_is_damage(films, tmp_path):
 def test_chained_ogg_is_named(films, tmp_path):
     data = (films / "theora.ogv").read_bytes()
     (tmp_path / "x.ogv").write_bytes(2 * data)
-    found = answer(tmp_path / "x.ogv")
-    assert isinstance(found, MediaError)
-    assert (found.cause, found.message.partition(":")[0]) == ("refused-format", "chained Ogg")
+    result = answer(tmp_path / "x.ogv")
+    assert isinstance(result, MediaError)
+    assert (result.cause, result.message.partition(":")[0]) == ("refused-format", "chained Ogg")
 
 
 @pytest.mark.parametrize("name", ["h264.ts", "mpeg2.ts"])
@@ -363,9 +363,9 @@ def test_transport_streams_joined(films, tmp_path, name):
     """Their counters do not go on at the seam, so that libavformat marks a packet that is whole."""
     data = (films / name).read_bytes()
     (tmp_path / name).write_bytes(2 * data)
-    found = answer(tmp_path / name)
-    assert not isinstance(found, MediaError), found
-    assert len(found) == 2 * NUM_FRAMES
+    result = answer(tmp_path / name)
+    assert not isinstance(result, MediaError), result
+    assert len(result) == 2 * NUM_FRAMES
 
 
 _GOP = ("-g", "12", "-bf", "2")
@@ -416,11 +416,11 @@ def test_no_false_alarm(films, tmp_path, name):
     encoder, *options = _SOUND_MEDIA[name]
     pixels = _PIXELS.get(name, "yuv420p")
     ffmpeg("-i", films / "h264.mp4", "-pix_fmt", pixels, "-c:v", encoder, *options, path)
-    found = answer(path)
-    assert not isinstance(found, MediaError), found
+    result = answer(path)
+    assert not isinstance(result, MediaError), result
     facts = probe(str(path), root="r", relative_path=name)
     assert facts.error is None
-    assert len(found) == facts.packets.num_frames == num_frames_of_ffmpeg(path)
+    assert len(result) == facts.packets.num_frames == num_frames_of_ffmpeg(path)
     assert facts.packets.num_frames_skipped == 0
 
 
@@ -438,9 +438,9 @@ def test_one_transport_packet_of_a_hundred_lost(films, tmp_path, name):
         rng = random.Random(seed)
         packets = [data[at : at + 188] for at in range(0, len(data), 188) if rng.random() > 0.01]
         (tmp_path / name).write_bytes(b"".join(packets))
-        found = answer(tmp_path / name)
-        assert isinstance(found, MediaError), seed
-        assert re.search(r"\d+ (of \d+ )?(frames|packets) are|\d packet is", found.message), found.message
+        result = answer(tmp_path / name)
+        assert isinstance(result, MediaError), seed
+        assert re.search(r"\d+ (of \d+ )?(frames|packets) are|\d packet is", result.message), result.message
 
 
 # Facts and words
@@ -454,10 +454,10 @@ def test_pictures_with_one_time(tmp_path):
     assert data[at : at + 8] == bytes((0, 0, 0, 1, 0, 0, 0, 5))  # one entry, of five samples
     data[at + 8 : at + 12] = bytes(4)
     path.write_bytes(data)
-    found = answer(path)
-    assert not isinstance(found, MediaError)
-    assert len(found) == 5
-    assert len(set(found)) == 1
+    result = answer(path)
+    assert not isinstance(result, MediaError)
+    assert len(result) == 5
+    assert len(set(result)) == 1
     assert probe(str(path), root="r", relative_path="x.mp4").packets.num_frames == 5
     for source_class in (cc.MP4Source, MappedMP4Source):
         with source_class().open(str(path)) as source:
@@ -472,10 +472,10 @@ def test_edit_list_that_cuts_off_everything(tmp_path):
     assert int.from_bytes(data[at : at + 4], "big") == 1
     data[at + 8 : at + 12] = (1 << 30).to_bytes(4, "big")  # begin behind the last sample
     path.write_bytes(data)
-    found = answer(path)
-    assert isinstance(found, MediaError)
-    assert found.cause == "no-frames"
-    assert found.message == "its edit list cuts off all of the 5 packets of the video track"
+    result = answer(path)
+    assert isinstance(result, MediaError)
+    assert result.cause == "no-frames"
+    assert result.message == "its edit list cuts off all of the 5 packets of the video track"
 
 
 def test_headers_that_no_decoder_takes(films, tmp_path):
@@ -486,10 +486,10 @@ def test_headers_that_no_decoder_takes(films, tmp_path):
     at = data.index(b"\x82theora") + 7
     data[at : at + 400] = bytes(400)
     path.write_bytes(data)
-    found = answer(path)
-    assert isinstance(found, MediaError)
-    assert "its decoder cannot be opened" in found.message
-    assert "Operation not permitted" not in found.message
+    result = answer(path)
+    assert isinstance(result, MediaError)
+    assert "its decoder cannot be opened" in result.message
+    assert "Operation not permitted" not in result.message
 
 
 # Headers of packets
@@ -520,8 +520,8 @@ def test_every_lost_reference_of_h264_is_found(films, tmp_path):
     silent = []
     for number in reference_packets(films / "h264.mp4"):
         path = remuxed(films / "h264.mp4", tmp_path / "x.mp4", lambda n, _, left_out=number: n == left_out)
-        found = answer(path)
-        if not isinstance(found, MediaError):
+        result = answer(path)
+        if not isinstance(result, MediaError):
             silent.append(number)
     # the loss of the last one cannot be seen; nor of one with a keyframe behind it
     assert len(silent) <= 3, silent

@@ -32,10 +32,10 @@ def test_gif_that_cannot_be_unpacked(tmp_path: Path) -> None:
     num_colors = 2 << (data[at + 9] & 7) if data[at + 9] & 0x80 else 0
     data[at + 10 + 3 * num_colors] = 15
     path.write_bytes(data)
-    found = answer(path)
-    assert found.cause == "decode"
-    assert found.message.endswith("the decoder refuses it: gif: LZW init failed")
-    assert "Operation not permitted" not in found.message
+    error = answer(path)
+    assert error.cause == "decode"
+    assert error.message.endswith("the decoder refuses it: gif: LZW init failed")
+    assert "Operation not permitted" not in error.message
 
 
 FORMATS = {
@@ -61,14 +61,14 @@ def test_formats_that_are_not_read_have_their_name(tmp_path: Path, kind: str, su
     data, expected = FORMATS[kind]
     path = tmp_path / f"a{suffix or f'.{kind}'}"
     path.write_bytes(data)
-    found = answer(path)
-    assert (found.cause, found.message) == ("refused-format", expected)
+    error = answer(path)
+    assert (error.cause, error.message) == ("refused-format", expected)
 
 
 @pytest.mark.parametrize("suffix", ["txt", "mp4"])
 def test_a_text_is_not_a_format(tmp_path: Path, suffix: str) -> None:
     path = tmp_path / f"a.{suffix}"
     path.write_bytes(b"hello\n" * 99)
-    found = answer(path)
+    error = answer(path)
     expected = "Invalid data found when processing input (FFmpeg does not recognize it)"
-    assert (found.cause, found.message) == ("decode", expected)
+    assert (error.cause, error.message) == ("decode", expected)

@@ -60,8 +60,8 @@ def check(path: Path, *, with_keys: bool) -> None:
     shown = [packet for packet in packets if packet["flags"][1] != "D"]
     times = [int(pts * track.time_base / probed.time_base) for pts in track.pts[track.is_shown].tolist()]
     places = [array[track.is_shown].tolist() for array in (track.sizes, track.offsets)]
-    found = list(zip(times, *places, strict=True))
-    assert found == [(p["pts"], int(p["size"]), int(p["pos"])) for p in shown]
+    samples = list(zip(times, *places, strict=True))
+    assert samples == [(p["pts"], int(p["size"]), int(p["pos"])) for p in shown]
     if with_keys:
         assert track.is_sync[track.is_shown].tolist() == [p["flags"][0] == "K" for p in shown]
     assert (track.width, track.height) == (probed.video["width"], probed.video["height"])

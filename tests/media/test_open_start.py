@@ -76,12 +76,12 @@ def cut(film: Path, path: Path, first: int, *, lost: int | None = None, keeps_ma
 
 def intra_pictures(film: Path) -> list[int]:
     """Numbers of the packets after the first one whose picture is an I picture and not an IDR picture."""
-    found = []
+    numbers = []
     for number, packet in enumerate(packets_of(film)):
         slices = [unit for unit in units(bytes(packet)) if unit[3] & 0x1F in (1, 5)]
         if slices[0][3] & 0x1F == 1 and slices[0][4] >> 1 in (0b1000100, 0b1011000):  # slice type 7, or 2 and a 1
-            found.append(number)
-    return found
+            numbers.append(number)
+    return numbers
 
 
 def luma(picture: Any) -> bytes:
@@ -92,14 +92,14 @@ def whole(film: Path, since: int | None) -> list[tuple[int, bytes]]:
     """Decode the whole film with PyAV. Return time and luma of the frames from a time on."""
     with av.open(str(film)) as container:
         shown = [(frame.pts, luma(frame)) for frame in container.decode(video=0)]
-    return [each for each in shown if since is None or each[0] >= since]
+    return [frame for frame in shown if since is None or frame[0] >= since]
 
 
 def answer(path: Path) -> tuple[list[bytes], list[float], int]:
     """Read all frames. Return their luma and times, and the number of frames skipped at the start."""
     with open_media(str(path)) as media:
         frames = [(luma(frame.picture), frame.pts_seconds) for frame in decode_frames(media)]
-        return [each for each, _ in frames], [each for _, each in frames], media.num_skipped
+        return [picture for picture, _ in frames], [seconds for _, seconds in frames], media.num_skipped
 
 
 @pytest.fixture(scope="module")
@@ -123,7 +123,7 @@ def test_frames_from_the_first_picture_on(
     expected = whole(film, packets[0].pts)
     pictures, seconds, num_skipped = answer(cut(film, tmp_path / f"a.{suffix}", first, keeps_marks=keeps_marks))
     assert len(pictures) == len(expected) > 50
-    assert pictures == [each for _, each in expected]
+    assert pictures == [picture for _, picture in expected]
     if suffix != "mp4":  # an edit list cuts them off
         assert num_skipped == len(packets) - len(expected)
     if suffix != "h264":

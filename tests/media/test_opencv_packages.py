@@ -34,7 +34,7 @@ if __name__ == "__main__":
 def test_none_is_required() -> None:
     project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
     assert len(project["dependencies"]) > 5
-    assert not any("opencv" in each for each in project["dependencies"])
+    assert not any("opencv" in requirement for requirement in project["dependencies"])
     assert len(project["optional-dependencies"]["cv"]) == 1
 
 

@@ -98,10 +98,10 @@ def test_a_raw_stream_that_ends_in_a_unit_without_a_picture(
 
 def test_a_picture_lost_in_mid_stream_is_not_taken_for_such_an_end(films: Path, tmp_path: Path) -> None:
     """One picture of a raw stream is replaced by a message."""
-    found = units((films / "raw.h264").read_bytes())
-    pictures_at = [number for number, unit in enumerate(found) if unit[3] & 0x1F in (1, 5)]
-    found[pictures_at[40]] = b"\0\0\1\x06\x05\2ab\x80"
-    (tmp_path / "raw.h264").write_bytes(b"".join(found))
+    nal_units = units((films / "raw.h264").read_bytes())
+    pictures_at = [number for number, unit in enumerate(nal_units) if unit[3] & 0x1F in (1, 5)]
+    nal_units[pictures_at[40]] = b"\0\0\1\x06\x05\2ab\x80"
+    (tmp_path / "raw.h264").write_bytes(b"".join(nal_units))
     with pytest.raises(MediaError, match="damaged|lost"):
         pictures(tmp_path / "raw.h264")
 
@@ -164,10 +164,10 @@ def test_a_recording_that_begins_in_mid_stream(
     data = source.read_bytes()
     cut = tmp_path / source.name
     cut.write_bytes(data[int(len(data) / unit_bytes * share) * unit_bytes :])
-    found, num_skipped = pictures(cut)
-    assert 12 <= len(found) < NUM_FRAMES
+    shown, num_skipped = pictures(cut)
+    assert 12 <= len(shown) < NUM_FRAMES
     assert num_skipped > 0
-    assert found == pictures(source)[0][-len(found) :]
+    assert shown == pictures(source)[0][-len(shown) :]
 
 
 def test_parameters_of_a_second_view(films: Path, tmp_path: Path) -> None:

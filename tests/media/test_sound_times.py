@@ -91,8 +91,8 @@ def test_joined_recordings_can_be_named_by_times(tmp_path: Path) -> None:
     parts = [recording(tmp_path / "1.ts", 500, 2), recording(tmp_path / "2.ts", 900, 2)]
     (tmp_path / "joined.ts").write_bytes(b"".join(part.read_bytes() for part in parts))
     cache = build(tmp_path, "joined.ts,2,3,,", "joined.ts,,,0,50")
-    found = {video.num_frames: hertz_of(cache.read(video, "waveform", 0, 25)) for video in cache}
-    assert found == {25: pytest.approx(900, abs=2), 50: pytest.approx(500, abs=2)}
+    pitches = {video.num_frames: hertz_of(cache.read(video, "waveform", 0, 25)) for video in cache}
+    assert pitches == {25: pytest.approx(900, abs=2), 50: pytest.approx(500, abs=2)}
 
 
 # Lost and repeated packets
@@ -150,14 +150,14 @@ def test_a_fault_of_one_packet_does_not_move_the_sound(
     tone = f"aevalsrc=0.3*sin(2*PI*(200+150*t)*t):s={rate}:d=4"
     whole = tmp_path / f"whole{Path(name).suffix}"
     ffmpeg("-f", "lavfi", "-i", "color=s=64x48:r=5:d=4", "-f", "lavfi", "-i", tone, "-bf", "0", "-c:a", codec, whole)
-    expected, found = waveform(whole), waveform(rewrite(whole, tmp_path / name, **fault))
-    assert len(found) == len(expected)
-    np.testing.assert_allclose(found[2 * rate : 3 * rate], expected[2 * rate : 3 * rate], atol=2e-3)
-    np.testing.assert_array_equal(found[: rate // 4], expected[: rate // 4])
+    expected, rewritten = waveform(whole), waveform(rewrite(whole, tmp_path / name, **fault))
+    assert len(rewritten) == len(expected)
+    np.testing.assert_allclose(rewritten[2 * rate : 3 * rate], expected[2 * rate : 3 * rate], atol=2e-3)
+    np.testing.assert_array_equal(rewritten[: rate // 4], expected[: rate // 4])
     with MP4Source() as source:
         source.open(str(tmp_path / name))
-        chunk = source.get_audio_chunk(float(start_of(tmp_path / name)), len(found) / rate)[:, 0]
-    np.testing.assert_allclose(chunk[rate // 2 : 3 * rate], found[rate // 2 : 3 * rate], atol=1e-4)
+        chunk = source.get_audio_chunk(float(start_of(tmp_path / name)), len(rewritten) / rate)[:, 0]
+    np.testing.assert_allclose(chunk[rate // 2 : 3 * rate], rewritten[rate // 2 : 3 * rate], atol=1e-4)
 
 
 def start_of(path: Path) -> Fraction:
@@ -188,8 +188,8 @@ def test_sound_ends_with_the_segment_where_the_picture_stands(tmp_path: Path, is
     if is_whole:
         records = cc.read_index(write_list(tmp_path, rows))
         videos = [segment_of(cache[0], record) for record in records]
-    found = sorted(video.duration_seconds for video in videos)
-    assert found == pytest.approx([2, 15, 15, 20], abs=1e-3)
+    durations = sorted(video.duration_seconds for video in videos)
+    assert durations == pytest.approx([2, 15, 15, 20], abs=1e-3)
     for video in videos:
         samples = cache.read(video, "waveform", 0, video.num_frames)
         assert len(samples) == pytest.approx(video.duration_seconds * RATE, abs=1)
@@ -220,22 +220,22 @@ def test_features_do_not_change_the_sound_of_each_other(tmp_path: Path, name: st
     ffmpeg("-f", "lavfi", "-i", "color=s=64x48:r=5:d=1", *tone, "-c:v", "mpeg4", "-c:a", codec, tmp_path / name)
 
     def rows(*kinds: str) -> dict[str, np.ndarray]:
-        made = {
+        extractors = {
             "own": WaveformExtractor("own", sample_rate=None),
             "all": WaveformExtractor("all", sample_rate=None, channels="all"),
             "mel": MelExtractor("mel"),
         }
         blocks: dict[str, list[np.ndarray]] = {kind: [] for kind in kinds}
-        assert [extractor.begin(WITH_SOUND) for extractor in made.values()] == [None] * 3
+        assert [extractor.begin(WITH_SOUND) for extractor in extractors.values()] == [None] * 3
         with open_media(str(tmp_path / name)) as media:
             for sound in media.sounds():
                 for kind in kinds:
-                    blocks[kind] += made[kind].add_sound(sound).values()
+                    blocks[kind] += extractors[kind].add_sound(sound).values()
         for kind in kinds:
-            blocks[kind] += made[kind].finish().values()
-            assert made[kind].absent is None
+            blocks[kind] += extractors[kind].finish().values()
+            assert extractors[kind].absent is None
         return {kind: np.concatenate(blocks[kind]) for kind in kinds}
 
     together = rows("own", "all", "mel")
-    for kind, found in together.items():
-        np.testing.assert_array_equal(found, rows(kind)[kind])
+    for kind, values in together.items():
+        np.testing.assert_array_equal(values, rows(kind)[kind])

@@ -79,11 +79,11 @@ def same_pictures(a: list[Any], b: list[Any]) -> bool:
 def test_eye_is_as_if_alone(
     make_video: Any, tmp_path: Path, spec: dict[str, Any], packing: int, which: str, short_side: int | None
 ) -> None:
-    found = scaled.frames(
+    frames = scaled.frames(
         write_packed(make_video, tmp_path / "a.mp4", spec, packing), short_side=short_side, stereo=which
     )
     alone = scaled.frames(write_eye(make_video, tmp_path / "b.mp4", which), short_side=short_side)
-    assert same_pictures(found, alone)
+    assert same_pictures(frames, alone)
 
 
 @pytest.mark.parametrize("which", ["left", "right"])
@@ -94,8 +94,8 @@ def test_eye_is_that_of_ffmpeg(make_video: Any, tmp_path: Path, spec: dict[str, 
     expected = scaled.filtered(
         path, f"stereo3d={layout}:m{which[0]},scale=flags=area+accurate_rnd+full_chroma_int", (64, 48), 3
     )
-    found = [frame.rgb() for frame in scaled.frames(path, stereo=which)]
-    assert min(map(ffmpeg_reference.psnr_db, found, expected)) > 48
+    pictures = [frame.rgb() for frame in scaled.frames(path, stereo=which)]
+    assert min(map(ffmpeg_reference.psnr_db, pictures, expected)) > 48
 
 
 def write_tagged(path: Path, mode: str, planes: Any) -> Path:
@@ -157,8 +157,8 @@ def test_layouts_that_cannot_be_cut(make_video: Any, tmp_path: Path, packing: in
 )
 def test_layout_by_config(make_video: Any, tmp_path: Path, spec: dict[str, Any], layout: str, which: str) -> None:
     path = write_packed(make_video, tmp_path / "a.mp4", spec, None)
-    found = scaled.frames(path, stereo=which, stereo_layout=layout)
-    assert same_pictures(found, scaled.frames(write_eye(make_video, tmp_path / "b.mp4", which)))
+    frames = scaled.frames(path, stereo=which, stereo_layout=layout)
+    assert same_pictures(frames, scaled.frames(write_eye(make_video, tmp_path / "b.mp4", which)))
 
 
 def test_the_file_has_priority_over_the_config(make_video: Any, tmp_path: Path) -> None:
@@ -179,9 +179,9 @@ def test_as_is_keeps_both_eyes(make_video: Any, tmp_path: Path) -> None:
     stated, unstated = (
         write_packed(make_video, tmp_path / f"{n}.mp4", SIDE_BY_SIDE, packing) for n, packing in enumerate((3, None))
     )
-    found = scaled.frames(stated, stereo_layout="side_by_side")
-    assert found[0].region == (0, 0, 128, 48)
-    assert same_pictures(found, scaled.frames(unstated))
+    frames = scaled.frames(stated, stereo_layout="side_by_side")
+    assert frames[0].region == (0, 0, 128, 48)
+    assert same_pictures(frames, scaled.frames(unstated))
     assert scaled.notes(stated) == ()
 
 
@@ -197,18 +197,18 @@ def test_notes(make_video: Any, tmp_path: Path) -> None:
 def test_turned_after_the_cut(make_video: Any, tmp_path: Path) -> None:
     path = write_packed(make_video, tmp_path / "a.mp4", SIDE_BY_SIDE, 3, rotation=90)
     alone = write_eye(make_video, tmp_path / "b.mp4", "right", rotation=90)
-    found = scaled.frames(path, stereo="right")
-    assert found[0].rgb().shape == (64, 48, 3)
-    assert found[0].region == (64, 0, 64, 48)
-    assert same_pictures(found, scaled.frames(alone))
+    frames = scaled.frames(path, stereo="right")
+    assert frames[0].rgb().shape == (64, 48, 3)
+    assert frames[0].region == (64, 0, 64, 48)
+    assert same_pictures(frames, scaled.frames(alone))
 
 
 def test_pixel_aspect_is_that_of_the_eye(make_video: Any, tmp_path: Path) -> None:
     path = write_packed(make_video, tmp_path / "a.mp4", SIDE_BY_SIDE, 3, sample_aspect_ratio=2)
     alone = write_eye(make_video, tmp_path / "b.mp4", "right", sample_aspect_ratio=2)
-    found = scaled.frames(path, stereo="right")
-    assert found[0].rgb().shape == (48, 128, 3)
-    assert same_pictures(found, scaled.frames(alone))
+    frames = scaled.frames(path, stereo="right")
+    assert frames[0].rgb().shape == (48, 128, 3)
+    assert same_pictures(frames, scaled.frames(alone))
 
 
 @pytest.mark.parametrize("which", ["left", "right"])
@@ -216,9 +216,9 @@ def test_interlaced(make_video: Any, tmp_path: Path, which: str) -> None:
     fields = {"flags": "+ildct+ilme"}
     path = write_packed(make_video, tmp_path / "a.mp4", TOP_BOTTOM, 4, options=fields)
     alone = write_eye(make_video, tmp_path / "b.mp4", which, options={**LOSSLESS, **fields})
-    found = scaled.frames(path, short_side=24, stereo=which)
-    assert found[0].picture.interlaced_frame
-    assert same_pictures(found, scaled.frames(alone, short_side=24))
+    frames = scaled.frames(path, short_side=24, stereo=which)
+    assert frames[0].picture.interlaced_frame
+    assert same_pictures(frames, scaled.frames(alone, short_side=24))
 
 
 def test_size_changes_midway(make_video: Any, tmp_path: Path) -> None:
@@ -226,20 +226,20 @@ def test_size_changes_midway(make_video: Any, tmp_path: Path) -> None:
     large = write_packed(make_video, tmp_path / "b.h264", SIDE_BY_SIDE, 3, size=(256, 96))
     joined = tmp_path / "joined.h264"
     joined.write_bytes(small.read_bytes() + large.read_bytes())
-    found = scaled.frames(joined, stereo="right")
-    assert [frame.region for frame in found] == [(64, 0, 64, 48)] * 3 + [(128, 0, 128, 96)] * 3
-    assert same_pictures(found[:3], scaled.frames(small, stereo="right"))
+    frames = scaled.frames(joined, stereo="right")
+    assert [frame.region for frame in frames] == [(64, 0, 64, 48)] * 3 + [(128, 0, 128, 96)] * 3
+    assert same_pictures(frames[:3], scaled.frames(small, stereo="right"))
     halved = scaled.frames(large, short_side=48, stereo="right")
-    assert same_pictures(found[3:], halved)
+    assert same_pictures(frames[3:], halved)
 
 
 def test_tone_mapped_eye(make_video: Any, tmp_path: Path) -> None:
     pq = {"color_primaries": "bt2020", "color_trc": "smpte2084", "colorspace": "bt2020nc"}
     path = write_packed(make_video, tmp_path / "a.mp4", SIDE_BY_SIDE, 3, options=pq)
     alone = write_eye(make_video, tmp_path / "b.mp4", "left", options={**LOSSLESS, **pq})
-    found = scaled.frames(path, short_side=32, stereo="left", hdr="tonemap")
-    assert same_pictures(found, scaled.frames(alone, short_side=32, hdr="tonemap"))
-    assert not np.array_equal(found[0].rgb(), scaled.frames(alone, 1, short_side=32)[0].rgb())
+    frames = scaled.frames(path, short_side=32, stereo="left", hdr="tonemap")
+    assert same_pictures(frames, scaled.frames(alone, short_side=32, hdr="tonemap"))
+    assert not np.array_equal(frames[0].rgb(), scaled.frames(alone, 1, short_side=32)[0].rgb())
     assert scaled.notes(path, stereo="left", hdr="tonemap") == (
         "left eye cut out of side by side",
         "tone-mapped from PQ to BT.709",
@@ -251,16 +251,16 @@ def test_pixel_formats(make_video: Any, tmp_path: Path, pixel_format: str) -> No
     path = make_video(
         tmp_path / "a.mkv", **{**SIDE_BY_SIDE, "codec": "ffv1", "pixel_format": pixel_format, "options": {}}
     )
-    found = [frame.rgb() for frame in scaled.frames(path, stereo="right", stereo_layout="side_by_side")]
+    pictures = [frame.rgb() for frame in scaled.frames(path, stereo="right", stereo_layout="side_by_side")]
     expected = scaled.filtered(path, "crop=64:48:64:0,scale=flags=area+accurate_rnd+full_chroma_int", (64, 48), 3)
-    assert min(map(ffmpeg_reference.psnr_db, found, expected)) > 48
+    assert min(map(ffmpeg_reference.psnr_db, pictures, expected)) > 48
 
 
 def test_every_size_is_cut_alike(make_video: Any, tmp_path: Path) -> None:
     path = write_packed(make_video, tmp_path / "a.mp4", SIDE_BY_SIDE, 3)
     alone = write_eye(make_video, tmp_path / "b.mp4", "right")
-    found, expected = (scaled.frames(p, short_side=48, stereo=s) for p, s in ((path, "right"), (alone, "as_is")))
-    assert [np.array_equal(a.luma(24), b.luma(24)) for a, b in zip(found, expected, strict=True)] == [True] * 3
+    frames, expected = (scaled.frames(p, short_side=48, stereo=s) for p, s in ((path, "right"), (alone, "as_is")))
+    assert [np.array_equal(a.luma(24), b.luma(24)) for a, b in zip(frames, expected, strict=True)] == [True] * 3
 
 
 # Regions
@@ -293,11 +293,11 @@ def test_too_small_to_cut() -> None:
 def test_halves_that_are_not_even(make_video: Any, tmp_path: Path, which: str) -> None:
     """An eye of 65 columns: chroma is halved, so that the 64 farthest from the seam are taken."""
     path = make_video(tmp_path / "a.mp4", size=(130, 48), num_frames=2, options=LOSSLESS)
-    found = [f.rgb() for f in scaled.frames(path, stereo=which, stereo_layout="side_by_side")]
+    pictures = [f.rgb() for f in scaled.frames(path, stereo=which, stereo_layout="side_by_side")]
     expected = scaled.filtered(
         path, f"crop=64:48:{0 if which == 'left' else 66}:0,scale=flags=area+accurate_rnd+full_chroma_int", (64, 48), 2
     )
-    assert min(map(ffmpeg_reference.psnr_db, found, expected)) > 48
+    assert min(map(ffmpeg_reference.psnr_db, pictures, expected)) > 48
 
 
 # Eyes in layers of their own
@@ -320,9 +320,9 @@ def test_an_eye_that_the_file_does_not_name() -> None:
 )
 def test_multiview_hevc(corpus: Path, name: str, base: str, other: str, short_side: int | None) -> None:
     """ffmpeg decodes the base view alone; which eye's that is, the container says."""
-    found = scaled.frames(corpus / name, 2, short_side=short_side, stereo=base, stereo_layout="side_by_side")
-    assert found[0].region == (0, 0, found[0].picture.width, found[0].picture.height)
-    assert same_pictures(found, scaled.frames(corpus / name, 2, short_side=short_side))
+    frames = scaled.frames(corpus / name, 2, short_side=short_side, stereo=base, stereo_layout="side_by_side")
+    assert frames[0].region == (0, 0, frames[0].picture.width, frames[0].picture.height)
+    assert same_pictures(frames, scaled.frames(corpus / name, 2, short_side=short_side))
     assert scaled.notes(corpus / name, stereo=base) == (f"{base} eye: the base view of several",)
     message = f"the {other} eye's picture is in a layer that is not decoded: the base view is {base} eye's"
     with pytest.raises(MediaError, match=f"^{message}; build it with 'frames.stereo: as_is'$") as error:

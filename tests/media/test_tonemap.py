@@ -80,14 +80,14 @@ def by_ffmpeg(codes: np.ndarray, transfer: str, primaries: str, peak: float) -> 
 @pytest.mark.parametrize("peak", [0, 4.0, 40.0])
 def test_curve_is_that_of_ffmpeg(transfer: str, primaries: str, peak: float) -> None:
     codes = ramps()
-    found = tone_map(
+    mapped = tone_map(
         codes, transfer=TRANSFERS[transfer], primaries=PRIMARIES[primaries], peak=peak or DEFAULT_PEAK
     ).astype(int)
     expected = by_ffmpeg(codes, transfer, primaries, peak)
-    assert np.abs(found - expected).max() <= 1
-    assert mean_difference(found, expected) < MAX_CURVE_MEAN_DIFFERENCE
-    assert found.min() == 0
-    assert (found.max() == 255) == (transfer == "smpte2084" or peak < 40)  # HLG ends at 10 times the reference white
+    assert np.abs(mapped - expected).max() <= 1
+    assert mean_difference(mapped, expected) < MAX_CURVE_MEAN_DIFFERENCE
+    assert mapped.min() == 0
+    assert (mapped.max() == 255) == (transfer == "smpte2084" or peak < 40)  # HLG ends at 10 times the reference white
 
 
 def test_gray_stays_gray_and_grows() -> None:
@@ -164,10 +164,10 @@ HDR10 = {
 @pytest.mark.parametrize("params", HDR10.values(), ids=HDR10)
 def test_peak_of_a_file(make_video: Any, tmp_path: Path, params: tuple[str, ...]) -> None:
     path = write_hdr(make_video, tmp_path / "a.mp4", *params)
-    found = np.stack([frame.rgb() for frame in scaled.frames(path, hdr="tonemap")])
+    pictures = np.stack([frame.rgb() for frame in scaled.frames(path, hdr="tonemap")])
     expected = scaled.filtered(path, scaled_first(192, 128), (192, 128), 3)
-    assert min(map(ffmpeg_reference.psnr_db, found, expected)) > 48
-    assert mean_difference(found, expected) < MAX_MEAN_DIFFERENCE
+    assert min(map(ffmpeg_reference.psnr_db, pictures, expected)) > 48
+    assert mean_difference(pictures, expected) < MAX_MEAN_DIFFERENCE
 
 
 def test_peaks_matter(make_video: Any, tmp_path: Path) -> None:
@@ -200,12 +200,12 @@ def test_shapes(
         make_video(path, **X264_PQ, options={**X264_PQ_OPTIONS, "flags": "+ildct+ilme", "x264-params": "tff=1"})
     else:
         write_hdr(make_video, path, **spec)
-    made = scaled.frames(path, short_side=short_side, hdr="tonemap")
-    assert made[0].picture.interlaced_frame == ("interlaced" in spec)
-    found = np.stack([frame.rgb() for frame in made])
+    frames = scaled.frames(path, short_side=short_side, hdr="tonemap")
+    assert frames[0].picture.interlaced_frame == ("interlaced" in spec)
+    pictures = np.stack([frame.rgb() for frame in frames])
     expected = scaled.filtered(path, filters + scaled_first(*size), size, 3)
-    assert len(found) == 3
-    assert min(map(ffmpeg_reference.psnr_db, found, expected)) > MIN_PSNR_DB
+    assert len(pictures) == 3
+    assert min(map(ffmpeg_reference.psnr_db, pictures, expected)) > MIN_PSNR_DB
 
 
 X264_PQ = {"planes": sky, "num_frames": 3, "size": (192, 128)}
@@ -236,10 +236,10 @@ def test_each_picture_says_whether_it_is_hdr(make_video: Any, tmp_path: Path) ->
 def test_size_changes_midway(make_video: Any, tmp_path: Path) -> None:
     hdr = {"options": X264_PQ_OPTIONS}
     path = joined(make_video, tmp_path, hdr, {**hdr, "size": (384, 256)})
-    found = np.stack([frame.rgb() for frame in scaled.frames(path, hdr="tonemap")])
-    assert found.shape == (6, 128, 192, 3)
+    pictures = np.stack([frame.rgb() for frame in scaled.frames(path, hdr="tonemap")])
+    assert pictures.shape == (6, 128, 192, 3)
     expected = scaled.filtered(tmp_path / "1.h264", scaled_first(192, 128), (192, 128), 3)
-    assert min(map(ffmpeg_reference.psnr_db, found[3:], expected)) > MIN_PSNR_DB
+    assert min(map(ffmpeg_reference.psnr_db, pictures[3:], expected)) > MIN_PSNR_DB
 
 
 def test_as_is_does_not_look_at_the_transfer(make_video: Any, tmp_path: Path) -> None:
@@ -281,15 +281,15 @@ def test_planes_are_those_of_the_mapped_picture(make_video: Any, tmp_path: Path)
 @pytest.mark.parametrize("short_side", [None, 256])
 @pytest.mark.parametrize("name", HDR_FILES)
 def test_real_hdr(corpus: Path, name: str, short_side: int | None) -> None:
-    found = np.stack([f.rgb() for f in scaled.frames(corpus / name, 2, short_side=short_side, hdr="tonemap")])
-    height, width = found.shape[1:3]
+    pictures = np.stack([f.rgb() for f in scaled.frames(corpus / name, 2, short_side=short_side, hdr="tonemap")])
+    height, width = pictures.shape[1:3]
     first = scaled.filtered(corpus / name, scaled_first(width, height), (width, height), 2)
     last = scaled.filtered(corpus / name, f"{HABLE},scale={width}:{height}:flags=area", (width, height), 2)
-    assert len(found) == len(first) == 2
-    assert min(map(ffmpeg_reference.psnr_db, found, first)) > MIN_PSNR_DB
-    assert mean_difference(found, first) < MAX_MEAN_DIFFERENCE
-    assert min(map(ffmpeg_reference.psnr_db, found, last)) > MIN_SCALED_LAST_PSNR_DB
-    assert mean_difference(found, last) < MAX_SCALED_LAST_MEAN_DIFFERENCE
+    assert len(pictures) == len(first) == 2
+    assert min(map(ffmpeg_reference.psnr_db, pictures, first)) > MIN_PSNR_DB
+    assert mean_difference(pictures, first) < MAX_MEAN_DIFFERENCE
+    assert min(map(ffmpeg_reference.psnr_db, pictures, last)) > MIN_SCALED_LAST_PSNR_DB
+    assert mean_difference(pictures, last) < MAX_SCALED_LAST_MEAN_DIFFERENCE
 
 
 def test_real_hdr_is_not_sdr(corpus: Path) -> None:

@@ -69,12 +69,12 @@ def quarantine_of(cache: Path) -> list[Facts]:
 
 def compared(source: Path, cache: Path, video: cc.Video) -> Facts:
     info = video.sidecar.features[0]
-    found = ffmpeg_reference.compare(
+    comparison = ffmpeg_reference.compare(
         source, cache / str(info.file), (video.width, video.height), codec=info.params["codec"]
     )
-    times = [None if time is None else float(time) for time in found.times]
+    times = [None if time is None else float(time) for time in comparison.times]
     return {
-        **asdict(found),
+        **asdict(comparison),
         "times": times,
         "pts_seconds": video.pts_seconds.tolist(),
         "timestamp_source": video.sidecar.timestamp_source,
@@ -85,20 +85,20 @@ def examined(source: Path) -> Facts:
     """Return the commands' facts about a file that is in quarantine."""
     probed = ffmpeg_reference.probe(source)
     is_picture = source.read_bytes()[:3] in (b"\xff\xd8\xff", b"\x89PN", b"#EX", b"ffc")
-    found: Facts = {
+    facts: Facts = {
         "has_video": False,
         "num_decoded": 0,
         "errors": probed.errors.splitlines(),
         "is_picture": is_picture,
     }
     data = source.read_bytes()
-    found["is_encrypted"] = b"encv" in data or b"\x47\xe2" in data  # a sample entry of MP4, ContentEncKeyID of Matroska
-    found["is_cut_page"] = ends_in_page(data)
+    facts["is_encrypted"] = b"encv" in data or b"\x47\xe2" in data  # a sample entry of MP4, ContentEncKeyID of Matroska
+    facts["is_cut_page"] = ends_in_page(data)
     if probed.video is not None:
         decoded = ffmpeg_reference.Decoded(source, probed.video["index"], (64, 64), "rgb24")
-        found.update(has_video=True, num_decoded=sum(1 for _ in decoded))
-        found["errors"] += decoded.errors
-    return found
+        facts.update(has_video=True, num_decoded=sum(1 for _ in decoded))
+        facts["errors"] += decoded.errors
+    return facts
 
 
 def ends_in_page(data: bytes) -> bool:
@@ -162,8 +162,8 @@ def unequal_sources(root: Path, folder: Path, cached: list[cc.Video]) -> dict[st
             same = np.array_equal(source.get_frames(numbers), mapped.get_frames(numbers))
             return None if same and np.array_equal(source.pts_seconds, mapped.pts_seconds) else "file and mapped file"
 
-    found = zip(map(name_of, cached), ffmpeg_reference.each(difference, cached), strict=True)
-    return {name: what for name, what in found if what is not None}
+    differences = zip(map(name_of, cached), ffmpeg_reference.each(difference, cached), strict=True)
+    return {name: what for name, what in differences if what is not None}
 
 
 def unequal_index(index: Path, cached: list[cc.Video]) -> dict[str, Any]:
@@ -178,9 +178,9 @@ def unequal_index(index: Path, cached: list[cc.Video]) -> dict[str, Any]:
             "start_seconds": pytest.approx(video.start_seconds, abs=1e-6),
             "keyframe_pts_seconds": pytest.approx(key_times(video, packets.keyframe_numbers), abs=1e-6),
         }
-        found = {name: getattr(packets, name) for name in expected}
-        if found != expected:
-            unequal[name_of(video)] = {name: found[name] for name in expected if found[name] != expected[name]}
+        indexed = {name: getattr(packets, name) for name in expected}
+        if indexed != expected:
+            unequal[name_of(video)] = {name: indexed[name] for name in expected if indexed[name] != expected[name]}
     return unequal
 
 

@@ -255,7 +255,7 @@ class Made:
 
 
 @pytest.fixture(scope="module")
-def made(make_video: Callable[..., Path], clips, run_cli, tmp_path_factory) -> Made:
+def films(make_video: Callable[..., Path], clips, run_cli, tmp_path_factory) -> Made:
     folder = tmp_path_factory.mktemp("made")
     media = folder / "media"
     media.mkdir()
@@ -300,31 +300,31 @@ ALL = [
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_every_frame_is_what_ffmpeg_shows_when_it_shows_it(made, name):
-    found = made.compare("jpeg", name)
-    assert found.num_cached == found.num_decoded == made.video("jpeg", name).num_frames
-    assert found.errors == []
-    assert found.min_psnr_db >= MIN_PSNR_DB
-    if made.video("jpeg", name).sidecar.timestamp_source == "pts":
-        times = np.array(found.times, float)
+def test_every_frame_is_what_ffmpeg_shows_when_it_shows_it(films, name):
+    comparison = films.compare("jpeg", name)
+    assert comparison.num_cached == comparison.num_decoded == films.video("jpeg", name).num_frames
+    assert comparison.errors == []
+    assert comparison.min_psnr_db >= MIN_PSNR_DB
+    if films.video("jpeg", name).sidecar.timestamp_source == "pts":
+        times = np.array(comparison.times, float)
         if name == "joined.ts":  # its second recording has the clock of the first, and continues one frame later
             assert times[10] == times[0]
             times[10:] += times[9] + 0.04 - times[10]
-        assert made.video("jpeg", name).pts_seconds == pytest.approx(times.tolist(), abs=1e-6)
+        assert films.video("jpeg", name).pts_seconds == pytest.approx(times.tolist(), abs=1e-6)
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_raw_frames_are_ffmpegs_rgb(made, name):
-    found = made.compare("raw", name)
-    assert found.num_cached == found.num_decoded > 0
-    assert found.min_psnr_db >= MIN_RGB_PSNR_DB
+def test_raw_frames_are_ffmpegs_rgb(films, name):
+    comparison = films.compare("raw", name)
+    assert comparison.num_cached == comparison.num_decoded > 0
+    assert comparison.min_psnr_db >= MIN_RGB_PSNR_DB
 
 
 @pytest.mark.parametrize("name", [name for name in ALL if name not in CLIPS and not name.startswith("card_")])
-def test_small_frames_are_what_ffmpeg_shows(made, name):
-    found = made.compare("small", name)
-    assert found.num_cached == found.num_decoded > 0
-    assert found.min_psnr_db >= MIN_PSNR_DB
+def test_small_frames_are_what_ffmpeg_shows(films, name):
+    comparison = films.compare("small", name)
+    assert comparison.num_cached == comparison.num_decoded > 0
+    assert comparison.min_psnr_db >= MIN_PSNR_DB
 
 
 MPEG_PS = ["b_frames.mpg", "interlaced.mpg"]
@@ -332,35 +332,35 @@ MPEG_PS = ["b_frames.mpg", "interlaced.mpg"]
 
 
 @pytest.mark.parametrize("name", [name for name in ALL if name not in MPEG_PS])
-def test_scan_agrees_with_ffprobe_on_packets(made, name):
-    facts = ffmpeg_reference.probe(made.source(name), packets=True)
-    found = made.records[name].packets
+def test_scan_agrees_with_ffprobe_on_packets(films, name):
+    facts = ffmpeg_reference.probe(films.source(name), packets=True)
+    packets = films.records[name].packets
     frames = facts.shown()
-    assert (found.num_packets, found.num_frames) == (len(facts.video_packets), len(frames))
-    assert found.timestamp_source == facts.timestamp_source
-    assert found.start_seconds == pytest.approx(float(frames[0][0]))
-    assert found.keyframe_numbers == tuple(n for n, (_, is_key) in enumerate(frames) if is_key)
-    assert found.keyframe_pts_seconds == pytest.approx([float(time) for time, is_key in frames if is_key])
+    assert (packets.num_packets, packets.num_frames) == (len(facts.video_packets), len(frames))
+    assert packets.timestamp_source == facts.timestamp_source
+    assert packets.start_seconds == pytest.approx(float(frames[0][0]))
+    assert packets.keyframe_numbers == tuple(n for n, (_, is_key) in enumerate(frames) if is_key)
+    assert packets.keyframe_pts_seconds == pytest.approx([float(time) for time, is_key in frames if is_key])
 
 
 @pytest.mark.parametrize("name", MPEG_PS)
-def test_scan_of_packets_without_times(made, name):
-    facts, found = ffmpeg_reference.probe(made.source(name), packets=True), made.records[name].packets
-    decoded = ffmpeg_reference.Decoded(made.source(name), facts.video["index"], (64, 64), "rgb24")
+def test_scan_of_packets_without_times(films, name):
+    facts, packets = ffmpeg_reference.probe(films.source(name), packets=True), films.records[name].packets
+    decoded = ffmpeg_reference.Decoded(films.source(name), facts.video["index"], (64, 64), "rgb24")
     assert sum(1 for _ in decoded) == 30
     frames = list(zip(decoded.times, decoded.keys, strict=True))
-    assert found.num_packets == len(facts.video_packets) == 30
-    assert found.num_frames == len(frames) == 30
-    assert found.start_seconds == pytest.approx(float(frames[0][0]))
-    assert found.duration_seconds == pytest.approx(float(frames[-1][0] - frames[0][0]) + 0.04)
-    assert found.keyframe_numbers == tuple(n for n, (_, is_key) in enumerate(frames) if is_key)
-    assert found.keyframe_pts_seconds == pytest.approx([float(time) for time, is_key in frames if is_key])
-    assert not found.variable_frame_rate
+    assert packets.num_packets == len(facts.video_packets) == 30
+    assert packets.num_frames == len(frames) == 30
+    assert packets.start_seconds == pytest.approx(float(frames[0][0]))
+    assert packets.duration_seconds == pytest.approx(float(frames[-1][0] - frames[0][0]) + 0.04)
+    assert packets.keyframe_numbers == tuple(n for n, (_, is_key) in enumerate(frames) if is_key)
+    assert packets.keyframe_pts_seconds == pytest.approx([float(time) for time, is_key in frames if is_key])
+    assert not packets.variable_frame_rate
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_expected_number_of_frames_is_the_decoded_one(made, name):
-    assert made.records[name].packets.num_frames == made.video("jpeg", name).num_frames
+def test_expected_number_of_frames_is_the_decoded_one(films, name):
+    assert films.records[name].packets.num_frames == films.video("jpeg", name).num_frames
 
 
 # Times
@@ -384,16 +384,16 @@ def test_expected_number_of_frames_is_the_decoded_one(made, name):
         ("one_frame.avi", [0.0]),
     ],
 )
-def test_times_are_those_that_were_written(made, name, times):
-    video = made.video("jpeg", name)
+def test_times_are_those_that_were_written(films, name, times):
+    video = films.video("jpeg", name)
     assert video.pts_seconds == pytest.approx(times, abs=1e-6)
     assert video.source_frames.tolist() == list(range(len(times)))
     assert video.start_seconds == video.pts_seconds[0]
 
 
-def test_steps_of_a_transport_stream_are_those_that_were_written(made):
+def test_steps_of_a_transport_stream_are_those_that_were_written(films):
     """Its muxer chooses the beginning."""
-    assert np.diff(made.video("jpeg", "b_frames.ts").pts_seconds) == pytest.approx(np.full(29, 0.04), abs=2e-5)
+    assert np.diff(films.video("jpeg", "b_frames.ts").pts_seconds) == pytest.approx(np.full(29, 0.04), abs=2e-5)
 
 
 def test_a_negative_start_is_an_edit_list(make_video, run_cli, tmp_path):
@@ -404,16 +404,16 @@ def test_a_negative_start_is_an_edit_list(make_video, run_cli, tmp_path):
     assert run_cli("scan", "media", cwd=tmp_path).returncode == 0
     assert run_cli("build", cwd=tmp_path).returncode == 0
     (video,) = cc.open_cache(tmp_path / "cache")
-    found = ffmpeg_reference.compare(
+    comparison = ffmpeg_reference.compare(
         source, tmp_path / "cache" / str(video.sidecar.features[0].file), (video.width, video.height)
     )
-    assert found.num_cached == found.num_decoded
-    assert video.pts_seconds == pytest.approx([float(time) for time in found.times], abs=1e-6)
+    assert comparison.num_cached == comparison.num_decoded
+    assert video.pts_seconds == pytest.approx([float(time) for time in comparison.times], abs=1e-6)
     (record,) = cc.read_index(tmp_path / "index.json")
     facts = ffmpeg_reference.probe(source, packets=True)
     assert record.packets.num_packets == len(facts.video_packets) == 30
     assert record.packets.num_frames == len(facts.shown()) == video.num_frames
-    assert found.min_psnr_db >= MIN_PSNR_DB
+    assert comparison.min_psnr_db >= MIN_PSNR_DB
 
 
 # Which frames
@@ -439,13 +439,13 @@ def luma_of_background(number: int) -> float:
         ("fps_1000", "numbered_variable.mp4", range(8)),
     ],
 )
-def test_frames_per_second(made, config, name, kept):
+def test_frames_per_second(films, config, name, kept):
     """The first frame at or after each tick; the pictures are those of the frames that are named."""
-    video = made.video(config, name)
-    times = made.video("small", name).pts_seconds
+    video = films.video(config, name)
+    times = films.video("small", name).pts_seconds
     assert video.source_frames.tolist() == list(kept)
     assert video.pts_seconds.tolist() == times[list(kept)].tolist()
-    for number, record in zip(kept, ffmpeg_reference.records(made.file(config, name)), strict=True):
+    for number, record in zip(kept, ffmpeg_reference.records(films.file(config, name)), strict=True):
         luma = ffmpeg_reference.jpeg_planes(record)[: video.width * video.height].reshape(video.height, video.width)
         assert np.median(luma) == pytest.approx(luma_of_background(number), abs=3)
 
@@ -479,16 +479,16 @@ def test_frames_per_second(made, config, name, kept):
         ("small", "two_sizes.ts", (48, 32)),
     ],
 )
-def test_size(made, config, name, size):
+def test_size(films, config, name, size):
     """Short side 256 (or 32, or as it is), never enlarged, even, with square pixels, upright."""
-    video = made.video(config, name)
+    video = films.video(config, name)
     assert (video.width, video.height) == size
-    assert made.rgb(config, name).shape == (video.num_frames, size[1], size[0], 3)
+    assert films.rgb(config, name).shape == (video.num_frames, size[1], size[0], 3)
 
 
-def test_a_change_of_size_is_noted(made):
-    assert made.video("jpeg", "two_sizes.ts").num_frames == 20
-    assert made.video("jpeg", "two_sizes.ts").sidecar.notes == ("10 frames of another size scaled to the first one's",)
+def test_a_change_of_size_is_noted(films):
+    assert films.video("jpeg", "two_sizes.ts").num_frames == 20
+    assert films.video("jpeg", "two_sizes.ts").sidecar.notes == ("10 frames of another size scaled to the first one's",)
 
 
 # What is stored
@@ -500,47 +500,47 @@ def luma_quantiser(data: bytes) -> int:
 
 
 @pytest.mark.parametrize(("config", "expected"), [("small", 3), ("quality_50", 16)])
-def test_quality(made, config, expected):
+def test_quality(films, config, expected):
     """libjpeg scales the table of T.81 K.1, which begins with 16, by 2 - quality / 50."""
-    data = next(ffmpeg_reference.records(made.file(config, "large.mp4")))
+    data = next(ffmpeg_reference.records(films.file(config, "large.mp4")))
     assert luma_quantiser(data) == expected
 
 
-def test_raw_records_are_rows_of_rgb(made):
-    video = made.video("raw", "large.mp4")
-    found = list(ffmpeg_reference.records(made.file("raw", "large.mp4")))
-    assert [len(record) for record in found] == [video.width * video.height * 3] * 10
-    assert b"".join(found) == made.rgb("raw", "large.mp4").tobytes()
+def test_raw_records_are_rows_of_rgb(films):
+    video = films.video("raw", "large.mp4")
+    records = list(ffmpeg_reference.records(films.file("raw", "large.mp4")))
+    assert [len(record) for record in records] == [video.width * video.height * 3] * 10
+    assert b"".join(records) == films.rgb("raw", "large.mp4").tobytes()
 
 
 # Orientation
 
 
 @pytest.mark.parametrize("name", ORIENTATIONS)
-def test_orientation(made, name):
+def test_orientation(films, name):
     """The cached picture is what the display matrix says, and so is what ``scan`` says in words."""
     matrix = ORIENTATIONS[name]
     y, _, _ = slopes(0, 128, 96)
     expected = shown(y, matrix)
     height, width = expected.shape
-    video = made.video("jpeg", f"matrix_{name}.mp4")
+    video = films.video("jpeg", f"matrix_{name}.mp4")
     assert (video.width, video.height) == (width, height)
-    samples = ffmpeg_reference.jpeg_planes(next(ffmpeg_reference.records(made.file("jpeg", f"matrix_{name}.mp4"))))
+    samples = ffmpeg_reference.jpeg_planes(next(ffmpeg_reference.records(films.file("jpeg", f"matrix_{name}.mp4"))))
     luma = samples[: width * height].reshape(height, width)
     full_range = np.rint((expected.astype(float) - 16) * 255 / 219).astype(np.uint8)
     assert ffmpeg_reference.psnr_db(luma, full_range) > 34
-    header = made.records[f"matrix_{name}.mp4"].header
+    header = films.records[f"matrix_{name}.mp4"].header
     said = y[:, ::-1] if header.mirrored else y
     assert (np.rot90(said, -header.rotation // 90) == expected).all()
     assert (header.display_width, header.display_height) == (width, height)
 
 
 @pytest.mark.parametrize(("name", "turn"), [("turned_90", 90), ("turned_180", 180), ("turned_270", 270)])
-def test_rotation_is_clockwise(made, name, turn):
+def test_rotation_is_clockwise(films, name, turn):
     """As a player turns the picture; ffprobe counts the other way round."""
-    data = ffmpeg_reference.probe(made.source(f"{name}.mp4")).video["side_data_list"]
+    data = ffmpeg_reference.probe(films.source(f"{name}.mp4")).video["side_data_list"]
     assert [-int(item["rotation"]) % 360 for item in data if "rotation" in item] == [turn]
-    header = made.records[f"{name}.mp4"].header
+    header = films.records[f"{name}.mp4"].header
     assert (header.rotation, header.mirrored) == (turn, False)
 
 
@@ -549,22 +549,22 @@ def test_rotation_is_clockwise(made, name, turn):
 
 @pytest.mark.parametrize("card", CARDS, ids=lambda card: card.name.removesuffix(".mp4"))
 @pytest.mark.parametrize(("config", "tolerance"), [("raw", 3), ("jpeg", 4)])
-def test_colors_come_out_right(made, card, config, tolerance):
+def test_colors_come_out_right(films, card, config, tolerance):
     """Within the rounding of 8-bit YUV: up to 2 levels in each step."""
-    stated = ffmpeg_reference.probe(made.source(card.name)).video
+    stated = ffmpeg_reference.probe(films.source(card.name)).video
     matrix = None if card.matrix == "unstated" else card.matrix
     assert stated.get("color_space") == matrix
     assert (stated.get("color_range") == "pc") == card.is_full
     assert ("10" in stated["pix_fmt"]) == (card.num_bits == 10)
-    for picture in made.rgb(config, card.name):
+    for picture in films.rgb(config, card.name):
         # The middle of each square: chroma bleeds at its edge
-        found = picture.reshape(2, 64, 4, 64, 3)[:, 16:48, :, 16:48].mean((1, 3)).reshape(8, 3)
-        assert found == pytest.approx(PATCHES.astype(float), abs=tolerance)
+        colors = picture.reshape(2, 64, 4, 64, 3)[:, 16:48, :, 16:48].mean((1, 3)).reshape(8, 3)
+        assert colors == pytest.approx(PATCHES.astype(float), abs=tolerance)
 
 
 @pytest.mark.parametrize("card", CARDS, ids=lambda card: card.name.removesuffix(".mp4"))
-def test_header_says_how_colors_are_stored(made, card):
-    header = made.records[card.name].header
+def test_header_says_how_colors_are_stored(films, card):
+    header = films.records[card.name].header
     assert header.color_space == (None if card.matrix == "unstated" else card.matrix)
     is_stated = card.is_full or card.matrix != "unstated"  # x264 writes nothing down that is the default
     assert header.color_range == ("full" if card.is_full else "limited" if is_stated else None)

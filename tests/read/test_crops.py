@@ -119,10 +119,10 @@ def covered_part(crop: CropBox, height: int, width: int) -> tuple[slice, slice]:
     return rows, slice(crop.size[1] - columns.stop, crop.size[1] - columns.start) if crop.flip else columns
 
 
-def assert_shows(found: torch.Tensor, frames: np.ndarray, crop: CropBox) -> None:
+def assert_shows(clip: torch.Tensor, frames: np.ndarray, crop: CropBox) -> None:
     """The picture as the reference scales it, to 40 dB, and to a level where nothing shrinks; black beside it."""
     rows, columns = covered_part(crop, *frames.shape[1:3])
-    scaled = found.permute(0, 2, 3, 1).numpy()
+    scaled = clip.permute(0, 2, 3, 1).numpy()
     expected = seen(frames, crop)
     part, of_expected = scaled[:, rows, columns], expected[:, rows, columns]
     assert psnr_db(part, of_expected) > 40
@@ -137,13 +137,13 @@ def assert_shows(found: torch.Tensor, frames: np.ndarray, crop: CropBox) -> None
 def test_frames_a_few_at_a_time(cache: cc.Cache) -> None:
     video = video_of(cache, "bunny.mp4")
     numbers = [5, 0, 0, 30, 31, 2, 7, 7]
-    found = []
+    blocks = []
     for frames in cache.iter_frames(video, numbers):
         assert frames.nbytes <= 1 << 20
-        found.append(frames.copy())
+        blocks.append(frames.copy())
         frames[:] = 0  # nothing of them is read again
-    assert len(found) > 2
-    np.testing.assert_array_equal(np.concatenate(found), cache.read(video.key, indices=numbers))
+    assert len(blocks) > 2
+    np.testing.assert_array_equal(np.concatenate(blocks), cache.read(video.key, indices=numbers))
     assert list(cache.iter_frames(video, [])) == []
     with pytest.raises(IndexError, match=str(video.num_frames)):
         next(cache.iter_frames(video, [0, video.num_frames]))
@@ -162,12 +162,12 @@ def test_parts_of_frames_a_few_at_a_time(clips: Path, tmp_path: Path, codec: str
     numbers = [5, 0, 0, 10, 11, 2, 7, 7]
     with cc.open_cache(tmp_path / "cache") as cache:
         for part in PARTS:
-            found = []
+            blocks = []
             for frames in cache.iter_frames(0, numbers, part=part):
                 assert frames.shape[1:3] == (part.height, part.width)
-                found.append(frames.copy())
+                blocks.append(frames.copy())
                 frames[:] = 0
-            np.testing.assert_array_equal(np.concatenate(found), part.of(cache.read(0, indices=numbers)))
+            np.testing.assert_array_equal(np.concatenate(blocks), part.of(cache.read(0, indices=numbers)))
         assert list(cache.iter_frames(0, [], part=PARTS[-1])) == []
 
 
@@ -313,11 +313,11 @@ def test_flow_in_closed_form(top: int, left: int, height: int, width: int, size:
     places = np.stack([(x + 0.5) / across + left - 0.5, (y + 0.5) / down + top - 0.5], axis=-1)
     expected = turning(places) * [-across if flip else across, down]
     whole = turning(np.stack(np.meshgrid(np.arange(140), np.arange(90)), axis=-1)).astype(np.float32)
-    found = cut_flow(whole, crop, picture=(90, 140))
+    flow = cut_flow(whole, crop, picture=(90, 140))
     margin = math.ceil(max(down, across))  # where scaling sees beyond the border
     inner = np.s_[margin:-margin, margin:-margin]
-    assert found.shape == (*size, 2)
-    np.testing.assert_allclose(found[inner], expected[inner], atol=0.01 * max(down, across))
+    assert flow.shape == (*size, 2)
+    np.testing.assert_allclose(flow[inner], expected[inner], atol=0.01 * max(down, across))
 
 
 def test_nothing_moves_beyond_the_border(cache: cc.Cache) -> None:
@@ -354,9 +354,9 @@ def test_motion_of_a_window(cache: cc.Cache, path: str, name: str) -> None:
         y, x = (16 * row + min(16 * row + 16, height)) / 2, (16 * column + min(16 * column + 16, width)) / 2
         x = width - x if crop.flip else x
         y, x = y * crop.height / height + crop.top, x * crop.width / width + crop.left
-        found = sample["motion"][:, :, row, column].numpy()
+        vectors = sample["motion"][:, :, row, column].numpy()
         if not (0 <= y < video.height and 0 <= x < video.width):
-            assert not found.any()
+            assert not vectors.any()
             assert not sample["motion_covered"][:, row, column].any()
             continue
         places = np.array([y * source[0] / video.height, x * source[1] / video.width]) / 16
@@ -365,7 +365,7 @@ def test_motion_of_a_window(cache: cc.Cache, path: str, name: str) -> None:
         cell = tuple(places.astype(int))
         across = video.width / source[1] * width / crop.width * (-1 if crop.flip else 1)
         down = video.height / source[0] * height / crop.height
-        np.testing.assert_allclose(found, motion[:, cell[0], cell[1]] * np.array([across, down]), rtol=1e-3)
+        np.testing.assert_allclose(vectors, motion[:, cell[0], cell[1]] * np.array([across, down]), rtol=1e-3)
         assert sample["motion_covered"][:, row, column].tolist() == covered[:, cell[0], cell[1]].tolist()
 
 
@@ -585,8 +585,8 @@ def test_workers_change_nothing(cache: cc.Cache, workers: int, method: str) -> N
     alone = list(DataLoader(dataset, batch_size=3))
     flips = [drawn(cc.HorizontalFlip(0.5, RANDOM_CROP), cache[i // 4], i, seed=3).flip for i in range(8)]
     assert len(set(flips)) == 2
-    found = DataLoader(dataset, batch_size=3, num_workers=workers, multiprocessing_context=method)
-    for expected, batch in zip(alone, found, strict=True):
+    loader = DataLoader(dataset, batch_size=3, num_workers=workers, multiprocessing_context=method)
+    for expected, batch in zip(alone, loader, strict=True):
         for name in ("frames", "flows", "motion", "motion_covered", "pts_seconds"):
             assert torch.equal(batch[name], expected[name])
 

@@ -80,8 +80,8 @@ def segments(folder: Path, cache: str = "whole", rows: str = "list.csv") -> dict
     """Return the segments of a list over a file that is cached whole, by label."""
     with cc.open_cache(folder / cache) as opened:
         records = cc.read_index(folder / "videos" / rows)
-        found = {video.path: video for video in opened if video.segment is None}
-        return {record.label: segment_of(found[record.path], record) for record in records}
+        files = {video.path: video for video in opened if video.segment is None}
+        return {record.label: segment_of(files[record.path], record) for record in records}
 
 
 @pytest.mark.parametrize("label", SPANS)
@@ -102,9 +102,9 @@ def test_frames_and_sound_are_those_that_ffmpeg_decodes(work: Path, label: str) 
         np.testing.assert_array_equal(cache.read(video, "waveform"), samples[start:stop])
         power = librosa.feature.melspectrogram(y=samples, sr=RATE, n_fft=400, hop_length=160, n_mels=80)
         expected = librosa.power_to_db(power, ref=1.0, amin=1e-10, top_db=None)[:, start // 160 : stop // 160]
-        found = cache.read(video, "mel")
-        assert found.shape == expected.shape
-        assert np.abs(found - expected)[:, 3:-3].max(initial=0) < 0.1
+        mel = cache.read(video, "mel")
+        assert mel.shape == expected.shape
+        assert np.abs(mel - expected)[:, 3:-3].max(initial=0) < 0.1
 
 
 def test_everything_is_that_of_a_cache_of_the_segments(work: Path) -> None:
@@ -112,24 +112,24 @@ def test_everything_is_that_of_a_cache_of_the_segments(work: Path) -> None:
         ranged = segments(work)
         assert {video.key for video in ranged.values()} == set(only.keys())
         for video in only:
-            found = ranged[video.label]
-            assert (found.segment, found.num_frames) == (video.segment, video.num_frames)
-            assert found.start_seconds == pytest.approx(video.start_seconds, abs=1e-9)
-            assert found.duration_seconds == pytest.approx(video.duration_seconds, abs=1e-9)
+            part = ranged[video.label]
+            assert (part.segment, part.num_frames) == (video.segment, video.num_frames)
+            assert part.start_seconds == pytest.approx(video.start_seconds, abs=1e-9)
+            assert part.duration_seconds == pytest.approx(video.duration_seconds, abs=1e-9)
             for name in ("pts_seconds", "source_frames", "keyframes"):
-                assert np.array_equal(getattr(found, name), getattr(video, name)), (video.label, name)
+                assert np.array_equal(getattr(part, name), getattr(video, name)), (video.label, name)
             for name in ("frames", "flow", "waveform", "motion.types"):
-                assert np.array_equal(whole.read(found, name), only.read(video, name)), (video.label, name)
+                assert np.array_equal(whole.read(part, name), only.read(video, name)), (video.label, name)
             covered = only.read(video, "motion.covered")
-            assert np.array_equal(whole.read(found, "motion.covered"), covered)
+            assert np.array_equal(whole.read(part, "motion.covered"), covered)
             chosen = [3, 1, 1]
-            assert np.array_equal(whole.read(found, indices=chosen), only.read(video, indices=chosen))
-            assert np.array_equal(next(whole.iter_frames(found, [2])), next(only.iter_frames(video, [2])))
-            assert len(whole.read(found, "flow")) == video.num_frames - 1
+            assert np.array_equal(whole.read(part, indices=chosen), only.read(video, indices=chosen))
+            assert np.array_equal(next(whole.iter_frames(part, [2])), next(only.iter_frames(video, [2])))
+            assert len(whole.read(part, "flow")) == video.num_frames - 1
             with pytest.raises(IndexError, match=f"in .0, {video.num_frames - 1}"):
-                whole.read(found, "flow", indices=[video.num_frames - 1])
+                whole.read(part, "flow", indices=[video.num_frames - 1])
             with pytest.raises(IndexError):
-                whole.read(found, indices=[video.num_frames])
+                whole.read(part, indices=[video.num_frames])
 
 
 @pytest.mark.parametrize("on_miss", ["error", "skip", "source", "build"])
@@ -141,12 +141,12 @@ def test_a_dataset_reads_segments_without_their_files(work: Path, tmp_path: Path
     moved = work / "videos" / "moved"
     os.rename(work / "videos" / "a.mov", moved)
     try:
-        found = cc.ChordVideoDataset(cc.videos.indexed(index, work / "whole", on_miss=on_miss), **options)
+        dataset = cc.ChordVideoDataset(cc.videos.indexed(index, work / "whole", on_miss=on_miss), **options)
         expected = cc.ChordVideoDataset(cc.videos.indexed(index, work / "only"), **options)
-        assert len(found) == len(expected) == 5
-        assert found.classes == expected.classes == sorted(SPANS)
-        assert np.array_equal(found.label_ids, expected.label_ids)
-        for sample, other in zip(found, expected, strict=True):
+        assert len(dataset) == len(expected) == 5
+        assert dataset.classes == expected.classes == sorted(SPANS)
+        assert np.array_equal(dataset.label_ids, expected.label_ids)
+        for sample, other in zip(dataset, expected, strict=True):
             assert sample["video"] == other["video"]
             for name in ("frames", "flows", "motion", "pts_seconds", "label"):
                 assert np.array_equal(sample[name], other[name]), name
@@ -297,8 +297,8 @@ def test_damaged_frames_of_the_file_are_read_from_its_source(work: Path, tmp_pat
         flip(file, offset)
     dataset = cc.ChordVideoDataset(cc.videos.indexed(index, cache, on_miss="source"), size=None)
     with pytest.warns(UserWarning, match="its source is read instead"):
-        found = dataset[0]
-    assert np.array_equal(found["frames"], expected["frames"])
+        sample = dataset[0]
+    assert np.array_equal(sample["frames"], expected["frames"])
 
 
 # Features whose rows are not of frames

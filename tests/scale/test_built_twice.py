@@ -80,6 +80,6 @@ def test_the_last_sidecar_names_its_own_files(tmp_path, clips, trial, first, sec
     assert digests[0] != digests[1], "this processor computes the same flow without AVX2"
     write_catalog(cache)
     report = cc.verify(cache, level="deep")
-    assert not report.damage or {each.kind for each in report.damage} == {"orphan"}
+    assert not report.damage or {finding.kind for finding in report.damage} == {"orphan"}
     with cc.open_cache(cache) as opened:
         assert np.isfinite(opened.read(0, "flow").astype(np.float32)).all()

@@ -31,7 +31,9 @@ def two_machines(tmp_path: Path) -> Iterator[tuple[Path, Path]]:
 def race(mounts: tuple[Path, Path], index: Path) -> dict[int, str]:
     """Start a build on each mount at once. Return what each exit code was said with."""
     commands = [[sys.executable, "-m", "chordcache", "build", index, "-o", mount / "cache", "-j1"] for mount in mounts]
-    builds = [subprocess.Popen(each, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for each in commands]
+    builds = [
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for command in commands
+    ]
     messages = [build.communicate()[1] for build in builds]
     return {build.returncode: message for build, message in zip(builds, messages, strict=True)}
 

@@ -69,8 +69,8 @@ def test_http_and_hls_show_the_frames_of_the_file(name: str, server: str, expect
 
 def test_the_buffer_is_bounded_and_goes_one_way(server: str, expected: np.ndarray) -> None:
     with StreamSource(buffer_frames=4).open(f"{server}/a.mp4") as source:
-        found = source.get_frames([6, 5, 6])
-        assert np.array_equal(found, expected[[6, 5, 6]])
+        frames = source.get_frames([6, 5, 6])
+        assert np.array_equal(frames, expected[[6, 5, 6]])
         assert np.array_equal(source.get_frame(6), expected[6])
         time.sleep(0.3)  # time enough to receive it all, were there no bound
         assert source.num_frames <= 6 + 1 + 4
@@ -101,14 +101,14 @@ def test_the_sound_is_what_ffmpeg_decodes(name: str, media: Path, server: str) -
         for number in range(0, NUM_FRAMES - 5, 5):
             source.get_frame(number)
             start = float(source.pts_seconds[0])
-            found = source.get_audio_chunk(start, 0.1)
-            assert (found.shape, found.dtype) == ((round(0.1 * rate), stream["channels"]), np.float32)
+            chunk = source.get_audio_chunk(start, 0.1)
+            assert (chunk.shape, chunk.dtype) == ((round(0.1 * rate), stream["channels"]), np.float32)
             first = round((start - begin) * rate)
             kept = slice(max(0, -first), None)  # there may be silence before the first sample
-            assert not found[: kept.start].any()
-            part = expected[max(0, first) : first + len(found)]
-            assert len(part) == len(found[kept]) > 0
-            assert np.allclose(found[kept], part, atol=1e-4)
+            assert not chunk[: kept.start].any()
+            part = expected[max(0, first) : first + len(chunk)]
+            assert len(part) == len(chunk[kept]) > 0
+            assert np.allclose(chunk[kept], part, atol=1e-4)
             assert part.std() > 0.01
 
 

@@ -78,7 +78,7 @@ SOURCES = [cc.MP4Source, MappedMP4Source]
 
 
 @pytest.fixture(scope="module")
-def made(make_video: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def videos(make_video: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("sources")
     for name, spec in MADE.items():
         make_video(folder / name, size=(128, 96), **spec)
@@ -97,9 +97,9 @@ def is_shown_by_ffmpeg(path: Path, source: VideoSource) -> None:
     assert source.num_frames == len(expected)
     numbers = random.Random(0).sample(range(len(expected)), min(6, len(expected)))
     for number in [*numbers, len(expected) - 1, 0]:
-        found = source.get_frame(number).reshape(-1)
+        picture = source.get_frame(number).reshape(-1)
         near = range(max(0, number - 3), min(len(expected), number + 4))
-        psnr = {other: ffmpeg_reference.psnr_db(found, expected[other]) for other in near}
+        psnr = {other: ffmpeg_reference.psnr_db(picture, expected[other]) for other in near}
         assert psnr[number] == max(psnr.values()), (number, psnr)
         assert psnr[number] > MIN_PSNR_DB, (number, psnr)
     times = [time for time in decoded.times if time is not None]
@@ -109,9 +109,9 @@ def is_shown_by_ffmpeg(path: Path, source: VideoSource) -> None:
 
 @pytest.mark.parametrize("cls", SOURCES)
 @pytest.mark.parametrize("name", MADE)
-def test_made_frames_are_what_ffmpeg_shows(name: str, cls: type[cc.MP4Source], made: Path) -> None:
-    with cls().open(made / name) as source:
-        is_shown_by_ffmpeg(made / name, source)
+def test_made_frames_are_what_ffmpeg_shows(name: str, cls: type[cc.MP4Source], videos: Path) -> None:
+    with cls().open(videos / name) as source:
+        is_shown_by_ffmpeg(videos / name, source)
 
 
 @pytest.mark.slow
@@ -125,11 +125,11 @@ def test_frames_of_the_corpus_are_what_ffmpeg_shows(name: str, corpus: Path) -> 
 
 
 @pytest.mark.parametrize("name", MADE)
-def test_pictures_before_conversion_are_bit_equal_to_ffmpegs(name: str, made: Path) -> None:
-    expected, _ = frame_digests(made / name, "-noautorotate")
-    with open_media(str(made / name)) as media:
-        found = [hashlib.md5(frame.picture.to_ndarray().tobytes()).hexdigest() for frame in decode_frames(media)]
-    assert found == expected
+def test_pictures_before_conversion_are_bit_equal_to_ffmpegs(name: str, videos: Path) -> None:
+    expected, _ = frame_digests(videos / name, "-noautorotate")
+    with open_media(str(videos / name)) as media:
+        digests = [hashlib.md5(frame.picture.to_ndarray().tobytes()).hexdigest() for frame in decode_frames(media)]
+    assert digests == expected
 
 
 def all_hashes(path: Path) -> list[str]:
@@ -143,11 +143,11 @@ def all_hashes(path: Path) -> list[str]:
 
 @pytest.mark.parametrize("cls", SOURCES)
 @pytest.mark.parametrize("name", MADE)
-def test_random_access_is_bit_equal_to_one_decode(name: str, cls: type[cc.MP4Source], made: Path) -> None:
-    expected = all_hashes(made / name)
+def test_random_access_is_bit_equal_to_one_decode(name: str, cls: type[cc.MP4Source], videos: Path) -> None:
+    expected = all_hashes(videos / name)
     numbers = list(range(len(expected))) * 2
     random.Random(2).shuffle(numbers)
-    with cls().open(made / name) as source:
+    with cls().open(videos / name) as source:
         for number in numbers[:40]:
             assert hashlib.md5(source.get_frame(number).tobytes()).hexdigest() == expected[number], number
         start = 0
@@ -158,17 +158,17 @@ def test_random_access_is_bit_equal_to_one_decode(name: str, cls: type[cc.MP4Sou
 
 
 @pytest.mark.parametrize("name", [name for name in MADE if name.endswith("mp4")])
-def test_frames_before_the_damage_are_read_from_the_map(name: str, made: Path) -> None:
-    with MappedMP4Source().open(made / name) as source:
+def test_frames_before_the_damage_are_read_from_the_map(name: str, videos: Path) -> None:
+    with MappedMP4Source().open(videos / name) as source:
         source.get_frames(range(source.num_frames))
         assert source.get_frame(source.num_frames // 2).shape[2] == 3
         reason = source.fallback_reason
     assert (FALL_BACK[name] in reason) if name in FALL_BACK else reason is None
 
 
-def test_containers_that_are_not_mp4_fall_back(made: Path) -> None:
+def test_containers_that_are_not_mp4_fall_back(videos: Path) -> None:
     for name, match in (("b_frames.mkv", "box"), ("b_frames.ts", ""), ("raw.h264", "")):
-        with MappedMP4Source().open(made / name) as source:
+        with MappedMP4Source().open(videos / name) as source:
             assert match in str(source.fallback_reason)
             assert source.fallback_reason
             assert source.num_frames == 30
@@ -181,15 +181,15 @@ def test_an_address_is_not_a_file(cls: Any) -> None:
 
 
 @pytest.mark.parametrize("name", ["b_frames.mp4", "b_frames.mkv"])
-def test_a_closed_map_is_gone(name: str, made: Path) -> None:
+def test_a_closed_map_is_gone(name: str, videos: Path) -> None:
     """Without a collection: a loop over many files would run out of descriptors first."""
-    MappedMP4Source().open(made / name).close()
+    MappedMP4Source().open(videos / name).close()
     gc.collect()
     gc.disable()
     try:
         before = len(os.listdir("/proc/self/fd"))
         for _ in range(5):
-            with MappedMP4Source().open(made / name) as source:
+            with MappedMP4Source().open(videos / name) as source:
                 source.get_frames([0, 7, 3])
                 source.get_frame(8)
         assert len(os.listdir("/proc/self/fd")) == before
@@ -197,13 +197,13 @@ def test_a_closed_map_is_gone(name: str, made: Path) -> None:
         gc.enable()
 
 
-def test_a_table_that_calls_other_samples_keyframes(made: Path, tmp_path: Path) -> None:
-    data = bytearray((made / "b_frames.mp4").read_bytes())
+def test_a_table_that_calls_other_samples_keyframes(videos: Path, tmp_path: Path) -> None:
+    data = bytearray((videos / "b_frames.mp4").read_bytes())
     at = data.index(b"stss") + 12
     assert struct.unpack_from(">3I", data, at) == (1, 13, 16)
     struct.pack_into(">I", data, at + 4, 10)
     (tmp_path / "a.mp4").write_bytes(data)
-    expected = all_hashes(made / "b_frames.mp4")
+    expected = all_hashes(videos / "b_frames.mp4")
     for cls in SOURCES:
         with cls().open(tmp_path / "a.mp4") as source:
             for number in (12, 11, 29, 0):
@@ -218,19 +218,19 @@ def test_a_table_that_calls_other_samples_keyframes(made: Path, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("name", ["b_frames.mp4", "turned.mp4", "wide.mp4", "b_frames.avi", "late.mp4"])
-def test_a_cache_holds_the_frames_of_its_sources(name: str, made: Path, tmp_path: Path) -> None:
+def test_a_cache_holds_the_frames_of_its_sources(name: str, videos: Path, tmp_path: Path) -> None:
     frames = FramesConfig(codec="raw", short_side=64)
     config = tmp_path / "c.yaml"
     config.write_text("frames: {codec: raw, short_side: 64}\nfeatures: {flow: null, motion: null, mel: null}\n")
-    cc.build(cc.scan([made / name]), tmp_path / "cache", config=config, tiers=("lmdb",), jobs=1)
+    cc.build(cc.scan([videos / name]), tmp_path / "cache", config=config, tiers=("lmdb",), jobs=1)
     with cc.open_cache(tmp_path / "cache") as cache:
         (key,) = cache.keys()
-        with CachedSource(cache).open(key) as cached, cc.MP4Source(frames).open(made / name) as source:
+        with CachedSource(cache).open(key) as cached, cc.MP4Source(frames).open(videos / name) as source:
             numbers = [3, 1, 3, cached.num_frames - 1, 0]
             assert np.array_equal(cached.get_frames(numbers), source.get_frames(numbers))
             assert np.allclose(cached.pts_seconds, source.pts_seconds, atol=1e-8)
             assert cached.fps == pytest.approx(source.fps)
-            with MappedMP4Source(frames).open(made / name) as mapped:
+            with MappedMP4Source(frames).open(videos / name) as mapped:
                 assert np.array_equal(mapped.get_frames(numbers), source.get_frames(numbers))
             with pytest.raises(cc.FeatureAbsentError, match="holds no samples of sound"):
                 cached.get_audio_chunk(0, 1)
@@ -238,8 +238,8 @@ def test_a_cache_holds_the_frames_of_its_sources(name: str, made: Path, tmp_path
                 cached.get_frame(cached.num_frames)
 
 
-def test_a_file_that_claims_more_memory_than_available(made: Path, tmp_path: Path) -> None:
-    data = bytearray((made / "mpeg4.mp4").read_bytes())
+def test_a_file_that_claims_more_memory_than_available(videos: Path, tmp_path: Path) -> None:
+    data = bytearray((videos / "mpeg4.mp4").read_bytes())
     at = data.index(b"esds") + 18
     data[at : at + 8] = b"\x7f" + b"\xff" * 7
     (tmp_path / "claims.mp4").write_bytes(data)
@@ -248,13 +248,13 @@ def test_a_file_that_claims_more_memory_than_available(made: Path, tmp_path: Pat
             cls().open(tmp_path / "claims.mp4").get_frame(0)
 
 
-def test_a_fork_while_another_thread_listens_to_libav(made: Path) -> None:
+def test_a_fork_while_another_thread_listens_to_libav(videos: Path) -> None:
     def read(path: Path) -> None:
         with cc.MP4Source().open(path) as source:
             source.get_frame(0)
 
     with ffmpeg_log._lock:
-        child = multiprocessing.get_context("fork").Process(target=read, args=(made / "b_frames.mp4",))
+        child = multiprocessing.get_context("fork").Process(target=read, args=(videos / "b_frames.mp4",))
         child.start()
     child.join(20)
     child.kill()
@@ -266,7 +266,9 @@ def test_a_fork_while_another_thread_listens_to_libav(made: Path) -> None:
 
 
 @pytest.mark.parametrize("cls", SOURCES)
-def test_repeated_frames_are_decoded_once(cls: type[cc.MP4Source], made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_repeated_frames_are_decoded_once(
+    cls: type[cc.MP4Source], videos: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from chordcache.media.scaling import PictureScaler
 
     num_converted = 0
@@ -278,15 +280,15 @@ def test_repeated_frames_are_decoded_once(cls: type[cc.MP4Source], made: Path, m
         return rgb(self, picture)
 
     monkeypatch.setattr(PictureScaler, "rgb", counted)
-    with cls().open(made / "b_frames.mp4") as source:
-        found = source.get_frames([7, 2, 7, 7, 2, 29])
+    with cls().open(videos / "b_frames.mp4") as source:
+        frames = source.get_frames([7, 2, 7, 7, 2, 29])
     assert num_converted == 3
-    assert np.array_equal(found[0], found[2])
-    assert np.array_equal(found[1], found[4])
-    assert not np.array_equal(found[0], found[1])
+    assert np.array_equal(frames[0], frames[2])
+    assert np.array_equal(frames[1], frames[4])
+    assert not np.array_equal(frames[0], frames[1])
 
 
-def test_reading_on_decodes_every_frame_once(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reading_on_decodes_every_frame_once(videos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     num_seeks = 0
     seek = Media.seek
 
@@ -296,7 +298,7 @@ def test_reading_on_decodes_every_frame_once(made: Path, monkeypatch: pytest.Mon
         return seek(self, *args)
 
     monkeypatch.setattr(Media, "seek", counted)
-    with cc.MP4Source().open(made / "b_frames.mp4") as source:
+    with cc.MP4Source().open(videos / "b_frames.mp4") as source:
         for number in range(source.num_frames):
             source.get_frame(number)
         assert num_seeks == 1
@@ -305,17 +307,17 @@ def test_reading_on_decodes_every_frame_once(made: Path, monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("cls", SOURCES)
-def test_closed_sources_are_picklable_and_open_again(cls: type[cc.MP4Source], made: Path) -> None:
-    source = cls(FramesConfig(short_side=48)).open(made / "b_frames.mp4")
+def test_closed_sources_are_picklable_and_open_again(cls: type[cc.MP4Source], videos: Path) -> None:
+    source = cls(FramesConfig(short_side=48)).open(videos / "b_frames.mp4")
     with pytest.raises(cc.UsageError, match="an open source cannot be pickled: close '.*b_frames.mp4' first"):
         pickle.dumps(source)
     first = source.get_frame(5)
     source.close()
     source.close()
-    with pickle.loads(pickle.dumps(source)).open(made / "b_frames.mp4") as again:
+    with pickle.loads(pickle.dumps(source)).open(videos / "b_frames.mp4") as again:
         assert np.array_equal(again.get_frame(5), first)
         assert first.shape == (48, 64, 3)
-        assert again.open(made / "one_frame.mp4").num_frames == 1
+        assert again.open(videos / "one_frame.mp4").num_frames == 1
     with pytest.raises(cc.UsageError, match="nothing is open: call .*open"):
         again.get_frame(0)
     with pytest.raises(cc.UsageError, match="nothing is open"):
@@ -323,8 +325,8 @@ def test_closed_sources_are_picklable_and_open_again(cls: type[cc.MP4Source], ma
 
 
 @pytest.mark.parametrize("cls", SOURCES)
-def test_wrong_requests(cls: type[cc.MP4Source], made: Path) -> None:
-    with cls().open(made / "b_frames.mp4") as source:
+def test_wrong_requests(cls: type[cc.MP4Source], videos: Path) -> None:
+    with cls().open(videos / "b_frames.mp4") as source:
         assert source.fps == pytest.approx(25)
         assert source.get_frames([]).shape == (0, 0, 0, 3)
         for number in (-1, 30):
@@ -339,20 +341,20 @@ def test_wrong_requests(cls: type[cc.MP4Source], made: Path) -> None:
 
 
 @pytest.mark.parametrize("cls", SOURCES)
-def test_files_that_cannot_be_read(cls: type[cc.MP4Source], made: Path, tmp_path: Path) -> None:
+def test_files_that_cannot_be_read(cls: type[cc.MP4Source], videos: Path, tmp_path: Path) -> None:
     (tmp_path / "text.mp4").write_text("no video")
     (tmp_path / "empty.mp4").touch()
-    data = (made / "b_frames.mp4").read_bytes()
+    data = (videos / "b_frames.mp4").read_bytes()
     (tmp_path / "cut.mp4").write_bytes(data[: len(data) // 2])
-    (tmp_path / "list.mp4").write_text(f"#EXTM3U\n#EXTINF:1,\n{made / 'b_frames.ts'}\n#EXT-X-ENDLIST\n")
+    (tmp_path / "list.mp4").write_text(f"#EXTM3U\n#EXTINF:1,\n{videos / 'b_frames.ts'}\n#EXT-X-ENDLIST\n")
     for name in ("text.mp4", "empty.mp4", "cut.mp4", "list.mp4", "missing.mp4"):
         with pytest.raises(cc.MediaError, match=f"cannot read '.*{name}': "):
             cls().open(tmp_path / name)
 
 
-def test_a_mapped_file_that_is_cut_short_while_open(made: Path, tmp_path: Path) -> None:
+def test_a_mapped_file_that_is_cut_short_while_open(videos: Path, tmp_path: Path) -> None:
     path = tmp_path / "a.mp4"
-    path.write_bytes((made / "b_frames.mp4").read_bytes())
+    path.write_bytes((videos / "b_frames.mp4").read_bytes())
     with MappedMP4Source().open(path) as source:
         source.get_frame(0)
         with path.open("r+b") as file:
@@ -361,10 +363,10 @@ def test_a_mapped_file_that_is_cut_short_while_open(made: Path, tmp_path: Path) 
             source.get_frame(20)
 
 
-def test_a_damaged_sample_is_an_error_and_no_picture(made: Path, tmp_path: Path) -> None:
+def test_a_damaged_sample_is_an_error_and_no_picture(videos: Path, tmp_path: Path) -> None:
     from chordcache.media.mp4_samples import read_video_track
 
-    data = bytearray((made / "b_frames.mp4").read_bytes())
+    data = bytearray((videos / "b_frames.mp4").read_bytes())
     track = read_video_track(memoryview(bytes(data)))
     start, size = int(track.offsets[0]), int(track.sizes[0])
     data[start + size // 2 : start + size] = bytes(size - size // 2)
@@ -394,14 +396,14 @@ def test_sound_is_what_ffmpeg_decodes(
     with cls().open(path) as source:
         rate = source.sample_rate
         for begin, duration in ((0.0, 4.0), (2.5, 0.3), (3.9, 1.0), (-0.5, 1.0)):
-            found = source.get_audio_chunk(begin, duration)
-            assert found.shape == (round(duration * rate), 1)
-            assert found.dtype == np.float32
+            chunk = source.get_audio_chunk(begin, duration)
+            assert chunk.shape == (round(duration * rate), 1)
+            assert chunk.dtype == np.float32
             at = round((begin - start) * rate)
-            wanted = np.zeros_like(found)
-            lo, hi = max(0, -at), min(len(found), len(expected) - at)
+            wanted = np.zeros_like(chunk)
+            lo, hi = max(0, -at), min(len(chunk), len(expected) - at)
             wanted[lo:hi] = expected[at + lo : at + hi]
-            assert np.abs(found - wanted).max() < 2e-3, (begin, duration)
+            assert np.abs(chunk - wanted).max() < 2e-3, (begin, duration)
         assert np.abs(source.get_audio_chunk(1, 1)).max() > 0.4
         assert not source.get_audio_chunk(100, 0.1).any()
         with pytest.raises(cc.UsageError, match="audio chunk: got start"):
@@ -415,6 +417,6 @@ def test_timestamps_that_are_rounded_to_milliseconds_leave_no_gaps(suffix: str, 
     ffmpeg(*inputs, "-c:v", "flv1", "-c:a", "aac", path)
     expected, start = ffmpeg_sound(path)
     with cc.MP4Source().open(path) as source:
-        found = source.get_audio_chunk(start, 2.5)
-    assert np.abs(found - expected[: len(found)]).max() < 1e-3
-    assert np.abs(found).max() > 0.1
+        chunk = source.get_audio_chunk(start, 2.5)
+    assert np.abs(chunk - expected[: len(chunk)]).max() < 1e-3
+    assert np.abs(chunk).max() > 0.1

@@ -110,8 +110,8 @@ def test_a_generation_follows_fingerprint_source_and_content() -> None:
 
 def test_files_of_one_feature_have_its_name() -> None:
     names = [
-        layout.artefact_file("npz", "k-0123456789abcdef", {each: "a"}, Identity(1, 2), 3, "d")
-        for each in ("flow", "mel")
+        layout.artefact_file("npz", "k-0123456789abcdef", {feature: "a"}, Identity(1, 2), 3, "d")
+        for feature in ("flow", "mel")
     ]
     assert [name.split(".")[1] for name in names] == ["flow", "mel"]
     assert all(layout.is_artefact_file("npz", name) for name in names)

@@ -70,13 +70,13 @@ def test_all_values_are_where_liblmdb_finds_them(tmp_path: Path, sizes: list[int
     records = written(path, sizes)
     data = path.read_bytes()
     values = find_values(lambda start, size: data[start : start + size], len(data))
-    found = {
+    entries = {
         int(n).to_bytes(4, "big"): data[at : at + size]
         for n, at, size in zip(values.numbers, values.places, values.sizes, strict=True)
     }
-    found |= {name.encode(): data[at : at + size] for name, (at, size) in values.named.items()}
+    entries |= {name.encode(): data[at : at + size] for name, (at, size) in values.named.items()}
     with lmdb.open(str(path), subdir=False, readonly=True, lock=False) as environment, environment.begin() as reading:
-        assert found == dict(reading.cursor())
+        assert entries == dict(reading.cursor())
     artefact = LmdbArtefact(path, len(data))
     order = random.Random(1).choices(range(len(records)), k=50) if records else []
     for numbers in (range(len(records)), order):

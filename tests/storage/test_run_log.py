@@ -19,7 +19,7 @@ from chordcache.storage.run_log import Run, append_run, read_runs, recorded
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """videos/ with a video and a file that is none, index.json and cache/."""
     folder = tmp_path_factory.mktemp("runs")
     (folder / "videos").mkdir()
@@ -31,8 +31,8 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def work(made: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(made, tmp_path / "work"))
+def work(built: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(built, tmp_path / "work"))
 
 
 def commands(cache: Path) -> list[str]:
@@ -43,15 +43,15 @@ def run(command: str = "build") -> Run:
     return Run(command, "2026-01-01T00:00:00.000+00:00", 1.5, "0.1.0")
 
 
-def test_scan_and_build_are_in_the_log_of_the_cache(made: Path) -> None:
-    scan, build = read_runs(made / "cache")
-    assert [scan] == list(read_runs(made / "index.json"))
+def test_scan_and_build_are_in_the_log_of_the_cache(built: Path) -> None:
+    scan, build = read_runs(built / "cache")
+    assert [scan] == list(read_runs(built / "index.json"))
     assert (scan.command, scan.outcome, scan.exit_code, scan.jobs) == ("scan", "done", 3, 1)
     assert scan.counts == {"num_inputs": 2, "num_done": 1, "num_failed": 1}
     assert (build.command, build.outcome, build.exit_code, build.jobs) == ("build", "done", 3, 1)
     assert build.counts == {"num_inputs": 2, "num_done": 1, "num_failed": 1, "num_frames": 10}
     assert build.video_seconds == scan.video_seconds == pytest.approx(0.4, abs=0.1)
-    assert build.num_bytes == sum(path.stat().st_size for path in (made / "cache/lmdb").rglob("*.lmdb"))
+    assert build.num_bytes == sum(path.stat().st_size for path in (built / "cache/lmdb").rglob("*.lmdb"))
     assert build.version == cc.__version__
     assert build.started > scan.started
 
@@ -134,7 +134,7 @@ def test_a_damaged_line_is_found_and_repaired(work: Path) -> None:
     with pytest.raises(DamageError, match=r"runs.jsonl' is damaged: the digest of its JSON does not match"):
         list(read_runs(cache))
     report = cc.verify(cache, level="quick")
-    assert [(each.kind, each.file) for each in report.damage] == [("damaged", "runs.jsonl")]
+    assert [(finding.kind, finding.file) for finding in report.damage] == [("damaged", "runs.jsonl")]
     assert "verify --repair" in report.damage[0].fix_command
     assert cc.repair(cache, report.damage).num_inputs == 0
     assert cc.verify(cache, level="quick").damage == []
@@ -169,6 +169,6 @@ def test_a_folder_with_nothing_but_a_log_can_become_a_cache(work: Path) -> None:
     assert commands(work / "new") == ["build", "scan", "build"]
 
 
-def test_a_line_is_plain_json(made: Path) -> None:
-    for line in (made / "cache/runs.jsonl").read_text().splitlines():
+def test_a_line_is_plain_json(built: Path) -> None:
+    for line in (built / "cache/runs.jsonl").read_text().splitlines():
         assert {"command", "started", "elapsed_seconds", "version", "counts", "jobs"} <= json.loads(line).keys()

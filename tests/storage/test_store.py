@@ -56,18 +56,18 @@ def read_all(path: Path, num_bytes: int, numbers: list[int]) -> list[bytes]:
 def test_the_layout_is_the_one_that_the_module_draws(tmp_path: Path) -> None:
     wanted = some_records(3)
     write(tmp_path / "a.lmdb", wanted)
-    found = processes.entries(tmp_path / "a.lmdb")
-    assert found.keys() == {
+    entries = processes.entries(tmp_path / "a.lmdb")
+    assert entries.keys() == {
         *(b"\0\0\0\0", b"\0\0\0\1", b"\0\0\0\2"),
         *(b"frames.xxh3_64", b"pts_seconds", b"source_frames"),
     }
-    assert [found[number.to_bytes(4, "big")] for number in range(3)] == wanted
-    value = found[b"frames.xxh3_64"]
+    assert [entries[number.to_bytes(4, "big")] for number in range(3)] == wanted
+    value = entries[b"frames.xxh3_64"]
     assert value[:8] == digest64(value[8:]).to_bytes(8, "little")
     digests = np.load(io.BytesIO(value[8:]))
     assert digests.dtype == np.dtype("<u8")
     assert digests.tolist() == [digest64(record) for record in wanted]
-    assert np.load(io.BytesIO(found[b"pts_seconds"][8:])).tolist() == [0, 0.04, 0.08]
+    assert np.load(io.BytesIO(entries[b"pts_seconds"][8:])).tolist() == [0, 0.04, 0.08]
 
 
 def test_raw_rows_carry_their_shape(tmp_path: Path) -> None:
@@ -75,17 +75,17 @@ def test_raw_rows_carry_their_shape(tmp_path: Path) -> None:
     with create_artefact(tmp_path / "a.lmdb") as writer:
         writer.append("frames", rows)
         writer.finish({}, {})
-    found = processes.entries(tmp_path / "a.lmdb")
-    assert found[b"\0\0\0\1"] == rows[1].tobytes()
-    assert np.load(io.BytesIO(found[b"frames.shape"][8:])).tolist() == [4, 5, 3]
+    entries = processes.entries(tmp_path / "a.lmdb")
+    assert entries[b"\0\0\0\1"] == rows[1].tobytes()
+    assert np.load(io.BytesIO(entries[b"frames.shape"][8:])).tolist() == [4, 5, 3]
 
 
 @pytest.mark.parametrize("values", [np.zeros(3), np.zeros((2, 0), "u1"), np.arange(6, dtype="<i2").reshape(1, 6, 1)])
 def test_npy_is_that_of_numpy(values: np.ndarray) -> None:
     data = npy.dumps(values)
-    for found in (np.load(io.BytesIO(data)), npy.loads(data)):
-        assert (found.dtype, found.shape) == (values.dtype, values.shape)
-        assert np.array_equal(found, values)
+    for array in (np.load(io.BytesIO(data)), npy.loads(data)):
+        assert (array.dtype, array.shape) == (values.dtype, values.shape)
+        assert np.array_equal(array, values)
 
 
 @pytest.mark.parametrize("first_map_bytes", [1 << 16, 1 << 20])
@@ -286,13 +286,13 @@ def test_hard_links_of_one_file_are_open_together(tmp_path: Path) -> None:
         with open_artefact(link, num_bytes) as b:
             os.replace(other, path)
             assert read_all(path, other_bytes, [0]) == [b"two"]
-            assert [bytes(*each.records("frames", [0])) for each in (a, b)] == [b"one", b"one"]
+            assert [bytes(*artefact.records("frames", [0])) for artefact in (a, b)] == [b"one", b"one"]
         open_files.forget(link)
         assert bytes(*a.records("frames", [0])) == b"one"
         assert read_all(link, num_bytes, [0]) == [b"one"]
     del a, b
-    for each in (path, link):
-        open_files.forget(each)
+    for file in (path, link):
+        open_files.forget(file)
     open_now = [os.path.realpath(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd")]
     assert not [name for name in open_now if name.startswith(str(tmp_path))]
 
@@ -403,13 +403,13 @@ def test_one_cache_opened_twice(cache: Path) -> None:
 def test_a_cache_in_threads(cache: Path) -> None:
     opened = cc.open_cache(cache)
     frames = first_frames(opened)
-    found: list[list[bytes]] = []
-    threads = [threading.Thread(target=lambda: found.append(first_frames(opened))) for _ in range(8)]
+    reads: list[list[bytes]] = []
+    threads = [threading.Thread(target=lambda: reads.append(first_frames(opened))) for _ in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert found == [frames] * 8
+    assert reads == [frames] * 8
 
 
 def test_a_forked_child_has_its_own_catalog(cache: Path) -> None:

@@ -140,11 +140,11 @@ class StoreContract:
         with open_artefact(path, size_of(path)) as artefact:
             assert artefact.streamed == {self.name}
             assert artefact.whole == WHOLE.keys()
-            found = {name: artefact.array(name) for name in WHOLE}
+            arrays = {name: artefact.array(name) for name in WHOLE}
         for name, values in WHOLE.items():
-            assert found[name].dtype == values.dtype
-            assert np.array_equal(found[name], values)
-            assert not found[name].flags.writeable
+            assert arrays[name].dtype == values.dtype
+            assert np.array_equal(arrays[name], values)
+            assert not arrays[name].flags.writeable
 
     @pytest.mark.parametrize(
         "values",
@@ -157,9 +157,9 @@ class StoreContract:
     def test_odd_whole_arrays(self, tmp_path: Path, values: np.ndarray) -> None:
         path = self.write(tmp_path / f"a{self.suffix}", odd=values)
         with open_artefact(path, size_of(path)) as artefact:
-            found = artefact.array("odd")
-        assert (found.dtype, found.shape) == (values.dtype, values.shape)
-        assert np.array_equal(found, values)
+            array = artefact.array("odd")
+        assert (array.dtype, array.shape) == (values.dtype, values.shape)
+        assert np.array_equal(array, values)
 
     def test_big_endian_and_strided_whole_arrays(self, tmp_path: Path) -> None:
         values = np.arange(24, dtype=">i4").reshape(4, 6)[::2, ::-1]
@@ -311,10 +311,10 @@ class StoreContract:
     def test_a_flipped_bit_of_a_row_is_damage(self, path: Path) -> None:
         data = path.read_bytes()
         rows = self.wanted(self.values(), range(20))
-        found = [(number, data.find(row)) for number, row in enumerate(rows) if data.find(row) >= 0]
+        places = [(number, data.find(row)) for number, row in enumerate(rows) if data.find(row) >= 0]
         if "compression" not in self.options:
-            assert len(found) == 20
-        for number, at in found:
+            assert len(places) == 20
+        for number, at in places:
             changed = bytearray(data)
             changed[at + len(rows[number]) // 2] ^= 1 << number % 8
             replace_file(path, bytes(changed))
@@ -464,10 +464,10 @@ class TestNpz(RowsOf, StoreContract):
     suffix, name, row_shape, dtype = ".npz", "flow", (6, 8, 2), np.float16
 
     def test_numpy_opens_it(self, path: Path) -> None:
-        with np.load(path, allow_pickle=False) as found:
-            assert set(found.files) == {"flow", "flow.xxh3_64", *WHOLE}
-            assert np.array_equal(found["flow"], self.values())
-            assert all(np.array_equal(found[name], WHOLE[name]) for name in WHOLE)
+        with np.load(path, allow_pickle=False) as archive:
+            assert set(archive.files) == {"flow", "flow.xxh3_64", *WHOLE}
+            assert np.array_equal(archive["flow"], self.values())
+            assert all(np.array_equal(archive[name], WHOLE[name]) for name in WHOLE)
 
 
 class TestNpzBooleans(RowsOf, StoreContract):
@@ -529,9 +529,9 @@ def test_rows_of_bytes_of_one_length(tmp_path: Path, suffix: str) -> None:
         writer.append("words", values)
         writer.finish({}, {})
     with open_artefact(path, size_of(path)) as artefact:
-        found = artefact.rows("words", [1, 0])
-    assert found.dtype == np.dtype("S3")
-    assert found.tolist() == [[b"", b"def"], [b"ab", b"c"]]
+        rows = artefact.rows("words", [1, 0])
+    assert rows.dtype == np.dtype("S3")
+    assert rows.tolist() == [[b"", b"def"], [b"ab", b"c"]]
 
 
 def test_small_rows_share_a_chunk(tmp_path: Path) -> None:

@@ -59,10 +59,10 @@ def measured(folder, run_process):
 
 
 def test_every_way_is_measured(measured):
-    _, _, found = measured
+    _, _, report = measured
     pairs = [*((name, "DataLoader") for name in SOURCES), ("cache", "DataLoader"), ("cache", "ClipLoader")]
-    assert [(row["name"], row["loader"]) for row in found["rows"]] == pairs
-    for row in found["rows"]:
+    assert [(row["name"], row["loader"]) for row in report["rows"]] == pairs
+    for row in report["rows"]:
         if row["name"] == "torchcodec" and not HAS_TORCHCODEC:
             assert row["reason"] == "not installed: pip install torchcodec"
             assert row["clips_per_second"] is None
@@ -71,16 +71,16 @@ def test_every_way_is_measured(measured):
         least, most = row["clips_per_second_range"]
         assert 0 < least <= row["clips_per_second"] <= most
         assert row["speedup"] > 0
-    assert found["rows"][0]["speedup"] == 1
-    assert found["settings"]["workers"] == 1
-    assert found["machine"]["versions"]["chordcache"] == cc.__version__
+    assert report["rows"][0]["speedup"] == 1
+    assert report["settings"]["workers"] == 1
+    assert report["machine"]["versions"]["chordcache"] == cc.__version__
 
 
 def test_the_verdict_has_the_figures_of_the_best_row(measured):
-    _, _, found = measured
-    best = max(found["rows"][-2:], key=lambda row: row["clips_per_second"])
-    assert f"feeds {best['clips_per_second']:.0f} clips/s with a {best['loader']} of 1 " in found["verdict"]
-    assert f"{best['speedup']:.1f} times OpenCV" in found["verdict"]
+    _, _, report = measured
+    best = max(report["rows"][-2:], key=lambda row: row["clips_per_second"])
+    assert f"feeds {best['clips_per_second']:.0f} clips/s with a {best['loader']} of 1 " in report["verdict"]
+    assert f"{best['speedup']:.1f} times OpenCV" in report["verdict"]
 
 
 def test_nothing_in_the_cache_changes(measured):

@@ -54,7 +54,7 @@ class Machine:
 
     def findings(self, jobs: int | None = 1) -> dict[str, Finding]:
         system = System(self.top / "proc", self.top / "sys", self.top / "shm")
-        return {each.name: each for each in diagnose(self.folder, jobs=jobs, system=system)}
+        return {finding.name: finding for finding in diagnose(self.folder, jobs=jobs, system=system)}
 
 
 @pytest.fixture
@@ -77,9 +77,9 @@ def machine(tmp_path: Path) -> Machine:
 )
 def test_file_systems(machine: Machine, kind: str, severity: str) -> None:
     machine.mount(kind)
-    found = machine.findings()["file system"]
-    assert (found.severity, found.what) == (severity, f"{kind} at {machine.top}/my data")
-    assert bool(found.why and found.action) == (severity != "ok")
+    finding = machine.findings()["file system"]
+    assert (finding.severity, finding.what) == (severity, f"{kind} at {machine.top}/my data")
+    assert bool(finding.why and finding.action) == (severity != "ok")
 
 
 def test_the_longest_mount_wins_and_a_later_one_hides_it(machine: Machine) -> None:
@@ -123,13 +123,13 @@ def test_limits_of_a_container(machine: Machine, cgroup: str, files: dict[str, s
     machine.write("proc/self/cgroup", cgroup)
     for name, text in files.items():
         machine.write(f"sys/fs/cgroup/{name}", text)
-    found = machine.findings(jobs=8)
-    assert found["container"].what == "limited to 1.5 processors and 3 GiB of memory"
+    findings = machine.findings(jobs=8)
+    assert findings["container"].what == "limited to 1.5 processors and 3 GiB of memory"
     cpus = min(1.5, len(os.sched_getaffinity(0)))
-    assert found["processors"].severity == "warning"
-    assert found["processors"].what.startswith(f"8 workers, {cpus:g} processors of ")
-    assert found["processors"].action == "chordcache build -j 1"
-    assert (found["memory"].severity, found["memory"].action) == ("warning", "chordcache build -j 6")
+    assert findings["processors"].severity == "warning"
+    assert findings["processors"].what.startswith(f"8 workers, {cpus:g} processors of ")
+    assert findings["processors"].action == "chordcache build -j 1"
+    assert (findings["memory"].severity, findings["memory"].action) == ("warning", "chordcache build -j 6")
     assert machine.findings(jobs=2)["memory"].action == "chordcache build --file-memory 1536"
     assert machine.findings(jobs=None)["processors"].severity == "ok"
 
@@ -138,8 +138,8 @@ def test_limits_of_a_container(machine: Machine, cgroup: str, files: dict[str, s
 def test_a_container_without_cgroup_files(machine: Machine, cgroup: str | None) -> None:
     if cgroup is not None:
         machine.write("proc/self/cgroup", cgroup)
-    found = machine.findings()
-    assert (found["container"].severity, found["memory"].severity, found["processors"].severity) == ("ok",) * 3
+    findings = machine.findings()
+    assert (findings["container"].severity, findings["memory"].severity, findings["processors"].severity) == ("ok",) * 3
 
 
 def test_no_limit_in_version_1_is_a_large_number(machine: Machine) -> None:
@@ -152,9 +152,9 @@ def test_no_limit_in_version_1_is_a_large_number(machine: Machine) -> None:
 
 def test_limits_of_the_process(machine: Machine) -> None:
     machine.limits(files="1024", processes="1000")
-    found = machine.findings()
+    findings = machine.findings()
     for name, what in (("open files", "at most 1024"), ("processes", "at most 1000")):
-        assert (found[name].severity, found[name].what) == ("warning", what)
+        assert (findings[name].severity, findings[name].what) == ("warning", what)
     machine.limits(files="unlimited")
     assert machine.findings()["open files"].what == "no limit"
 
@@ -162,15 +162,15 @@ def test_limits_of_the_process(machine: Machine) -> None:
 def test_limits_that_are_not_known(machine: Machine) -> None:
     for name in ("proc/self/limits", "proc/meminfo"):
         (machine.top / name).unlink()
-    found = machine.findings()
-    assert {found[name].severity for name in ("open files", "processes", "memory")} == {"note"}
+    findings = machine.findings()
+    assert {findings[name].severity for name in ("open files", "processes", "memory")} == {"note"}
 
 
 def test_without_shared_memory(machine: Machine) -> None:
     (machine.top / "shm").rmdir()
-    found = machine.findings()["/dev/shm"]
-    assert (found.severity, found.what) == ("warning", "does not exist")
-    assert "--shm-size" in found.action
+    finding = machine.findings()["/dev/shm"]
+    assert (finding.severity, finding.what) == ("warning", "does not exist")
+    assert "--shm-size" in finding.action
 
 
 @pytest.mark.parametrize("place", ["dev/block/8:1/queue", "devices/sda/queue", "class/bdi/8:1"])
@@ -183,27 +183,27 @@ def test_read_ahead(machine: Machine, place: str) -> None:
     machine.write(f"sys/{place}/read_ahead_kb", "128\n")
     assert machine.findings()["read-ahead"].what == "128 KiB"
     machine.write(f"sys/{place}/read_ahead_kb", "8192\n")
-    found = machine.findings()["read-ahead"]
-    assert found.severity == "note"
-    assert found.action == f"echo 128 | sudo tee {(machine.top / 'sys' / place / 'read_ahead_kb')}"
+    finding = machine.findings()["read-ahead"]
+    assert finding.severity == "note"
+    assert finding.action == f"echo 128 | sudo tee {(machine.top / 'sys' / place / 'read_ahead_kb')}"
 
 
 def test_a_disk_with_little_room(small_disk, machine: Machine) -> None:
     folder, _, _ = small_disk
     if not os.path.ismount(folder):
         pytest.skip("disks cannot be mounted here")
-    found = {each.name: each for each in diagnose(folder, jobs=1)}
-    assert found["free space"].severity == "warning"
-    assert found["free space"].what.endswith("free of 3 MiB")
-    assert found["file system"].what == f"tmpfs at {folder}"
+    findings = {finding.name: finding for finding in diagnose(folder, jobs=1)}
+    assert findings["free space"].severity == "warning"
+    assert findings["free space"].what.endswith("free of 3 MiB")
+    assert findings["file system"].what == f"tmpfs at {folder}"
 
 
 PACKAGE = """
 import sys
 from chordcache.tools.doctor import diagnose
-for each in diagnose():
-    if each.name == "OpenCV":
-        print(each.severity, each.what, each.action, sep="|")
+for finding in diagnose():
+    if finding.name == "OpenCV":
+        print(finding.severity, finding.what, finding.action, sep="|")
 """
 
 
@@ -226,13 +226,13 @@ def test_a_second_opencv(tmp_path: Path) -> None:
 def test_the_command_on_this_machine(run_cli, tmp_path: Path) -> None:
     result = run_cli("doctor", tmp_path)
     assert (result.returncode, result.stderr) == (0, "")
-    found = json.loads(run_cli("doctor", tmp_path, "--json", "-j", "2").stdout)
-    assert {each["severity"] for each in found} <= {"ok", "note", "warning"}
-    for each in found:
-        assert f"{each['severity']:8} {each['name']:12} " in result.stdout
-        assert each["what"]
-        assert each["severity"] == "ok" or all((each["why"], each["action"]))
-    versions = next(each["what"] for each in found if each["name"] == "versions")
+    findings = json.loads(run_cli("doctor", tmp_path, "--json", "-j", "2").stdout)
+    assert {finding["severity"] for finding in findings} <= {"ok", "note", "warning"}
+    for finding in findings:
+        assert f"{finding['severity']:8} {finding['name']:12} " in result.stdout
+        assert finding["what"]
+        assert finding["severity"] == "ok" or all((finding["why"], finding["action"]))
+    versions = next(finding["what"] for finding in findings if finding["name"] == "versions")
     assert f"chordcache {cc.__version__}" in versions
     assert all(f"{name} {version}" in versions for name, version in library_versions().items())
     assert "libavcodec " in versions

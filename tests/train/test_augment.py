@@ -60,10 +60,10 @@ def dataset_of(cache: Path, **settings: Any) -> cc.ChordVideoDataset:
 def batch(cache: Path) -> dict[str, Any]:
     """Four clips of three real videos."""
     sampler = cc.RegularClipSampler(num_frames=3, stride=4)
-    found = next(iter(DataLoader(dataset_of(cache, clips_per_video=2, clip_sampler=sampler), batch_size=4)))
-    assert len(found["label"].unique()) > 1
-    assert found["sample_id"] == ["0:0", "0:1", "0:2", "0:3"]
-    return found
+    clips = next(iter(DataLoader(dataset_of(cache, clips_per_video=2, clip_sampler=sampler), batch_size=4)))
+    assert len(clips["label"].unique()) > 1
+    assert clips["sample_id"] == ["0:0", "0:1", "0:2", "0:3"]
+    return clips
 
 
 def floats(batch: dict[str, Any]) -> torch.Tensor:
@@ -95,8 +95,8 @@ def test_frames_in_the_memory_order_of_pictures(batch: dict[str, Any]) -> None:
     permuted = batch["frames"].permute(0, 1, 3, 4, 2).contiguous().permute(0, 1, 4, 2, 3)
     for settings in ({}, {"policy": "trivial"}, {"mix": "mixup", "num_classes": NUM_CLASSES}):
         augment = cc.BatchAugment(**settings)
-        found = [augment({**batch, "frames": frames})["frames"] for frames in (batch["frames"], permuted)]
-        torch.testing.assert_close(*found)
+        results = [augment({**batch, "frames": frames})["frames"] for frames in (batch["frames"], permuted)]
+        torch.testing.assert_close(*results)
 
 
 # Policies
@@ -108,8 +108,8 @@ def test_each_clip_is_one_picture_to_the_policy(batch: dict[str, Any], policy: s
     augment, own = cc.BatchAugment(policy=policy, seed=6, **PLAIN), POLICIES[policy]()
     num_changed = 0
     for epoch in range(8):
-        found = augment(in_epoch(epoch, batch))["frames"]
-        for index, (clip, result) in enumerate(zip(floats(batch), found, strict=True)):
+        augmented = augment(in_epoch(epoch, batch))["frames"]
+        for index, (clip, result) in enumerate(zip(floats(batch), augmented, strict=True)):
             torch.manual_seed(int(generator_of(6, seed=6, epoch=epoch, index=index).integers(2**63)))
             drawn = own.forward_parameters(torch.Size((1, *clip.shape[1:])))
             expected = torch.cat([own(frame[None], params=drawn) for frame in clip])
@@ -273,8 +273,8 @@ def test_labels_are_what_the_frames_show(mix: str) -> None:
     augment = cc.BatchAugment(mix=mix, num_classes=5, **PLAIN)
     for epoch in range(10):
         out = augment(in_epoch(epoch, {"frames": frames, "label": torch.arange(5)}))
-        found = (out["frames"] * 255).mean((1, 2, 3, 4))
-        torch.testing.assert_close(found, out["label"] @ levels.float(), rtol=0, atol=0.5)
+        means = (out["frames"] * 255).mean((1, 2, 3, 4))
+        torch.testing.assert_close(means, out["label"] @ levels.float(), rtol=0, atol=0.5)
         torch.testing.assert_close(out["label"].sum(1), torch.ones(5))
 
 

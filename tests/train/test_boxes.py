@@ -128,12 +128,12 @@ def test_boxes_are_where_the_rectangles_are(cache: Path, crop: str, field: str) 
     for epoch in range(4):
         for i in range(len(VIDEOS)):
             sample = dataset[epoch, i]
-            found, (height, width) = sample[field], sample["frames"].shape[-2:]
-            assert (found["boxes"] >= 0).all()
-            assert (found["boxes"] <= torch.tensor([width, height, width, height])).all()
+            annotation, (height, width) = sample[field], sample["frames"].shape[-2:]
+            assert (annotation["boxes"] >= 0).all()
+            assert (annotation["boxes"] <= torch.tensor([width, height, width, height])).all()
             for number, frame in enumerate(sample["frames"]):
                 seen = extent(frame)
-                boxes = found["boxes"][found["frame"] == number].numpy()
+                boxes = annotation["boxes"][annotation["frame"] == number].numpy()
                 assert len(boxes) <= 1
                 if seen is None:
                     assert not len(boxes) or min(boxes[0, 2:] - boxes[0, :2]) < 1.5
@@ -191,10 +191,10 @@ def test_a_box_belongs_to_the_nearest_frame(
         writer.write(VideoRecord(root="root", path="a.mp4", extra={"key": [box]}))
     cc.build(tmp_path / "i.json", tmp_path / "cache", jobs=HERE)
     sampler = cc.RegularClipSampler(num_frames=24, stride=1)
-    found = dataset_of(tmp_path / "cache", clip_sampler=sampler, fields=("key",))[0]["key"]
-    assert found["frame"].tolist() == ([] if number is None else [number])
-    assert found["track_id"].tolist() == ([] if number is None else [-1])
-    assert found["boxes"].shape == (len(found["frame"]), 4)
+    annotation = dataset_of(tmp_path / "cache", clip_sampler=sampler, fields=("key",))[0]["key"]
+    assert annotation["frame"].tolist() == ([] if number is None else [number])
+    assert annotation["track_id"].tolist() == ([] if number is None else [-1])
+    assert annotation["boxes"].shape == (len(annotation["frame"]), 4)
 
 
 # Batches

@@ -206,11 +206,11 @@ def test_several_clips_a_sample_cost_as_many(cache: cc.Cache) -> None:
 def test_tokens(cache: cc.Cache) -> None:
     dataset = whole_videos(cache)
     sampler = cc.BudgetBatchSampler(dataset, max_tokens=20, tokenizer=str.split)
-    found = list(sampler)
-    for batch in found:
+    batches = list(sampler)
+    for batch in batches:
         assert len(batch) * max(1, *(len(dataset[pair]["caption"].split()) for pair in batch)) <= 20
-    assert max(len(batch) for batch in found) >= 7
-    assert sorted(index for batch in found for _, index in batch) == list(range(63))
+    assert max(len(batch) for batch in batches) >= 7
+    assert sorted(index for batch in batches for _, index in batch) == list(range(63))
 
 
 def test_tokens_of_a_tokenizer_file(cache: cc.Cache, tmp_path: Path) -> None:
@@ -317,7 +317,7 @@ def test_ranks_get_every_batch_once_and_as_many_each(cache: cc.Cache, world_size
         for sampler in (*samplers, whole):
             sampler.set_epoch(epoch)
         split = [batches_of(sampler) for sampler in samplers]
-        assert {len(each) for each in split} == {len(sampler) for sampler in samplers}
+        assert {len(batches) for batches in split} == {len(sampler) for sampler in samplers}
         in_turn = [batch for round_ in zip(*split, strict=True) for batch in round_]
         all_batches = batches_of(whole)
         assert sorted(index for batch in all_batches for index in batch) == list(range(63))
@@ -332,15 +332,15 @@ def test_ranks_get_every_batch_once_and_as_many_each(cache: cc.Cache, world_size
 
 def test_batches_depend_on_seed_and_epoch_alone(cache: cc.Cache) -> None:
     dataset = whole_videos(cache)
-    found = {}
+    by_epoch = {}
     for seed in (0, 1):
         for epoch in (0, 1, 0):
             (sampler,) = ranks(dataset, 1, seed=seed)
             sampler.set_epoch(epoch)
-            assert found.setdefault((seed, epoch), batches_of(sampler)) != batches_of(sampler)
+            assert by_epoch.setdefault((seed, epoch), batches_of(sampler)) != batches_of(sampler)
             sampler.set_epoch(epoch)
-            assert found[seed, epoch] == batches_of(sampler)
-    assert len({str(batches) for batches in found.values()}) == 4
+            assert by_epoch[seed, epoch] == batches_of(sampler)
+    assert len({str(batches) for batches in by_epoch.values()}) == 4
     (unshuffled,) = ranks(dataset, 1, shuffle=False)
     assert [batch[0] for batch in batches_of(unshuffled)] == sorted(batch[0] for batch in batches_of(unshuffled))
 
@@ -467,18 +467,18 @@ def expected(dataset: cc.ChordVideoDataset, sampler: cc.BudgetBatchSampler) -> l
 def test_all_loaders_yield_the_same(cache: cc.Cache) -> None:
     dataset = whole_videos(cache)
     clips = cc.ClipLoader(dataset, None, sampler=cc.BudgetBatchSampler(dataset, max_frames=60), num_threads=2)
-    made = cc.make_loader(dataset, None, 2, sampler=cc.BudgetBatchSampler(dataset, max_frames=60))
+    loader = cc.make_loader(dataset, None, 2, sampler=cc.BudgetBatchSampler(dataset, max_frames=60))
     plain = DataLoader(
         dataset, batch_sampler=cc.BudgetBatchSampler(dataset, max_frames=60), collate_fn=cc.collate, num_workers=0
     )
     sampler = cc.BudgetBatchSampler(dataset, max_frames=60)
     for epoch in (0, 1):
-        for each in (clips, made.batch_sampler, plain.batch_sampler, sampler):
-            each.set_epoch(epoch)
-        assert contents(made) == contents(clips) == contents(plain) == expected(dataset, sampler)
-        assert len(clips) == len(made) == len(plain) == len(sampler)
-    if made._iterator is not None:
-        made._iterator._shutdown_workers()  # left to the garbage collector, torch waits for them at a time of its own
+        for order in (clips, loader.batch_sampler, plain.batch_sampler, sampler):
+            order.set_epoch(epoch)
+        assert contents(loader) == contents(clips) == contents(plain) == expected(dataset, sampler)
+        assert len(clips) == len(loader) == len(plain) == len(sampler)
+    if loader._iterator is not None:
+        loader._iterator._shutdown_workers()  # left to the garbage collector, torch waits for them at a time of its own
 
 
 @pytest.mark.parametrize("num_used", [0, 2, 1000])

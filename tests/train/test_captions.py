@@ -102,8 +102,8 @@ def test_threads(path: Path) -> None:
     tokenizer = cc.CaptionTokenizer(path)
     captions = [f"a man walks dog {number % 50}" for number in range(400)]
     with ThreadPoolExecutor(4) as pool:
-        found = list(pool.map(tokenizer, captions))
-    assert [ids.tolist() for ids in found] == [ids_of(path, caption) for caption in captions]
+        tokens = list(pool.map(tokenizer, captions))
+    assert [ids.tolist() for ids in tokens] == [ids_of(path, caption) for caption in captions]
 
 
 # Batches

@@ -164,8 +164,8 @@ def test_random_clips_differ_by_seed_epoch_and_index() -> None:
 
 def test_random_starts_are_uniform_over_all_that_leave_room() -> None:
     sampler = RandomClipSampler(num_frames=4, stride=3)  # spans 10 of 14: starts 0 to 4
-    found = [sampler.frame_numbers(video(14), ClipRequest(index=index))[0] for index in range(5000)]
-    counts = np.bincount(found)
+    first_frames = [sampler.frame_numbers(video(14), ClipRequest(index=index))[0] for index in range(5000)]
+    counts = np.bincount(first_frames)
     assert len(counts) == 5
     assert abs(counts - 1000).max() < 130  # 4.6 standard deviations
 
@@ -267,10 +267,10 @@ def test_resize_agrees_with_scaling_first_and_cutting_after(shape: tuple[int, in
     top, left = (scaled_shape[0] - size[0]) // 2, (scaled_shape[1] - size[1]) // 2
     expected = np.stack([cv2.resize(frame, scaled_shape[::-1], interpolation=method) for frame in frames])
     expected = expected[:, top : top + size[0], left : left + size[1]]
-    found = cut_frames(frames, crop_of(frames, size))
-    assert found.shape == (2, *size, 3)
-    assert found.flags.c_contiguous
-    difference = np.abs(found.astype(int) - expected)
+    resized = cut_frames(frames, crop_of(frames, size))
+    assert resized.shape == (2, *size, 3)
+    assert resized.flags.c_contiguous
+    difference = np.abs(resized.astype(int) - expected)
     # Half a pixel of the smaller grid at most, where the gradients climb 255 over a side
     assert difference.max() <= 1 + 255 / min(*shape, *size)
     assert difference[..., 2].max() == 0
@@ -278,9 +278,9 @@ def test_resize_agrees_with_scaling_first_and_cutting_after(shape: tuple[int, in
 
 def test_exact_crop_moves_no_pixel() -> None:
     frames = gradient(256, 456)
-    found = cut_frames(frames, crop_of(frames, (256, 256)))
-    assert (found == frames[:, :, 100:356]).all()
-    assert found.flags.c_contiguous
+    cropped = cut_frames(frames, crop_of(frames, (256, 256)))
+    assert (cropped == frames[:, :, 100:356]).all()
+    assert cropped.flags.c_contiguous
     assert np.shares_memory(cut_frames(frames, crop_of(frames, (256, 456))), frames)
     assert cut_frames(frames[:0], crop_of(frames, (224, 224))).shape == (0, 224, 224, 3)
 
@@ -389,9 +389,9 @@ def test_uniform_frames(num_frames_of_video: int, num_frames: int) -> None:
 
 
 def test_uniform_frames_of_recipes() -> None:
-    found = UniformFrameSampler(8).frame_numbers(video(250), ClipRequest(index=3, clip=1, num_clips=2))
-    assert found.tolist() == np.linspace(0, 249, 8, dtype=int).tolist()
-    assert found.dtype == np.int64
+    numbers = UniformFrameSampler(8).frame_numbers(video(250), ClipRequest(index=3, clip=1, num_clips=2))
+    assert numbers.tolist() == np.linspace(0, 249, 8, dtype=int).tolist()
+    assert numbers.dtype == np.int64
     tsn = (np.arange(8) * (250 / 8) + 250 / 16).astype(int)
     assert UniformFrameSampler(8, position="middle").frame_numbers(video(250), ClipRequest()).tolist() == tsn.tolist()
 
@@ -399,11 +399,11 @@ def test_uniform_frames_of_recipes() -> None:
 def test_uniform_random_frames() -> None:
     sampler = UniformFrameSampler(4, position="random")
     requests = [ClipRequest(seed=1, epoch=epoch, index=index) for epoch in range(2) for index in range(100)]
-    found = np.array([sampler.frame_numbers(video(20), request) for request in requests])
-    assert [sorted(set(part)) for part in found.T] == [list(range(i, i + 5)) for i in (0, 5, 10, 15)]
-    assert not np.array_equal(found[:100], found[100:])
+    numbers = np.array([sampler.frame_numbers(video(20), request) for request in requests])
+    assert [sorted(set(part)) for part in numbers.T] == [list(range(i, i + 5)) for i in (0, 5, 10, 15)]
+    assert not np.array_equal(numbers[:100], numbers[100:])
     again = np.array([sampler.frame_numbers(video(20), request) for request in requests[::-1]])
-    assert np.array_equal(found, again[::-1])
+    assert np.array_equal(numbers, again[::-1])
 
 
 def test_wrong_uniform_frames() -> None:
@@ -450,8 +450,8 @@ def test_audio_peaks_with_a_clock_that_is_set_back() -> None:
 def test_no_audio_peaks_are_random(source: Any) -> None:
     for index in range(20):
         request = ClipRequest(index=index)
-        found = AudioPeakSampler(3, 2).frame_numbers(source, request)
-        assert found.tolist() == RandomClipSampler(3, 2).frame_numbers(source, request).tolist()
+        numbers = AudioPeakSampler(3, 2).frame_numbers(source, request)
+        assert numbers.tolist() == RandomClipSampler(3, 2).frame_numbers(source, request).tolist()
 
 
 def test_unknown_audio_peaks_are_random() -> None:
@@ -460,8 +460,8 @@ def test_unknown_audio_peaks_are_random() -> None:
     requests = [ClipRequest(index=i) for i in range(20)]
     with warnings.catch_warnings(record=True) as caught:
         warnings.resetwarnings()
-        found = [AudioPeakSampler(3, fps=8).frame_numbers(source, request).tolist() for request in requests]
-    assert found == [RandomClipSampler(3, fps=8).frame_numbers(source, request).tolist() for request in requests]
+        numbers = [AudioPeakSampler(3, fps=8).frame_numbers(source, request).tolist() for request in requests]
+    assert numbers == [RandomClipSampler(3, fps=8).frame_numbers(source, request).tolist() for request in requests]
     (warning,) = caught  # once, not for each sample
     assert "AudioPeakSampler: the sound of a video is not known, its clips are drawn evenly" in str(warning.message)
 
@@ -522,8 +522,8 @@ def test_adaptive_without_motion_is_random(per_second: list[float]) -> None:
     requests = [ClipRequest(index=i) for i in range(20)]
     with warnings.catch_warnings(record=True) as caught:
         warnings.resetwarnings()
-        found = [AdaptiveSampler(3, 2).frame_numbers(source, request).tolist() for request in requests]
-    assert found == [RandomClipSampler(3, 2).frame_numbers(source, request).tolist() for request in requests]
+        numbers = [AdaptiveSampler(3, 2).frame_numbers(source, request).tolist() for request in requests]
+    assert numbers == [RandomClipSampler(3, 2).frame_numbers(source, request).tolist() for request in requests]
     messages = [str(warning.message) for warning in caught]
     assert len(messages) == (0 if per_second else 1)  # once, not for each sample
     assert all("its clips are drawn evenly; scan with --level content" in message for message in messages)
@@ -553,8 +553,8 @@ def test_keyframes_are_those_of_ffprobe(cache: Cache) -> None:
     is_key = ffprobe_column(cache.path.parent / "a.mp4", "frame=key_frame")
     keyframes = {number for number, value in enumerate(is_key) if value == "1"}
     assert len(keyframes) == 3
-    found = [KeyframeSampler(1).frame_numbers(cache[0], ClipRequest(index=i)).tolist() for i in range(60)]
-    assert {number for (number,) in found} == keyframes
+    numbers = [KeyframeSampler(1).frame_numbers(cache[0], ClipRequest(index=i)).tolist() for i in range(60)]
+    assert {number for (number,) in numbers} == keyframes
     middles = [KeyframeSampler(5, 2).frame_numbers(cache[0], ClipRequest(index=i))[2] for i in range(60)]
     assert set(middles) == {4, *(keyframes - {0})}  # a clip around the first one is moved inside
 

@@ -47,10 +47,10 @@ def assert_padded(batch: dict[str, Any], samples: list[dict[str, Any]], nothing:
         largest = np.max([sample[name].shape for sample in samples], axis=0)
         assert batch[name].shape == (len(samples), *largest)
         assert batch["lengths"][name].tolist() == [list(sample[name].shape) for sample in samples]
-        for found, sample in zip(batch[name], samples, strict=True):
+        for padded, sample in zip(batch[name], samples, strict=True):
             expected = np.full(tuple(largest), nothing.get(name, 0), sample[name].numpy().dtype)
             expected[tuple(np.s_[:length] for length in sample[name].shape)] = sample[name].numpy()
-            np.testing.assert_array_equal(found.numpy(), expected)
+            np.testing.assert_array_equal(padded.numpy(), expected)
 
 
 @pytest.mark.parametrize("workers", [0, 2])

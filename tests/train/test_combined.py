@@ -113,9 +113,9 @@ def test_label_ids_are_those_of_the_samples(caches: dict[str, Path]) -> None:
         {"cache": cc.videos.indexed(index, caches["c"], on_miss="source"), "classes": ["walk", "run", "jump"]},
     ):
         dataset = dataset_of(**{"cache": caches["c"], **options})
-        found = dataset.label_ids
-        assert found.dtype == np.int64
-        assert found.tolist() == [int(dataset[0, i]["label"]) for i in range(len(dataset))]
+        label_ids = dataset.label_ids
+        assert label_ids.dtype == np.int64
+        assert label_ids.tolist() == [int(dataset[0, i]["label"]) for i in range(len(dataset))]
     assert names_of(dataset_of(caches["c"])) == ["run", None, "jump"]
 
 
@@ -334,8 +334,8 @@ def test_shares_of_joined_datasets(a: cc.ChordVideoDataset, b: cc.ChordVideoData
     indices = [index for _, index in order_of(sampler)]
     assert len(indices) == len(sampler) == 20_000
     for place, share in enumerate(np.array(weights) / sum(weights)):
-        found = shares_of(indices, np.repeat([0, 1], [4, 12]), 2)[place]
-        assert abs(found - share) <= bound(share, 20_000)
+        drawn = shares_of(indices, np.repeat([0, 1], [4, 12]), 2)[place]
+        assert abs(drawn - share) <= bound(share, 20_000)
         start, length = ((0, 4), (4, 12))[place]
         for index in range(start, start + length):  # each sample of a part has the same probability
             assert abs(indices.count(index) / 20_000 - share / length) <= bound(share / length, 20_000)
@@ -366,10 +366,10 @@ def test_classes_are_balanced(b: cc.ChordVideoDataset, caches: dict[str, Path]) 
     sampler = cc.ChordSampler(dataset, weights="balanced", num_samples=20_000)
     indices = [index for _, index in order_of(sampler)]
     labels = np.array([dataset.classes.index(name) for name in [*LABELS["a"], "run"]])
-    found = dict(zip(dataset.classes, shares_of(indices, labels, 3), strict=True))
-    assert found.keys() == {"fly", "jump", "run"}
-    assert found["fly"] == 0
-    assert abs(found["jump"] - 0.5) <= bound(0.5, 20_000)
+    shares = dict(zip(dataset.classes, shares_of(indices, labels, 3), strict=True))
+    assert shares.keys() == {"fly", "jump", "run"}
+    assert shares["fly"] == 0
+    assert abs(shares["jump"] - 0.5) <= bound(0.5, 20_000)
     for index in np.flatnonzero(labels == dataset.classes.index("run")):
         assert abs(indices.count(index) / 20_000 - 0.5 / 4) <= bound(0.5 / 4, 20_000)
 
@@ -398,8 +398,8 @@ def test_draws_of_one_sample_are_different_clips(caches: dict[str, Path]) -> Non
     dataset = dataset_of(caches["a"], clip_sampler=cc.RandomClipSampler(1))
     sampler = cc.ChordSampler(dataset, weights=[0, 1, 0, 0], num_samples=30)
     pairs = [order_of(sampler, epoch) for epoch in (0, 1)]
-    assert len({pair for each in pairs for pair in each}) == 60
-    samples = [dataset[pair] for each in pairs for pair in each]
+    assert len({pair for order in pairs for pair in order}) == 60
+    samples = [dataset[pair] for order in pairs for pair in order]
     assert len({float(sample["pts_seconds"][0]) for sample in samples}) > 25  # of 40 frames
     for sample in samples[:5]:
         again = dataset[tuple(map(int, sample["sample_id"].split(":")))]
@@ -495,9 +495,9 @@ def test_ranks_that_are_killed_go_on(
         exit_codes(run_ranks(RANK, tmp_path, world_size, 8, *folders)) == [-signal.SIGKILL] * world_size
     )  # in the second epoch
     assert exit_codes(run_ranks(RANK, tmp_path, later_world_size, 0, *folders)) == [0] * later_world_size
-    found = lines_in(tmp_path)
-    assert found.keys() == expected.keys()
-    assert (found - expected).total() <= 2  # the padding of each epoch
+    lines = lines_in(tmp_path)
+    assert lines.keys() == expected.keys()
+    assert (lines - expected).total() <= 2  # the padding of each epoch
 
 
 # In loaders
@@ -610,8 +610,8 @@ def test_combinations_of_torch_in_a_plain_loader(
     theirs = ConcatDataset([halves[1], Subset(ours, halves[0].indices)])
     loader = DataLoader(theirs, 3, shuffle=True, num_workers=num_workers, persistent_workers=num_workers > 0)
     for epoch in range(3):
-        found = sorted(contents(loader))
-        assert found == sorted(contents([cc.collate([ours[epoch, i]]) for i in range(len(ours))]))
+        clips = sorted(contents(loader))
+        assert clips == sorted(contents([cc.collate([ours[epoch, i]]) for i in range(len(ours))]))
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
@@ -620,8 +620,8 @@ def test_weighted_sampler_of_torch_in_a_plain_loader(
 ) -> None:
     both = cc.concat([a, b])
     sampler = WeightedRandomSampler(np.arange(16) == 5, 12)
-    found = contents(DataLoader(both, 4, sampler=sampler, num_workers=num_workers))
-    assert sorted(found) == sorted(contents([cc.collate([both[epoch, 5]]) for epoch in range(12)]))
+    clips = contents(DataLoader(both, 4, sampler=sampler, num_workers=num_workers))
+    assert sorted(clips) == sorted(contents([cc.collate([both[epoch, 5]]) for epoch in range(12)]))
 
 
 def test_combinations_of_torch_are_refused(a: cc.ChordVideoDataset, b: cc.ChordVideoDataset) -> None:

@@ -472,9 +472,9 @@ def iterate(loader: DataLoader) -> Iterator[Any]:
         getattr(batches, "_shutdown_workers", lambda: None)()
 
 
-def assert_equal_batches(found: list[Any], expected: list[Any]) -> None:
-    assert len(found) == len(expected)
-    for one, other in zip(found, expected, strict=True):
+def assert_equal_batches(batches: list[Any], expected: list[Any]) -> None:
+    assert len(batches) == len(expected)
+    for one, other in zip(batches, expected, strict=True):
         assert sorted(one) == sorted(other)
         for name in ("frames", "pts_seconds", "label"):
             assert torch.equal(one[name], other[name])
@@ -527,10 +527,10 @@ def test_epoch_travels_with_the_index(cache: Cache, workers: int, method: str | 
     shown = {}
     for first in (0, 2):  # the same workers, which saw epochs 0 and 1, serve 2 and 3
         order.first = first
-        found = [numbers_shown(clip) for batch in loader for clip in batch["frames"]]
+        numbers = [numbers_shown(clip) for batch in loader for clip in batch["frames"]]
         expected = [numbers_asked_for(dataset, cache, index, epoch, **settings) for epoch, index in order]
-        assert found == expected
-        shown[first] = found
+        assert numbers == expected
+        shown[first] = numbers
     assert shown[0] != shown[2]
 
 
@@ -672,13 +672,13 @@ def run_demo(cache: Path, *options: str) -> subprocess.CompletedProcess[str]:
 
 
 def losses_of(last_line: str) -> tuple[float, float]:
-    found = re.fullmatch(
+    match = re.fullmatch(
         r"batch \d+ ms \(median\), \d+\.\d samples/s, \d+% of the time waiting for data, "
         r"loss (\d+\.\d+) at first, (\d+\.\d+) at last",
         last_line,
     )
-    assert found, last_line
-    return float(found[1]), float(found[2])
+    assert match, last_line
+    return float(match[1]), float(match[2])
 
 
 @pytest.mark.slow

@@ -177,12 +177,12 @@ def test_turns_add_up() -> None:
 def test_composition_of_real_flow(cache: cc.Cache) -> None:
     for path in REAL:
         steps = cache.read(video_of(cache, path), "flow", 3, 9)
-        found, expected = compose_flow(steps), composed(steps)
-        assert found.dtype == np.float32
+        flow, expected = compose_flow(steps), composed(steps)
+        assert flow.dtype == np.float32
         assert np.abs(expected).max() > 2
         # OpenCV rounds places to 1/32 pixel, which shows where fields are rough
-        assert np.abs(found - expected).mean() < 0.01
-        assert np.quantile(np.abs(found - expected), 0.999) < 0.2
+        assert np.abs(flow - expected).mean() < 0.01
+        assert np.quantile(np.abs(flow - expected), 0.999) < 0.2
 
 
 def test_one_step_is_itself() -> None:
@@ -308,18 +308,18 @@ def test_resized_flow_is_the_flow_of_resized_pictures(size: tuple[int, int]) -> 
     source_y, source_x = (y + 0.5) / down + top - 0.5, (x + 0.5) / across + left - 0.5
     expected = bilinear(rotation(*picture, 5).astype(np.float64), source_x, source_y) * [across, down]
     inner = np.s_[3:-3, 3:-3]
-    found = cut_flow(rotation(*picture, 5), crop, picture=picture)
-    np.testing.assert_allclose(found[inner], expected[inner], atol=0.01)
+    resized = cut_flow(rotation(*picture, 5), crop, picture=picture)
+    np.testing.assert_allclose(resized[inner], expected[inner], atol=0.01)
     for factor in (0.5, 2):
         stored = rotation(int(128 * factor), int(228 * factor), 5)
-        found = cut_flow(stored, crop, picture=picture)
-        np.testing.assert_allclose(found[inner], expected[inner], atol=0.05)
+        resized = cut_flow(stored, crop, picture=picture)
+        np.testing.assert_allclose(resized[inner], expected[inner], atol=0.05)
 
 
 def test_pixels_that_are_not_square_in_the_flow() -> None:
     flow = np.full((100, 50, 2), (1, 1), np.float32)
-    found = cut_flow(flow, crop_of((100, 200), (50, 100)), picture=(100, 200))
-    np.testing.assert_allclose(found, np.broadcast_to([2, 0.5], (50, 100, 2)))
+    resized = cut_flow(flow, crop_of((100, 200), (50, 100)), picture=(100, 200))
+    np.testing.assert_allclose(resized, np.broadcast_to([2, 0.5], (50, 100, 2)))
 
 
 # Sound
@@ -397,9 +397,9 @@ def test_motion_of_a_picture_of_the_same_size_is_as_stored() -> None:
     random = np.random.default_rng(1)
     motion = random.normal(size=(3, 4, 6, 2)).astype(np.float16)
     covered = random.random((3, 4, 6)) < 0.5
-    found = cut_motion(motion, covered, crop_of((60, 90), (60, 90)), source=(60, 90), picture=(60, 90))
-    np.testing.assert_array_equal(found[0], motion.astype(np.float32))
-    np.testing.assert_array_equal(found[1], covered)
+    cut = cut_motion(motion, covered, crop_of((60, 90), (60, 90)), source=(60, 90), picture=(60, 90))
+    np.testing.assert_array_equal(cut[0], motion.astype(np.float32))
+    np.testing.assert_array_equal(cut[1], covered)
 
 
 # Pose
@@ -411,12 +411,12 @@ def test_landmarks_stay_where_they_stand() -> None:
     frames = np.zeros((1, *picture, 3), np.uint8)
     frames[0, 80:88, 120:128] = 255
     pose = np.array([[[124, 84, -20, 0.75]]], np.float32)
-    found = cut_pose(pose, crop_of(picture, size))
+    landmarks = cut_pose(pose, crop_of(picture, size))
     y, x = np.nonzero(cut_frames(frames, crop_of(picture, size))[0, ..., 0] > 127)
-    np.testing.assert_allclose(found[0, 0], [x.mean() + 0.5, y.mean() + 0.5, -10, 0.75])
+    np.testing.assert_allclose(landmarks[0, 0], [x.mean() + 0.5, y.mean() + 0.5, -10, 0.75])
     no_landmarks = np.full((2, 33, 4), np.nan, np.float32)
     np.testing.assert_array_equal(cut_pose(no_landmarks, crop_of(picture, size)), no_landmarks)
-    assert found.dtype == np.float32
+    assert landmarks.dtype == np.float32
 
 
 def dot(number: int, width: int, height: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -93,9 +93,9 @@ def test_samples_are_near_those_of_a_jpeg_cache(index: cc.Index, tmp_path: Path)
     one = cc.ChordVideoDataset(tmp_path / "cache", videos=lambda video: video.path == "a.mp4", size=None)
     other = cc.ChordVideoDataset(from_files(cc.MP4Source(PICTURE), index=index), classes=one.classes, size=None)
     (place,) = (number for number, key in enumerate(_keys(other)) if key == one[0]["video"])
-    found, expected = other[0, place], one[0, 0]
-    assert_same(found, expected, but=("frames", "sample_id"))
-    error = (found["frames"].float() - expected["frames"].float()).square().mean()
+    sample, expected = other[0, place], one[0, 0]
+    assert_same(sample, expected, but=("frames", "sample_id"))
+    error = (sample["frames"].float() - expected["frames"].float()).square().mean()
     assert 10 * np.log10(255**2 / float(error)) > 30
 
 
@@ -144,8 +144,8 @@ def test_loaders(videos: Path, source: type[cc.MP4Source | MappedMP4Source]) -> 
     batches = [list(cc.ClipLoader(dataset, 2, num_threads=n)) for n in (1, 3)]
     batches += [list(cc.make_loader(dataset, 2, n)) for n in (0, 2)]
     batches.append(list(cc.ClipLoader(pickle.loads(pickle.dumps(dataset)), 2)))
-    for found in batches[1:]:
-        for one, other in zip(found, batches[0], strict=True):
+    for loaded in batches[1:]:
+        for one, other in zip(loaded, batches[0], strict=True):
             assert_same({**one, "lengths": 0}, {**other, "lengths": 0})
 
 

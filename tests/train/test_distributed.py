@@ -40,7 +40,7 @@ def test_padding_repeats_as_few_as_can_be(
     num_samples: int, world_size: int, seed: int, shuffle: bool, epoch: int
 ) -> None:
     split = [indices(s, epoch) for s in ranks(num_samples, world_size, seed=seed, shuffle=shuffle)]
-    assert {len(each) for each in split} == {-(-num_samples // world_size)}
+    assert {len(part) for part in split} == {-(-num_samples // world_size)}
     in_turn = [index for round_ in zip(*split, strict=True) for index in round_]
     assert sorted(in_turn[:num_samples]) == list(range(num_samples))  # each once, before padding
     assert in_turn[num_samples:] == (in_turn[:num_samples] * world_size)[: len(in_turn) - num_samples]
@@ -49,8 +49,8 @@ def test_padding_repeats_as_few_as_can_be(
 @given(num_samples=st.integers(9, 60), world_size=st.integers(1, 9), epoch=st.integers(0, 5))
 def test_dropping_leaves_out_less_than_one_round(num_samples: int, world_size: int, epoch: int) -> None:
     split = [indices(s, epoch) for s in ranks(num_samples, world_size, on_remainder="drop")]
-    assert {len(each) for each in split} == {num_samples // world_size}
-    seen = [index for each in split for index in each]
+    assert {len(part) for part in split} == {num_samples // world_size}
+    seen = [index for part in split for index in part]
     assert len(set(seen)) == len(seen)
 
 
@@ -58,8 +58,8 @@ def test_dropping_leaves_out_others_in_each_epoch() -> None:
     left_out = [
         set(range(10)) - {i for s in ranks(10, 4, on_remainder="drop") for i in indices(s, e)} for e in range(20)
     ]
-    assert {len(each) for each in left_out} == {2}
-    assert len({frozenset(each) for each in left_out}) > 10
+    assert {len(omitted) for omitted in left_out} == {2}
+    assert len({frozenset(omitted) for omitted in left_out}) > 10
 
 
 def test_order_depends_on_seed_and_epoch_alone() -> None:
@@ -106,15 +106,15 @@ def test_every_sample_once_when_the_world_changes(
     before = ranks(num_samples, world_size, **options)
     split = [indices(sampler, 4) for sampler in before]
     num_batches = int(share * -(-len(split[0]) // batch_size))
-    used = [index for each in split for index in each[: num_batches * batch_size]]
+    used = [index for part in split for index in part[: num_batches * batch_size]]
     (state,) = {json.dumps(sampler.state_dict(num_batches_consumed=num_batches)) for sampler in before}
     after = ranks(num_samples, later_world_size, **{**options, "batch_size": 3})
     for sampler in after:
         sampler.load_state_dict(json.loads(state))
         sampler.set_epoch(4)  # as a loop over epochs does, also over the one that was begun
     rest = [indices(sampler) for sampler in after]
-    assert len({len(each) for each in rest}) == 1
-    seen = Counter(used + [index for each in rest for index in each])
+    assert len({len(part) for part in rest}) == 1
+    seen = Counter(used + [index for part in rest for index in part])
     num_seen_twice = sum(seen.values()) - len(seen)
     if on_remainder == "drop":
         assert num_seen_twice == 0
@@ -223,11 +223,11 @@ def test_plain_loader_gives_the_same_order_with_any_number_of_workers() -> None:
         loader = torch_data.DataLoader(
             Echo(), batch_size=3, sampler=sampler, num_workers=num_workers, persistent_workers=num_workers > 0
         )
-        found = []
+        pairs = []
         for epoch in range(2):
             sampler.set_epoch(epoch)
-            found.append([pair for batch in loader for pair in zip(*(t.tolist() for t in batch), strict=True)])
-        epochs.append(found)
+            pairs.append([pair for batch in loader for pair in zip(*(t.tolist() for t in batch), strict=True)])
+        epochs.append(pairs)
     assert epochs[0] == epochs[1] == epochs[2]
     assert epochs[0] == [[(epoch, i) for i in indices(ChordSampler(13, seed=5), epoch)] for epoch in range(2)]
 
@@ -304,12 +304,12 @@ distributed.destroy_process_group()
 
 
 def seen(folder: Path) -> dict[int, Counter[int]]:
-    found: dict[int, Counter[int]] = {}
+    counts: dict[int, Counter[int]] = {}
     for path in folder.glob("seen-*.txt"):
         for line in path.read_text().splitlines():
             epoch, index = map(int, line.split())
-            found.setdefault(epoch, Counter())[index] += 1
-    return found
+            counts.setdefault(epoch, Counter())[index] += 1
+    return counts
 
 
 @pytest.mark.slow

@@ -56,13 +56,13 @@ def nearest_by_fractions(target: Fraction, rate: Fraction) -> int:
 
 def nearest_of_all(times: np.ndarray, targets: np.ndarray) -> list[int]:
     """Compare each target with every frame. If it lies in the middle of two, to within 1 ms, take the earlier one."""
-    found = []
+    numbers = []
     for target in targets:
         distances = [abs(time - target) for time in times]
         nearest = distances.index(min(distances))
         is_middle = nearest and abs((times[nearest - 1] + times[nearest]) / 2 - target) <= 0.001
-        found.append(nearest - 1 if is_middle else nearest)
-    return found
+        numbers.append(nearest - 1 if is_middle else nearest)
+    return numbers
 
 
 # Frames by time
@@ -73,30 +73,30 @@ def nearest_of_all(times: np.ndarray, targets: np.ndarray) -> list[int]:
 @pytest.mark.parametrize("fps", [1, 8, 10, 12, 16, 20])
 def test_constant_rates(rate: Fraction, fps: int, digits: int) -> None:
     source = constant(rate, 400, digits=digits)
-    found = RegularClipSampler(num_frames=6, fps=fps).frame_numbers(source, FIRST_OF_TWO)
-    assert found.tolist() == [nearest_by_fractions(Fraction(i, fps), rate) for i in range(6)]
-    assert found.dtype == np.int64
+    numbers = RegularClipSampler(num_frames=6, fps=fps).frame_numbers(source, FIRST_OF_TWO)
+    assert numbers.tolist() == [nearest_by_fractions(Fraction(i, fps), rate) for i in range(6)]
+    assert numbers.dtype == np.int64
 
 
 def test_film_at_8_frames_per_second() -> None:
     film = Fraction(24000, 1001)
-    found = RegularClipSampler(num_frames=16, fps=8).frame_numbers(constant(film, 100, digits=3), FIRST_OF_TWO)
-    assert found.tolist() == list(range(0, 48, 3))
+    numbers = RegularClipSampler(num_frames=16, fps=8).frame_numbers(constant(film, 100, digits=3), FIRST_OF_TWO)
+    assert numbers.tolist() == list(range(0, 48, 3))
     # Targets are 2.997 frames apart: after 50 seconds they are one frame behind a stride of 3
-    found = RegularClipSampler(num_frames=400, fps=8).frame_numbers(constant(film, 1400), FIRST_OF_TWO)
-    assert found[-1] == 3 * 399 - 1
+    numbers = RegularClipSampler(num_frames=400, fps=8).frame_numbers(constant(film, 1400), FIRST_OF_TWO)
+    assert numbers[-1] == 3 * 399 - 1
 
 
 @pytest.mark.parametrize("digits", [15, 3], ids=["exact", "milliseconds"])
 def test_ties_take_the_earlier_frame(digits: int) -> None:
-    found = RegularClipSampler(num_frames=20, fps=10).frame_numbers(constant(25, 100, digits=digits), FIRST_OF_TWO)
-    assert found.tolist() == [5 * i // 2 for i in range(20)]  # 0 2 5 7 10 ..., of which 2.5 and 7.5 are ties
+    numbers = RegularClipSampler(num_frames=20, fps=10).frame_numbers(constant(25, 100, digits=digits), FIRST_OF_TWO)
+    assert numbers.tolist() == [5 * i // 2 for i in range(20)]  # 0 2 5 7 10 ..., of which 2.5 and 7.5 are ties
 
 
 def test_ties_of_videos_with_very_many_frames() -> None:
     source = constant(2000, 1000)  # a frame lasts half as long as the tolerance
-    found = RegularClipSampler(num_frames=6, fps=500).frame_numbers(source, FIRST_OF_TWO)
-    assert found.tolist() == [0, 4, 8, 12, 16, 20]
+    numbers = RegularClipSampler(num_frames=6, fps=500).frame_numbers(source, FIRST_OF_TWO)
+    assert numbers.tolist() == [0, 4, 8, 12, 16, 20]
 
 
 @given(
@@ -108,19 +108,19 @@ def test_ties_of_videos_with_very_many_frames() -> None:
 def test_variable_rates(steps: list[float], fps: float, num_frames: int, index: int) -> None:
     times = np.concatenate([[0.0], np.cumsum(steps)])
     source, request = timed(times - 3, 0.05), ClipRequest(seed=1, epoch=2, index=index)
-    found = RandomClipSampler(num_frames, fps=fps).frame_numbers(source, request)
+    numbers = RandomClipSampler(num_frames, fps=fps).frame_numbers(source, request)
     start = request.generator().random() * max(0, times[-1] - (num_frames - 1) / fps)
     targets = start + np.arange(num_frames) / fps
     # A target that is exactly 1 ms from the middle of two frames may be rounded to either side
     middles = (times[1:] + times[:-1]) / 2
     is_exact = np.abs(np.abs(targets[:, None] - middles) - 0.001).min(axis=1) > 1e-9
-    assert found[is_exact].tolist() == nearest_of_all(times, targets[is_exact])
-    assert (np.diff(found) >= 0).all()
+    assert numbers[is_exact].tolist() == nearest_of_all(times, targets[is_exact])
+    assert (np.diff(numbers) >= 0).all()
 
 
 def test_more_frames_per_second_than_the_video_has() -> None:
-    found = RegularClipSampler(num_frames=8, fps=8, pad="error").frame_numbers(constant(2, 40), FIRST_OF_TWO)
-    assert found.tolist() == [0, 0, 0, 1, 1, 1, 1, 2]  # 2 and 6 are ties
+    numbers = RegularClipSampler(num_frames=8, fps=8, pad="error").frame_numbers(constant(2, 40), FIRST_OF_TWO)
+    assert numbers.tolist() == [0, 0, 0, 1, 1, 1, 1, 2]  # 2 and 6 are ties
 
 
 @pytest.mark.parametrize("pad", ["repeat", "loop"])
@@ -131,8 +131,8 @@ def test_more_frames_per_second_than_the_video_has() -> None:
 def test_one_frame(kind: Any, pad: str) -> None:
     source = constant(25, 1)
     source.content = None
-    found = kind(num_frames=16, fps=8, pad=pad).frame_numbers(source, ClipRequest(index=3))
-    assert found.reshape(-1, 16)[0].tolist() == [0] * 16
+    numbers = kind(num_frames=16, fps=8, pad=pad).frame_numbers(source, ClipRequest(index=3))
+    assert numbers.reshape(-1, 16)[0].tolist() == [0] * 16
 
 
 def test_one_frame_fills_its_duration() -> None:
@@ -150,8 +150,8 @@ def test_a_rate_that_divides_that_of_the_video_is_a_stride(rate: int, digits: in
         for pad in ("repeat", "loop"):
             by_time = DenseClips(num_frames=4, fps=rate / 5, pad=pad, num_clips=2)
             by_number = DenseClips(num_frames=4, stride=5, pad=pad, num_clips=2)
-            found, expected = (sampler.frame_numbers(source, ClipRequest()) for sampler in (by_time, by_number))
-            assert found.tolist() == expected.tolist()
+            numbers, expected = (sampler.frame_numbers(source, ClipRequest()) for sampler in (by_time, by_number))
+            assert numbers.tolist() == expected.tolist()
 
 
 # Clocks
@@ -167,16 +167,16 @@ def test_clock_that_is_set_back_goes_on(kind: Any, num_frames: int, pad: str) ->
     back.duration_seconds = float(np.ptp(back.pts_seconds)) + 0.1
     sampler = kind(num_frames=num_frames, fps=8, pad=pad)
     for index in range(5):
-        found, expected = (sampler.frame_numbers(source, ClipRequest(index=index)) for source in (back, straight))
-        assert found.tolist() == expected.tolist()
+        numbers, expected = (sampler.frame_numbers(source, ClipRequest(index=index)) for source in (back, straight))
+        assert numbers.tolist() == expected.tolist()
 
 
 @pytest.mark.parametrize("pts", [[0.0, 0.0, 0.0, 0.1], [3.0, 2.0, 1.0, 0.0], [0.0, 5000.0, 5000.1, -9.0]])
 def test_odd_clocks(pts: list[float]) -> None:
     for index in range(20):
-        found = RandomClipSampler(num_frames=7, fps=8).frame_numbers(timed(pts, 0.1), ClipRequest(index=index))
-        assert (np.diff(found) >= 0).all()
-        assert 0 <= found[0] <= found[-1] < 4
+        numbers = RandomClipSampler(num_frames=7, fps=8).frame_numbers(timed(pts, 0.1), ClipRequest(index=index))
+        assert (np.diff(numbers) >= 0).all()
+        assert 0 <= numbers[0] <= numbers[-1] < 4
 
 
 # The end of the video
@@ -186,10 +186,10 @@ def test_short_videos() -> None:
     source, arguments = constant(10, 10), {"num_frames": 12, "fps": 8}  # targets 0, 0.125 ... 1.375 in [0, 1)
     inside = [0, 1, 2, 4, 5, 6, 7, 9]  # 1.25, 2.5, 3.75 ...
     for index in range(5):
-        found = RandomClipSampler(**arguments).frame_numbers(source, ClipRequest(index=index))
-        assert found.tolist() == [*inside, 9, 9, 9, 9]
-    found = RandomClipSampler(**arguments, pad="loop").frame_numbers(source, ClipRequest())
-    assert found.tolist() == [*inside, *inside[:4]]
+        numbers = RandomClipSampler(**arguments).frame_numbers(source, ClipRequest(index=index))
+        assert numbers.tolist() == [*inside, 9, 9, 9, 9]
+    numbers = RandomClipSampler(**arguments, pad="loop").frame_numbers(source, ClipRequest())
+    assert numbers.tolist() == [*inside, *inside[:4]]
     with pytest.raises(
         UsageError,
         match=r"^video 'a': got 1 seconds, expected more than 1\.375 for a clip of 12 frames at 8 per second\. Choose",
@@ -276,19 +276,19 @@ def test_adaptive_draws_the_last_start_too(step: dict[str, int]) -> None:
 def test_regular_timestamps(rate: Fraction, num_frames: int, fps: int, between: str) -> None:
     num_frames_of_video = round(9.3 * rate)
     sampler = RegularTimestampClips(num_frames, fps=fps, seconds_between_clip_starts=float(between))
-    found = sampler.frame_numbers(constant(rate, num_frames_of_video), ClipRequest())
+    numbers = sampler.frame_numbers(constant(rate, num_frames_of_video), ClipRequest())
     clips = [[k * Fraction(between) + Fraction(i, fps) for i in range(num_frames)] for k in range(100)]
     inside = [clip for clip in clips if clip[-1] < num_frames_of_video / Fraction(rate)]
     last = num_frames_of_video - 1
-    assert found.tolist() == [[min(nearest_by_fractions(t, rate), last) for t in clip] for clip in inside]
+    assert numbers.tolist() == [[min(nearest_by_fractions(t, rate), last) for t in clip] for clip in inside]
 
 
 def test_regular_timestamps_with_a_stride() -> None:
     sampler = RegularTimestampClips(num_frames=4, stride=3, seconds_between_clip_starts=2)
     starts = {69: [0, 20, 40], 70: [0, 20, 40, 60]}  # 60, 63, 66 and 69 just fit
     for num_frames_of_video, expected in starts.items():
-        found = sampler.frame_numbers(constant(10, num_frames_of_video), ClipRequest())
-        assert found.tolist() == [[start, start + 3, start + 6, start + 9] for start in expected]
+        numbers = sampler.frame_numbers(constant(10, num_frames_of_video), ClipRequest())
+        assert numbers.tolist() == [[start, start + 3, start + 6, start + 9] for start in expected]
 
 
 @pytest.mark.parametrize("step", [{"stride": 2}, {"fps": 5}], ids=str)
@@ -361,9 +361,9 @@ def test_dataset_of_clips_by_time(cache: Path) -> None:
             pts = videos[index // 8].pts_seconds
             start = ClipRequest(seed=5, index=index).generator().random() * (np.ptp(pts) - 5 / 8)
             targets = pts[0] + start + np.arange(6) / 8
-            found = dataset[index]["pts_seconds"].numpy()
-            assert found.tolist() == pts[nearest_of_all(pts, targets)].tolist()
-            assert np.abs(found - targets).max() <= np.diff(pts).max() / 2 + 0.001
+            seconds = dataset[index]["pts_seconds"].numpy()
+            assert seconds.tolist() == pts[nearest_of_all(pts, targets)].tolist()
+            assert np.abs(seconds - targets).max() <= np.diff(pts).max() / 2 + 0.001
     assert np.diff(pts).max() > 4 * np.diff(pts).min()
 
 

@@ -108,8 +108,10 @@ def test_without_fields_samples_are_as_before(cache: Path) -> None:
 def test_values_and_types(cache: Path) -> None:
     samples = samples_by_path(dataset_of(cache, "score", "count", "is_day", "times", "ids", "words", "place"), cache)
     sample = samples["a.mp4"]
-    found = {name: (sample[name].dtype, sample[name].tolist()) for name in ("score", "count", "is_day", "times", "ids")}
-    assert found == {
+    values = {
+        name: (sample[name].dtype, sample[name].tolist()) for name in ("score", "count", "is_day", "times", "ids")
+    }
+    assert values == {
         "score": (torch.float32, 0.5),
         "count": (torch.int64, 2**53 + 1),
         "is_day": (torch.bool, True),
@@ -269,9 +271,9 @@ def test_concat_and_subset(cache: Path) -> None:
 
 def test_balanced_weights_are_refused(cache: Path) -> None:
     dataset = dataset_of(cache, "labels")
-    for each in (dataset, cc.concat([dataset]), cc.subset(dataset, [0])):
+    for variant in (dataset, cc.concat([dataset]), cc.subset(dataset, [0])):
         with pytest.raises(UsageError, match="weights: got 'balanced' for a dataset with the field 'labels'"):
-            cc.ChordSampler(each, weights="balanced", batch_size=1)
+            cc.ChordSampler(variant, weights="balanced", batch_size=1)
 
 
 def test_no_sidecar_is_read_for_the_names(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:

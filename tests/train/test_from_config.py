@@ -55,21 +55,21 @@ def train(cache: Path) -> dict[str, Any]:
     return section
 
 
-def assert_equal(found: Any, expected: Any) -> None:
-    assert type(found) is type(expected)
+def assert_equal(actual: Any, expected: Any) -> None:
+    assert type(actual) is type(expected)
     if isinstance(expected, dict):
-        assert found.keys() == expected.keys()
+        assert actual.keys() == expected.keys()
         for name in expected:
-            assert_equal(found[name], expected[name])
+            assert_equal(actual[name], expected[name])
     elif isinstance(expected, list):
-        assert len(found) == len(expected)
-        for one, other in zip(found, expected, strict=True):
+        assert len(actual) == len(expected)
+        for one, other in zip(actual, expected, strict=True):
             assert_equal(one, other)
     elif isinstance(expected, torch.Tensor):
-        assert found.dtype == expected.dtype
-        assert torch.equal(found, expected)
+        assert actual.dtype == expected.dtype
+        assert torch.equal(actual, expected)
     else:
-        assert found == expected
+        assert actual == expected
 
 
 def by_hand(cache: Path) -> cc.ChordVideoDataset:
@@ -196,7 +196,7 @@ def test_threads(train: dict[str, Any], cache: Path) -> None:
     loader = cc.make_loader({"train": train})
     assert type(loader) is cc.ClipLoader
     augment = augment_by_hand()
-    expected = [[augment(b) for b in each] for each in passes(cc.ClipLoader(by_hand(cache), 2, num_threads=2))]
+    expected = [[augment(b) for b in batches] for batches in passes(cc.ClipLoader(by_hand(cache), 2, num_threads=2))]
     assert_equal(passes(loader), expected)
     assert expected[0][0]["label"].shape == (2, 2)
 
@@ -208,7 +208,7 @@ def test_workers(train: dict[str, Any], cache: Path, num_workers: int) -> None:
     assert type(loader) is DataLoader
     assert (loader.num_workers, loader.batch_size) == (num_workers, 4)
     augment = augment_by_hand()
-    expected = [[augment(b) for b in each] for each in passes(cc.ClipLoader(by_hand(cache), 4))]
+    expected = [[augment(b) for b in batches] for batches in passes(cc.ClipLoader(by_hand(cache), 4))]
     assert_equal(passes(loader), expected)
 
 
@@ -254,9 +254,9 @@ def test_order(train: dict[str, Any], cache: Path) -> None:
     train["sampler"] = {"name": "budget", "max_frames": 48, "sampler": {"name": "distributed", "seed": 5}}
     batches = cc.BudgetBatchSampler(dataset, cc.ChordSampler(dataset, seed=5), max_frames=48)
     for loader in ({"name": "threads"}, {"name": "workers", "num_workers": 0}):
-        found = list(cc.make_loader({"train": {**train, "loader": loader}}))
-        assert [len(batch["label"]) for batch in found] == [3, 3, 3, 3, 3, 1]
-        assert_equal(found, list(cc.ClipLoader(dataset, None, sampler=copy.deepcopy(batches))))
+        loaded = list(cc.make_loader({"train": {**train, "loader": loader}}))
+        assert [len(batch["label"]) for batch in loaded] == [3, 3, 3, 3, 3, 1]
+        assert_equal(loaded, list(cc.ClipLoader(dataset, None, sampler=copy.deepcopy(batches))))
 
 
 def test_captions(train: dict[str, Any], tmp_path: Path) -> None:

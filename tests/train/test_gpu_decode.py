@@ -64,13 +64,13 @@ def decoded(dataset: cc.ChordVideoDataset, number: int) -> Any:
 def test_samples_are_those_of_the_cpu(cache: Path, crop: Any) -> None:
     dataset = cc.ChordVideoDataset(cache, clip_sampler=SAMPLER, **({"crop": crop} if crop else {"size": None}))
     for number in range(len(dataset)):
-        expected, found = dataset[(0, number)]["frames"], decoded(dataset, number)
-        assert found.shape == expected.shape
-        assert found.dtype == torch.uint8
-        error = torch.mean((found.float() - expected.float()) ** 2)
+        expected, frames = dataset[(0, number)]["frames"], decoded(dataset, number)
+        assert frames.shape == expected.shape
+        assert frames.dtype == torch.uint8
+        error = torch.mean((frames.float() - expected.float()) ** 2)
         assert 10 * torch.log10(255**2 / error.clamp(min=1e-9)) >= 40
         if crop is None and cc.open_cache(cache)[0].feature("frames").params["codec"] == "jpeg":
-            assert torch.equal(found, expected)  # planes are converted by OpenCV, which rounds to limited range
+            assert torch.equal(frames, expected)  # planes are converted by OpenCV, which rounds to limited range
 
 
 def test_padding_is_black(cache: Path) -> None:
@@ -83,28 +83,30 @@ def test_padding_is_black(cache: Path) -> None:
 
 def test_several_clips_of_a_sample(cache: Path) -> None:
     dataset = cc.ChordVideoDataset(cache, clip_sampler=DenseClips(4, stride=2, num_clips=3), crop=CenterCrop((64, 64)))
-    expected, found = dataset[(0, 0)]["frames"], decoded(dataset, 0)
-    assert found.shape == expected.shape == (3, 4, 3, 64, 64)
-    assert (found.float() - expected.float()).abs().mean() < 2
+    expected, frames = dataset[(0, 0)]["frames"], decoded(dataset, 0)
+    assert frames.shape == expected.shape == (3, 4, 3, 64, 64)
+    assert (frames.float() - expected.float()).abs().mean() < 2
 
 
 def test_a_loader_makes_the_same_batches(cache: Path) -> None:
     dataset = cc.ChordVideoDataset(cache, clip_sampler=SAMPLER, size=(64, 64), clips_per_video=3)
     loaders = [cc.ClipLoader(dataset, batch_size=4, num_threads=2) for _ in range(2)]
     loaders[1]._decode = ON_CPU
-    for expected, found in zip(*loaders, strict=True):
-        assert found.keys() == expected.keys()
-        assert found["frames"].shape == expected["frames"].shape
-        assert found["frames"].stride() == expected["frames"].stride()  # channels last: convolutions are fast with it
-        assert (found["frames"].float() - expected["frames"].float()).abs().mean() < 2
-        assert found["video"] == expected["video"]
-        assert torch.equal(found["label"], expected["label"])
+    for expected, batch in zip(*loaders, strict=True):
+        assert batch.keys() == expected.keys()
+        assert batch["frames"].shape == expected["frames"].shape
+        assert batch["frames"].stride() == expected["frames"].stride()  # channels last: convolutions are fast with it
+        assert (batch["frames"].float() - expected["frames"].float()).abs().mean() < 2
+        assert batch["video"] == expected["video"]
+        assert torch.equal(batch["label"], expected["label"])
 
 
 def test_clips_of_several_shapes(cache: Path) -> None:
     dataset = cc.ChordVideoDataset(cache, clip_sampler=SAMPLER, crop=cc.RandomResizedCrop((48, 48)))
     other = cc.ChordVideoDataset(cache, clip_sampler=DenseClips(4, stride=2, num_clips=3), crop=CenterCrop((64, 64)))
-    samples = [each.read_sample((0, number), EncodedFrames)["frames"] for number in (0, 1) for each in (dataset, other)]
+    samples = [
+        source.read_sample((0, number), EncodedFrames)["frames"] for number in (0, 1) for source in (dataset, other)
+    ]
     together = ON_CPU.decode_clips([*samples, *samples[::-1]])
     alone = [ON_CPU.decode_clips([sample])[0] for sample in samples]
     assert all(map(torch.equal, together, alone + alone[::-1]))

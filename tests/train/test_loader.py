@@ -72,12 +72,15 @@ def stacked(samples: list[dict[str, Any]]) -> dict[str, Any]:
     columns = {name: [sample[name] for sample in samples] for name in samples[0]}
     batch = {n: torch.stack(v) if isinstance(v[0], torch.Tensor) else v for n, v in columns.items()}
     shaped = {name: value for name, value in columns.items() if isinstance(value[0], torch.Tensor) and value[0].ndim}
-    return {**batch, "lengths": {name: torch.tensor([each.shape for each in value]) for name, value in shaped.items()}}
+    return {
+        **batch,
+        "lengths": {name: torch.tensor([tensor.shape for tensor in value]) for name, value in shaped.items()},
+    }
 
 
-def assert_equal(found: list[dict[str, Any]], expected: list[dict[str, Any]]) -> None:
-    assert len(found) == len(expected)
-    for one, other in zip(found, expected, strict=True):
+def assert_equal(batches: list[dict[str, Any]], expected: list[dict[str, Any]]) -> None:
+    assert len(batches) == len(expected)
+    for one, other in zip(batches, expected, strict=True):
         assert one.keys() == other.keys()
         for name, value in other.items():
             if isinstance(value, torch.Tensor):
@@ -122,10 +125,10 @@ def test_worker_processes_give_the_same(cache: Cache, method: str | None) -> Non
     loader = make_loader(dataset, 4, 0 if method is None else 2, start_method=method)
     for epoch in (0, 1):
         loader.sampler.set_epoch(epoch)
-        found = list(loader)
-        assert_equal(found, expected_batches(dataset, 4, epoch))
+        batches = list(loader)
+        assert_equal(batches, expected_batches(dataset, 4, epoch))
         if method is not None:
-            assert found[0]["frames"].is_shared()
+            assert batches[0]["frames"].is_shared()
     assert loader.persistent_workers == (method is not None)
     shut_down(loader)
 
@@ -519,15 +522,15 @@ def test_resume(cache: Cache, num_used: int) -> None:
 
 def test_state_within_a_resumed_epoch(cache: Cache) -> None:
     dataset = dataset_of(cache)
-    loader, found = ClipLoader(dataset, 4), []
+    loader, collected = ClipLoader(dataset, 4), []
     for _ in range(7):  # one batch at a time, each by a loader of its own
         batches = iter(loader)
-        found.append(next(batches))
+        collected.append(next(batches))
         state = loader.state_dict()
         batches.close()
         loader = ClipLoader(dataset, 4)
         loader.load_state_dict(state)
-    assert_equal(found, expected_batches(dataset, 4))
+    assert_equal(collected, expected_batches(dataset, 4))
     assert_equal(list(loader), expected_batches(dataset, 4, epoch=1))
 
 

@@ -91,9 +91,9 @@ def test_set_epoch_fixes_the_clips_in_every_worker(cache: Path, workers: int, pe
 def test_a_sampler_that_repeats_samples(cache: Path) -> None:
     dataset = dataset_of(cache)
     sampler = WeightedRandomSampler([1, 0, 0, 0, 0, 0, 0, 0, 0, 0], 30)
-    found = clips_of(DataLoader(dataset, 4, sampler=sampler, num_workers=2))
+    clips = clips_of(DataLoader(dataset, 4, sampler=sampler, num_workers=2))
     expected = [dataset[epoch, 0]["pts_seconds"].item() for epoch in range(30)]
-    assert sorted(seconds for _, seconds in found) == sorted(expected)
+    assert sorted(seconds for _, seconds in clips) == sorted(expected)
 
 
 def test_datasets_inside_others(cache: Path) -> None:
@@ -137,10 +137,10 @@ class Numbers:
 if __name__ == "__main__":
     distributed.init_process_group("gloo")
     numbers = Numbers()
-    found = [numbers[1]]
+    epochs = [numbers[1]]
     for method in ("fork", "spawn"):
-        found += [epochs.tolist() for epochs in DataLoader(numbers, 4, num_workers=1, multiprocessing_context=method)]
-    print(found)
+        epochs += [batch.tolist() for batch in DataLoader(numbers, 4, num_workers=1, multiprocessing_context=method)]
+    print(epochs)
     distributed.destroy_process_group()
 """
 
@@ -162,10 +162,10 @@ def test_reads_at_once_have_different_epochs(method: str) -> None:
     workers = [context.Process(target=_send_epochs, args=(counts, theirs)) for _, theirs in received]
     for worker in workers:
         worker.start()
-    found = [epoch for ours, _ in received for epoch in ours.recv()]
+    epochs = [epoch for ours, _ in received for epoch in ours.recv()]
     for worker in workers:
         worker.join(60)
-    assert sorted(found) == list(range(4 * 2_000))
+    assert sorted(epochs) == list(range(4 * 2_000))
 
 
 def _send_epochs(counts: ReadCounts, channel: Any) -> None:
@@ -175,8 +175,8 @@ def _send_epochs(counts: ReadCounts, channel: Any) -> None:
 def test_reads_of_threads_have_different_epochs() -> None:
     counts = ReadCounts(1)
     with ThreadPoolExecutor(4) as pool:
-        found = [epoch for epochs in pool.map(partial(_epochs, counts), range(4)) for epoch in epochs]
-    assert sorted(found) == list(range(4 * 2_000))
+        drawn = [epoch for epochs in pool.map(partial(_epochs, counts), range(4)) for epoch in epochs]
+    assert sorted(drawn) == list(range(4 * 2_000))
 
 
 def test_a_dataset_leaves_no_descriptor() -> None:
@@ -239,8 +239,8 @@ def test_a_run_without_set_epoch_resumes(cache: Path, kind: str, num_batches: in
     assert len(whole) == 4
     resumed = loaders(dataset_of(cache))[kind]
     resumed.load_state_dict(state)
-    found = [clip for _ in range(1 + (num_batches < 4)) for clip in clips_of(resumed)]
-    assert found == expected
+    clips = [clip for _ in range(1 + (num_batches < 4)) for clip in clips_of(resumed)]
+    assert clips == expected
 
 
 def test_a_pass_that_a_loader_leaves_early_is_an_epoch(cache: Path) -> None:

@@ -100,10 +100,10 @@ def test_clips_are_the_samples_of_their_seconds(stereo: cc.Cache, name: str, tie
     video = named(stereo, name)
     spans = [(0, 1), (0, 9), (10, 26), (15, 20), (17, 18), (33, 52), (59, 60), (0, NUM_FRAMES), (7, 7)]
     for start, stop in spans:
-        found = stereo.read(video, "waveform", start, stop, tier=tier)
-        assert found.dtype == np.float32
-        assert found.flags.c_contiguous
-        np.testing.assert_array_equal(found, expected_of(name, *video.seconds_of(start, stop)))
+        waveform = stereo.read(video, "waveform", start, stop, tier=tier)
+        assert waveform.dtype == np.float32
+        assert waveform.flags.c_contiguous
+        np.testing.assert_array_equal(waveform, expected_of(name, *video.seconds_of(start, stop)))
 
 
 def test_what_lies_outside_of_the_sound_is_zero(stereo: cc.Cache) -> None:
@@ -137,10 +137,10 @@ def test_equal_clips_have_equally_many_samples(
         video = cache[0]
         whole = cache.read(video, "waveform")
         for start in range(0, 52, 3):  # the first sample at or after the frame
-            found = cache.read(video, "waveform", start, start + 9)
+            waveform = cache.read(video, "waveform", start, start + 9)
             seconds = video.pts_seconds[start] - video.pts_seconds[0]
             first = next(i for i in range(len(whole)) if i / rate >= seconds - 1e-9)
-            np.testing.assert_array_equal(found[: len(whole) - first], whole[first : first + num_samples])
+            np.testing.assert_array_equal(waveform[: len(whole) - first], whole[first : first + num_samples])
 
 
 def test_int16_at_16_khz(mono: cc.Cache, videos: Path) -> None:
@@ -150,11 +150,11 @@ def test_int16_at_16_khz(mono: cc.Cache, videos: Path) -> None:
         samples = np.frombuffer(ffmpeg("-i", videos / f"{name}.mkv", *options), np.float32)
         facts = video.feature("waveform").facts
         assert facts["start_seconds"] == STARTS[name]
-        found = mono.read(video, "waveform")
-        assert (found.dtype, found.shape) == (np.int16, (16_000 * 24 // 10,))
+        waveform = mono.read(video, "waveform")
+        assert (waveform.dtype, waveform.shape) == (np.int16, (16_000 * 24 // 10,))
         skipped = round(16_000 * STARTS[name])
-        expected = np.concatenate([np.zeros(skipped), samples, np.zeros(40_000)])[: len(found)]
-        assert np.abs(found - 32_768 * expected).max() <= 0.5 + 32_768 * 1e-6
+        expected = np.concatenate([np.zeros(skipped), samples, np.zeros(40_000)])[: len(waveform)]
+        assert np.abs(waveform - 32_768 * expected).max() <= 0.5 + 32_768 * 1e-6
 
 
 def test_memory_of_the_caller(stereo: cc.Cache, mono: cc.Cache) -> None:
@@ -223,12 +223,12 @@ def check_clips(source: Path, folder: Path) -> None:
         video = cache[0]
         assert len(times) == video.num_frames > 20
         for first in range(0, len(times) - 9, 5):
-            found = cache.read(video, "waveform", first, first + 8)
-            assert found.any() or times[first] < start + 0.1
+            waveform = cache.read(video, "waveform", first, first + 8)
+            assert waveform.any() or times[first] < start + 0.1
             begin = (times[first] - start) * 16_000 + 160_000
-            ways = [padded[i : i + len(found)] for i in (math.ceil(begin - 0.1), math.ceil(begin + 0.1))]  # of 1 us
-            assert len(found) == pytest.approx((times[first + 8] - times[first]) * 16_000, abs=1)
-            assert min(np.abs(found - way).max() for way in ways) < 1e-6
+            ways = [padded[i : i + len(waveform)] for i in (math.ceil(begin - 0.1), math.ceil(begin + 0.1))]  # of 1 us
+            assert len(waveform) == pytest.approx((times[first + 8] - times[first]) * 16_000, abs=1)
+            assert min(np.abs(waveform - way).max() for way in ways) < 1e-6
 
 
 def test_real_clips(clips: Path, tmp_path: Path) -> None:
@@ -270,8 +270,8 @@ def test_segments_have_the_samples_of_their_seconds(tmp_path: Path, is_whole: bo
         for video in videos:
             assert video.num_frames == 20
             for start, stop in [(0, 20), (3, 12)]:
-                found = cache.read(video, "waveform", start, stop)
-                np.testing.assert_array_equal(found, expected_of("whole", *video.seconds_of(start, stop)))
+                waveform = cache.read(video, "waveform", start, stop)
+                np.testing.assert_array_equal(waveform, expected_of("whole", *video.seconds_of(start, stop)))
 
 
 # Samples and batches
@@ -347,8 +347,8 @@ def test_loader(mono: cc.Cache) -> None:
     dataset = cc.ChordVideoDataset(mono, features=["waveform"], clip_sampler=CLIP, videos=keys)
     (batch,) = cc.ClipLoader(dataset, batch_size=3, num_threads=2)
     assert batch["waveform"].shape == (3, 8 * 640)
-    for key, found in zip(batch["video"], batch["waveform"], strict=True):
-        assert torch.equal(found, dataset[keys.index(key)]["waveform"])
+    for key, waveform in zip(batch["video"], batch["waveform"], strict=True):
+        assert torch.equal(waveform, dataset[keys.index(key)]["waveform"])
 
 
 def test_a_video_that_is_not_cached_yet(videos: Path, mono: cc.Cache, tmp_path: Path) -> None:
@@ -411,10 +411,12 @@ def test_settings_make_a_cache_stale(videos: Path, tmp_path: Path) -> None:
 
 
 def test_extractors_lists_it(run_cli: Callable[..., Any]) -> None:
-    (found,) = [each for each in json.loads(run_cli("extractors", "--json").stdout) if each["name"] == "waveform"]
-    assert found["parameters"] == {"sample_rate": 16000, "dtype": "float32", "channels": "mono"}
-    assert found["tiers"] == ["npz"]
-    assert found["missing"] is None
+    (extractor,) = [
+        extractor for extractor in json.loads(run_cli("extractors", "--json").stdout) if extractor["name"] == "waveform"
+    ]
+    assert extractor["parameters"] == {"sample_rate": 16000, "dtype": "float32", "channels": "mono"}
+    assert extractor["tiers"] == ["npz"]
+    assert extractor["missing"] is None
 
 
 def test_reading_loads_no_decoder(stereo: cc.Cache) -> None:

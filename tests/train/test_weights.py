@@ -22,8 +22,8 @@ def order_of(sampler: Any, epoch: int | None = None) -> list[tuple[int, int]]:
 def test_shares_of_samples_are_their_weights() -> None:
     weights = np.array([0, 1, 2, 0, 4, 1e-9, 3, 0])
     indices = [index for _, index in cc.ChordSampler(8, weights=weights, num_samples=20_000)]
-    for found, share in zip(shares_of(indices, np.arange(8), 8), weights / weights.sum(), strict=True):
-        assert abs(found - share) <= bound(share, 20_000)
+    for drawn, share in zip(shares_of(indices, np.arange(8), 8), weights / weights.sum(), strict=True):
+        assert abs(drawn - share) <= bound(share, 20_000)
 
 
 def test_draws_are_independent() -> None:

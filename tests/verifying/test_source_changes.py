@@ -205,11 +205,11 @@ def test_bit_rot_of_a_source_is_found_by_its_hash(tmp_path: Path, disk: Path, ma
     assert processes.sidecars(tmp_path / "cache")["a.mp4"]["source_hash"] == truth
     assert run_cli("verify", "--source", "-j1", cwd=tmp_path).returncode == 0
     rot(disk, source)
-    found = xxhash.xxh3_128_hexdigest(source.read_bytes())
+    digest = xxhash.xxh3_128_hexdigest(source.read_bytes())
     done = run_cli("verify", "--source", "-j1", cwd=tmp_path)
     assert done.returncode == 6, done.stdout
     assert done.stdout == (
-        f"stale: '{source}': the source, unchanged by its size and mtime: its bytes changed: xxh3-128 {found}, "
+        f"stale: '{source}': the source, unchanged by its size and mtime: its bytes changed: xxh3-128 {digest}, "
         f"was {truth}; restore the file, or touch it if it is right\n1 findings\n"
     )
     # what is cached stays; another tier of other bytes is not put beside it
@@ -273,7 +273,9 @@ def test_a_changed_file_is_not_bit_rot(plain: Path) -> None:
     cc.build(plain / "index.json", plain / "cache", jobs=HERE, options=cc.BuildOptions(source_hash=True))
     (plain / "root/a.mp4").touch()
     damage = cc.verify(plain / "cache", source=True, jobs=HERE).damage
-    assert [(each.kind, each.message) for each in damage] == [("stale", "the source changed after it was cached")]
+    assert [(finding.kind, finding.message) for finding in damage] == [
+        ("stale", "the source changed after it was cached")
+    ]
 
 
 # The same file elsewhere, and another file that looks the same
@@ -354,9 +356,11 @@ def test_a_renamed_source_takes_its_artefacts_along(plain: Path) -> None:
     assert inodes_of(plain / "cache") == inodes  # hard links: no byte of an artefact was written again
     assert cc.open_cache(plain / "cache").labels() == ["new"]
     old = {"a.mp4", "b.mp4"}
-    damage = [each for each in cc.verify(plain / "cache", level="deep", jobs=HERE).damage if each.kind != "orphan"]
+    damage = [
+        finding for finding in cc.verify(plain / "cache", level="deep", jobs=HERE).damage if finding.kind != "orphan"
+    ]
     assert damage == []
-    assert {each["path"] for each in processes.sidecars(plain / "cache").values()} == {*old, "new/x.mp4", "y.mp4"}
+    assert {sidecar["path"] for sidecar in processes.sidecars(plain / "cache").values()} == {*old, "new/x.mp4", "y.mp4"}
 
 
 def test_a_touched_source_of_known_bytes_is_not_decoded(plain: Path) -> None:
@@ -390,11 +394,11 @@ def test_an_edit_under_the_former_mtime_is_found_with_hashes(plain: Path, make_v
     assert (damage.kind, "its bytes changed" in damage.message) == ("stale", True)
     assert damage.fix_command.startswith("chordcache build")
     reader = cc.open_cache(plain / "cache")
-    video = next(each for each in reader if each.path == "a.mp4")
+    video = next(video for video in reader if video.path == "a.mp4")
     assert (reader.read(video).shape[0], video.num_frames) == (6, 6)
     summary = cc.build(plain / "index.json", plain / "cache", jobs=HERE, options=options)
     assert (summary.num_done, summary.num_up_to_date) == (1, 1)
     assert reader.read(video).shape[0] == 6  # a reader of the former generation is not disturbed
-    assert next(each for each in cc.open_cache(plain / "cache") if each.path == "a.mp4").num_frames == 9
+    assert next(video for video in cc.open_cache(plain / "cache") if video.path == "a.mp4").num_frames == 9
     cc.collect_garbage(plain / "cache")
     assert cc.verify(plain / "cache", source=True, jobs=HERE).damage == []

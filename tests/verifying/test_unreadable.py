@@ -368,10 +368,10 @@ def test_a_feature_that_many_videos_lack_is_one_finding(whole: Path, cache: Path
         roots = {"videos": cache.parent / "videos"}
         index = whole / "index.json"
         cc.build(index, cache, tiers=["npz"], features=["motion"], roots=roots, jobs=INLINE, options=options)
-    found = [finding for finding in cc.verify(cache, level="quick").damage if "'motion'" in finding.message]
-    assert len(found) == 1
-    assert found[0].count >= 2
-    assert f"{found[0].count} of 4 videos, such as this one: 'motion' was requested" in found[0].message
+    findings = [finding for finding in cc.verify(cache, level="quick").damage if "'motion'" in finding.message]
+    assert len(findings) == 1
+    assert findings[0].count >= 2
+    assert f"{findings[0].count} of 4 videos, such as this one: 'motion' was requested" in findings[0].message
 
 
 # Copies that are not complete

@@ -96,7 +96,7 @@ def test_a_flipped_bit_of_an_artefact(cache: Path, where: str) -> None:
     processes.flip(artefact, places[where], 3)
     code, damage = found(cache)
     assert code == 5
-    ((kind, file, key),) = [(each.kind, each.file, each.key) for each in damage]
+    ((kind, file, key),) = [(finding.kind, finding.file, finding.key) for finding in damage]
     assert (kind, file) == ("damaged", str(artefact.relative_to(cache)))
     assert key == artefact.name.split(".")[0]
     assert damage[0].fix_command == f"chordcache verify --repair {cache}"
@@ -118,7 +118,7 @@ def test_an_artefact_that_changed(cache: Path, damage: str, level: str) -> None:
         os.mkfifo(artefact)
     code, findings = found(cache, level=level)
     assert code == 5
-    assert [(each.kind, each.file) for each in findings] == [
+    assert [(finding.kind, finding.file) for finding in findings] == [
         ("missing" if damage == "deleted" else "damaged", str(artefact.relative_to(cache)))
     ]
 
@@ -127,7 +127,7 @@ def test_two_artefacts_swapped(cache: Path) -> None:
     processes.swap(of(cache, "a.mp4")[1], of(cache, "b.mp4")[1])
     code, findings = found(cache)
     assert code == 5
-    assert {each.kind for each in findings} == {"damaged"}
+    assert {finding.kind for finding in findings} == {"damaged"}
     assert len(findings) == 2
 
 
@@ -304,7 +304,7 @@ def test_a_file_that_is_not_a_catalog(cache: Path, run_cli: Cli, damage: str) ->
         path.write_bytes({"empty": b"", "text": b"no catalog\n" * 999, "truncated": data[:4096]}[damage])
     code, findings = found(cache)
     assert code == (15 if damage == "folder" else 5)
-    assert [each.file for each in findings if each.kind != "incomplete"] == [CATALOG]
+    assert [finding.file for finding in findings if finding.kind != "incomplete"] == [CATALOG]
     with pytest.raises(cc.ChordcacheError, match="Is a directory" if damage == "folder" else "--repair"):
         list(cc.open_cache(cache))
     if damage == "folder":
@@ -330,14 +330,16 @@ def test_two_sidecars_swapped(cache: Path) -> None:
     processes.swap(of(cache, "a.mp4")[0], of(cache, "b.mp4")[0])
     code, findings = found(cache)
     assert code == 5
-    assert len([each for each in findings if each.kind == "damaged" and each.file.startswith("videos/")]) == 2
+    assert (
+        len([finding for finding in findings if finding.kind == "damaged" and finding.file.startswith("videos/")]) == 2
+    )
 
 
 def test_a_deleted_sidecar_is_detected(cache: Path) -> None:
     of(cache, "b.mp4")[0].unlink()
     code, findings = found(cache)
     assert code in (5, 6)
-    assert any(each.kind in ("missing", "incomplete") and "b" in each.file for each in findings)
+    assert any(finding.kind in ("missing", "incomplete") and "b" in finding.file for finding in findings)
 
 
 def test_a_sidecar_under_another_key(cache: Path) -> None:
@@ -366,7 +368,7 @@ def test_an_orphan(cache: Path, run_cli: Cli, name: str, fix_command: str) -> No
     path.write_text("orphan")
     code, findings = found(cache)
     assert code == 6
-    assert [each.kind for each in findings] == ["orphan"]
+    assert [finding.kind for finding in findings] == ["orphan"]
     assert name.startswith(findings[0].file)
     assert findings[0].fix_command == fix_command.format(cache=cache)
     if fix_command:

@@ -80,7 +80,7 @@ class Batches:
             self.size = min(self.size, half)
             parts = [batch[:half], batch[half:]]
         else:
-            parts = [list(group) for _, group in itertools.groupby(batch, key=lambda each: each.stream)]
+            parts = [list(group) for _, group in itertools.groupby(batch, key=lambda waiting: waiting.stream)]
             if len(parts) == 1:
                 return [outputs] * len(batch)
         return [output for part in parts for output in self.run(part)]
