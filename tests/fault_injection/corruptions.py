@@ -178,7 +178,7 @@ def edit(path: Path, what: str) -> None:
 
 
 def strike_all(cache: Path, rng: random.Random) -> tuple[set[str], set[str]]:
-    """Deal one stroke of every kind, to a video each; return the files that were struck, and those that sizes show."""
+    """Deal one stroke of each kind, to a video each. Return the files struck, and those that sizes or times show."""
     files = iter(rng.sample(pairs(cache), 2 * len(ON_SIZES) + 2 * len(ON_BYTES) + len(EDITS) + 6))
     struck, by_size = [], []
     for strokes, reported in ((ON_SIZES, by_size), (ON_BYTES, struck)):
@@ -187,7 +187,7 @@ def strike_all(cache: Path, rng: random.Random) -> tuple[set[str], set[str]]:
             for path in (artefact, sidecar):
                 stroke(path, rng)
             reported.append(artefact)
-            by_size.append(sidecar)  # read whole at every level
+            (struck if stroke is flip_at_random else by_size).append(sidecar)  # a flip puts the times back
     for what in EDITS:
         artefact, num_bytes = (path := next(files)[0]), path.stat().st_size
         edit(artefact, what)
