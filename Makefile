@@ -27,7 +27,7 @@ FAST := $(TESTS_OF_SHAPE) tests/test_errors.py tests/test_public_api.py tests/co
 	$(patsubst %,tests/storage/test_%.py,layout run_log store store_contract typed_lines)
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-fast test-corpus test-scale test-pose reliability check format bench bench-peers compare clean tools compiled
+.PHONY: help install demo test test-fast test-corpus test-scale test-pose reliability check format bench bench-loader bench-peers compare clean tools compiled
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' Makefile
@@ -86,21 +86,24 @@ format: $(STAMP) ## rewrite the code as `make check` wants it
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-bench: $(STAMP) ## speed and memory, as ratios within one run
-	$(BIN)/python scripts/fetch_clips.py $(CLIPS)
+bench: bench-loader ## speed and memory, as ratios within one run; bench-loader is a part of it
 	$(BIN)/python bench/bench_spine.py $(CLIPS)
 	$(BIN)/python bench/bench_features.py $(CLIPS)
 	$(BIN)/python bench/bench_checks.py $(CLIPS)
 	$(BIN)/python bench/bench_sources.py $(CLIPS)
 	$(BIN)/python bench/bench_tiers.py $(CLIPS)
 	$(BIN)/python bench/bench_parts.py $(CLIPS)
-	$(BIN)/python -m pip install -q boto3 lightning-utilities obstore requests tifffile
-	$(BIN)/python -m pip install -q --no-deps litdata  # its torchvision would bring another torch
-	$(BIN)/python bench/bench_loader.py $(CLIPS)
 	$(BIN)/python bench/bench_plan.py $(CLIPS)
 	$(BIN)/python bench/bench_packs.py $(CLIPS)
 	$(BIN)/python bench/scale.py $(CLIPS)/animation/bigbuckbunny.mp4
 	$(BIN)/python bench/bench_report.py $(CLIPS)
+
+bench-loader: $(STAMP) ## the loaders against a hand-written dataset, a bare decoding loop and LitData
+	$(BIN)/python scripts/fetch_clips.py $(CLIPS)
+	$(BIN)/python -m pip install -q boto3 lightning-utilities obstore requests tifffile
+	$(BIN)/python -m pip install -q --no-deps litdata  # its torchvision would bring another torch
+	$(BIN)/python bench/bench_hand_written.py $(CLIPS)
+	$(BIN)/python bench/bench_loader.py $(CLIPS) --runs 7
 
 bench-peers: $(STAMP) ## the same clips through other libraries, each in an environment of its own in .venv-peers
 	$(BIN)/python scripts/fetch_clips.py $(CLIPS)

@@ -1,4 +1,4 @@
-"""Speed of the loaders, as ratios inside one run: part of ``make bench``.
+"""Speed of the loaders, as ratios inside one run: part of ``make bench-loader``.
 
 Measured as in ``bench_spine``: interleaved, medians of pairwise ratios. The sources are 720p H.264 with a keyframe in
 250 frames, cached at short side 224; each sample is 16 random frames, 4 apart, cut to 224x224. Crops are compared on a
@@ -18,18 +18,17 @@ from pathlib import Path
 from typing import Any
 
 import cv2
-import lmdb
 import numpy as np
 import simplejpeg
 import torch
-from measure import encode_loop, epoch_of, report_all
+from measure import NUM_LOOPS, Records, cache_of_loops, epoch_of, report_all
 
 import chordcache as cc
 from chordcache.media.cropping import CropBox
 from chordcache.tools.bench.readers import opencv_frames
 from chordcache.train.samplers.clip_request import ClipRequest
 
-BATCH_SIZE, NUM_VIDEOS, CLIPS_PER_VIDEO, SECONDS = 8, 3, 32, 24
+BATCH_SIZE, CLIPS_PER_VIDEO = 8, 32
 SAMPLER = cc.RandomClipSampler(num_frames=16, stride=4)
 CROP = (224, 224)
 OPENCV_CLIPS = 2
@@ -43,20 +42,6 @@ class Cut:
         return CropBox((height - CROP[0]) // 2, (width - CROP[1]) // 2, *CROP, CROP)
 
 
-def make_cache(work: Path, clip: Path, codec: str, short_side: int = CROP[0]) -> Path:
-    """Build a cache of a few videos in one codec."""
-    videos = work / "videos"
-    if not videos.exists():
-        videos.mkdir()
-        for i in range(NUM_VIDEOS):
-            encode_loop(clip, videos / f"{i}.mp4", SECONDS)
-    folder = work / f"{codec}-{short_side}"
-    config = work / f"{folder.name}.yaml"
-    config.write_text(f"frames: {{codec: {codec}, short_side: {short_side}}}\n")
-    cc.build(cc.scan([videos]), folder, config=config)
-    return folder
-
-
 def dataset_of(cache: Path, crop: Any = None, size: tuple[int, int] | None = CROP) -> cc.ChordVideoDataset:
     """All clips of a cache, at a size or through a crop."""
     how = {"crop": crop} if crop else {"size": size}
@@ -65,7 +50,7 @@ def dataset_of(cache: Path, crop: Any = None, size: tuple[int, int] | None = CRO
 
 def epoch(loader: Any) -> Callable[[], None]:
     """Run through one epoch, and count what comes."""
-    return epoch_of(loader, NUM_VIDEOS * CLIPS_PER_VIDEO)
+    return epoch_of(loader, NUM_LOOPS * CLIPS_PER_VIDEO)
 
 
 def clips_of_epoch(folder: Path) -> list[tuple[cc.Video, list[int]]]:
@@ -77,29 +62,6 @@ def clips_of_epoch(folder: Path) -> list[tuple[cc.Video, list[int]]]:
         request = ClipRequest(epoch=epoch, index=index, clip=clip, num_clips=CLIPS_PER_VIDEO)
         clips.append((videos[number], SAMPLER.frame_numbers(videos[number], request).tolist()))
     return clips
-
-
-class Records:
-    """The JPEGs of a cache without this package. LMDB opens a file once per process, so these are copies."""
-
-    def __init__(self, folder: Path) -> None:
-        self._environments = {}
-        for video in cc.open_cache(folder):
-            file = folder / str(video.feature("frames").file)
-            copy = file.with_suffix(".bare")
-            copy.write_bytes(file.read_bytes())
-            self._environments[video.key] = lmdb.open(str(copy), subdir=False, readonly=True, lock=False)
-
-    def decode(self, key: str, frames: list[int], out: np.ndarray) -> None:
-        """Decode frames of a video [shape=(T, h, w, 3), dtype=uint8]."""
-        with self._environments[key].begin(buffers=True) as transaction:
-            for i, frame in enumerate(frames):
-                simplejpeg.decode_jpeg(transaction.get(frame.to_bytes(4, "big")), "RGB", buffer=out[i])
-
-    def jpegs(self, key: str, frames: list[int]) -> list[bytes]:
-        """Frames of a video as they are."""
-        with self._environments[key].begin() as transaction:
-            return [transaction.get(frame.to_bytes(4, "big")) for frame in frames]
 
 
 def bare_loop(folder: Path, records: Records) -> Callable[[], None]:
@@ -179,7 +141,7 @@ def main() -> None:
     clip = options.clips / "animation" / "bigbuckbunny.mp4"
     with tempfile.TemporaryDirectory() as temporary:
         work = Path(temporary)
-        jpeg = make_cache(work, clip, "jpeg")
+        jpeg = cache_of_loops(work, clip, "jpeg", CROP[0])
         records = Records(jpeg)
         bare = bare_loop(jpeg, records)
         one, two = (epoch(cc.ClipLoader(dataset_of(jpeg), BATCH_SIZE, num_threads=n)) for n in (1, 2))
@@ -193,11 +155,12 @@ def main() -> None:
             bare,
             options.runs,
         )
-        report_crops(make_cache(work, clip, "jpeg", 256), options.runs)
+        report_crops(cache_of_loops(work, clip, "jpeg", 256), options.runs)
         worker = epoch(cc.make_loader(dataset_of(jpeg), BATCH_SIZE, 1))
-        raw = epoch(cc.ClipLoader(dataset_of(make_cache(work, clip, "raw")), BATCH_SIZE, num_threads=1))
+        raw = epoch(cc.ClipLoader(dataset_of(cache_of_loops(work, clip, "raw", CROP[0])), BATCH_SIZE, num_threads=1))
         report_all(
             [
+                ("ClipLoader, 1 thread / 2 threads", ">= 1.9", two),
                 ("ClipLoader, 1 thread / make_loader, 1 worker", "none", worker),
                 ("ClipLoader, 1 thread, JPEG / raw", ">= 4", raw),
             ],
@@ -212,7 +175,7 @@ def main() -> None:
             litdata_epoch(jpeg, records, work),
             options.runs,
         )
-        scale = NUM_VIDEOS * CLIPS_PER_VIDEO / OPENCV_CLIPS
+        scale = NUM_LOOPS * CLIPS_PER_VIDEO / OPENCV_CLIPS
         report_all(
             [(f"{scale:g} x OpenCV seeking each frame / ClipLoader, 1 thread", f">= {300 / scale:g} x", one)],
             opencv_seeks(jpeg, work / "videos"),

@@ -1,7 +1,8 @@
-"""Parts that the benchmarks share: ratios of interleaved pairs, long videos, the peak memory of a build."""
+"""Parts that the benchmarks share: ratios of interleaved pairs, long videos, their caches, the memory of a build."""
 
 from __future__ import annotations
 
+import multiprocessing
 import subprocess
 import sys
 import time
@@ -12,14 +13,21 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import av
+import lmdb
+import numpy as np
+import simplejpeg
 
 import chordcache as cc
+from chordcache.config.config import config_from_json
 from chordcache.tools.bench.rounds import in_turn, spread_of
 
 Name = TypeVar("Name")
 
 GOP_FRAMES, FPS = 250, 25
 """Length of a group of pictures, and frames per second, of the videos of ``encode_loop``"""
+
+NUM_LOOPS, LOOP_SECONDS = 3, 24
+"""Number and length of the videos of ``cache_of_loops``"""
 
 PEAK_RSS = """
 import resource, subprocess, sys
@@ -34,6 +42,12 @@ def seconds(function: Callable[[], object], clock: Callable[[], float] = time.pe
     started = clock()
     function()
     return clock() - started
+
+
+def cpu_seconds() -> float:
+    """Return the CPU time of this process and of its present children, with all threads, [seconds]."""
+    clocks = [~child.pid << 3 | 2 for child in multiprocessing.active_children()]  # see clock_getcpuclockid(3)
+    return time.process_time() + sum(map(time.clock_gettime, clocks))
 
 
 def timed_in_turn(
@@ -108,6 +122,43 @@ def encode_loop(clip: Path, target: Path, seconds: int) -> None:
     command += ["-r", str(FPS), "-c:v", "libx264", "-preset", "veryfast", "-b:v", "6M", "-pix_fmt", "yuv420p"]
     command += ["-g", str(GOP_FRAMES), "-keyint_min", str(GOP_FRAMES), "-sc_threshold", "0", "-threads", "1"]
     subprocess.run([*command, str(target)], check=True)
+
+
+def cache_of_loops(work: Path, clip: Path, codec: str, short_side: int) -> Path:
+    """Build a cache of a clip in a loop, encoded a few times, in one codec of frames, unless it is there."""
+    videos = work / "videos"
+    if not videos.exists():
+        videos.mkdir()
+        for i in range(NUM_LOOPS):
+            encode_loop(clip, videos / f"{i}.mp4", LOOP_SECONDS)
+    folder = work / f"{codec}-{short_side}"
+    if not folder.exists():
+        config = config_from_json({"frames": {"codec": codec, "short_side": short_side}})
+        cc.build(cc.scan([videos]), folder, features=["frames"], config=config)
+    return folder
+
+
+class Records:
+    """The JPEGs of a cache without this package. LMDB opens a file once per process, so these are copies."""
+
+    def __init__(self, folder: Path) -> None:
+        self._environments = {}
+        for video in cc.open_cache(folder):
+            file = folder / str(video.feature("frames").file)
+            copy = file.with_suffix(".bare")
+            copy.write_bytes(file.read_bytes())
+            self._environments[video.key] = lmdb.open(str(copy), subdir=False, readonly=True, lock=False)
+
+    def decode(self, key: str, frames: list[int], out: np.ndarray) -> None:
+        """Decode frames of a video [shape=(T, h, w, 3), dtype=uint8]."""
+        with self._environments[key].begin(buffers=True) as transaction:
+            for i, frame in enumerate(frames):
+                simplejpeg.decode_jpeg(transaction.get(frame.to_bytes(4, "big")), "RGB", buffer=out[i])
+
+    def jpegs(self, key: str, frames: list[int]) -> list[bytes]:
+        """Frames of a video as they are."""
+        with self._environments[key].begin() as transaction:
+            return [transaction.get(frame.to_bytes(4, "big")) for frame in frames]
 
 
 def video_seconds(path: Path) -> float:

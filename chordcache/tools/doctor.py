@@ -31,7 +31,7 @@ _LIMITS = (
 process of PyTorch starts some hundred threads on a large machine"""
 
 _WORKER_BYTES = 1 << 29
-"""Memory of a worker that makes all features of a 720p video is 332 MiB, see docs/performance.md."""
+"""Memory of a worker that makes all features of a 720p video, 295 MiB in docs/development/performance-building.md"""
 
 _MAX_READ_AHEAD_KIB = 1024
 """A clip of 16 frames has 200 to 500 KiB. A longer read-ahead reads more than the clip."""
