@@ -251,8 +251,8 @@ class _Planner:
         self, record: VideoRecord, row: int, source_path: str, inside: str | None, state: SourceState | None
     ) -> BuildTask:
         """Return the task of one video. It has no artefacts if the video is up to date."""
-        plan, identity = self._plan, state.identity if state else None
-        sidecar = self._sidecars.read_or_none(layout.key_of(record)) if self._has_videos else None
+        plan, identity, key = self._plan, state.identity if state else None, layout.key_of(record)
+        sidecar = self._sidecars.read_or_none(key) if self._has_videos else None
         lack = Needed(plan.artefacts)
         if sidecar is not None and is_valid(sidecar, plan, identity, source_path, inside):
             lack = needed(plan, sidecar, record, self._options.rebuild)
@@ -279,16 +279,19 @@ class _Planner:
         )
         if task.state == "up to date" or self._options.retry_quarantined:
             return task
-        return replace(task, failure=self._known_failure(task, record, identity))
+        failure = self._known_failure(task, key, record, identity)
+        return task if failure is None else replace(task, failure=failure)
 
-    def _known_failure(self, task: BuildTask, record: VideoRecord, identity: Identity | None) -> Failure | None:
+    def _known_failure(
+        self, task: BuildTask, key: str, record: VideoRecord, identity: Identity | None
+    ) -> Failure | None:
         """Return the failure of the scan, or that of an earlier build if neither its file nor the tools changed."""
         if record.error is not None and record.identity == identity:
             error = MediaError(record.error_stage or "probe", record.error_cause or "decode", record.error or "-")
             if not (task.may_trim and may_trim(error)):
                 return task.failed(error.stage, error.cause, record.error, record.identity)
-        failure = self._quarantine.get(task.key)  # much faster than the fingerprints of every task
-        if failure is None or not self._quarantine.still_holds(task.key, identity, task.fingerprints):
+        failure = self._quarantine.get(key)  # much faster than the fingerprints of every task
+        if failure is None or not self._quarantine.still_holds(key, identity, task.fingerprints):
             return None
         return failure
 

@@ -153,10 +153,11 @@ def dry_run(
         with repairable(plan.cache):
             quarantine = Quarantine(plan.cache, tool_versions(), plan.on_damage)
         states, reasons = Counter[str](), Counter[Reason]()
+        cached = None if sidecars.is_empty() else sidecars
         for number, tasks in enumerate(planned_files(plan, rows, quarantine, options)):
             for task in tasks:
                 states[task.state] += 1
-                reason = _reason(plan, task, quarantine, sidecars)
+                reason = _reason(plan, task, quarantine, cached)
                 reasons.update([] if reason is None else [reason])
             if sample is not None:
                 files.add(number, tasks)
@@ -189,8 +190,11 @@ def dry_run(
 _DESCRIBED = Reason("label or caption")
 
 
-def _reason(plan: BuildPlan, task: BuildTask, quarantine: Quarantine, sidecars: Sidecars) -> Reason | None:
-    """Return the reason why a build would do something about a video, or None if it would not."""
+def _reason(plan: BuildPlan, task: BuildTask, quarantine: Quarantine, sidecars: Sidecars | None) -> Reason | None:
+    """Return the reason why a build would do something about a video, or None if it would not.
+
+    ``sidecars`` are those of the cache, None if it has none.
+    """
     if task.state == "up to date":
         return _DESCRIBED if task.described != task.previous else None
     if task.state == "failed":
@@ -199,12 +203,14 @@ def _reason(plan: BuildPlan, task: BuildTask, quarantine: Quarantine, sidecars: 
         reasons = (_reason_of_artefact(task.previous, task.item, artefact) for artefact in task.artefacts)
         return next(reasons, Reason("hash missing"))
     try:
-        sidecar = sidecars.read(task.key)
+        sidecar = None if sidecars is None else sidecars.read(task.key)
     except NotFoundError:
-        failure = quarantine.get(task.key)
-        return Reason("new") if failure is None else Reason("failed before", failure.cause)
+        sidecar = None
     except DamageError:
         return Reason("file lost", "the sidecar is damaged")
+    if sidecar is None:
+        failure = quarantine.get(task.key)
+        return Reason("new") if failure is None else Reason("failed before", failure.cause)
     if sidecar.source == task.item.identity and not is_allowed(sidecar, plan.on_damage):
         return Reason("settings changed", f"frames.on_damage is {plan.on_damage}")
     return Reason("source changed")

@@ -168,6 +168,11 @@ def read_sidecar(cache: Path, key: str) -> Sidecar:
     return read_sidecar_line(cache, key)[0]
 
 
+def not_cached(cache: Path, key: str) -> NotFoundError:
+    """Return the error for a video without a sidecar."""
+    return NotFoundError(f"video '{key}' is not in cache '{printable(cache)}'")
+
+
 def read_sidecar_line(cache: Path, key: str) -> tuple[Sidecar, bytes]:
     """Read one sidecar, and return it with its line. Raises as ``read_sidecar`` does."""
     file = sidecar_file(key)
@@ -175,7 +180,7 @@ def read_sidecar_line(cache: Path, key: str) -> tuple[Sidecar, bytes]:
     try:
         line = read_file(cache, file).replace(b"\r\n", b"\n")
     except FileNotFoundError:
-        raise NotFoundError(f"video '{key}' is not in cache '{printable(cache)}'") from None
+        raise not_cached(cache, key) from None
     if not line.isascii():
         raise DamageError(f"'{printable(path)}' is damaged: it is not ASCII")
     sidecar = Sidecar.from_line(line, path)

@@ -18,7 +18,7 @@ from chordcache.storage.catalog import Catalog, names_of_files
 from chordcache.storage.catalog_columns import publish_catalog
 from chordcache.storage.layout import iter_keys, pack_file, sidecar_file
 from chordcache.storage.packs import Packs, mark_of
-from chordcache.storage.sidecar import Sidecar, read_sidecar_line
+from chordcache.storage.sidecar import Sidecar, not_cached, read_sidecar_line
 
 T = TypeVar("T")
 
@@ -71,15 +71,17 @@ class Sidecars:
     def _stored_row(self, key: str) -> tuple[Sidecar, bytes, int]:
         try:
             mtime_ns = os.lstat(f"{self.cache}/{sidecar_file(key)}").st_mtime_ns  # before the read: it may be replaced
+        except FileNotFoundError:  # no read: a build asks for every video of the index
+            mtime_ns = None
         except OSError:
             mtime_ns = 0
-        try:
-            return *read_sidecar_line(self.cache, key), mtime_ns
-        except NotFoundError:
-            row = self.packs.row(key)
-            if row is None:
-                raise
-            return row
+        with suppress(NotFoundError):
+            if mtime_ns is not None:
+                return *read_sidecar_line(self.cache, key), mtime_ns
+        row = self.packs.row(key)
+        if row is None:
+            raise not_cached(self.cache, key)
+        return row
 
     def files(self, key: str) -> set[str]:
         """Return the names of the files and packs of a video. Raises as ``read_sidecar`` does."""
