@@ -168,7 +168,7 @@ def artefacts_of(
     """Return the files of a video that hold these features, as far as these can be made here."""
     artefacts = []
     for tier, names in features.items():
-        options = TIERS[tier].options(config)
+        options = config.writer_options(tier)
         available = tuple(spec for name in names if (spec := specs[name]) is not None)
         if not TIERS[tier].one_file:
             artefacts += [ArtefactTask(tier, (spec,), options) for spec in available]
