@@ -18,8 +18,9 @@ from chordcache.building.cluster_build import build_on_cluster
 from chordcache.building.existing_cache import check_counts, earlier_header, repairable, tool_versions
 from chordcache.building.file_build import build_file
 from chordcache.building.fix_commands import problems_command
-from chordcache.building.parts import build_in_scratch, checked_scratch, part_plan, plan_of_parts, register
+from chordcache.building.parts import part_plan, plan_of_parts, register
 from chordcache.building.prune import drop, drop_features, keys_to_prune, videos_with
+from chordcache.building.scratch import build_in_scratch, checked_scratch
 from chordcache.building.stale import stale_features
 from chordcache.config.config import Config
 from chordcache.engine import pool, terminal

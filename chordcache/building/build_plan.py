@@ -23,6 +23,7 @@ from chordcache.storage import atomic, layout
 from chordcache.storage.artefacts.tiers import TIERS
 from chordcache.storage.cache_header import Header, read_header, write_header
 from chordcache.storage.opener import exists
+from chordcache.storage.sidecars import iter_keys
 
 
 @dataclass(frozen=True)
@@ -215,7 +216,7 @@ def write_plan(plan: BuildPlan, keys: Container[str], *, prune: bool) -> BuildPl
     ``DamageError`` if the existing index is damaged, and ``UnreadableError`` if the sidecars cannot be listed.
     """
     cache, path, index = plan.cache, plan.cache / "index.jsonl", plan.index
-    for _ in layout.iter_keys(cache):  # raises before anything is written if the sidecars cannot be listed
+    for _ in iter_keys(cache):  # raises before anything is written if the sidecars cannot be listed
         pass
     atomic.remove_partials(cache)
     with repairable(cache), atomic.partial_folder(cache) as folder:

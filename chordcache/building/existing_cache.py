@@ -32,7 +32,7 @@ from chordcache.storage.opener import exists, iter_files, list_folder
 from chordcache.storage.packs import REMOVED_FILE, Packs, is_pack_file
 from chordcache.storage.part_folders import PARTS, holds_plans
 from chordcache.storage.run_log import RUNS_FILE
-from chordcache.storage.sidecars import Sidecars
+from chordcache.storage.sidecars import Sidecars, iter_keys
 
 
 def tool_versions() -> dict[str, str]:
@@ -84,7 +84,7 @@ def earlier_header(folder: Path) -> Header | None:
         raise _unusable(folder, error) from None
     if PARTS in names and holds_plans(folder):  # another part may just begin
         names.discard(PARTS)
-    if not names or names & {"chordcache.json", layout.PACKS} or next(layout.iter_keys(folder), None) is not None:
+    if not names or names & {"chordcache.json", layout.PACKS} or next(iter_keys(folder), None) is not None:
         return None
     if names == {"index.jsonl"}:  # a build was killed after it wrote the index
         cached_index(folder)
@@ -239,7 +239,7 @@ def unnamed_files(cache: Path, *, must_read: bool = False) -> tuple[list[str], l
     unknown: set[str] = set()
     damaged: dict[str, DamageError] | None = None if must_read else {}
     sidecars = Sidecars(cache, Packs(cache, damaged))
-    own = set(layout.iter_keys(cache))
+    own = set(iter_keys(cache))
     keys = own.union(sidecars.packs.keys())
     for key in keys:
         try:

@@ -27,6 +27,9 @@ class Tier:
     """True if files are read by position, so that threads and forked processes can share an open one"""
 
 
+KINDS = "biufcS"
+"""Kinds of dtype that are stored: booleans, numbers, and bytes of a fixed length."""
+
 _STORES = "chordcache.storage.artefacts"
 
 TIERS: Mapping[str, Tier] = {
