@@ -20,9 +20,9 @@ from chordcache.building.build_task import BuildTask, Hashing, is_allowed, plann
 from chordcache.building.estimate import (
     SIDECARS,
     Estimate,
+    FileSample,
     FileTable,
     Measured,
-    Sample,
     estimate_of,
     size_name,
     to_build,
@@ -96,7 +96,7 @@ class DryRun:
     """Reason to the number of videos, the most frequent one first"""
     estimate: Estimate | None = None
     """The size and the time, if files were built for it"""
-    sample: Sample | None = None
+    sample: FileSample | None = None
     """The files that were built for it"""
 
 

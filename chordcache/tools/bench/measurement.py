@@ -14,7 +14,7 @@ from chordcache.errors import UsageError
 from chordcache.tools.bench.result import BenchResult, RowResult
 from chordcache.tools.bench.rounds import ChildFailedError, ChildProcess, in_turn, spread_of
 from chordcache.tools.bench.row import measure_round
-from chordcache.tools.bench.ways import NUM_ROUNDS, SOURCES, BenchOptions, Sample, Way, sample_of_cache
+from chordcache.tools.bench.ways import NUM_ROUNDS, SOURCES, BenchOptions, VideoSample, Way, sample_of_cache
 from chordcache.tools.versions import library_versions
 
 _MAX_TIMES = 3.0
@@ -60,7 +60,7 @@ def bench(
     return BenchResult(str(cache), len(sample.keys), options, machine, rows, notes)
 
 
-def _measured(sample: Sample, options: BenchOptions) -> tuple[RowResult, ...]:
+def _measured(sample: VideoSample, options: BenchOptions) -> tuple[RowResult, ...]:
     """Measure all ways."""
     pairs = [*((reader, "DataLoader") for reader in SOURCES), ("cache", "DataLoader"), ("cache", "ClipLoader")]
     with ExitStack() as stack:
