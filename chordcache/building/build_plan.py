@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from chordcache.building.build_options import BuildOptions
-from chordcache.building.existing_cache import earlier_header, repairable, tool_versions, with_cached_names
+from chordcache.building.existing_cache import earlier_header, repairable, with_cached_names
 from chordcache.building.requested import Features, request_of
 from chordcache.choices import ON_DAMAGE
 from chordcache.config.config import Config, config_from_json, config_to_json
@@ -19,6 +19,7 @@ from chordcache.errors import UsageError, printable
 from chordcache.features.registry import FeatureSpec, check_requirement, resolve
 from chordcache.index.column_types import merged_columns
 from chordcache.index.index_files import Index, cached_index, no_videos, read_index
+from chordcache.media.versions import tool_versions
 from chordcache.storage import atomic, layout
 from chordcache.storage.artefacts.tiers import TIERS
 from chordcache.storage.cache_header import Header, read_header, write_header

@@ -27,7 +27,7 @@ from chordcache.building.estimate import (
     size_name,
     to_build,
 )
-from chordcache.building.existing_cache import repairable, tool_versions
+from chordcache.building.existing_cache import repairable
 from chordcache.building.file_build import build_file
 from chordcache.building.prune import keys_to_prune, videos_with
 from chordcache.building.stale import StaleFeature, differences, stale_features
@@ -43,6 +43,7 @@ from chordcache.index.grouping import IndexRows
 from chordcache.index.index_files import Index
 from chordcache.index.scan import scanned
 from chordcache.media.probe import probe
+from chordcache.media.versions import tool_versions
 from chordcache.records import PacketFacts, Segment, VideoRecord
 from chordcache.storage import layout, opener
 from chordcache.storage.quarantine import Failure, Quarantine

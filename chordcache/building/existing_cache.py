@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import errno
-import importlib.metadata
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from chordcache import __version__
 from chordcache.errors import (
     CacheWriteError,
     ChordcacheError,
@@ -34,13 +32,6 @@ from chordcache.storage.part_folders import PARTS, holds_plans
 from chordcache.storage.run_log import RUNS_FILE
 from chordcache.storage.sidecars import Sidecars, iter_keys
 
-
-def tool_versions() -> dict[str, str]:
-    """Return the versions of the tools that decide whether and how an input is decoded."""
-    tools = {name: importlib.metadata.version(name) for name in ("av", "simplejpeg")}
-    return {"chordcache": __version__, **tools}
-
-
 _TOP_LEVEL = frozenset(
     (
         *("chordcache.json", "index.jsonl", "videos", CATALOG, OLD_CATALOG, "quarantine.jsonl", "runs.jsonl"),
@@ -48,19 +39,6 @@ _TOP_LEVEL = frozenset(
     )
 ).union(TIERS)
 """Names in the folder of a cache"""
-
-_OPENCV = tuple(
-    f"opencv-{suffix}" for suffix in ("python-headless", "python", "contrib-python-headless", "contrib-python")
-)
-
-
-def versions() -> dict[str, str]:
-    """Return the versions of all that decides about the content of a cache."""
-    versions_by_name = {**tool_versions(), "numpy": importlib.metadata.version("numpy")}
-    for name in _OPENCV:
-        with suppress(importlib.metadata.PackageNotFoundError):
-            return {**versions_by_name, "OpenCV": importlib.metadata.version(name)}
-    return versions_by_name
 
 
 def earlier_header(folder: Path) -> Header | None:

@@ -16,13 +16,14 @@ from pathlib import Path
 import numpy as np
 
 from chordcache.building.build_plan import BuildPlan
-from chordcache.building.existing_cache import repairable, settings_of, versions
+from chordcache.building.existing_cache import repairable, settings_of
 from chordcache.building.pack import copy_video
 from chordcache.config.config import config_to_json
 from chordcache.digests import digest_file
 from chordcache.errors import DamageError, UsageError, printable
 from chordcache.index.grouping import IndexRows
 from chordcache.index.index_files import Index, cached_index
+from chordcache.media.versions import content_versions
 from chordcache.records import VideoRecord
 from chordcache.storage import atomic, layout, opener
 from chordcache.storage import part_folders as parts
@@ -45,7 +46,7 @@ def plan_of_parts(plan: BuildPlan, num_parts: int) -> parts.PartsPlan:
     path = plan.index.path
     is_of_parts = opener.exists(path.parent, parts.PLAN_FILE)  # it is the copy that a driver's nodes read
     index = parts.read_plan(path.parent).facts["index"] if is_of_parts else digest_file(path)
-    return parts.PartsPlan(num_parts, {"index": index, **settings_of(header), **versions()})
+    return parts.PartsPlan(num_parts, {"index": index, **settings_of(header), **content_versions()})
 
 
 def register(plan: BuildPlan, shared: parts.PartsPlan) -> Path:

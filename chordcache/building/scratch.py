@@ -13,11 +13,11 @@ from pathlib import Path
 from chordcache.building.build_options import BuildOptions
 from chordcache.building.build_plan import BuildPlan
 from chordcache.building.build_task import planned_files
-from chordcache.building.existing_cache import tool_versions
 from chordcache.building.pack import copy_video
 from chordcache.errors import ChordcacheError, UsageError, printable
 from chordcache.index.grouping import IndexRows
 from chordcache.index.index_files import cached_index
+from chordcache.media.versions import tool_versions
 from chordcache.records import RunSummary
 from chordcache.storage import atomic
 from chordcache.storage.quarantine import Quarantine, write_failures

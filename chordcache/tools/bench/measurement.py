@@ -11,11 +11,11 @@ from pathlib import Path
 
 from chordcache import __version__
 from chordcache.errors import UsageError
+from chordcache.media.versions import library_versions
 from chordcache.tools.bench.result import BenchResult, RowResult
 from chordcache.tools.bench.rounds import ChildFailedError, ChildProcess, in_turn, spread_of
 from chordcache.tools.bench.row import measure_round
 from chordcache.tools.bench.ways import NUM_ROUNDS, SOURCES, BenchOptions, VideoSample, Way, sample_of_cache
-from chordcache.tools.versions import library_versions
 
 _MAX_TIMES = 3.0
 """A way whose rounds took this many times its ``seconds`` is not measured in further rounds."""
