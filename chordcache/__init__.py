@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from chordcache.index.index_files import read_index as read_index
     from chordcache.index.scan import scan as scan
     from chordcache.look.draw_sheet import show as show
-    from chordcache.look.report import report as report
+    from chordcache.look.report.make import report as report
     from chordcache.look.summary import summarize as summarize
     from chordcache.read.cache import Cache as Cache
     from chordcache.read.cache import open_cache as open_cache
@@ -105,7 +105,7 @@ _LAZY = {
     "open_cache": "chordcache.read.cache",
     "read_index": "chordcache.index.index_files",
     "repair": "chordcache.verifying.repair",
-    "report": "chordcache.look.report",
+    "report": "chordcache.look.report.make",
     "samplers": "chordcache.train.samplers",
     "scan": "chordcache.index.scan",
     "show": "chordcache.look.draw_sheet",

@@ -6,9 +6,6 @@ SCAN_LEVELS = ("headers", "packets", "content")
 LIST_FORMATS = ("csv", "kinetics", "ucf101", "ssv2", "activitynet", "ava", "mmaction", "webvid", "lerobot", "pairs")
 """Formats of published lists, the keys of ``LIST_READERS``"""
 
-SHELLS = ("bash", "zsh", "fish")
-"""Shells that have a completion"""
-
 ON_DAMAGE = ("quarantine", "trim")
 """Choices for a damaged file: cache nothing of it, or the frames before its first damage"""
 

@@ -14,7 +14,7 @@ _MOVED = {
     "read.sources": "sources",
     "read.text": "train.captions",
     "read.video_sets": "train.videos",
-    "tools.report": "look.report",
+    "tools.report": "look.report.make",
     "train.class_names": "train.fields",
 }
 """Old name to new name, without that of the package. Other modules of ``read`` kept their last name"""

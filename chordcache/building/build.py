@@ -15,11 +15,12 @@ from chordcache.building.build_options import BuildOptions
 from chordcache.building.build_plan import BuildPlan, make_plan, plan_as_before, write_plan
 from chordcache.building.build_task import BuildTask, is_allowed, planned_files
 from chordcache.building.cluster_build import build_on_cluster
-from chordcache.building.existing_cache import check_counts, earlier_header, repairable, tool_versions
+from chordcache.building.existing_cache import check_counts, earlier_header, repairable
 from chordcache.building.file_build import build_file
 from chordcache.building.fix_commands import problems_command
-from chordcache.building.parts import build_in_scratch, checked_scratch, part_plan, plan_of_parts, register
+from chordcache.building.parts import part_plan, plan_of_parts, register
 from chordcache.building.prune import drop, drop_features, keys_to_prune, videos_with
+from chordcache.building.scratch import build_in_scratch, checked_scratch
 from chordcache.building.stale import stale_features
 from chordcache.config.config import Config
 from chordcache.engine import pool, terminal
@@ -33,6 +34,7 @@ from chordcache.features.registry import check_gpu
 from chordcache.index.grouping import IndexRows
 from chordcache.index.index_files import Index
 from chordcache.index.scan import scanned
+from chordcache.media.versions import tool_versions
 from chordcache.records import RunSummary, to_json
 from chordcache.storage import atomic, layout
 from chordcache.storage.artefacts.tiers import TIERS

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from chordcache.building.build_options import BuildOptions
-from chordcache.building.existing_cache import earlier_header, repairable, tool_versions, with_cached_names
+from chordcache.building.existing_cache import earlier_header, repairable, with_cached_names
 from chordcache.building.requested import Features, request_of
 from chordcache.choices import ON_DAMAGE
 from chordcache.config.config import Config, config_from_json, config_to_json
@@ -19,10 +19,12 @@ from chordcache.errors import UsageError, printable
 from chordcache.features.registry import FeatureSpec, check_requirement, resolve
 from chordcache.index.column_types import merged_columns
 from chordcache.index.index_files import Index, cached_index, no_videos, read_index
+from chordcache.media.versions import tool_versions
 from chordcache.storage import atomic, layout
 from chordcache.storage.artefacts.tiers import TIERS
 from chordcache.storage.cache_header import Header, read_header, write_header
 from chordcache.storage.opener import exists
+from chordcache.storage.sidecars import iter_keys
 
 
 @dataclass(frozen=True)
@@ -168,7 +170,7 @@ def artefacts_of(
     """Return the files of a video that hold these features, as far as these can be made here."""
     artefacts = []
     for tier, names in features.items():
-        options = TIERS[tier].options(config)
+        options = config.writer_options(tier)
         available = tuple(spec for name in names if (spec := specs[name]) is not None)
         if not TIERS[tier].one_file:
             artefacts += [ArtefactTask(tier, (spec,), options) for spec in available]
@@ -215,7 +217,7 @@ def write_plan(plan: BuildPlan, keys: Container[str], *, prune: bool) -> BuildPl
     ``DamageError`` if the existing index is damaged, and ``UnreadableError`` if the sidecars cannot be listed.
     """
     cache, path, index = plan.cache, plan.cache / "index.jsonl", plan.index
-    for _ in layout.iter_keys(cache):  # raises before anything is written if the sidecars cannot be listed
+    for _ in iter_keys(cache):  # raises before anything is written if the sidecars cannot be listed
         pass
     atomic.remove_partials(cache)
     with repairable(cache), atomic.partial_folder(cache) as folder:

@@ -16,7 +16,7 @@ from typing import Any
 
 from chordcache.building.build_plan import BuildPlan
 from chordcache.building.join_parts import finish
-from chordcache.building.parts import PartsPlan, plan_of_parts, read_plan, register
+from chordcache.building.parts import plan_of_parts, register
 from chordcache.config.config import Config, config_to_json
 from chordcache.engine import terminal
 from chordcache.engine.choice import Engine
@@ -103,7 +103,7 @@ def build_on_cluster(
     return replace(summary, elapsed_seconds=time.monotonic() - started)
 
 
-def _registered(plan: BuildPlan, engine: Engine, cluster: Cluster) -> tuple[PartsPlan, Path]:
+def _registered(plan: BuildPlan, engine: Engine, cluster: Cluster) -> tuple[parts.PartsPlan, Path]:
     """Return the plan of the parts, and its folder or that of another plan, which has to be removed before.
 
     Parts of an earlier run with the same settings go on.
@@ -112,7 +112,7 @@ def _registered(plan: BuildPlan, engine: Engine, cluster: Cluster) -> tuple[Part
     shared = plan_of_parts(plan, engine.num_parts or max(1, len(cluster.nodes()), num_parts))
     Part.parse(f"1/{shared.num_parts}")  # raises if there are too many
     for folder in parts.plan_folders(plan.cache):
-        earlier = read_plan(folder)
+        earlier = parts.read_plan(folder)
         if earlier.facts != shared.facts:
             return shared, folder
         shared = earlier
@@ -133,7 +133,13 @@ class _Driver:
     """One run over the parts that are missing: which node builds which part, and which node is not used any more."""
 
     def __init__(
-        self, cluster: Cluster, run: str, order: dict[str, Any], shared: PartsPlan, progress: Progress, limit: float
+        self,
+        cluster: Cluster,
+        run: str,
+        order: dict[str, Any],
+        shared: parts.PartsPlan,
+        progress: Progress,
+        limit: float,
     ) -> None:
         self._cluster, self._run, self._order = cluster, run, order
         self._progress, self._max_failures = progress, limit

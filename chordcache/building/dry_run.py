@@ -20,14 +20,14 @@ from chordcache.building.build_task import BuildTask, Hashing, is_allowed, plann
 from chordcache.building.estimate import (
     SIDECARS,
     Estimate,
+    FileSample,
     FileTable,
     Measured,
-    Sample,
     estimate_of,
     size_name,
     to_build,
 )
-from chordcache.building.existing_cache import repairable, tool_versions
+from chordcache.building.existing_cache import repairable
 from chordcache.building.file_build import build_file
 from chordcache.building.prune import keys_to_prune, videos_with
 from chordcache.building.stale import StaleFeature, differences, stale_features
@@ -43,6 +43,7 @@ from chordcache.index.grouping import IndexRows
 from chordcache.index.index_files import Index
 from chordcache.index.scan import scanned
 from chordcache.media.probe import probe
+from chordcache.media.versions import tool_versions
 from chordcache.records import PacketFacts, Segment, VideoRecord
 from chordcache.storage import layout, opener
 from chordcache.storage.quarantine import Failure, Quarantine
@@ -96,7 +97,7 @@ class DryRun:
     """Reason to the number of videos, the most frequent one first"""
     estimate: Estimate | None = None
     """The size and the time, if files were built for it"""
-    sample: Sample | None = None
+    sample: FileSample | None = None
     """The files that were built for it"""
 
 

@@ -92,7 +92,7 @@ def size_name(artefact: ArtefactTask) -> str:
 
 
 @dataclass(frozen=True)
-class Sample:
+class FileSample:
     """Some files of a table, chosen at random with probabilities in proportion to their work."""
 
     rows: np.ndarray
@@ -149,7 +149,7 @@ class FileTable:
         """Numbers of all files by ``names`` [shape=(N, k), dtype=float64]."""
         return self._table[:, :-2]
 
-    def sample(self, num_files: int) -> tuple[Sample, list[int]]:
+    def sample(self, num_files: int) -> tuple[FileSample, list[int]]:
         """Choose files. Return them, and the number of each in the order of the plan."""
         density = self._table[:, -2] / np.maximum(self._table[:, -3], 1.0)
         sample = choose(work_of(self.columns), density, num_files)
@@ -185,7 +185,7 @@ def work_of(columns: np.ndarray) -> np.ndarray:
     return np.asarray(0.98 * shares + 0.02 / max(1, len(columns)))
 
 
-def choose(work: np.ndarray, density: np.ndarray, num_files: int) -> Sample:
+def choose(work: np.ndarray, density: np.ndarray, num_files: int) -> FileSample:
     """Choose files. Those with more work than a fair share are always chosen.
 
     The others are taken at equal distances of work, in the order of ``density``: pictures with more detail take more
@@ -208,13 +208,13 @@ def choose(work: np.ndarray, density: np.ndarray, num_files: int) -> Sample:
     order = np.argsort(density, kind="stable")
     places = np.arange(min(num_files, len(work))) + np.random.default_rng(SEED).random()
     rows = order[np.searchsorted(np.cumsum(probability[order]), places, side="right")]
-    return Sample(rows, 1 / probability[rows])
+    return FileSample(rows, 1 / probability[rows])
 
 
 # Scaling
 
 
-def scaled_total(sample: Sample, values: np.ndarray, column: np.ndarray) -> tuple[float, np.ndarray]:
+def scaled_total(sample: FileSample, values: np.ndarray, column: np.ndarray) -> tuple[float, np.ndarray]:
     """Scale a sum over the sample by a column of all files.
 
     Returns the estimate of the sum over all files, and the contribution of each file of the sample to its error
@@ -228,7 +228,7 @@ def scaled_total(sample: Sample, values: np.ndarray, column: np.ndarray) -> tupl
     return factor * weighted, factor * sample.weights * (values - expected)
 
 
-def deviation_of(sample: Sample, errors: np.ndarray) -> float:
+def deviation_of(sample: FileSample, errors: np.ndarray) -> float:
     """Return the standard deviation of a total, from the differences of neighbors.
 
     Notes
@@ -243,7 +243,7 @@ def deviation_of(sample: Sample, errors: np.ndarray) -> float:
     return float((steps.sum() * len(values) / (2 * (len(values) - 1))) ** 0.5)
 
 
-def estimate_of(files: FileTable, sample: Sample, start_seconds: float, jobs: int) -> Estimate:
+def estimate_of(files: FileTable, sample: FileSample, start_seconds: float, jobs: int) -> Estimate:
     """Return the estimate of a build from the measurements of a sample."""
     measured, columns = sample.measured, files.columns
     sizes, all_bytes, all_errors = {}, 0.0, np.zeros(len(measured))

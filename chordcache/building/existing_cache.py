@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import errno
-import importlib.metadata
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from chordcache import __version__
 from chordcache.errors import (
     CacheWriteError,
     ChordcacheError,
@@ -32,14 +30,7 @@ from chordcache.storage.opener import exists, iter_files, list_folder
 from chordcache.storage.packs import REMOVED_FILE, Packs, is_pack_file
 from chordcache.storage.part_folders import PARTS, holds_plans
 from chordcache.storage.run_log import RUNS_FILE
-from chordcache.storage.sidecars import Sidecars
-
-
-def tool_versions() -> dict[str, str]:
-    """Return the versions of the tools that decide whether and how an input is decoded."""
-    tools = {name: importlib.metadata.version(name) for name in ("av", "simplejpeg")}
-    return {"chordcache": __version__, **tools}
-
+from chordcache.storage.sidecars import Sidecars, iter_keys
 
 _TOP_LEVEL = frozenset(
     (
@@ -48,19 +39,6 @@ _TOP_LEVEL = frozenset(
     )
 ).union(TIERS)
 """Names in the folder of a cache"""
-
-_OPENCV = tuple(
-    f"opencv-{suffix}" for suffix in ("python-headless", "python", "contrib-python-headless", "contrib-python")
-)
-
-
-def versions() -> dict[str, str]:
-    """Return the versions of all that decides about the content of a cache."""
-    versions_by_name = {**tool_versions(), "numpy": importlib.metadata.version("numpy")}
-    for name in _OPENCV:
-        with suppress(importlib.metadata.PackageNotFoundError):
-            return {**versions_by_name, "OpenCV": importlib.metadata.version(name)}
-    return versions_by_name
 
 
 def earlier_header(folder: Path) -> Header | None:
@@ -84,7 +62,7 @@ def earlier_header(folder: Path) -> Header | None:
         raise _unusable(folder, error) from None
     if PARTS in names and holds_plans(folder):  # another part may just begin
         names.discard(PARTS)
-    if not names or names & {"chordcache.json", layout.PACKS} or next(layout.iter_keys(folder), None) is not None:
+    if not names or names & {"chordcache.json", layout.PACKS} or next(iter_keys(folder), None) is not None:
         return None
     if names == {"index.jsonl"}:  # a build was killed after it wrote the index
         cached_index(folder)
@@ -239,7 +217,7 @@ def unnamed_files(cache: Path, *, must_read: bool = False) -> tuple[list[str], l
     unknown: set[str] = set()
     damaged: dict[str, DamageError] | None = None if must_read else {}
     sidecars = Sidecars(cache, Packs(cache, damaged))
-    own = set(layout.iter_keys(cache))
+    own = set(iter_keys(cache))
     keys = own.union(sidecars.packs.keys())
     for key in keys:
         try:

@@ -12,7 +12,6 @@ from pathlib import Path
 
 from chordcache.building.build_plan import BuildPlan, write_plan
 from chordcache.building.existing_cache import earlier_header, repairable, with_cached_names
-from chordcache.building.parts import read_plan
 from chordcache.config.config import config_from_json
 from chordcache.engine.signals import stop_signals
 from chordcache.errors import DamageError, UsageError, printable
@@ -28,7 +27,7 @@ from chordcache.storage.opener import iter_files, list_folder, remove
 from chordcache.storage.quarantine import Failure, Quarantine, write_failures
 from chordcache.storage.run_log import Run, append_run, read_runs, recorded
 from chordcache.storage.sidecar import read_sidecar
-from chordcache.storage.sidecars import Sidecars, write_catalog
+from chordcache.storage.sidecars import Sidecars, iter_keys, write_catalog
 
 
 @dataclass(frozen=True)
@@ -90,7 +89,7 @@ def finish(cache: str | Path, *, on_wait: Callable[[str], None] | None = None) -
         if len(plans) > 1:
             names = ", ".join(f"'{printable(plan)}'" for plan in plans)
             raise UsageError(f"cache: got parts of {len(plans)} plans, {names}, expected one. Remove the others.")
-        shared = read_plan(plans[0])
+        shared = parts.read_plan(plans[0])
         attempts = {part.number: [*filter(parts.is_done, parts.attempts(plans[0], part))] for part in shared.parts()}
         if missing := tuple(number for number, folders in attempts.items() if not folders):
             return FinishReport(shared.num_parts, missing)
@@ -168,7 +167,7 @@ def _move_part(sidecars: Sidecars, folders: list[Path]) -> Mapping[str, Failure]
     left = set(keys)
     for folder in folders:
         # The sidecars are listed before the artefacts: a process that still publishes here, unseen, adds complete ones
-        mine = {key for key in layout.iter_keys(folder) if key in left}
+        mine = {key for key in iter_keys(folder) if key in left}
         mine -= failed[folder].keys() - everywhere
         left -= mine
         packed = {key for key in mine if sidecars.packs.owner(key)}

@@ -6,10 +6,7 @@ The share is a function of the index and of N alone, so parts need no plan that 
 from __future__ import annotations
 
 import heapq
-import json
 import os
-import shutil
-import threading
 from array import array
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -18,17 +15,16 @@ from pathlib import Path
 
 import numpy as np
 
-from chordcache.building.build_options import BuildOptions
 from chordcache.building.build_plan import BuildPlan
-from chordcache.building.build_task import planned_files
-from chordcache.building.existing_cache import repairable, settings_of, tool_versions, versions
+from chordcache.building.existing_cache import repairable, settings_of
 from chordcache.building.pack import copy_video
 from chordcache.config.config import config_to_json
-from chordcache.digests import digest_file, hex64
-from chordcache.errors import ChordcacheError, DamageError, UsageError, printable
+from chordcache.digests import digest_file
+from chordcache.errors import DamageError, UsageError, printable
 from chordcache.index.grouping import IndexRows
 from chordcache.index.index_files import Index, cached_index
-from chordcache.records import Record, RunSummary, VideoRecord
+from chordcache.media.versions import content_versions
+from chordcache.records import VideoRecord
 from chordcache.storage import atomic, layout, opener
 from chordcache.storage import part_folders as parts
 from chordcache.storage.atomic import machine
@@ -37,32 +33,11 @@ from chordcache.storage.lock import locked
 from chordcache.storage.part import Part
 from chordcache.storage.quarantine import Quarantine, write_failures
 from chordcache.storage.run_log import adopt_last_scan
-from chordcache.storage.sealed_json import read_sealed, seal_versioned
-from chordcache.storage.sidecar import read_sidecar
+from chordcache.storage.sealed_json import seal_versioned
 from chordcache.storage.sidecars import Sidecars
 
-_COPY_SECONDS = 120.0
-"""[seconds] Time between two copies. A machine that is lost has to build again what it built since the last one"""
 
-
-class PartsPlan(Record, frozen=True):
-    """The facts that all parts of a run share."""
-
-    num_parts: int
-    facts: Mapping[str, str]
-    """Name to value of all that decides about the content: the index, the settings, the versions of the programs"""
-
-    @property
-    def name(self) -> str:
-        """Name of its folder."""
-        return hex64(json.dumps([self.num_parts, dict(self.facts)], sort_keys=True).encode())
-
-    def parts(self) -> Iterator[Part]:
-        """Yield all parts."""
-        return (Part(number, self.num_parts) for number in range(1, self.num_parts + 1))
-
-
-def plan_of_parts(plan: BuildPlan, num_parts: int) -> PartsPlan:
+def plan_of_parts(plan: BuildPlan, num_parts: int) -> parts.PartsPlan:
     """Return what the parts of a build share, without the folders of sources: machines may mount them elsewhere."""
     header = Header(
         config_to_json(plan.config), {}, plan.requested, {}, plan.follow_symlinks, plan.source_hash,
@@ -70,17 +45,11 @@ def plan_of_parts(plan: BuildPlan, num_parts: int) -> PartsPlan:
     )  # fmt: skip
     path = plan.index.path
     is_of_parts = opener.exists(path.parent, parts.PLAN_FILE)  # it is the copy that a driver's nodes read
-    index = read_plan(path.parent).facts["index"] if is_of_parts else digest_file(path)
-    return PartsPlan(num_parts, {"index": index, **settings_of(header), **versions()})
+    index = parts.read_plan(path.parent).facts["index"] if is_of_parts else digest_file(path)
+    return parts.PartsPlan(num_parts, {"index": index, **settings_of(header), **content_versions()})
 
 
-def read_plan(folder: Path) -> PartsPlan:
-    """Return the plan of a folder of parts. Raises as ``read_sealed`` does."""
-    with repairable(folder, parts.how_to_give_up(folder.parent.parent)):
-        return read_sealed(folder, parts.PLAN_FILE, PartsPlan, "a plan of parts")
-
-
-def register(plan: BuildPlan, shared: PartsPlan) -> Path:
+def register(plan: BuildPlan, shared: parts.PartsPlan) -> Path:
     """Return the folder of a plan. Call it under the shared lock of the cache, so that no build of the whole runs.
 
     Raises ``UsageError`` if the cache is being built in parts of another plan.
@@ -88,7 +57,7 @@ def register(plan: BuildPlan, shared: PartsPlan) -> Path:
     folder = plan.cache / parts.PARTS / shared.name
     for other in parts.plan_folders(plan.cache):
         if other != folder:
-            raise _another(plan.cache, read_plan(other), shared)
+            raise _another(plan.cache, parts.read_plan(other), shared)
     if not opener.exists(plan.cache, f"{parts.PARTS}/{shared.name}/{parts.PLAN_FILE}"):
         with IndexRows(plan.index):  # raises if it names a file twice
             opener.make_folder(plan.cache, f"{parts.PARTS}/{shared.name}")
@@ -98,7 +67,7 @@ def register(plan: BuildPlan, shared: PartsPlan) -> Path:
     return folder
 
 
-def _another(cache: Path, plan: PartsPlan, mine: PartsPlan) -> UsageError:
+def _another(cache: Path, plan: parts.PartsPlan, mine: parts.PartsPlan) -> UsageError:
     old = {"part": f"I/{plan.num_parts}", **plan.facts}
     new = {"part": f"I/{mine.num_parts}", **mine.facts}
     names = [name for name in {**old, **new} if old.get(name) != new.get(name)]
@@ -204,84 +173,3 @@ def _twins(plan: BuildPlan, records: Mapping[str, VideoRecord]) -> Collection[st
         return ()
     cached = ((key, sidecars.read_or_none(key)) for key in sidecars.sorted_keys())
     return [key for key, sidecar in cached if sidecar and sidecar.source_hash and sidecar.source.size in sizes]
-
-
-# A scratch: a part is built on a disk of its machine, and copied from time to time
-
-
-def checked_scratch(scratch: str | None, *, has_parts: bool) -> None:
-    """Raise ``UsageError`` if a scratch cannot be used. That of a cluster is a folder of each node."""
-    if scratch is None:
-        return
-    if not has_parts:
-        raise UsageError(f"scratch: got '{printable(scratch)}' without a part, expected --part or a cluster")
-    if not os.path.isdir(scratch):
-        raise UsageError(f"scratch: got '{printable(scratch)}', expected a folder that exists")
-
-
-def build_in_scratch(
-    plan: BuildPlan, options: BuildOptions, build: Callable[[BuildPlan, BuildOptions], RunSummary]
-) -> RunSummary:
-    """Build what a part lacks in its scratch, copy it, and then complete the part where it is.
-
-    ``plan`` is that of the part, under its lock. ``build`` builds a plan with options, and returns its counts.
-    """
-    part, local = plan.cache, Path(str(options.scratch), f"{plan.cache.parent.name}-{plan.cache.name}")
-    inside = replace(options, scratch=None)
-    if num_missing := _write_missing(plan, inside, local):
-        with _copied(local, part):
-            built = build(replace(plan, cache=local, index=cached_index(local, "missing.jsonl")), inside)
-        failures = {failure.key: failure for cache in (part, local) for failure in Quarantine(cache, {})}
-        write_failures(part, failures.values())
-    summary = build(plan, replace(inside, retry_quarantined=False))  # writes the lists
-    shutil.rmtree(local, ignore_errors=True)
-    if not num_missing:
-        return summary
-    return replace(
-        built,
-        num_inputs=summary.num_inputs,
-        num_failed=summary.num_failed,
-        num_up_to_date=summary.num_inputs - summary.num_failed - built.num_done,
-    )
-
-
-def _write_missing(plan: BuildPlan, options: BuildOptions, local: Path) -> int:
-    """Write the index of the videos that the part lacks, and return their number. What is in the scratch stays."""
-    atomic.make_folder(local)
-    quarantine = Quarantine(plan.cache, tool_versions(), plan.on_damage)
-    num_missing = 0
-    with IndexRows(plan.index) as rows, plan.index.writer(local / "missing.jsonl") as writer:
-        for tasks in planned_files(plan, rows, quarantine, options):
-            for task in tasks:
-                if task.state == "missing":
-                    writer.write(task.item)
-                    num_missing += 1
-    return num_missing
-
-
-@contextmanager
-def _copied(local: Path, part: Path) -> Iterator[None]:
-    """Copy the videos that are built in the block from time to time, and at its end, however it ends."""
-    copied: set[str] = set()
-    ended = threading.Event()
-
-    def copy() -> None:
-        for key in layout.iter_keys(local):
-            if key not in copied:
-                copy_video(local, part, read_sidecar(local, key))
-                copied.add(key)
-
-    def copy_in_turn() -> None:
-        while not ended.wait(_COPY_SECONDS):
-            with suppress(OSError, ChordcacheError):  # the copy at the end raises it again
-                copy()
-
-    thread = threading.Thread(target=copy_in_turn, name="chordcache scratch", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        thread.join()
-        with atomic.no_space_as_error(part):
-            copy()

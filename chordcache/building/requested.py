@@ -102,7 +102,7 @@ def _named(data: Any, config: Config, built: Features) -> Features:
         return {}
     sections = {"frames": data.get("frames", {}), **(data.get("features") or {})}
     if data.get("tiers"):
-        by_tier = {tier: TIERS[tier].features(config) for tier in config.tiers}
+        by_tier = {tier: config.in_tier(tier) for tier in config.tiers}
         return {t: tuple(n for n in names if sections.get(n, {}) is not None) for t, names in by_tier.items()}
     del sections["frames"]  # its settings are those of all pictures
     return _by_tier(config, [name for name, section in sections.items() if section is not None], built)
@@ -120,17 +120,17 @@ def _requested(
         return _in_tiers(config, as_items(tiers), names)
     if names is not None:
         return _by_tier(config, names, built)
-    usual = built or {tier: names for tier in config.tiers if (names := TIERS[tier].features(config)) or not named}
+    usual = built or {tier: names for tier in config.tiers if (names := config.in_tier(tier)) or not named}
     both = {tier: tuple(dict.fromkeys((*usual.get(tier, ()), *named.get(tier, ())))) for tier in TIERS}
     return _checked({tier: both[tier] for tier in TIERS if tier in usual or tier in named})
 
 
 def _in_tiers(config: Config, tiers: Sequence[str], names: Sequence[str] | None) -> Features:
     """Return the features that a config puts into some tiers, limited to ``names``."""
-    by_tier = {tier: TIERS[tier].features(config) for tier in dict.fromkeys(tiers)}
+    by_tier = {tier: config.in_tier(tier) for tier in dict.fromkeys(tiers)}
     for name in names or ():
         if not any(name in of_tier for of_tier in by_tier.values()):
-            where = " or ".join(tier for tier in TIERS if name in TIERS[tier].features(config))
+            where = " or ".join(tier for tier in TIERS if name in config.in_tier(tier))
             raise UsageError(
                 f"tiers: got {', '.join(by_tier)}, expected one that takes '{name}'. Add {where}, or leave tiers out."
             )
@@ -151,7 +151,7 @@ def _by_tier(config: Config, names: Sequence[str], built: Features) -> Features:
     by_tier: dict[str, list[str]] = {}
     for name in dict.fromkeys(names):
         where = [tier for tier, of_tier in built.items() if name in of_tier]
-        where = where or [tier for tier in config.tiers if name in TIERS[tier].features(config)]
+        where = where or [tier for tier in config.tiers if name in config.in_tier(tier)]
         for tier in where or ["lmdb" if name == "frames" else "npz"]:
             by_tier.setdefault(tier, []).append(name)
     return {tier: tuple(by_tier[tier]) for tier in TIERS if tier in by_tier}

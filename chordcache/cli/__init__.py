@@ -6,18 +6,16 @@ import importlib
 import os
 import signal
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
 
 from chordcache import __version__
 from chordcache.cli.commands import SuggestingGroup, write_sections
 from chordcache.cli.output import CLOSED_PIPE, closed_pipe_as_exit, drop_closed_pipes, echo, flush_output, lost_output
 from chordcache.cli.values import variables_in
 from chordcache.errors import CacheWriteError, ChordcacheError, printable, printable_lines
-
-if TYPE_CHECKING:  # --help does not need it
-    from click.shell_completion import CompletionItem
 
 COMMANDS = {
     "Make a cache": {
@@ -68,8 +66,6 @@ class _Commands(SuggestingGroup):
         write_sections(formatter, {heading: list(commands.items()) for heading, commands in COMMANDS.items()})
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        from click.shell_completion import CompletionItem
-
         commands = [CompletionItem(name, help=text) for name, text in _SUMMARIES.items() if name.startswith(incomplete)]
         return commands + click.Command.shell_complete(self, ctx, incomplete)
 

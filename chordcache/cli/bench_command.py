@@ -36,7 +36,10 @@ def bench(cache: str, roots: Any, as_json: bool, **options: Any) -> None:
     Example:
       chordcache bench cache --workers 4 --batch-size 16 --step-ms 80
     """
-    from chordcache.tools import bench as tool  # not before: --help does not need what it loads
+    # Not before: --help does not need what it loads
+    from chordcache.tools.bench import measurement
+    from chordcache.tools.bench.result import as_text
+    from chordcache.tools.bench.ways import BenchOptions
 
-    result = tool.bench(cache, options=tool.BenchOptions(**options), roots=roots)
-    echo_result(result.to_json(), tool.as_text(result), as_json)
+    result = measurement.bench(cache, options=BenchOptions(**options), roots=roots)
+    echo_result(result.to_json(), as_text(result), as_json)

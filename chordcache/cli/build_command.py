@@ -12,7 +12,6 @@ import chordcache as cc
 from chordcache.amounts import human_bytes
 from chordcache.choices import ON_DAMAGE
 from chordcache.cli.commands import GroupedCommand
-from chordcache.cli.dry_run_output import dry_run_data, dry_run_lines
 from chordcache.cli.options import (
     CACHE_VARIABLE,
     build_settings_options,
@@ -30,7 +29,7 @@ from chordcache.cli.values import FOLDER, PATH, Choice, variable_option
 from chordcache.engine.display import Display
 from chordcache.errors import printable
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # --help does not need what it loads
     from chordcache.records import RunSummary
 
 
@@ -117,6 +116,8 @@ def build(
     if sample is not None and not dry_run:
         raise click.UsageError(f"--sample: got {sample} without --dry-run, expected both. Add --dry-run.")
     if dry_run:
+        from chordcache.cli.dry_run_output import dry_run_data, dry_run_lines  # not before: --help does not need it
+
         result = cc.dry_run(index, cache, options=options, sample=sample, progress=display, **arguments)
         text = "\n".join(dry_run_lines(result, f" into {printable(result.plan.cache)}"))
         echo_result(dry_run_data(result), text, as_json)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import click
+from click.shell_completion import get_completion_class
 
-from chordcache.choices import SHELLS
 from chordcache.cli.output import echo
+from chordcache.cli.shells import SHELLS
 from chordcache.cli.values import Choice
 
 
@@ -23,10 +24,6 @@ def completion(shell: str) -> None:
       chordcache completion zsh >> ~/.zshrc
       chordcache completion fish > ~/.config/fish/completions/chordcache.fish
     """
-    from click.shell_completion import get_completion_class
-
-    from chordcache.cli import shells  # noqa: F401 # adds the scripts
-
     ctx = click.get_current_context().find_root()
     cls = get_completion_class(shell)
     assert cls is not None

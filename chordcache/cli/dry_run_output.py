@@ -5,15 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, astuple, fields
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from chordcache.amounts import exact_duration, human_bytes
+from chordcache.building.dry_run import DryRun
+from chordcache.building.estimate import Estimate, Range
 from chordcache.config.config import config_to_json
 from chordcache.errors import printable
-
-if TYPE_CHECKING:
-    from chordcache.building.dry_run import DryRun
-    from chordcache.building.estimate import Estimate, Range
+from chordcache.tools.plan import Budget, Plan
 
 
 def dry_run_data(result: DryRun) -> dict[str, Any]:
@@ -62,11 +61,11 @@ def _features(result: DryRun) -> dict[str, dict[str, Mapping[str, Any] | None]]:
 def _estimate_lines(estimate: Estimate) -> list[str]:
     missing = f", {estimate.num_unreadable} videos without a file left out" if estimate.num_unreadable else ""
     failed = f", {estimate.num_failed} of them failed" if estimate.num_failed else ""
-    rows = [(name, range_text(size, human_bytes)) for name, size in estimate.sizes.items()]
+    rows = [(name, _range_text(size, human_bytes)) for name, size in estimate.sizes.items()]
     rows += [
-        ("all files", range_text(estimate.num_bytes, human_bytes)),
-        ("CPU time", range_text(estimate.cpu_seconds, exact_duration)),
-        (f"time, {estimate.jobs} workers", range_text(estimate.elapsed_seconds, exact_duration)),
+        ("all files", _range_text(estimate.num_bytes, human_bytes)),
+        ("CPU time", _range_text(estimate.cpu_seconds, exact_duration)),
+        (f"time, {estimate.jobs} workers", _range_text(estimate.elapsed_seconds, exact_duration)),
     ]
     return [
         f"sample: {estimate.num_sampled} files{failed}{missing}",
@@ -75,7 +74,23 @@ def _estimate_lines(estimate: Estimate) -> list[str]:
     ]
 
 
-def range_text(value: Range, text_of: Callable[[float], str]) -> str:
+def budget_lines(result: Plan, budget: Budget) -> list[str]:
+    """Return the lines about the budget of a plan."""
+    limits = [human_bytes(budget.budget_bytes)] if budget.budget_bytes is not None else []
+    limits += [f"{budget.budget_hours:g} h"] if budget.budget_hours is not None else []
+    if not limits:
+        return []
+    lines = [f"{' and '.join(limits)}: these settings {'fit' if result.fits else 'do not fit'}"]
+    for other in result.alternatives:
+        fits = "fits" if other.fits else "too much"
+        size, time = _range_text(other.num_bytes, human_bytes), _range_text(other.elapsed_seconds, exact_duration)
+        lines.append(f"  {fits:8} {size:33} {time:33} -c {other.preset}")
+    if not result.fits and not any(other.fits for other in result.alternatives):
+        lines.append("no preset fits; a smaller frames.short_side or frames.fps makes all features smaller")
+    return lines
+
+
+def _range_text(value: Range, text_of: Callable[[float], str]) -> str:
     """Return a number and its range."""
     middle, low, high = map(text_of, astuple(value))
     return f"{middle:12} ({low} to {high})"

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from chordcache.amounts import exact_duration, human_bytes
 from chordcache.building.build_options import BuildOptions
 from chordcache.choices import ON_DAMAGE, PLAN_FILES
 from chordcache.cli.commands import GroupedCommand
-from chordcache.cli.dry_run_output import dry_run_data, dry_run_lines, range_text
 from chordcache.cli.options import (
     build_settings_options,
     jobs_option,
@@ -22,9 +20,6 @@ from chordcache.cli.options import (
 )
 from chordcache.cli.output import echo_result
 from chordcache.cli.values import PATH, Choice
-
-if TYPE_CHECKING:  # --help does not need what they load
-    from chordcache.tools.plan import Budget, Plan
 
 
 @click.command(cls=GroupedCommand)
@@ -55,6 +50,8 @@ def plan(index: str, sample: int, as_json: bool, **arguments: Any) -> None:
     Example:
       chordcache plan index.json --tier lmdb --budget 400GB --hours 24 -j 32
     """
+    # Not before: --help does not need what it loads
+    from chordcache.cli.dry_run_output import budget_lines, dry_run_data, dry_run_lines
     from chordcache.tools.plan import Budget, plan_build
 
     options = BuildOptions(**{name: arguments.pop(name) for name in ("on_damage", "follow_symlinks", "limits")})
@@ -63,21 +60,5 @@ def plan(index: str, sample: int, as_json: bool, **arguments: Any) -> None:
     exit_code = 0 if result.fits else 7
     verdict = {"fits": result.fits, "alternatives": [asdict(other) for other in result.alternatives]}
     data = {**dry_run_data(result.dry_run), "cache": None, **verdict, "exit_code": exit_code}
-    echo_result(data, "\n".join(dry_run_lines(result.dry_run) + _verdict(result, budget)), as_json)
+    echo_result(data, "\n".join(dry_run_lines(result.dry_run) + budget_lines(result, budget)), as_json)
     click.get_current_context().exit(exit_code)
-
-
-def _verdict(result: Plan, budget: Budget) -> list[str]:
-    """Return the lines about the budget."""
-    limits = [human_bytes(budget.budget_bytes)] if budget.budget_bytes is not None else []
-    limits += [f"{budget.budget_hours:g} h"] if budget.budget_hours is not None else []
-    if not limits:
-        return []
-    lines = [f"{' and '.join(limits)}: these settings {'fit' if result.fits else 'do not fit'}"]
-    for other in result.alternatives:
-        fits = "fits" if other.fits else "too much"
-        size, time = range_text(other.num_bytes, human_bytes), range_text(other.elapsed_seconds, exact_duration)
-        lines.append(f"  {fits:8} {size:33} {time:33} -c {other.preset}")
-    if not result.fits and not any(other.fits for other in result.alternatives):
-        lines.append("no preset fits; a smaller frames.short_side or frames.fps makes all features smaller")
-    return lines

@@ -13,7 +13,7 @@ from chordcache.cli.values import PATH
 from chordcache.errors import printable
 
 if TYPE_CHECKING:  # --help does not need what it loads
-    from chordcache.look.report import ReportResult
+    from chordcache.look.report.make import ReportResult
 
 
 @click.command()

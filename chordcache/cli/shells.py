@@ -11,6 +11,9 @@ import os
 
 from click.shell_completion import CompletionItem, ShellComplete, add_completion_class, split_arg_string
 
+SHELLS = ("bash", "zsh", "fish")
+"""Shells that have a completion"""
+
 _BASH = """\
 %(complete_func)s() {
     local program=${1/#\\~\\//$HOME/} word=${COMP_WORDS[COMP_CWORD]}

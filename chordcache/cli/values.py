@@ -7,18 +7,17 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.shell_completion import CompletionItem
 
 from chordcache.arguments import did_you_mean
 from chordcache.errors import ChordcacheError, printable
 
-if TYPE_CHECKING:  # --help does not need it
-    from click.shell_completion import CompletionItem
-
+if TYPE_CHECKING:
     _Choice = click.Choice[str]
 else:
     _Choice = click.Choice  # generic since click 8.2
 
-Completer = Callable[[click.Context, str], Sequence["CompletionItem"]]
+Completer = Callable[[click.Context, str], Sequence[CompletionItem]]
 """Function of the words before and the beginning of a word, which returns the words that it may become"""
 
 
@@ -41,8 +40,6 @@ class Completed(click.types.StringParamType):
 
 
 def _items(kind: str, *values: str) -> list[CompletionItem]:
-    from click.shell_completion import CompletionItem
-
     return [CompletionItem(value, type=kind) for value in values]
 
 
@@ -63,8 +60,6 @@ def _tiers(_ctx: click.Context, incomplete: str) -> list[CompletionItem]:
 
 
 def _presets(_ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-    from click.shell_completion import CompletionItem
-
     from chordcache.config.presets import preset_names, preset_summary
 
     names = [name for name in preset_names() if name.startswith(incomplete)]

@@ -99,6 +99,25 @@ class Config:
         """Return the names of all features that are not removed."""
         return (*(("frames",) if self.frames else ()), *self.features)
 
+    def in_tier(self, tier: str) -> tuple[str, ...]:
+        """Return the features that a tier holds. Raise ``ConfigError`` if ``hdf5.features`` names another one."""
+        if tier == "lmdb":
+            return ("frames",) if self.frames else ()
+        if tier == "npz":
+            return tuple(self.features)
+        for name in self.hdf5.features:
+            if name not in self.names():
+                similar = did_you_mean(name, self.names()) or "."
+                raise ConfigError(f"hdf5.features: got '{name}', expected some of {', '.join(self.names())}{similar}")
+        return self.hdf5.features
+
+    def writer_options(self, tier: str) -> dict[str, Any]:
+        """Return the keyword arguments of the writer of a tier."""
+        if tier == "hdf5":
+            return {"compression": self.hdf5.compression, "chunk_frames": self.hdf5.chunk_frames}
+        settings = self.frames.codec_settings if tier == "lmdb" and self.frames else {}
+        return {name: settings[name] for name in ("gop", "stride") if name in settings}
+
 
 def trusted_names(config: Config) -> frozenset[str]:
     """Return the classes of plug-ins, the models and the tokenizers that the user has named in a config."""

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 import numpy as np
 
+from chordcache.config.picture import PictureConfig
+
 if TYPE_CHECKING:  # the modules of features are also imported where a cache is read, without a decoder
-    from chordcache.config.picture import PictureConfig
     from chordcache.media.audio_track import Sound
     from chordcache.media.scaling import Frame
 

@@ -79,7 +79,7 @@ _REQUIRED = "(required)"
 
 
 def _tiers_of(name: str, config: Config) -> tuple[str, ...]:
-    return tuple(tier for tier, facts in TIERS.items() if name in facts.features(config))
+    return tuple(tier for tier in TIERS if name in config.in_tier(tier))
 
 
 def _summary(cls: type) -> str:

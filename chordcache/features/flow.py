@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 import numpy as np
 
+from chordcache.config.picture import PictureConfig
 from chordcache.errors import UsageError
 from chordcache.features.base import NO_ROWS, Extractor, Rows
 from chordcache.features.read_side import ADJACENT_FLOW, Arrays, Clip, ReadSide, in_memory
@@ -20,7 +21,6 @@ from chordcache.storage.artefacts.artefact import Artefact
 from chordcache.storage.flow_int8 import dequantize, quantize
 
 if TYPE_CHECKING:
-    from chordcache.config.picture import PictureConfig
     from chordcache.media.scaling import Frame
 
 Estimator: TypeAlias = "Callable[[np.ndarray, np.ndarray], np.ndarray]"

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from chordcache.config.picture import PictureConfig
 from chordcache.errors import UsageError
 from chordcache.features import packet_frames
 from chordcache.features.base import NO_ROWS, Extractor, Rows
@@ -21,7 +22,6 @@ from chordcache.records import FeatureInfo
 from chordcache.storage.artefacts.artefact import Artefact, checked_out
 
 if TYPE_CHECKING:
-    from chordcache.config.picture import PictureConfig
     from chordcache.media.packet_encoder import PacketEncoder
     from chordcache.media.scaling import Frame
 

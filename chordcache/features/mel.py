@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 import numpy as np
 
+from chordcache.config.picture import PictureConfig
 from chordcache.features.base import NO_ROWS, Rows, SoundExtractor, VideoInfo
 from chordcache.features.read_side import Arrays, Clip, ReadSide, check_silence, in_memory, num_rows_in
 from chordcache.records import FeatureInfo
 from chordcache.storage.artefacts.artefact import Artefact
 
 if TYPE_CHECKING:
-    from chordcache.config.picture import PictureConfig
     from chordcache.media.audio_track import Sound
 
 MAX_AMPLITUDE = 1e9

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
+from chordcache.config.picture import PictureConfig
 from chordcache.features.base import NO_ROWS, Extractor, Rows, VideoInfo
 from chordcache.features.read_side import Arrays, Clip, ReadSide
 from chordcache.media.cropping import CropBox
@@ -15,7 +16,6 @@ from chordcache.media.geometry import Orientation
 from chordcache.records import FeatureInfo
 
 if TYPE_CHECKING:
-    from chordcache.config.picture import PictureConfig
     from chordcache.media.scaling import Frame
 
 BLOCK_PX = 16

@@ -47,7 +47,7 @@ _BODY = (
 
 
 @dataclass(frozen=True)
-class Place:
+class FramePlace:
     """A rectangle of a sheet that shows a frame, [pixels]."""
 
     number: int
@@ -71,7 +71,7 @@ class Sheet:
     """Columns of times, on the clock of ``Video.pts_seconds``"""
     rows: dict[str, tuple[int, int]]
     """First row of pixels and height of "frames", "keyframes", "flow", "motion" and "mel", as far as they are drawn"""
-    frames: tuple[Place, ...]
+    frames: tuple[FramePlace, ...]
     """The frames that are drawn, each in the middle of its part of the axis"""
     absent: dict[str, str]
     """Feature that is not drawn, to the reason"""
@@ -178,7 +178,7 @@ class _Drawing:
     parts: list[np.ndarray] = field(default_factory=list)
     height: int = 0
     rows: dict[str, tuple[int, int]] = field(default_factory=dict)
-    frames: list[Place] = field(default_factory=list)
+    frames: list[FramePlace] = field(default_factory=list)
     absent: dict[str, str] = field(default_factory=dict)
     damage: dict[str, str] = field(default_factory=dict)
 
@@ -241,8 +241,8 @@ class _Drawing:
         name: str,
         shape: tuple[int, int],
         rows: list[np.ndarray | None],
-        drawn: Callable[[np.ndarray, Place], np.ndarray],
-    ) -> tuple[np.ndarray, list[Place]]:
+        drawn: Callable[[np.ndarray, FramePlace], np.ndarray],
+    ) -> tuple[np.ndarray, list[FramePlace]]:
         """Add a row of small pictures of a shape (height, width), of which None is damaged. Return it, and its places.
 
         ``drawn`` returns what is drawn in a place, of any size.
@@ -256,7 +256,7 @@ class _Drawing:
         lefts = self.axis.left + (np.arange(len(self.numbers)) + 0.5) * self.slot - wide / 2
         places = []
         for number, left, row in zip(self.numbers, map(round, lefts.tolist()), rows, strict=True):
-            place = Place(number, float(self.times[number]), left, top, wide, high)
+            place = FramePlace(number, float(self.times[number]), left, top, wide, high)
             places.append(place)
             if row is None:
                 part[:high, left : left + wide] = 236
@@ -273,7 +273,7 @@ class _Drawing:
         video.feature("frames")
         poses = self._poses()
 
-        def drawn(frame: np.ndarray, place: Place) -> np.ndarray:
+        def drawn(frame: np.ndarray, place: FramePlace) -> np.ndarray:
             picture = pictures.resized_to(frame, place.width, place.height)
             if (pose := poses.get(place.number)) is not None:
                 shares = pictures.visible_landmarks(pose, video.width, video.height)
@@ -294,7 +294,7 @@ class _Drawing:
             poses.update(zip(self.numbers, self.cache.read(self.video, "pose", indices=self.numbers), strict=True))
         return poses
 
-    def _add_frame_times(self, places: list[Place]) -> None:
+    def _add_frame_times(self, places: list[FramePlace]) -> None:
         part = self.add(20)
         for place in places:
             part[:4, self.axis.x_of(place.seconds)] = FAINT

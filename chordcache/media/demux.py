@@ -21,7 +21,7 @@ from chordcache.media.checks.packet_check import PacketCheck, Role
 from chordcache.media.checks.truncation import may_end_anywhere
 from chordcache.media.containers import best_audio, best_video, is_listed_key, open_container, refuse_unshowable
 from chordcache.media.ffmpeg_log import LogMessage, capture, first_serious, reason_of
-from chordcache.media.joints import JOINABLE, Joints, Part, find_joints, on_one_clock, whole_units
+from chordcache.media.joints import JOINABLE, Joints, TrackPart, find_joints, on_one_clock, whole_units
 from chordcache.media.sound_decoder import SoundDecoder
 from chordcache.media.video_decoder import VideoDecoder
 from chordcache.records import DamageFacts
@@ -65,7 +65,7 @@ class Media:
         """Number of messages that were judged already"""
         self.video: av.VideoStream | None = best_video(container)
         self.audio: av.AudioStream | None = best_audio(container)
-        self._parts: dict[int, Part] = {}  # the last packet of each track is of, in a file of joined recordings
+        self._parts: dict[int, TrackPart] = {}  # the last packet of each track is of, in a file of joined recordings
         self.sound_decoder = SoundDecoder(container.format.name, self._parts)
         self.num_packets = 0
         """Number of packets of the video track, counted by the last pass without decoding"""

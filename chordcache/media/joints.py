@@ -30,7 +30,7 @@ _MIN_SET_BACK_SECONDS = 0.5
 
 
 @dataclass(frozen=True)
-class Part:
+class TrackPart:
     """One track in one of the recordings of a file."""
 
     first: int
@@ -43,7 +43,7 @@ class Part:
     """[seconds, shifted] Time of the next recording's first picture; infinity in the last recording"""
 
 
-Joints: TypeAlias = Mapping[int, Sequence[Part]]
+Joints: TypeAlias = Mapping[int, Sequence[TrackPart]]
 """Index of a track to its parts. Empty if nothing was joined"""
 
 
@@ -79,15 +79,15 @@ def find_joints(tracks: Sequence[int], frame_seconds: Fraction, reopen: Callable
         shifts.append(due - begin if stop in cuts else max(shifts[-1], due - begin))
         bounds.append(float(begin + shifts[-1]))
     bounds.append(float("inf"))
-    joints: dict[int, list[Part]] = {index: [] for index in tracks}
+    joints: dict[int, list[TrackPart]] = {index: [] for index in tracks}
     for firsts, shift, (begins, ends) in zip(pairs, shifts, pairwise(bounds), strict=True):
         for index, number in zip(tracks, firsts, strict=False):
             if number is not None:
-                joints[index].append(Part(number, shift, begins, ends))
+                joints[index].append(TrackPart(number, shift, begins, ends))
     return joints
 
 
-def on_one_clock(packets: Iterator[Any], joints: Joints, parts: dict[int, Part]) -> Iterator[Any]:
+def on_one_clock(packets: Iterator[Any], joints: Joints, parts: dict[int, TrackPart]) -> Iterator[Any]:
     """Yield the packets of joined recordings from the start on, moved to the clock of the first recording.
 
     ``parts`` gets the part that the last packet of each track is of.
@@ -106,7 +106,7 @@ def on_one_clock(packets: Iterator[Any], joints: Joints, parts: dict[int, Part])
 
 
 @dataclass(frozen=True)
-class _Packets:
+class _TrackPackets:
     """The packets of one track."""
 
     unit: Fraction
@@ -142,7 +142,7 @@ def whole_units(container: Any, tracks: Sequence[Any]) -> Iterator[Any]:
             is_start = False
 
 
-def _read(reopen: Callable[[], Any], tracks: Sequence[int]) -> list[_Packets]:
+def _read(reopen: Callable[[], Any], tracks: Sequence[int]) -> list[_TrackPackets]:
     rows = {index: array("q") for index in tracks}  # four numbers of each packet
     with reopen() as container:
         streams = [container.streams[index] for index in tracks]
@@ -164,11 +164,11 @@ def _read(reopen: Callable[[], Any], tracks: Sequence[int]) -> list[_Packets]:
         times, due, lengths, at = np.array(row, np.int64).reshape(-1, 4).T
         steps = np.zeros_like(due)
         steps[1:] = np.diff(due) - lengths[:-1]
-        packets.append(_Packets(unit, times, due, steps, np.maximum.accumulate(at)))
+        packets.append(_TrackPackets(unit, times, due, steps, np.maximum.accumulate(at)))
     return packets
 
 
-def _partner(track: _Packets, cut: int, other: _Packets) -> int | None:
+def _partner(track: _TrackPackets, cut: int, other: _TrackPackets) -> int | None:
     """Return the first packet of another track in the recording that begins with a packet of this one.
 
     A file that is joined at byte B has all packets of the first recording before B. Of the packets of the other track

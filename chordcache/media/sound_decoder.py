@@ -11,7 +11,7 @@ import av
 
 from chordcache.media.audio_track import Sound
 from chordcache.media.ffmpeg_log import reason_of
-from chordcache.media.joints import Part
+from chordcache.media.joints import TrackPart
 
 _LAYOUTS = ("", "mono", "stereo", "2.1", "4.0", "5.0", "5.1", "6.1", "7.1")
 """libavutil's layout for each number of channels, of sound that states only this number"""
@@ -27,11 +27,11 @@ class SoundDecoder:
     recording's time is left out.
     """
 
-    def __init__(self, format_name: str, parts: Mapping[int, Part]) -> None:
+    def __init__(self, format_name: str, parts: Mapping[int, TrackPart]) -> None:
         self._is_avi = format_name == "avi"
         self._parts = parts
         self._last: tuple[int | None, bytes] = (None, b"")
-        self._part: Part | None = None
+        self._part: TrackPart | None = None
         self._num_packets = self._num_refused = 0
         self._error = ""
 

@@ -28,7 +28,7 @@ from chordcache.storage.sidecar import Sidecar
 T = TypeVar("T")
 
 
-class _Place(Record, frozen=True, forbid_unknown_fields=False):
+class _KeyAndPath(Record, frozen=True, forbid_unknown_fields=False):
     """The part of a sidecar that states which file a video is of."""
 
     key: str
@@ -147,7 +147,7 @@ class Catalog:
         """Yield key and path of every video, in order. The digests of the rows are not compared."""
         for position in range(len(self)):
             try:
-                place = parse_json(self._line(position), _Place)
+                place = parse_json(self._line(position), _KeyAndPath)
                 yield place.key, place.path
             except ValueError:  # damage, or a file name that only the slower way reads
                 sidecar = self.at(position)

@@ -15,8 +15,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 import numpy as np
 
 from chordcache.records import MAX_SIDE, Description, FeatureInfo, Limit, Record, Side, from_json
-from chordcache.storage.artefacts.artefact import KINDS
-from chordcache.storage.artefacts.tiers import TIERS
+from chordcache.storage.artefacts.tiers import KINDS, TIERS
 from chordcache.storage.row_clock import CLOCK_FACTS, clock_problem, has_times
 
 _MAX_ROW_BYTES = 1 << 30
@@ -46,7 +45,7 @@ class _Codec(_Params, frozen=True, forbid_unknown_fields=False):
     codec: Literal["jpeg", "yuv420", "raw", "h264", "mpeg4"]
 
 
-class _Packets(_Params, frozen=True, forbid_unknown_fields=False):
+class _PacketParams(_Params, frozen=True, forbid_unknown_fields=False):
     gop: Annotated[int, Limit(ge=1, le=64)]
     stride: Annotated[int, Limit(ge=1, le=16)]
     crf: Annotated[int, Limit(ge=0, le=40)] = 0
@@ -56,7 +55,7 @@ class _Flow(_Params, frozen=True, forbid_unknown_fields=False):
     short_side: Side | None
 
 
-class _Grid(_Params, frozen=True, forbid_unknown_fields=False):
+class _GridFacts(_Params, frozen=True, forbid_unknown_fields=False):
     width: Annotated[int, Limit(ge=1, le=1 << 16)]
     height: Annotated[int, Limit(ge=1, le=1 << 16)]
 
@@ -154,7 +153,7 @@ def _params_problem(info: FeatureInfo) -> str | None:
         if rules.params is not None:
             from_json(info.params, rules.params)
         if info.params.get("codec") in ("h264", "mpeg4"):
-            from_json(info.params, _Packets)
+            from_json(info.params, _PacketParams)
         if info.file is not None and rules.facts is not None:
             from_json(info.facts, rules.facts)
     except ValueError as error:
@@ -273,7 +272,7 @@ def _text(info: FeatureInfo, sidecar: Any) -> bool:
 _FEATURES: Mapping[str, _Feature] = {
     "frames": _Feature(("uint8",), _frames, _Codec),
     "flow": _Feature((*_FLOATS, "int8"), _flow, _Flow),
-    "motion": _Feature(("float16",), _motion, facts=_Grid, arrays=(".covered", ".types")),
+    "motion": _Feature(("float16",), _motion, facts=_GridFacts, arrays=(".covered", ".types")),
     "mel": _Feature(("float32",), _mel, _Mel, clock="row_seconds"),
     "waveform": _Feature(("float32", "int16"), _waveform, _Waveform, _Samples, clock="row_seconds"),
     "text": _Feature(_FLOATS, _text, _Text, _TextFacts, clock="is_of_video"),

@@ -25,16 +25,13 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import cache
-from pathlib import Path
 
 from chordcache.digests import hex64
-from chordcache.errors import UnreadableError, UsageError, printable
+from chordcache.errors import UsageError, printable
 from chordcache.records import Identity, Segment, VideoRecord, to_json
 from chordcache.storage.artefacts.tiers import TIERS
-from chordcache.storage.catalog_file import names_videos
-from chordcache.storage.opener import exists, list_folder
 
 PACKS = "packs"
 """Name of the folder of packs in a cache"""
@@ -132,36 +129,6 @@ def file_of_key(file: str, key: str) -> str:
     """Return the name of an artefact as one of another video. The artefact is of the same source and parameters."""
     tier, _, name = file.split("/")
     return f"{tier}/{_fan(key)}/{key}.{name.partition('.')[2]}"
-
-
-def iter_keys(cache: Path) -> Iterator[str]:
-    """Yield the keys of all videos that have a sidecar, sorted within each of the 256 folders.
-
-    Raises ``UnreadableError`` if a folder of sidecars cannot be listed. ``videos`` may be missing only before the first
-    video is cached.
-    """
-    try:
-        names = list_folder(cache, "videos")
-    except FileNotFoundError:
-        _check_is_new(cache)
-        return
-    for fan in names:
-        if re.fullmatch("[0-9a-f]{2}", fan):
-            for name in list_folder(cache, f"videos/{fan}"):
-                key = name.removesuffix(".json")
-                if key != name and is_key(key) and sidecar_file(key) == f"videos/{fan}/{name}":
-                    yield key
-
-
-def _check_is_new(cache: Path) -> None:
-    """Raise ``UnreadableError`` if videos were cached, so that their sidecars are lost, not copied or not mounted."""
-    if not exists(cache, "chordcache.json"):
-        return
-    if names_videos(cache) or (any(exists(cache, tier) for tier in TIERS) and not exists(cache, PACKS)):
-        raise UnreadableError(
-            f"'{printable(cache / 'videos')}': got no such folder, expected the sidecars of the cache. Mount or copy "
-            f"it. If it is lost, make an empty folder and run 'chordcache verify --repair {printable(cache)}'."
-        )
 
 
 def path_problem(path: object) -> str | None:

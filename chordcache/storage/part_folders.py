@@ -15,21 +15,51 @@ from __future__ import annotations
 
 import errno
 import fnmatch
+import json
 import re
 from collections import deque
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
+from chordcache.digests import hex64
 from chordcache.errors import DamageError, UnreadableError, UsageError, printable
+from chordcache.records import Record
 from chordcache.storage.catalog_file import CATALOG
 from chordcache.storage.opener import exists, list_folder
 from chordcache.storage.part import Part
 from chordcache.storage.run_log import read_runs
+from chordcache.storage.sealed_json import read_sealed
 
 PARTS = "parts"
 """Name of the folder in a cache"""
 
 PLAN_FILE = "plan.json"
+
+
+class PartsPlan(Record, frozen=True):
+    """The facts that all parts of a run share."""
+
+    num_parts: int
+    facts: Mapping[str, str]
+    """Name to value of all that decides about the content: the index, the settings, the versions of the programs"""
+
+    @property
+    def name(self) -> str:
+        """Name of its folder."""
+        return hex64(json.dumps([self.num_parts, dict(self.facts)], sort_keys=True).encode())
+
+    def parts(self) -> Iterator[Part]:
+        """Yield all parts."""
+        return (Part(number, self.num_parts) for number in range(1, self.num_parts + 1))
+
+
+def read_plan(folder: Path) -> PartsPlan:
+    """Return the plan of a folder of parts. Raises as ``read_sealed`` does."""
+    try:
+        return read_sealed(folder, PLAN_FILE, PartsPlan, "a plan of parts")
+    except DamageError as error:
+        raise DamageError(f"{error}; {how_to_give_up(folder.parent.parent)}") from None
 
 
 def is_plan_name(name: str) -> bool:

@@ -6,17 +6,20 @@ Files that have not changed since the catalog was written are read from the cata
 from __future__ import annotations
 
 import os
+import re
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
-from chordcache.errors import ChordcacheError, DamageError, NotFoundError, UnreadableError
+from chordcache.errors import ChordcacheError, DamageError, NotFoundError, UnreadableError, printable
 from chordcache.storage import opener
+from chordcache.storage.artefacts.tiers import TIERS
 from chordcache.storage.catalog import Catalog, names_of_files
 from chordcache.storage.catalog_columns import publish_catalog
-from chordcache.storage.layout import iter_keys, pack_file, sidecar_file
+from chordcache.storage.catalog_file import names_videos
+from chordcache.storage.layout import PACKS, is_key, pack_file, sidecar_file
 from chordcache.storage.packs import Packs, mark_of
 from chordcache.storage.sidecar import Sidecar, not_cached, read_sidecar_line
 
@@ -117,6 +120,36 @@ class Sidecars:
         pack = self.packs.owner(key)
         is_packed = pack is not None and not opener.exists(self.cache, sidecar_file(key))
         return is_packed and catalog.mtime_ns(position) == mark_of(str(pack))
+
+
+def iter_keys(cache: Path) -> Iterator[str]:
+    """Yield the keys of all videos that have a sidecar, sorted within each of the 256 folders.
+
+    Raises ``UnreadableError`` if a folder of sidecars cannot be listed. ``videos`` may be missing only before the first
+    video is cached.
+    """
+    try:
+        names = opener.list_folder(cache, "videos")
+    except FileNotFoundError:
+        _check_is_new(cache)
+        return
+    for fan in names:
+        if re.fullmatch("[0-9a-f]{2}", fan):
+            for name in opener.list_folder(cache, f"videos/{fan}"):
+                key = name.removesuffix(".json")
+                if key != name and is_key(key) and sidecar_file(key) == f"videos/{fan}/{name}":
+                    yield key
+
+
+def _check_is_new(cache: Path) -> None:
+    """Raise ``UnreadableError`` if videos were cached, so that their sidecars are lost, not copied or not mounted."""
+    if not opener.exists(cache, "chordcache.json"):
+        return
+    if names_videos(cache) or (any(opener.exists(cache, tier) for tier in TIERS) and not opener.exists(cache, PACKS)):
+        raise UnreadableError(
+            f"'{printable(cache / 'videos')}': got no such folder, expected the sidecars of the cache. Mount or copy "
+            f"it. If it is lost, make an empty folder and run 'chordcache verify --repair {printable(cache)}'."
+        )
 
 
 def write_catalog(cache: Path) -> None:

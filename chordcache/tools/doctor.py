@@ -13,8 +13,8 @@ from chordcache.engine.choice import check_jobs, num_workers
 from chordcache.engine.limits import Limits
 from chordcache.engine.worker import ONE_THREAD
 from chordcache.errors import NotFoundError, printable
+from chordcache.media.versions import library_versions, opencv_packages
 from chordcache.tools.system import Mount, System
-from chordcache.tools.versions import library_versions, opencv_packages
 
 _GIB = 1 << 30
 

@@ -14,7 +14,7 @@ import numpy as np
 from chordcache.building.build_options import BuildOptions
 from chordcache.building.build_plan import artefacts_of, resolve_features
 from chordcache.building.dry_run import DryRun, build_sample, dry_run
-from chordcache.building.estimate import Measured, Range, Sample
+from chordcache.building.estimate import FileSample, Measured, Range
 from chordcache.choices import PLAN_FILES
 from chordcache.config.config import config_from_json
 from chordcache.config.presets import preset_names
@@ -111,7 +111,9 @@ def plan_build(
     return Plan(result, not excess, tuple(alternatives))
 
 
-def _presets(result: DryRun, sample: Sample, limits: Limits, shown: bool) -> Iterator[tuple[str, tuple[float, float]]]:
+def _presets(
+    result: DryRun, sample: FileSample, limits: Limits, shown: bool
+) -> Iterator[tuple[str, tuple[float, float]]]:
     """Yield the presets that make the same features otherwise, with their size and CPU time as parts of the plan's."""
     plan = result.plan
     useful = [number for number, file in enumerate(sample.measured) if file.num_bytes]

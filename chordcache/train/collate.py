@@ -15,7 +15,7 @@ from chordcache.features.read_sides import read_sides
 from chordcache.train.batches import as_one
 from chordcache.train.boxes import Boxes, is_boxes
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # an optional package
     from chordcache.train.captions import CaptionTokenizer
 
 _PADDING = {name: value for side in read_sides().values() for name, value in side.padding.items()}

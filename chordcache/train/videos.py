@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias, cast
 
 from chordcache.arguments import did_you_mean
+from chordcache.config.config import Config
 from chordcache.errors import UsageError
 from chordcache.read.cache import Cache
 from chordcache.read.cached_videos import CachedVideos, VideoSet
 from chordcache.read.selection import Videos
 from chordcache.sources.video_source import CachedSource, VideoSource
 
-if TYPE_CHECKING:
-    from chordcache.config.config import Config
+if TYPE_CHECKING:  # a dataset of a cache needs no index, whose readers take 30 ms to import
     from chordcache.index.index_files import Index
 
 Files: TypeAlias = "str | Path | Iterable[str | Path]"

@@ -53,7 +53,7 @@ from chordcache.storage.part import Part
 from chordcache.storage.quarantine import Quarantine
 from chordcache.storage.run_log import recorded
 from chordcache.storage.sidecar import Sidecar, read_sidecar
-from chordcache.storage.sidecars import Sidecars
+from chordcache.storage.sidecars import Sidecars, iter_keys
 from chordcache.verifying.findings import Damage, VerifyReport
 from chordcache.verifying.verify_lists import check_catalog, check_index, check_packs, check_runs, find_orphans
 from chordcache.verifying.verify_source import compare_with_source
@@ -169,7 +169,7 @@ def _verify(
     where = {**header.roots, **(roots or {})} if source else None
     damaged_packs: dict[str, DamageError] = {}
     sidecars = Sidecars(folder, Packs(folder, damaged_packs))
-    own_keys, all_keys = set(layout.iter_keys(folder)), sidecars.sorted_keys()
+    own_keys, all_keys = set(iter_keys(folder)), sidecars.sorted_keys()
     keys = [*filter(part.holds, all_keys)]
     findings: list[Damage] = []
     config = config_from_json(header.config, trusted=trusted)

@@ -26,6 +26,7 @@ from chordcache.storage import layout
 from chordcache.storage.lock import locked
 from chordcache.storage.part_folders import plan_folders
 from chordcache.storage.run_log import read_runs
+from chordcache.storage.sidecars import iter_keys
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -257,7 +258,7 @@ def test_what_a_part_publishes_during_finish_and_after_it(
     cache = tmp_path / "cache"
     build_part(work, cache, "1/1")
     folder = next(cache.glob("parts/*/1-of-1.*[!l]"))
-    key = next(key for key in layout.iter_keys(folder) if key.startswith("03-"))
+    key = next(key for key in iter_keys(folder) if key.startswith("03-"))
     late = {path: path.read_bytes() for path in folder.rglob(f"{key}.*") if path.is_file()}
     real = finish_module._move
 
@@ -272,8 +273,7 @@ def test_what_a_part_publishes_during_finish_and_after_it(
 
     with monkeypatch.context() as patch:
         patch.setattr(finish_module, "_move", move)
-        iter_keys = layout.iter_keys
-        patch.setattr(finish_module.layout, "iter_keys", lambda cache: iter(set(iter_keys(cache)) - {key}))
+        patch.setattr(finish_module, "iter_keys", lambda cache: iter(set(iter_keys(cache)) - {key}))
         with pytest.raises(cc.DamageError, match=f"has no sidecars of 1 videos .* such as '{key}'"):
             finish(cache)  # says that it is not there, and moves no sidecar without its artefacts
     assert not (cache / layout.sidecar_file(key)).exists()

@@ -84,7 +84,7 @@ def test_another_machine_takes_over_what_was_copied(
     """The copy is made during the build, so a machine that is lost takes little with it."""
     cache, scratch = tmp_path / "cache", tmp_path / "scratch"
     scratch.mkdir()
-    code = "import sys; from chordcache.building import parts as s; s._COPY_SECONDS = 0.05\n"
+    code = "import sys; from chordcache.building import scratch as s; s._COPY_SECONDS = 0.05\n"
     code += "from chordcache.cli import main; sys.argv[1:] = sys.argv[1:]; main()"
     command = [sys.executable, "-c", code, "build", work / "index.json", "-o", cache, "-j1", "-q"]
     with subprocess.Popen([*map(str, command), "--part", "1/1", "--scratch", str(scratch)]) as run:

@@ -13,9 +13,9 @@ from helpers.catalogs import forge, sections_of
 from helpers.shell import Shell, make_files
 
 import chordcache as cc
-from chordcache.choices import SHELLS
 from chordcache.cli import cli, shells  # noqa: F401 # adds the scripts
 from chordcache.cli.options import cache_argument
+from chordcache.cli.shells import SHELLS
 from chordcache.cli.values import KEY
 from chordcache.storage.artefacts.tiers import TIERS
 from chordcache.storage.catalog_file import keys_beginning_with

@@ -60,7 +60,7 @@ def test_presets_load_and_survive_json(name: str) -> None:
     config = load_config(CONFIGS / f"{name}.yaml")
     assert config_from_json(json.loads(json.dumps(config_to_json(config)))) == config
     for tier in TIERS:
-        assert set(TIERS[tier].features(config)) <= set(config.names())
+        assert set(config.in_tier(tier)) <= set(config.names())
 
 
 def test_buckets_survive_json_and_yaml(tmp_path: Path) -> None:
@@ -104,11 +104,11 @@ def test_settings_that_are_left_out_have_their_defaults() -> None:
 
 def test_features_of_a_tier() -> None:
     config = Config()
-    assert TIERS["lmdb"].features(config) == ("frames",)
-    assert TIERS["npz"].features(config) == ("flow", "motion", "mel")
-    assert TIERS["hdf5"].features(config) == ("frames", "flow", "mel")
+    assert config.in_tier("lmdb") == ("frames",)
+    assert config.in_tier("npz") == ("flow", "motion", "mel")
+    assert config.in_tier("hdf5") == ("frames", "flow", "mel")
     with pytest.raises(ConfigError, match="hdf5.features: got 'flow', expected some of frames, motion, mel."):
-        TIERS["hdf5"].features(config_from_json({"features": {"flow": None}}))
+        config_from_json({"features": {"flow": None}}).in_tier("hdf5")
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ from chordcache.records import FeatureInfo
 from chordcache.storage import layout, sealed_json
 from chordcache.storage.artefacts.open_files import create_artefact
 from chordcache.storage.sidecar import Sidecar, read_sidecar
-from chordcache.storage.sidecars import write_catalog
+from chordcache.storage.sidecars import iter_keys, write_catalog
 from fault_injection.harness import Figures, Trial, experiment
 
 NUM_FRAMES = 10
@@ -77,7 +77,7 @@ def _make(folder: Path) -> None:
     for name, config in SEEDS.items():
         tiers = ["npz", "hdf5"] if name == "raw" else ["lmdb", "npz", "hdf5"]
         cc.build(index, folder / name, tiers=tiers, config=config_from_json(config), jobs=1)
-        for key in layout.iter_keys(folder / name):
+        for key in iter_keys(folder / name):
             _add_networks(folder / name, read_sidecar(folder / name, key))
 
 

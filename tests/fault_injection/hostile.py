@@ -24,6 +24,7 @@ from helpers import processes
 from chordcache.media.source_file import identify
 from chordcache.storage import layout
 from chordcache.storage.sidecar import read_sidecar
+from chordcache.storage.sidecars import iter_keys
 from fault_injection.harness import Figures, Trial, experiment
 from fault_injection.malicious_media import CLAIMS, SOUND, naming_others
 from fault_injection.strace import Traced, traced, web_server
@@ -64,7 +65,7 @@ def naming_others_opens_nothing(trial: Trial) -> Figures:
 
 def _put_in_place_of_cached(cache: Path, root: Path, text: str) -> None:
     """Make playlists of the sources that were good, and sidecars that know them so: verify has to open them."""
-    for key in layout.iter_keys(cache):
+    for key in iter_keys(cache):
         sidecar = read_sidecar(cache, key)
         source = root / sidecar.path
         source.write_text(text)

@@ -20,7 +20,6 @@ from helpers.faulty_extractor import ENVIRONMENT, PLUG_IN
 from helpers.ffmpeg import ffmpeg, ffprobe
 
 import chordcache as cc
-import chordcache.storage.artefacts.tiers as tier_table
 from chordcache.config.config import config_from_json, config_to_json
 from chordcache.engine import pool
 
@@ -277,8 +276,8 @@ def test_any_sequence_of_builds_ends_in_the_same_cache(whole: Path, tmp_path: Pa
     while len(history) < 4:
         config = config_from_json(CHANGES[random.below(len(CHANGES))])
         names = [name for name in config.names() if random.below(2)]
-        tiers = [tier for tier in TIERS if random.below(3) and {*names} & {*tier_table.TIERS[tier].features(config)}]
-        taken = {name for tier in tiers for name in tier_table.TIERS[tier].features(config)}
+        tiers = [tier for tier in TIERS if random.below(3) and {*names} & {*config.in_tier(tier)}]
+        taken = {name for tier in tiers for name in config.in_tier(tier)}
         names = [name for name in names if name in taken]
         if tiers:
             cc.build(whole / "index.json", tmp_path / "cache", tiers=tiers, features=names, config=config)

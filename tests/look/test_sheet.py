@@ -21,7 +21,7 @@ import chordcache as cc
 from chordcache.config.config import config_from_json
 from chordcache.errors import UsageError
 from chordcache.look import draw_sheet, pictures
-from chordcache.look.draw_sheet import Place, Sheet
+from chordcache.look.draw_sheet import FramePlace, Sheet
 from chordcache.look.pictures import MARK, TimeAxis
 from chordcache.read.video import Video
 
@@ -50,7 +50,7 @@ def named(cache: cc.Cache, stem: str) -> Video:
     return video
 
 
-def cut_out(drawn: Sheet, place: Place) -> np.ndarray:
+def cut_out(drawn: Sheet, place: FramePlace) -> np.ndarray:
     return drawn.picture[place.y : place.y + place.height, place.x : place.x + place.width]
 
 

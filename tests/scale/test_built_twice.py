@@ -21,7 +21,7 @@ from chordcache.index.grouping import IndexRows
 from chordcache.building.build_options import BuildOptions
 from chordcache.building.build_plan import make_plan
 from chordcache.building.build_task import planned_files
-from chordcache.building.existing_cache import tool_versions
+from chordcache.media.versions import tool_versions
 from chordcache.building.file_build import build_file
 from chordcache.storage import atomic
 from chordcache.storage.quarantine import Quarantine

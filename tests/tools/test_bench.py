@@ -16,10 +16,12 @@ import numpy as np
 import pytest
 
 import chordcache as cc
-from chordcache.tools.bench import BenchOptions, BenchResult, RowResult, as_text, bench, measurement
+from chordcache.tools.bench import measurement
+from chordcache.tools.bench.measurement import bench
 from chordcache.tools.bench.readers import DECODERS
-from chordcache.tools.bench.result import wait_share
+from chordcache.tools.bench.result import BenchResult, RowResult, as_text, wait_share
 from chordcache.tools.bench.rounds import ChildFailedError, ChildProcess, in_turn, spread_of
+from chordcache.tools.bench.ways import BenchOptions
 
 QUICK = ("--seconds", "0.2", "--workers", "1", "--num-frames", "4", "--stride", "2", "--size", "32")
 ONE_CLIP = ("--batch-size", "2")

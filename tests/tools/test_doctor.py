@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 import chordcache as cc
+from chordcache.media.versions import library_versions
 from chordcache.tools.doctor import Finding, diagnose
 from chordcache.tools.system import System
-from chordcache.tools.versions import library_versions
 
 LIMITS = """\
 Limit                     Soft Limit           Hard Limit           Units

@@ -329,7 +329,7 @@ def files(num_files: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
     return columns, estimate.work_of(columns)
 
 
-def chosen(work: np.ndarray, num_sampled: int, seed: int, monkeypatch: pytest.MonkeyPatch) -> estimate.Sample:
+def chosen(work: np.ndarray, num_sampled: int, seed: int, monkeypatch: pytest.MonkeyPatch) -> estimate.FileSample:
     monkeypatch.setattr(estimate, "SEED", seed)
     return estimate.choose(work, np.random.default_rng(0).random(len(work)), num_sampled)
 

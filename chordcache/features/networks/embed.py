@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from chordcache.config.picture import PictureConfig
 from chordcache.errors import UsageError, printable
 from chordcache.features.base import Rows
 from chordcache.features.networks.extractor import PretrainedExtractor, stored
@@ -21,7 +22,6 @@ from chordcache.features.networks.pretrained import (
 )
 
 if TYPE_CHECKING:
-    from chordcache.config.picture import PictureConfig
     from chordcache.media.scaling import Frame
 
 TOWERS: Mapping[str, str] = {

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeAlias
 
 import numpy as np
 
+from chordcache.config.picture import PictureConfig
 from chordcache.errors import ConfigError, DamageError, UsageError, printable
 from chordcache.features.base import NO_ROWS, Rows
 from chordcache.features.networks.extractor import PretrainedExtractor, stored
@@ -26,7 +27,6 @@ from chordcache.records import FeatureInfo
 from chordcache.storage.row_clock import FrameGroups
 
 if TYPE_CHECKING:
-    from chordcache.config.picture import PictureConfig
     from chordcache.media.scaling import Frame
 
 Shape: TypeAlias = tuple[int, int, int, int]

@@ -5,10 +5,12 @@ from __future__ import annotations
 import html
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
+from chordcache.config.config import Config
+from chordcache.config.picture import PictureConfig
 from chordcache.errors import UsageError, printable
 from chordcache.features.base import Rows, VideoInfo
 from chordcache.features.item_fields import all_captions
@@ -25,10 +27,6 @@ from chordcache.features.networks.pretrained import (
 from chordcache.features.read_side import Arrays, Clip, ReadSide
 from chordcache.records import FeatureInfo
 from chordcache.storage.artefacts.artefact import Artefact, checked_out
-
-if TYPE_CHECKING:
-    from chordcache.config.config import Config
-    from chordcache.config.picture import PictureConfig
 
 ENCODERS: Mapping[str, str] = {
     "t5": "T5EncoderModel",

@@ -21,7 +21,7 @@ _SUFFIXES = (".mp4", ".mkv", ".webm", ".avi", ".mov")
 """Suffixes that ".*" stands for, in the order in which they are tried"""
 
 
-class Place(NamedTuple):
+class FoundFile(NamedTuple):
     """The place of a file that a list names."""
 
     root: str
@@ -57,7 +57,7 @@ class Locator(ListRoots):
         """Function of a path that returns the place of its file, or None if it does not exist. Raises ``UsageError`` if
         the path is not a file name or lies outside of all roots"""
 
-    def _find(self, path: str) -> Place | None:
+    def _find(self, path: str) -> FoundFile | None:
         root, inner = place = self._checked_place(path)
         stem = inner.removesuffix(_ANY_SUFFIX)
         if hash(place) not in self._suffixes:
@@ -71,7 +71,7 @@ class Locator(ListRoots):
         return (
             None
             if suffix is None
-            else Place(root, stem + suffix, self.real(os.path.join(self.roots[root], stem + suffix)))
+            else FoundFile(root, stem + suffix, self.real(os.path.join(self.roots[root], stem + suffix)))
         )
 
     @property

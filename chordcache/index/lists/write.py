@@ -101,7 +101,7 @@ def index_list(
         raise UsageError(f"output: got '{printable(output)}', which is the list itself, expected another file")
     listed = open_list(Path(source), format, options or ListOptions())
     folders = [os.fspath(folder) for folder in as_items(videos)]
-    run = _Run(listed, Locator(folders, listed.folder), where)
+    run = _ListWriter(listed, Locator(folders, listed.folder), where)
     with stop_signals():
         try:
             return run.write(output)
@@ -109,11 +109,11 @@ def index_list(
             if folders:
                 raise
         locator = Locator([], listed.folder)
-        added = locator.add_outer_roots(item.path for item in _Run(listed, locator, where).chosen())
-        return _Run(listed, locator, where, (roots_note(added),)).write(output)
+        added = locator.add_outer_roots(item.path for item in _ListWriter(listed, locator, where).chosen())
+        return _ListWriter(listed, locator, where, (roots_note(added),)).write(output)
 
 
-class _Run:
+class _ListWriter:
     """One run over a list."""
 
     def __init__(

@@ -21,7 +21,7 @@ from chordcache.engine import terminal
 from chordcache.errors import ChordcacheError, printable
 from chordcache.look.problems import Problem, problem_of_record, problem_of_video, quarantined
 from chordcache.look.report.curves import MOTION
-from chordcache.look.report.inputs import Entry, Input
+from chordcache.look.report.inputs import Entry, ReportInput
 from chordcache.look.report.rows import (
     FIELDS,
     ORDERS,
@@ -131,7 +131,7 @@ class Problems:
 class Contents:
     """The contents of the page of a cache or an index. Artefacts that cannot be read are added to ``problems``."""
 
-    def __init__(self, path: Path, source: Input, problems: Problems, header: Mapping[str, Any]) -> None:
+    def __init__(self, path: Path, source: ReportInput, problems: Problems, header: Mapping[str, Any]) -> None:
         self._path, self._source, self._problems = path, source, problems
         self._is_cache = source.cache is not None
         self._settings = list(_settings(header))

@@ -37,7 +37,7 @@ class Entry(NamedTuple):
         return (self.video.content if self.video else None) or (self.record.content if self.record else None)
 
 
-class Input:
+class ReportInput:
     """The items of an index, or the videos of a cache in the order of their keys, also while it is being built.
 
     A missing or damaged catalog or index of a cache is not an error. ``notes`` has a sentence for each. A damaged
@@ -75,7 +75,7 @@ class Input:
         except (ChordcacheError, OSError) as error:
             self.notes.append(str(error))
 
-    def __enter__(self) -> Input:
+    def __enter__(self) -> ReportInput:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -17,7 +17,7 @@ from markupsafe import Markup
 from chordcache.engine.signals import stop_signals
 from chordcache.errors import UsageError, printable
 from chordcache.look.report.contents import Contents, Problems
-from chordcache.look.report.inputs import Input
+from chordcache.look.report.inputs import ReportInput
 from chordcache.look.report.rows import readable
 from chordcache.records import to_json
 from chordcache.storage.atomic import new_file
@@ -88,7 +88,7 @@ def report(
         header = to_json(read_header(path))
         problems.check(path)
     with stop_signals(), ExitStack() as stack:
-        source = stack.enter_context(Input(path, is_cache=is_cache))
+        source = stack.enter_context(ReportInput(path, is_cache=is_cache))
         problems.notes += map(readable, source.notes)
         file = stack.enter_context(new_file(output, "output: cannot write"))
         contents = Contents(path, source, problems, header)

@@ -12,7 +12,7 @@ from chordcache.media.checks.container_numbers import first_loss
 from chordcache.media.checks.faults import Loss
 from chordcache.media.checks.transport_stream import is_shifted, joints, loses_first_picture
 from chordcache.media.checks.truncation import end_problem
-from chordcache.media.joints import JOINABLE, Part
+from chordcache.media.joints import JOINABLE, TrackPart
 
 _PROMISING = ("flv", "matroska,webm")
 """Formats whose header states the duration of the content, apart from any table of packets"""
@@ -45,7 +45,7 @@ class ContainerWatch:
         """[bytes] Positions in the file of this packet and those after it"""
         self._joints: set[int] | None = None
         """[bytes] Positions where streams were joined in a transport stream; None before they were searched"""
-        self._part: Part | None = None
+        self._part: TrackPart | None = None
         self._loss: Loss | None = None
         """Loss that the container's numbers reveal, and that is not reported yet"""
         self._last_dts: int | None = None
@@ -73,7 +73,7 @@ class ContainerWatch:
             what = "chained Ogg: streams joined one after the other; split them, or convert them into one"
             raise MediaError("decode", "refused-format", what, self.num_packets)
 
-    def faults_before(self, packet: Any, part: Part | None) -> list[str]:
+    def faults_before(self, packet: Any, part: TrackPart | None) -> list[str]:
         """Take the next packet, or the empty one at the end. Return faults of this packet or the one before it.
 
         ``part`` is the recording that it belongs to, in a file of joined recordings.

@@ -33,9 +33,6 @@ DIGESTS = ".xxh3_64"
 OFFSETS = ".offsets"
 """Suffix of the name of the array that says where each record begins, in a store that keeps records in one array."""
 
-KINDS = "biufcS"
-"""Kinds of dtype that are stored: booleans, numbers, and bytes of a fixed length."""
-
 _MAX_SECONDS = 1e12
 """[seconds] Largest time of a frame"""
 

@@ -37,7 +37,6 @@ from chordcache.records import Packed
 from chordcache.storage.artefacts import open_files
 from chordcache.storage.artefacts.artefact import (
     DIGESTS,
-    KINDS,
     OFFSETS,
     RECORDS_AT_ONCE,
     Artefact,
@@ -46,6 +45,7 @@ from chordcache.storage.artefacts.artefact import (
     row_bytes,
     runs,
 )
+from chordcache.storage.artefacts.tiers import KINDS
 from chordcache.storage.artefacts.writer import ArtefactWriter, StreamedArray, write_error
 
 open_files.guard_forks()

@@ -11,11 +11,11 @@ from pathlib import Path
 
 from chordcache import __version__
 from chordcache.errors import UsageError
+from chordcache.media.versions import library_versions
 from chordcache.tools.bench.result import BenchResult, RowResult
 from chordcache.tools.bench.rounds import ChildFailedError, ChildProcess, in_turn, spread_of
 from chordcache.tools.bench.row import measure_round
-from chordcache.tools.bench.ways import NUM_ROUNDS, SOURCES, BenchOptions, Sample, Way, sample_of_cache
-from chordcache.tools.versions import library_versions
+from chordcache.tools.bench.ways import NUM_ROUNDS, SOURCES, BenchOptions, VideoSample, Way, sample_of_cache
 
 _MAX_TIMES = 3.0
 """A way whose rounds took this many times its ``seconds`` is not measured in further rounds."""
@@ -60,7 +60,7 @@ def bench(
     return BenchResult(str(cache), len(sample.keys), options, machine, rows, notes)
 
 
-def _measured(sample: Sample, options: BenchOptions) -> tuple[RowResult, ...]:
+def _measured(sample: VideoSample, options: BenchOptions) -> tuple[RowResult, ...]:
     """Measure all ways."""
     pairs = [*((reader, "DataLoader") for reader in SOURCES), ("cache", "DataLoader"), ("cache", "ClipLoader")]
     with ExitStack() as stack:

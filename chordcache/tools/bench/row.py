@@ -24,14 +24,14 @@ def measure_round(task: tuple[Way, int]) -> tuple[float, float]:
 
 
 @cache
-def _row_of(way: Way) -> _Row:
+def _row_of(way: Way) -> _OpenWay:
     with open(os.devnull, "w") as nothing:  # libraries may print
         for number in (1, 2):
             os.dup2(nothing.fileno(), number)
-    return _Row(way)
+    return _OpenWay(way)
 
 
-class _Row:
+class _OpenWay:
     """A dataset that is ready to be read, and the size of its batches."""
 
     def __init__(self, way: Way) -> None:

@@ -69,7 +69,7 @@ class BenchOptions:
 
 
 @dataclass(frozen=True)
-class Sample:
+class VideoSample:
     """Some videos of a cache."""
 
     cache: str
@@ -88,7 +88,7 @@ class Way:
     """Key of ``SOURCES``, or "cache" """
     loader: str
     """"DataLoader" or "ClipLoader" """
-    sample: Sample
+    sample: VideoSample
     """Videos that clips are drawn from"""
     options: BenchOptions
 
@@ -103,7 +103,7 @@ class Way:
         return -(-NUM_CLIPS // len(self.sample.keys))
 
 
-def sample_of_cache(cache: Path, roots: Mapping[str, str] | None) -> Sample:
+def sample_of_cache(cache: Path, roots: Mapping[str, str] | None) -> VideoSample:
     """Choose videos of a cache at random, the same ones each time. Raises ``UsageError`` if none has frames."""
     folders = {**read_header(cache).roots, **(roots or {})}
     with open_cache(cache) as opened:
@@ -116,7 +116,7 @@ def sample_of_cache(cache: Path, roots: Mapping[str, str] | None) -> Sample:
             "Build it with 'chordcache build INDEX --tier lmdb'."
         )
     paths = tuple(os.path.join(folders.get(video.root, ""), video.path) for video in videos)
-    return Sample(str(cache), tuple(video.key for video in videos), paths, _why_no_source(videos, paths))
+    return VideoSample(str(cache), tuple(video.key for video in videos), paths, _why_no_source(videos, paths))
 
 
 def _why_no_source(videos: Sequence[Video], paths: Sequence[str]) -> str | None:

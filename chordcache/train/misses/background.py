@@ -27,7 +27,6 @@ from chordcache.building.build import build_as_before
 from chordcache.building.build_options import BuildOptions
 from chordcache.building.build_plan import plan_as_before
 from chordcache.building.build_task import planned_files
-from chordcache.building.existing_cache import tool_versions
 from chordcache.building.file_build import build_file
 from chordcache.digests import hex64
 from chordcache.engine.child import Worker
@@ -38,6 +37,7 @@ from chordcache.engine.worker import Raised
 from chordcache.errors import ChordcacheError, LockedError, UsageError, printable
 from chordcache.index.grouping import IndexRows
 from chordcache.index.index_files import Index, temporary_index
+from chordcache.media.versions import tool_versions
 from chordcache.records import Record, VideoRecord
 from chordcache.storage import feature_files, opener
 from chordcache.storage.atomic import check_space, no_space_as_error

@@ -147,7 +147,7 @@ class IndexedVideos(VideoSet):
 
     def _new_cache(self, cache: str | Path, config: Config) -> Cache:
         index = self._index
-        tiers = first_tiers({name: tier.features(config) for name, tier in TIERS.items()}, self._features)
+        tiers = first_tiers({tier: config.in_tier(tier) for tier in TIERS}, self._features)
         with temporary_index(
             (), roots=index.roots, level=index.level, follow_symlinks=index.follow_symlinks
         ) as nothing:

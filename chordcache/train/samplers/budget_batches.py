@@ -6,7 +6,7 @@ import copy
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sized
 from dataclasses import dataclass
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from torch.utils.data.distributed import DistributedSampler
@@ -14,11 +14,9 @@ from torch.utils.data.distributed import DistributedSampler
 from chordcache.arguments import check_at_least
 from chordcache.digests import digest64
 from chordcache.errors import UsageError
+from chordcache.read.video import Video
+from chordcache.train.clip_dataset import ClipDataset
 from chordcache.train.samplers.distributed import ChordSampler, check_not_of_torch
-
-if TYPE_CHECKING:
-    from chordcache.read.video import Video
-    from chordcache.train.clip_dataset import ClipDataset
 
 
 class BudgetBatchSampler(DistributedSampler[list[tuple[int, int]]]):
