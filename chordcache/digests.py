@@ -24,6 +24,11 @@ def digest64(data: Any) -> int:
     return xxhash.xxh3_64_intdigest(data)
 
 
+def digest_of_parts() -> xxhash.xxh3_64:
+    """Return an xxh3-64 to update with the parts of a buffer. Its ``intdigest`` is the ``digest64`` of the whole."""
+    return xxhash.xxh3_64()
+
+
 def hex64(data: bytes) -> str:
     """Return the xxh3-64 of a buffer as 16 hex digits, for names."""
     return xxhash.xxh3_64_hexdigest(data)

@@ -29,6 +29,12 @@ MAX_SIDE = 16384
 Count = Annotated[int, Limit(ge=0, lt=1 << 31)]
 """A number that a file states, small enough for the arrays and the files that it counts"""
 
+MAX_FRAMES = 1 << 24
+"""Largest number of frames of a cached video: 155 hours at 30 frames per second. Readers have arrays of them"""
+
+MAX_ROWS = 1 << 26
+"""Largest number of rows of an array: 186 hours of sound in rows of 10 ms. Readers have an array of their digests"""
+
 Side = Annotated[int, Limit(ge=1, le=MAX_SIDE)]
 """[pixels] Side of a cached picture"""
 

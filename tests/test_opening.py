@@ -44,7 +44,6 @@ OTHER_FILES = {
     "index.lists.parquet": "lists that the user names",
     "index.lists.lerobot": "lists that the user names",
     "index.lists.tables": "lists that the user names",
-    "storage.sealed_json": "the copy of a log, which it makes",
     "storage.catalog_columns": "a file in its private partial folder",
     "storage.feature_files": "writes partial files",
     "storage.packs": "writes partial files",

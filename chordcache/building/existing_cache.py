@@ -215,8 +215,8 @@ def unnamed_files(cache: Path, *, must_read: bool = False) -> tuple[list[str], l
     """
     named: set[str] = set()
     unknown: set[str] = set()
-    damaged: dict[str, DamageError] | None = None if must_read else {}
-    sidecars = Sidecars(cache, Packs(cache, damaged))
+    problems: dict[str, ChordcacheError] | None = None if must_read else {}
+    sidecars = Sidecars(cache, Packs(cache, problems))
     own = set(iter_keys(cache))
     keys = own.union(sidecars.packs.keys())
     for key in keys:
@@ -240,7 +240,7 @@ def unnamed_files(cache: Path, *, must_read: bool = False) -> tuple[list[str], l
                 (superseded if key in keys else early).append(file)
     if early:
         superseded += _without_indexed(cache, early)
-    are_known = not unknown and not damaged  # else one that cannot be read may name each pack
+    are_known = not unknown and not problems  # else one that cannot be read may name each pack
     packs = list(iter_files(cache, layout.PACKS))
     foreign += [file for file in packs if not is_pack_file(file)]
     if are_known:

@@ -23,7 +23,7 @@ from chordcache.media.audio_track import Sound
 from chordcache.media.decoding import DecodedFrame
 from chordcache.media.demux import Media
 from chordcache.media.scaling import FrameMaker
-from chordcache.records import ContentFacts, DamageFacts, Segment
+from chordcache.records import MAX_FRAMES, MAX_ROWS, ContentFacts, DamageFacts, Segment
 from chordcache.storage.artefacts.writer import Block
 from chordcache.storage.row_clock import CLOCK_FACTS, clock_problem
 
@@ -173,6 +173,9 @@ class DecodePass:
         if not self._filter.keeps(decoded.pts_seconds):
             return
         frame = self._maker.frame(decoded)
+        if frame.number >= MAX_FRAMES:
+            what = f"it has more than {MAX_FRAMES:,} frames; list segments of it, or set frames.fps"
+            raise MediaError("decode", "refused-size", what, frame.number)
         if self._only is None or frame.number in self._only:
             for name, extractor in self._extractors.items():
                 with _calling(name, self._num_frames):
@@ -233,6 +236,8 @@ class DecodePass:
             elif not CLOCK_FACTS.isdisjoint(facts):
                 raise self._fault(name, "facts describe a clock; num_rows() must return None")
             for part, num_rows in state.num_rows.items():
+                if num_rows > MAX_ROWS:
+                    raise self._fault(name, f"'{part}' has {num_rows} rows, expected at most {MAX_ROWS:,}")
                 if expected is not None and num_rows != expected:
                     frames = f"{self._num_frames} frame{'s' * (self._num_frames != 1)}"
                     raise self._fault(name, f"'{part}' has {num_rows} rows, expected {expected} for {frames}")

@@ -15,7 +15,7 @@ import numpy as np
 
 from chordcache.digests import sealed_body
 from chordcache.errors import ChordcacheError, FormatVersionError, NotFoundError, printable
-from chordcache.records import FeatureInfo, Packed, Record, from_json, parse_json
+from chordcache.records import FeatureInfo, Packed, Record, Side, from_json, parse_json
 from chordcache.storage.annotation_names import AnnotationNames
 from chordcache.storage.cache_header import read_header
 from chordcache.storage.catalog_columns import INT32, INT64, SECTIONS, UINT64, Columns, hash_of
@@ -38,8 +38,8 @@ class _KeyAndPath(Record, frozen=True, forbid_unknown_fields=False):
 class _Picture(Record, frozen=True, forbid_unknown_fields=False):
     """The part of a sidecar that states the size of its frames."""
 
-    height: int
-    width: int
+    height: Side
+    width: Side
     display_crop: object = None
 
 
@@ -49,8 +49,9 @@ class _File(Record, frozen=True, forbid_unknown_fields=False):
 
 
 class _Files(Record, frozen=True, forbid_unknown_fields=False):
-    """The part of a sidecar that names its files."""
+    """The part of a sidecar that names its video and its files."""
 
+    key: str
     features: tuple[_File, ...]
 
 
@@ -80,6 +81,13 @@ class Catalog:
             raise self.damage(f"its section '{name}' has {len(content)} bytes, expected {length * dtype.itemsize}")
         return np.frombuffer(content, dtype)
 
+    def _numbers(self, name: str, dtype: np.dtype, start: int, stop: int) -> np.ndarray:
+        """Return the numbers of a section, one for each video, which are in [start, stop)."""
+        numbers = self._array(name, dtype, len(self))
+        if len(numbers) and not start <= numbers.min() <= numbers.max() < stop:
+            raise self.damage(f"its section '{name}' has numbers that no video has")
+        return numbers
+
     @cached_property
     def _offsets(self) -> np.ndarray:
         return self._array("offsets", INT64, len(self) + 1)
@@ -90,10 +98,7 @@ class Catalog:
 
     @cached_property
     def _order(self) -> np.ndarray:
-        order = self._array("order", INT64, len(self))
-        if len(order) and not 0 <= order.min() <= order.max() < len(self):
-            raise self.damage("its section 'order' names other rows")
-        return order
+        return self._numbers("order", INT64, 0, len(self))
 
     @cached_property
     def _mtimes(self) -> np.ndarray:
@@ -102,12 +107,12 @@ class Catalog:
     @cached_property
     def num_frames(self) -> np.ndarray:
         """Number of frames of every video [shape=(num_videos,), dtype=int32], read-only."""
-        return self._array("num_frames", INT32, len(self))
+        return self._numbers("num_frames", INT32, 1, 1 << 31)
 
     @cached_property
     def label_ids(self) -> np.ndarray:
         """Position of every video's label in ``labels`` [shape=(num_videos,), dtype=int32], -1 without a label."""
-        return self._array("label_ids", INT32, len(self))
+        return self._numbers("label_ids", INT32, -1, len(self.labels))
 
     @cached_property
     def labels(self) -> tuple[str, ...]:
@@ -229,15 +234,16 @@ class Catalog:
         """Return the last value of ``row``."""
         return int(self._mtimes[position])
 
-    def files(self, position: int) -> set[str]:
-        """Return the names of the files and packs of a video, without a check of its other values.
+    def files(self, position: int) -> tuple[str, set[str]]:
+        """Return the key of a video and the names of its files and packs, without a check of its other values.
 
         Raises ``DamageError``.
         """
         body = sealed_body(self._line(position))
         if body is None:
             raise self.damage(f"the digest of row {position} does not match")
-        return names_of_files(parse_json(body, _Files).features)
+        files = parse_json(body, _Files)
+        return files.key, names_of_files(files.features)
 
     def is_unchanged(self, position: int, key: str) -> bool:
         """Return whether the file of a sidecar is the one that a row was written from. Not for videos in packs."""

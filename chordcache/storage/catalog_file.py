@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from chordcache.digests import hex128, sealed, sealed_body
-from chordcache.errors import ChordcacheError, DamageError, printable
+from chordcache.errors import ChordcacheError, DamageError, UsageError, printable
 from chordcache.storage.opener import open_file, readable
 
 CATALOG = "catalog.bin"
@@ -33,8 +33,14 @@ KIND, KIND_OF_PACKS = "chordcache-catalog", "chordcache-pack"
 """Formats that a head states"""
 
 _VERSION = 1
-_MAX_SECTION_BYTES = 1 << 30
-"""Size above which a section is not read: the keys of ten million videos [bytes]"""
+_MAX_SECTIONS_BYTES = 512 << 20
+"""Largest size of all sections: those of five million videos [bytes]. A file of zeros takes no space on a disk, and
+may claim any size"""
+
+_MAX_NAMES_BYTES = 64 << 20
+"""Largest size of a section of JSON [bytes]. Read, it takes several times its size"""
+
+_NAMES = ("features", "labels", "annotations")
 
 _MAX_NUMBER = 1 << 62
 """Number above those of packs"""
@@ -53,8 +59,11 @@ def write_catalog_file(
 ) -> None:
     """Write the sections of a catalog or a pack, by name, then its head. The sidecars are written before.
 
-    The open file has ``start`` bytes and ``num_videos`` sidecars. ``pack_number`` is None for a catalog.
+    The open file has ``start`` bytes and ``num_videos`` sidecars. ``pack_number`` is None for a catalog. Raises
+    ``UsageError`` if the sections are larger than a reader accepts.
     """
+    if problem := _size_problem({name: len(content) for name, content in sections.items()}):
+        raise UsageError(f"catalog of {num_videos} videos: {problem}. Build several caches.")
     table = {}
     for name, content in sections.items():
         table[name] = [start, len(content), hex128(content)]
@@ -64,6 +73,16 @@ def write_catalog_file(
     head = {**kind, "catalog_version": _VERSION, "num_videos": num_videos, "num_bytes": start, "sections": table}
     file.seek(0)
     file.write(sealed(json.dumps(head)).encode("ascii").ljust(HEAD_BYTES - 1) + b"\n")
+
+
+def _size_problem(sizes: Mapping[str, int]) -> str | None:
+    """Return the reason why sections of these sizes [bytes] are not read, or None."""
+    limits = {"sections": (sum(sizes.values()), _MAX_SECTIONS_BYTES)}
+    limits |= {f"'{name}'": (sizes.get(name, 0), _MAX_NAMES_BYTES) for name in _NAMES}
+    for what, (num_bytes, most) in limits.items():
+        if num_bytes > most:
+            return f"got {num_bytes} bytes of {what}, expected at most {most}"
+    return None
 
 
 class CatalogFile:
@@ -106,11 +125,11 @@ class CatalogFile:
             raise self.damage(f"got {self.num_bytes} bytes, expected {num_bytes}")
         if not 0 <= num_videos * _MIN_VIDEO_BYTES <= num_bytes:
             raise self.damage(f"got {num_videos} videos in {num_bytes} bytes")
-        if sum(size for _, size, _ in table.values()) > num_bytes:
-            raise self.damage("its sections are larger than the file")
         for name, (start, size, _) in table.items():
-            if not (0 <= size <= _MAX_SECTION_BYTES and 0 <= start <= num_bytes - size):
+            if not (0 <= size <= num_bytes and 0 <= start <= num_bytes - size):
                 raise self.damage(f"its section '{printable(name)}' is not inside the file")
+        if problem := _size_problem({name: size for name, (_, size, _) in table.items()}):
+            raise self.damage(problem)
         self.num_videos = num_videos
         return table
 

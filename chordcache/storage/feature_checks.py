@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 
-from chordcache.records import MAX_SIDE, Description, FeatureInfo, Limit, Record, Side, from_json
+from chordcache.records import MAX_ROWS, MAX_SIDE, Description, FeatureInfo, Limit, Record, Side, from_json
 from chordcache.storage.artefacts.tiers import KINDS, TIERS
 from chordcache.storage.row_clock import CLOCK_FACTS, clock_problem, has_times
 
@@ -166,6 +166,8 @@ def _rows_problem(info: FeatureInfo, num_frames: int) -> str | None:
     names, num_rows = info.num_rows, info.num_rows.get(info.feature)
     if num_rows is None or any(name != info.feature and not name.startswith(f"{info.feature}.") for name in names):
         return f"rows of {', '.join(names)[:80] or 'nothing'}"
+    if not 0 <= min(names.values()) <= max(names.values()) <= MAX_ROWS:
+        return f"rows of which there are {min(names.values())} to {max(names.values())}"
     if max(*names.values(), num_frames) * _DIGEST_BYTES > info.num_bytes or num_frames * _TIMES > info.num_bytes:
         return f"{max(names.values())} rows for {num_frames} frames in {info.num_bytes} bytes"
     if not info.dtype and not info.shape:  # records of a plug-in

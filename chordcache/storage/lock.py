@@ -50,9 +50,10 @@ def locked(
         if not finishes_parts and in_parts(cache):
             raise _needs_finish(cache)
         since = datetime.now(UTC).isoformat(" ", "seconds")
-        with no_space_as_error(cache):
-            os.ftruncate(fd, 0)
-            os.pwrite(fd, f"process {os.getpid()} on {socket.gethostname()} since {since}\n".encode(), 0)
+        if os.fstat(fd).st_nlink == 1:  # else it is also the file of a copy, or any file that a stranger linked here
+            with no_space_as_error(cache):
+                os.ftruncate(fd, 0)
+                os.pwrite(fd, f"process {os.getpid()} on {socket.gethostname()} since {since}\n".encode(), 0)
         yield has_waited
     finally:
         os.close(fd)

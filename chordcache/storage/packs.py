@@ -21,7 +21,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from chordcache.digests import hex128
-from chordcache.errors import DamageError, NotFoundError, printable
+from chordcache.errors import ChordcacheError, DamageError, NotFoundError, UnreadableError, printable
 from chordcache.records import FeatureInfo, Packed, Record, to_json
 from chordcache.storage import feature_files
 from chordcache.storage.artefacts.tiers import TIERS
@@ -30,7 +30,7 @@ from chordcache.storage.catalog import Catalog
 from chordcache.storage.catalog_columns import Columns
 from chordcache.storage.catalog_file import HEAD_BYTES, CatalogFile, write_catalog_file
 from chordcache.storage.layout import PACKS, pack_file
-from chordcache.storage.opener import list_folder
+from chordcache.storage.opener import list_folder, readable
 from chordcache.storage.sealed_json import append_lines, iter_sealed, seal
 from chordcache.storage.sidecar import Sidecar
 
@@ -98,10 +98,10 @@ class Packs:
     """The packs of a cache, and the one that counts for each of their videos.
 
     Raises ``UnreadableError`` if a pack or the list of removed videos cannot be read, and ``DamageError`` if one is
-    damaged. With a dict ``damaged``, the error goes there instead, under the name of the file.
+    damaged. With a dict ``problems``, the error goes there instead, under the name of the file.
     """
 
-    def __init__(self, cache: Path, damaged: dict[str, DamageError] | None = None) -> None:
+    def __init__(self, cache: Path, problems: dict[str, ChordcacheError] | None = None) -> None:
         self.numbers: dict[str, int] = {}
         """Number of each sound pack by its name"""
         self._cache = cache
@@ -112,18 +112,21 @@ class Packs:
             try:
                 pack = self._open(name)
                 keys[name], self.numbers[name] = pack.keys(), pack.number
-            except DamageError as error:
-                if damaged is None:
+            except (DamageError, UnreadableError) as error:
+                if problems is None:
                     raise
-                damaged[pack_file(name)] = error
+                problems[pack_file(name)] = error
         self._removed: dict[str, int] = {}
         try:
             for removal in iter_sealed(cache, REMOVED_FILE, _Removal, "a removed video"):
                 self._removed[removal.key] = removal.number
-        except DamageError as error:
-            if damaged is None:
+        except (DamageError, UnreadableError) as error:
+            if problems is not None:
+                problems[REMOVED_FILE] = error
+            elif isinstance(error, UnreadableError):
+                raise
+            else:
                 raise DamageError(f"{error}; run 'chordcache verify --repair {printable(cache)}'") from None
-            damaged[REMOVED_FILE] = error
         for name in sorted(self.numbers, key=lambda name: (self.numbers[name], name)):
             for key in keys[name]:
                 if self.numbers[name] > self._removed.get(key, 0):
@@ -179,7 +182,8 @@ def is_pack_file(file: str) -> bool:
 def read_packed(cache: Path, name: str, key: str) -> Sidecar:
     """Read the sidecar of a video in a pack. Raises ``DamageError``, ``UnreadableError`` and ``NotFoundError``."""
     try:
-        status = os.stat(cache / pack_file(name))
+        with readable(cache / pack_file(name)):
+            status = os.stat(cache / pack_file(name))
         sidecar = _opened(cache, name, (status.st_ino, status.st_mtime_ns)).find(key)
     except FileNotFoundError:
         sidecar = None

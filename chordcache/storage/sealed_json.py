@@ -140,8 +140,10 @@ def _unshare(cache: Path, name: str) -> None:
         with opener.open_binary(cache, name) as file:
             if os.fstat(file.fileno()).st_nlink < 2:
                 return
-            partial = cache / f".{os.path.basename(name)}-{os.getpid()}.partial"
-            with no_space_as_error(partial), open(partial, "wb") as copy:
+            place = f".{os.path.basename(name)}-{os.getpid()}.partial"
+            opener.remove(cache, place)  # of a killed process, or a link of a stranger
+            partial, flags = cache / place, os.O_WRONLY | os.O_CREAT | os.O_EXCL
+            with no_space_as_error(partial), open(opener.open_file(cache, place, flags), "wb") as copy:
                 shutil.copyfileobj(file, copy)
         publish_all(cache, {partial: name})
     except FileNotFoundError:

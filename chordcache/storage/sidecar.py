@@ -9,6 +9,7 @@ from typing import Annotated
 
 from chordcache.errors import DamageError, NotFoundError, printable
 from chordcache.records import (
+    MAX_FRAMES,
     ContentFacts,
     Count,
     DamageFacts,
@@ -40,7 +41,7 @@ class Sidecar(Description, frozen=True):
     root: str
     path: str
     source: Identity
-    num_frames: Annotated[int, Limit(ge=1, lt=1 << 31)]
+    num_frames: Annotated[int, Limit(ge=1, le=MAX_FRAMES)]
     width: Side
     """[pixels] of the cached frames"""
     height: Side

@@ -65,7 +65,8 @@ class Sidecars:
 
     def row(self, key: str) -> tuple[Sidecar, bytes, int]:
         """Return the sidecar of a video, its line, and the mtime of its file, as ``publish_catalog`` takes them."""
-        return self._from_catalog(key, Catalog.row) or self._stored_row(key)
+        known = self._from_catalog(key, Catalog.row)
+        return known if known is not None and known[0].key == key else self._stored_row(key)
 
     def read_stored(self, key: str) -> Sidecar:
         """Return the sidecar of a video from its file or pack, never from the catalog. Raises as ``read_sidecar``."""
@@ -89,15 +90,18 @@ class Sidecars:
     def files(self, key: str) -> set[str]:
         """Return the names of the files and packs of a video. Raises as ``read_sidecar`` does."""
         known = self._from_catalog(key, Catalog.files)
-        if known is not None:
-            return known
+        if known is not None and known[0] == key:
+            return known[1]
         sidecar, _, mtime_ns = self.row(key)
         files = names_of_files(sidecar.features)
         pack = self.packs.owner(key) if mtime_ns < 0 else None
         return files | ({pack_file(pack)} if pack else set())
 
     def _from_catalog(self, key: str, read: Callable[[Catalog, int], T]) -> T | None:
-        """Return what a function reads of a video's row in the catalog, or None if its own file must be read."""
+        """Return what a function reads of the row that the catalog has at a video's place, which may be of another one.
+
+        Return None if the video's own file must be read.
+        """
         catalog, position = self._catalog, bisect_left(self._keys, key)
         with suppress(DamageError, UnreadableError, ValueError):
             if catalog is not None and self._keys[position : position + 1] == [key]:

@@ -21,7 +21,7 @@ from chordcache.engine.choice import Engine, engine_of
 from chordcache.engine.display import Display, display_of
 from chordcache.engine.limits import Limits
 from chordcache.engine.signals import stop_signals
-from chordcache.errors import ChordcacheError, DamageError, NoSpaceError, printable
+from chordcache.errors import ChordcacheError, DamageError, NoSpaceError, UnreadableError, printable
 from chordcache.index.index_files import Index, IndexWriter, cached_index, temporary_index
 from chordcache.records import RunSummary, VideoRecord
 from chordcache.storage import atomic, feature_files, layout, opener, sealed_json
@@ -99,6 +99,11 @@ def _repair(
 ) -> RunSummary:
     """Repair the lists of a cache, then build the broken videos with a function that takes their index."""
     header = read_header(folder)
+    problems: dict[str, ChordcacheError] = {}
+    Packs(folder, problems)
+    for problem in problems.values():  # before anything changes: a person must let this process read the file
+        if isinstance(problem, UnreadableError):
+            raise problem
     if CATALOG in options.rebuild:
         write_header(folder, header)  # of a cache of an earlier format version
     for name in {"quarantine.jsonl", RUNS_FILE, REMOVED_FILE}.intersection(options.rebuild):

@@ -55,7 +55,14 @@ from chordcache.storage.run_log import recorded
 from chordcache.storage.sidecar import Sidecar, read_sidecar
 from chordcache.storage.sidecars import Sidecars, iter_keys
 from chordcache.verifying.findings import Damage, VerifyReport
-from chordcache.verifying.verify_lists import check_catalog, check_index, check_packs, check_runs, find_orphans
+from chordcache.verifying.verify_lists import (
+    check_catalog,
+    check_index,
+    check_packs,
+    check_runs,
+    find_orphans,
+    keys_of_unread_packs,
+)
 from chordcache.verifying.verify_source import compare_with_source
 
 VERIFY_LEVELS = ("quick", "default", "deep")
@@ -167,8 +174,8 @@ def _verify(
 ) -> VerifyReport:
     header = read_header(folder)
     where = {**header.roots, **(roots or {})} if source else None
-    damaged_packs: dict[str, DamageError] = {}
-    sidecars = Sidecars(folder, Packs(folder, damaged_packs))
+    problems: dict[str, ChordcacheError] = {}
+    sidecars = Sidecars(folder, Packs(folder, problems))
     own_keys, all_keys = set(iter_keys(folder)), sidecars.sorted_keys()
     keys = [*filter(part.holds, all_keys)]
     findings: list[Damage] = []
@@ -196,9 +203,10 @@ def _verify(
                     progress.done(check.key)
     findings = _counted(_without_quarantined(folder, findings), len(keys))
     if part.number == 1:
-        findings += check_packs(folder, sidecars.packs, damaged_packs, level=level)
-        findings += check_catalog(folder, sidecars, header.features, level=level)
-        findings += check_index(folder, set(all_keys), header.features)
+        unread = keys_of_unread_packs(folder, problems)
+        findings += check_packs(folder, sidecars.packs, problems, level=level)
+        findings += check_catalog(folder, sidecars, header.features, level=level, unread=unread)
+        findings += check_index(folder, {*all_keys, *unread}, header.features)
         findings += check_runs(folder)
         findings += find_orphans(folder)
     return VerifyReport(findings, len(keys), notes=tuple(_unjudged(config, header.features)))

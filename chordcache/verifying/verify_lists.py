@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
+from contextlib import suppress
 from pathlib import Path
 
 from chordcache.building.existing_cache import unnamed_files
@@ -22,7 +23,7 @@ from chordcache.index.index_files import cached_index
 from chordcache.storage import layout, opener
 from chordcache.storage.catalog import Catalog
 from chordcache.storage.catalog_file import CATALOG
-from chordcache.storage.packs import Pack, Packs
+from chordcache.storage.packs import REMOVED_FILE, Pack, Packs, mark_of
 from chordcache.storage.part_folders import in_parts
 from chordcache.storage.quarantine import Quarantine
 from chordcache.storage.run_log import RUNS_FILE, read_runs
@@ -31,9 +32,9 @@ from chordcache.storage.sidecars import Sidecars
 from chordcache.verifying.findings import Damage
 
 
-def check_packs(cache: Path, packs: Packs, damaged: Mapping[str, DamageError], *, level: str) -> list[Damage]:
+def check_packs(cache: Path, packs: Packs, problems: Mapping[str, ChordcacheError], *, level: str) -> list[Damage]:
     """Check the packs, without the content of their files. What cannot be opened is known, by the name of its file."""
-    errors: dict[str, ChordcacheError] = dict(damaged)
+    errors = dict(problems)
     for name in packs.numbers:
         try:
             pack = Pack(cache, name)
@@ -46,10 +47,28 @@ def check_packs(cache: Path, packs: Packs, damaged: Mapping[str, DamageError], *
     return [_of_error(cache, file, error) for file, error in sorted(errors.items())]
 
 
-def check_catalog(cache: Path, sidecars: Sidecars, features: Features, *, level: str) -> list[Damage]:
+def keys_of_unread_packs(cache: Path, problems: Mapping[str, ChordcacheError]) -> set[str]:
+    """Return the videos in packs that cannot be read, as the catalog names them. They are not lost.
+
+    ``problems`` has the error about each pack, by the name of its file.
+    """
+    names = {file for file, error in problems.items() if isinstance(error, UnreadableError) and file != REMOVED_FILE}
+    marks = {mark_of(Path(file).stem) for file in names}
+    keys: set[str] = set()
+    if marks:
+        with suppress(ChordcacheError):  # reported by check_catalog
+            catalog = Catalog(cache)
+            keys = {key for position, key in enumerate(catalog.keys()) if catalog.mtime_ns(position) in marks}
+    return keys
+
+
+def check_catalog(
+    cache: Path, sidecars: Sidecars, features: Features, *, level: str, unread: Set[str] = frozenset()
+) -> list[Damage]:
     """Compare the catalog with the sidecars. A video that only the catalog knows has lost its sidecar.
 
-    With the level "quick", a sidecar is not read again if its size and mtime are those that the catalog states.
+    With the level "quick", a sidecar is not read again if its size and mtime are those that the catalog states. Nothing
+    is said about the videos ``unread``, whose packs cannot be read.
     """
     file = CATALOG
     unseen, lagging = set(sidecars.sorted_keys()), set()
@@ -60,6 +79,8 @@ def check_catalog(cache: Path, sidecars: Sidecars, features: Features, *, level:
             catalog.check_digests()
         keys = catalog.keys() if level == "quick" else (key for key, _ in catalog.check())
         for position, key in enumerate(keys):
+            if key not in unseen and key in unread:
+                continue
             if key not in unseen and sidecars.packs.has_left(key):
                 lagging.add(key)
             elif key not in unseen or _has_only_an_older_pack(sidecars, key, catalog, position):
@@ -149,7 +170,10 @@ def check_runs(cache: Path) -> list[Damage]:
 
 def find_orphans(cache: Path) -> list[Damage]:
     """Return the files that no sidecar names: superseded generations, and files that are not part of a cache."""
-    superseded, foreign = unnamed_files(cache)
+    try:
+        superseded, foreign = unnamed_files(cache)
+    except UnreadableError as error:  # a folder
+        return [Damage("unreadable", str(printable(cache)), str(error), "")]
     return [Damage("orphan", file, "no sidecar names it", gc_command(cache)) for file in superseded] + [
         Damage("orphan", file, "chordcache did not make it, and gc leaves it; move it away", "") for file in foreign
     ]

@@ -11,6 +11,7 @@ import pytest
 from helpers.inline import HERE
 
 import chordcache as cc
+from chordcache.storage.run_log import read_runs
 
 
 def contents(cache: Path) -> dict[str, bytes]:
@@ -52,3 +53,23 @@ def test_other_commands_on_the_copy(copied: Path) -> None:
     cc.collect_garbage(copied / "copy")
     assert contents(copied / "cache") == before
     assert cc.verify(copied / "copy", level="deep", jobs=HERE).damage == []
+
+
+def test_a_link_in_the_place_of_the_copy_of_a_log_is_not_written_to(copied: Path) -> None:
+    """A stranger can name it, since numbers of processes are small in a container."""
+    private = copied / "private"
+    private.write_text("private")
+    (copied / f"copy/.runs.jsonl-{os.getpid()}.partial").symlink_to(private)
+    cc.verify(copied / "copy", jobs=HERE)
+    assert private.read_text() == "private"
+    assert len(list(read_runs(copied / "copy"))) == len(list(read_runs(copied / "cache"))) + 1
+
+
+def test_a_lock_that_is_also_another_file_keeps_its_content(copied: Path) -> None:
+    private = copied / "private"
+    private.write_text("private")
+    (copied / "copy/.lock").unlink()
+    (copied / "copy/.lock").hardlink_to(private)
+    cc.collect_garbage(copied / "copy")
+    cc.build(copied / "index.json", copied / "copy", jobs=HERE)
+    assert private.read_text() == "private"

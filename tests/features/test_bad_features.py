@@ -22,6 +22,7 @@ from helpers.ffmpeg import ffmpeg, ffprobe
 import chordcache as cc
 from chordcache.config.config import config_from_json, config_to_json
 from chordcache.engine import pool
+from chordcache.features import decode_pass
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -46,6 +47,19 @@ def sound(cache: Path) -> list[Any]:
 def inline(monkeypatch: pytest.MonkeyPatch) -> None:
     """Workers in this process: a build takes a tenth of the time."""
     monkeypatch.setattr(pool, "run", lambda function, tasks, **_: ((task, function(task)) for task in tasks))
+
+
+def test_a_video_of_more_frames_than_a_cache_holds(
+    tmp_path: Path, make_video: Maker, inline: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(decode_pass, "MAX_FRAMES", 4)
+    for number in (4, 5):
+        make_video(tmp_path / f"videos/{number}.mp4", num_frames=number)
+    index = cc.scan([tmp_path / "videos"], output=tmp_path / "index.json", jobs=1)
+    assert cc.build(index, tmp_path / "cache", features=["frames"], jobs=1).num_failed == 1
+    (failure,) = processes.quarantine(tmp_path / "cache").values()
+    assert (failure["path"], failure["cause"], failure["num_frames_ok"]) == ("5.mp4", "refused-size", 4)
+    assert failure["message"].startswith("it has more than 4 frames; list segments of it")
 
 
 # Damage

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,10 @@ import pytest
 
 from chordcache.errors import DamageError
 from chordcache.records import FeatureInfo
+from chordcache.storage.artefacts import artefact as artefact_module
+from chordcache.storage.artefacts import hdf5_store, lmdb_pages
 from chordcache.storage.artefacts.artefact import Claims
+from chordcache.storage.artefacts.lmdb_pages import find_values
 from chordcache.storage.artefacts.open_files import create_artefact, open_artefact
 
 HEIGHT, WIDTH = 32, 48
@@ -157,6 +161,68 @@ def test_a_sparse_lmdb_that_is_one_tree(tmp_path: Path, num_pages: int) -> None:
         open_artefact(path, size, _frames(path)),
     ):
         pass
+
+
+def _sparse_tree(path: Path, page_bytes: int, num_pages: int) -> int:
+    """Write an LMDB of zeros whose tree is of these pages, and return its size."""
+    size = num_pages * (page_bytes + 8) + 24
+    with path.open("wb") as file:
+        file.truncate(size - 24 - 8 * num_pages)
+        file.seek(0, 2)
+        file.write(np.arange(num_pages, dtype="<u8").tobytes() + struct.pack("<QQQ", 0, page_bytes, num_pages))
+    return size
+
+
+@pytest.mark.parametrize(
+    ("page_bytes", "num_pages", "words"),
+    [(65536, 1 << 18, "more than is read"), (512, 1 << 22, "more than is read"), (4096, 1 << 16, "what was written")],
+)
+def test_a_large_tree_is_bounded_and_not_in_memory_at_once(
+    tmp_path: Path, page_bytes: int, num_pages: int, words: str
+) -> None:
+    """A sidecar may state many rows, and a sparse file has room for them."""
+    path = tmp_path / "a.lmdb"
+    size = _sparse_tree(path, page_bytes, num_pages)
+    claims = _frames(path)._replace(num_frames=1 << 24)
+    tracemalloc.start()
+    try:
+        with pytest.raises(DamageError, match=words), open_artefact(path, size, claims):
+            pass
+        assert tracemalloc.get_traced_memory()[1] < 100 << 20
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_tree_that_is_not_kept_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    records = [bytes([n % 251]) * (n % 300 + 1) for n in range(3000)]
+    path = _write(tmp_path / "a.lmdb", records, _times(3000))
+    expected = find_values(_reader(path), path.stat().st_size)
+    monkeypatch.setattr(lmdb_pages, "_MAX_KEPT_BYTES", 0)
+    monkeypatch.setattr(lmdb_pages, "_BLOCK_BYTES", 16384)
+    values = find_values(_reader(path), path.stat().st_size)
+    assert len(values.numbers) == 3000
+    for name in ("numbers", "places", "sizes"):
+        np.testing.assert_array_equal(getattr(values, name), getattr(expected, name))
+    with open_artefact(path, path.stat().st_size) as artefact:
+        assert list(map(bytes, artefact.records("frames", range(3000)))) == records
+
+
+def _reader(path: Path) -> lmdb_pages.Read:
+    data = path.read_bytes()
+    return lambda start, size: data[start : start + size]
+
+
+@pytest.mark.parametrize("suffix", [".lmdb", ".h5"])
+def test_large_records_are_found_one_after_the_other(
+    tmp_path: Path, suffix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    records = [bytes([n]) * 1000 for n in range(40)]
+    path = _write(tmp_path / f"a{suffix}", records, _times(40))
+    for module in (artefact_module, hdf5_store):
+        monkeypatch.setattr(module, "BYTES_AT_ONCE", 2500)
+    with open_artefact(path, path.stat().st_size) as artefact:
+        assert list(map(bytes, artefact.records("frames", range(40)))) == records
+        assert list(map(bytes, artefact.records("frames", [7, 3, 39]))) == [records[n] for n in (7, 3, 39)]
 
 
 def test_a_file_that_was_just_written_has_no_claims(tmp_path: Path) -> None:

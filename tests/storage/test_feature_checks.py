@@ -117,6 +117,24 @@ def test_no_feature_has_these(feature: str, changes: dict[str, Any]) -> None:
         _read(_line({}, feature, **changes))
 
 
+def test_more_rows_and_frames_than_readers_have_arrays_of() -> None:
+    """A sparse file is as large as these rows need, and takes no space."""
+    for num_rows, is_right in ((1 << 26, True), ((1 << 26) + 1, False)):
+        line = _line({}, "mine", shape=[num_rows, 7], num_rows={"mine": num_rows}, num_bytes=1 << 40)
+        assert _is_read(line) == is_right
+    for num_frames, is_right in ((1 << 24, True), ((1 << 24) + 1, False)):
+        assert _is_read(_line({"num_frames": num_frames}, "mine", num_bytes=1 << 40)) == is_right
+    assert not _is_read(_line({}, "mine", shape=[-1, 7], num_rows={"mine": -1}))
+
+
+def _is_read(line: str) -> bool:
+    try:
+        _read(line)
+    except DamageError:
+        return False
+    return True
+
+
 FORGED: list[tuple[str, dict[str, Any]]] = [
     *(("frames", {"shape": shape}) for shape in ([NUM, 32, 48, c] for c in (0, 1, 2, 4))),
     ("frames", {"shape": [NUM, 32, 48]}),

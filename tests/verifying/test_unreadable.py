@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import itertools
 import json
 import os
@@ -11,6 +12,7 @@ import shutil
 import socket
 import tempfile
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -21,6 +23,10 @@ import chordcache as cc
 from chordcache.building.join_parts import finish
 from chordcache.cli import cli
 from chordcache.engine.choice import Engine
+from chordcache.storage.layout import pack_file, sidecar_file
+from chordcache.storage.packs import write_pack
+from chordcache.storage.sidecar import read_sidecar
+from chordcache.storage.sidecars import write_catalog
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -117,6 +123,68 @@ def open_cache(whole: Path) -> Iterator[Path]:
     folder.chmod(0o755)
     yield Path(shutil.copytree(whole / "cache", folder / "cache"))
     shutil.rmtree(folder)
+
+
+# Packs
+
+
+@pytest.mark.parametrize("level", ["quick", "deep"])
+@pytest.mark.parametrize("is_refused", [False, True], ids=["disk", "folder"])
+def test_a_pack_that_cannot_be_read_is_one_finding_beside_the_others(
+    cache: Path, monkeypatch: pytest.MonkeyPatch, level: str, is_refused: bool
+) -> None:
+    """The videos of other packs are checked, and nothing is said about those of this one, nor changed."""
+    keys = cc.open_cache(cache).keys()
+    hidden, damaged = (write_pack(cache, [read_sidecar(cache, key)], n) for n, key in enumerate(keys[:2], 1))
+    for key in keys[:2]:
+        os.remove(cache / sidecar_file(key))
+    write_catalog(cache)
+    cc.collect_garbage(cache)
+    with open(cache / pack_file(damaged), "r+b") as file:
+        file.seek(4096)
+        file.write(b"damage")
+    path = cache / pack_file(hidden)
+    if is_refused:
+        path.rename(cache.with_name("hidden"))
+        path.mkdir()
+    else:
+        _break_reads_of(path, monkeypatch)
+    before = artefacts(cache)
+    report = cc.verify(cache, level=level, jobs=INLINE)
+    findings = {(finding.kind, finding.file) for finding in report.damage}
+    damage = [finding for finding in report.damage if finding.kind == "damaged"]
+    assert findings - {("damaged", finding.file) for finding in damage} == {("unreadable", pack_file(hidden))}
+    assert {finding.key for finding in damage} == ({keys[1]} if level == "deep" else set())
+    assert report.num_videos == 3
+    with pytest.raises(cc.UnreadableError, match=f"{hidden}.pack': got "):
+        cc.repair(cache, damage or [replace(report.damage[0], kind="damaged")], jobs=INLINE)
+    with pytest.raises(cc.UnreadableError, match=f"{hidden}.pack': got "):
+        cc.collect_garbage(cache)
+    assert artefacts(cache) == before
+
+
+def _break_reads_of(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let reads of a file end with the error of a broken disk."""
+    inode, pread = path.stat().st_ino, os.pread
+
+    def broken(fd: int, *args: int) -> bytes:
+        if os.fstat(fd).st_ino == inode:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return pread(fd, *args)
+
+    monkeypatch.setattr(os, "pread", broken)
+
+
+def test_a_tier_that_cannot_be_listed_is_a_finding(open_cache: Path) -> None:
+    with as_another_user(open_cache.parent):
+        (open_cache / "lmdb").chmod(0)
+        try:
+            report = cc.verify(open_cache, jobs=INLINE)
+        finally:
+            (open_cache / "lmdb").chmod(0o755)
+    assert {finding.kind for finding in report.damage} == {"unreadable"}
+    assert len(report.damage) == len(NAMES) + 1
+    assert report.exit_code == 15
 
 
 # The folder of the sidecars

@@ -40,6 +40,9 @@ RECORDS_AT_ONCE = 16
 """Records that are found and checked together, before the caller decodes them. Finding or checking a single record
 between two decodings of pictures takes several times as long."""
 
+BYTES_AT_ONCE = 64 << 20
+"""Size of records above which fewer are found together [bytes]"""
+
 
 def row_bytes(shape: tuple[int, ...], dtype: np.dtype[Any] | None) -> int:
     """Return the size of a row [bytes], or 0 for records, whose sizes differ."""
@@ -250,7 +253,7 @@ class Artefact(ABC):
         digests = self._digests(name)
         self._check_numbers("record", numbers, len(digests))
         pairs = zip(numbers, self._iter_records(name, numbers), strict=True)
-        while few := list(islice(pairs, RECORDS_AT_ONCE)):
+        while few := list(_first_few(pairs)):
             for number, record in few:
                 if digest64(record) != digests[number]:
                     raise self._damage(f"record {number} is not what was written")
@@ -341,6 +344,16 @@ def checked_out(name: str, shape: tuple[int, ...], dtype: np.dtype[Any], out: np
             "that can be written to"
         )
     return out
+
+
+def _first_few(pairs: Iterator[tuple[int, Any]]) -> Iterator[tuple[int, Any]]:
+    """Yield the next numbers with their records, as many as are checked together."""
+    num_bytes = 0
+    for pair in islice(pairs, RECORDS_AT_ONCE):
+        yield pair
+        num_bytes += len(pair[1])
+        if num_bytes > BYTES_AT_ONCE:
+            return
 
 
 def _pieces(numbers: Sequence[int], out: np.ndarray) -> Iterator[tuple[range, np.ndarray]]:

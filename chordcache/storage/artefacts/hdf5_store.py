@@ -25,6 +25,7 @@ import os
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,7 @@ from chordcache.errors import UsageError
 from chordcache.records import Packed
 from chordcache.storage.artefacts import open_files
 from chordcache.storage.artefacts.artefact import (
+    BYTES_AT_ONCE,
     DIGESTS,
     OFFSETS,
     RECORDS_AT_ONCE,
@@ -353,13 +355,15 @@ class Hdf5Artefact(Artefact):
         offsets = self._offsets_of(name)
         for run in runs(numbers):
             for first in range(run.start, run.stop, RECORDS_AT_ONCE):
-                start, *ends = offsets[first : min(first + RECORDS_AT_ONCE, run.stop) + 1].tolist()
-                with self._errors():
-                    data = memoryview(os.pread(self._fd, ends[-1] - start, start))
-                at = 0
-                for end in ends:
-                    yield data[at : end - start]
-                    at = end - start
+                places = offsets[first : min(first + RECORDS_AT_ONCE, run.stop) + 1].tolist()
+                are_few = places[-1] - places[0] <= BYTES_AT_ONCE
+                for start, *ends in [places] if are_few else pairwise(places):
+                    with self._errors():
+                        data = memoryview(os.pread(self._fd, ends[-1] - start, start))
+                    at = 0
+                    for end in ends:
+                        yield data[at : end - start]
+                        at = end - start
 
 
 def _open_file(path: Path) -> Any:

@@ -31,7 +31,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from chordcache.digests import digest64
+from chordcache.digests import digest_of_parts
 from chordcache.storage.artefacts.artefact import runs
 
 Read = Callable[[int, int], bytes]
@@ -53,6 +53,19 @@ _CHANGED = "the pages of its tree are not what was written"
 
 _MAX_PAGES_OF_ROW, _MAX_OTHER_PAGES = 4, 1024
 """Most pages of a tree: a record may have a leaf of its own, and each commit leaves some pages unused"""
+
+_MAX_PAGES, _MAX_TREE_BYTES = 1 << 21, 8 << 30
+"""Most pages of a tree, and bytes: those of millions of records that have less than a page. A file of zeros takes no
+space on a disk, and may claim any number"""
+
+_MAX_KEPT_BYTES = 16 << 20
+"""Size of the pages that are kept between the check of their digest and the walk [bytes]. Others are read again"""
+
+_BLOCK_BYTES = 4 << 20
+"""Size of neighboring pages that are read at once [bytes]"""
+
+_MAX_NAMES = 100
+"""Most keys that are not those of records. There are less than ten"""
 
 _NODE_BYTES = 8
 _PLACE_BYTES = 8
@@ -92,53 +105,69 @@ def find_values(read: Read, num_bytes: int, max_rows: int | None = None) -> Valu
         raise ValueError(_CHANGED)
     if max_rows is not None and num_pages > _MAX_OTHER_PAGES + _MAX_PAGES_OF_ROW * max_rows:
         raise ValueError(f"its tree has {num_pages} pages, for {max_rows} records")
+    if num_pages > _MAX_PAGES or num_pages * page_bytes > _MAX_TREE_BYTES:
+        raise ValueError(f"its tree has {num_pages} pages of {page_bytes} bytes, which is more than is read")
     end = num_bytes - FOOTER.size - 8 * num_pages
     listed = read(end, 8 * num_pages)
     page_numbers = np.frombuffer(listed, "<u8")
     if int(page_numbers.max()) >= end // page_bytes or (page_numbers[1:] <= page_numbers[:-1]).any():
         raise ValueError(_CHANGED)
-    numbers = page_numbers.tolist()
-    blocks = [read(run.start * page_bytes, len(run) * page_bytes) for run in runs(numbers)]
-    if digest64(b"".join([*blocks, listed])) != digest:
+    checked = digest_of_parts()
+    pages: dict[int, memoryview | None] = {}
+    step = _BLOCK_BYTES // page_bytes
+    for run in runs(page_numbers.tolist()):
+        for start in range(run.start, run.stop, step):
+            numbers = range(start, min(start + step, run.stop))
+            block = memoryview(read(start * page_bytes, len(numbers) * page_bytes))
+            checked.update(block)
+            is_kept = len(pages) * page_bytes < _MAX_KEPT_BYTES
+            places = range(0, len(block), page_bytes)
+            pages |= {n: block[i : i + page_bytes] if is_kept else None for n, i in zip(numbers, places, strict=True)}
+    checked.update(listed)
+    if checked.intdigest() != digest:
         raise ValueError(_CHANGED)
-    tree = memoryview(b"".join(blocks))
-    pages = {number: tree[i * page_bytes : (i + 1) * page_bytes] for i, number in enumerate(numbers)}
-    return _walk(pages, page_bytes, end)
+    return _walk(read, pages, page_bytes, end)
 
 
-def _walk(pages: dict[int, memoryview], page_bytes: int, end: int) -> Values:
-    """Visit the pages of the tree from its root; take them from ``pages``."""
-    heads = [pages.pop(number) for number in (0, 1) if number in pages]
-    if len(heads) < 2:
-        raise ValueError("its first two pages are missing")
+def _walk(read: Read, pages: dict[int, memoryview | None], page_bytes: int, end: int) -> Values:
+    """Visit the pages of the tree from its root; take them from ``pages``, and read those that were not kept."""
+
+    def taken(number: int) -> memoryview:
+        if number not in pages:
+            raise ValueError(f"page {number} is not one of its tree, or comes twice")
+        return pages.pop(number) or memoryview(read(number * page_bytes, page_bytes))
+
+    heads = [taken(0), taken(1)]
     newest = max(heads, key=lambda head: _TRANSACTION[0].unpack_from(head, _TRANSACTION[1]))
     num_entries, root = _ENTRIES_AND_ROOT[0].unpack_from(newest, _ENTRIES_AND_ROOT[1])
-    leaves = _Leaves(page_bytes, end)
+    leaves = _Leaves(page_bytes, end, num_entries)
     ahead = [] if root == _NO_ROOT else [root]
     while ahead:
         number = ahead.pop()
-        page = pages.pop(number, None)
-        if page is None:
-            raise ValueError(f"page {number} is not one of its tree, or comes twice")
+        page = taken(number)
         flags, list_end = struct.unpack_from("<HH", page, 10)
         nodes = np.frombuffer(page, "<u2", max(0, list_end - HEADER_BYTES) // 2, HEADER_BYTES)
         if flags & _BRANCH:
             below = (struct.unpack_from("<IH", page, node) for node in reversed(nodes.tolist()))
             ahead += [low | high << 32 for low, high in below]
+            if len(ahead) > len(pages):
+                raise ValueError(f"page {number} names pages twice")
         elif flags & _LEAF:
             leaves.add(page, nodes.astype(np.int64), number * page_bytes)
         else:
             raise ValueError(f"page {number} is neither a branch nor a leaf")
-    return leaves.values(num_entries)
+    return leaves.values()
 
 
 class _Leaves:
     """The places that the leaves of a tree name."""
 
-    def __init__(self, page_bytes: int, end: int) -> None:
+    def __init__(self, page_bytes: int, end: int, num_entries: int) -> None:
         self._page_bytes = page_bytes
         self._end = end
         """End of the pages in the file"""
+        self._num_entries = num_entries
+        self._num_nodes = 0
         self._numbers, self._places, self._sizes = ([np.empty(0, np.int64)] for _ in range(3))
         self._named: dict[str, tuple[int, int]] = {}
 
@@ -146,6 +175,9 @@ class _Leaves:
         """Take the values of a leaf [shape=(n,), dtype=int64, offsets of its nodes], which begins at ``start``."""
         if not len(nodes):
             return
+        self._num_nodes += len(nodes)
+        if self._num_nodes > self._num_entries:  # before they take memory: nodes may lie over each other
+            raise ValueError(f"got more than {self._num_entries} keys, expected as many")
         content = np.frombuffer(page, np.uint8)
         if int(nodes.max()) + _NODE_BYTES > len(content):
             raise ValueError("a node lies outside of its page")
@@ -174,10 +206,12 @@ class _Leaves:
         for i in np.flatnonzero(~is_record).tolist():
             key = bytes(page[nodes[i] + _NODE_BYTES : begins[i]]).decode("ascii", "replace")
             self._named[key] = (int(places[i]), int(sizes[i]))
+        if len(self._named) > _MAX_NAMES:
+            raise ValueError(f"got more than {_MAX_NAMES} keys of arrays")
 
-    def values(self, num_entries: int) -> Values:
+    def values(self) -> Values:
         """Return all places. Raise ``ValueError`` if there are fewer or more than entries of the tree."""
         numbers, places, sizes = (np.concatenate(parts) for parts in (self._numbers, self._places, self._sizes))
-        if len(numbers) + len(self._named) != num_entries or (numbers[1:] <= numbers[:-1]).any():
-            raise ValueError(f"got keys out of order or twice, expected {num_entries} keys in ascending order")
+        if len(numbers) + len(self._named) != self._num_entries or (numbers[1:] <= numbers[:-1]).any():
+            raise ValueError(f"got keys out of order or twice, expected {self._num_entries} keys in ascending order")
         return Values(self._page_bytes, numbers, places, sizes, self._named)

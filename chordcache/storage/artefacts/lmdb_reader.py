@@ -18,7 +18,7 @@ import numpy as np
 from chordcache.digests import digest64
 from chordcache.records import Packed
 from chordcache.storage.artefacts import npy
-from chordcache.storage.artefacts.artefact import DIGESTS, Artefact, Claims, Layout
+from chordcache.storage.artefacts.artefact import BYTES_AT_ONCE, DIGESTS, Artefact, Claims, Layout
 from chordcache.storage.artefacts.lmdb_pages import find_values
 
 STREAM = "frames"
@@ -199,7 +199,7 @@ class LmdbArtefact(Artefact):
         for number in numbers:
             first = chains.start(number)
             if first not in read:
-                if len(read) == _MAX_CHAINS:
+                if len(read) == _MAX_CHAINS or sum(map(len, read.values())) > BYTES_AT_ONCE:
                     read.clear()
                 (read[first],) = self._iter_values([first])
             yield chains.cut(read[first], number)
