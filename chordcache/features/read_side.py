@@ -29,7 +29,10 @@ ADJACENT_FLOW = "flow.adjacent"
 NORMALIZED_LATENTS = "latents.normalized"
 """Name in ``features`` of latents as training scripts take them, which are cached as "latents\""""
 
-VARIANTS: Mapping[str, str] = {ADJACENT_FLOW: "flow", NORMALIZED_LATENTS: "latents"}
+MOTION_AS_FLOW = "motion.as_flow"
+"""Name in ``features``, and of an array, of flow that is made of motion vectors, which are cached as "motion\""""
+
+VARIANTS: Mapping[str, str] = {ADJACENT_FLOW: "flow", NORMALIZED_LATENTS: "latents", MOTION_AS_FLOW: "motion"}
 """Name in ``features`` to the cached feature, where samples have it in another form"""
 
 _MAX_SILENCE_BYTES = 512 << 20
@@ -127,6 +130,10 @@ class ReadSide:
 
     def __init__(self, name: str) -> None:
         self.name = name
+
+    def num_rows(self, info: FeatureInfo) -> Mapping[str, int]:
+        """Return the arrays that ``rows`` reads, with the number of rows of each."""
+        return info.num_rows
 
     def rows(
         self, artefact: Artefact, info: FeatureInfo, array: str, numbers: Sequence[int], out: np.ndarray | None

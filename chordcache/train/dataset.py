@@ -71,6 +71,8 @@ class ChordVideoDataset(ClipDataset):
     motion                ``motion`` [shape=(T, 2, gh, gw), dtype=float32, pixels of h x w, (dx, dy)], see
                           ``Cache.read``, and ``motion_covered`` [shape=(T, gh, gw), dtype=bool]; of an
                           h x w picture, (gh, gw) is (ceil(h / 16), ceil(w / 16))
+    motion.as_flow        the same with T - 1 rows in the direction of ``flows``, from each frame of the clip to the
+                          next. Frames must ascend
     pose                  ``pose`` [shape=(T, 33, 4), dtype=float32] x, y, z in pixels of h x w, visibility;
                           NaN where no person is seen
     latents               ``latents`` [shape=(t, C, h, w), dtype=float32 or float16] the rows that cover these
