@@ -32,8 +32,16 @@ NORMALIZED_LATENTS = "latents.normalized"
 MOTION_AS_FLOW = "motion.as_flow"
 """Name in ``features``, and of an array, of flow that is made of motion vectors, which are cached as "motion\""""
 
-VARIANTS: Mapping[str, str] = {ADJACENT_FLOW: "flow", NORMALIZED_LATENTS: "latents", MOTION_AS_FLOW: "motion"}
-"""Name in ``features`` to the cached feature, where samples have it in another form"""
+FIRST_FRAME_LATENTS = "latents.first_frame"
+"""Name in ``features``, and of an array, of the latents of the first frame, which samples have beside "latents\""""
+
+VARIANTS: Mapping[str, str] = {
+    ADJACENT_FLOW: "flow",
+    NORMALIZED_LATENTS: "latents",
+    FIRST_FRAME_LATENTS: "latents",
+    MOTION_AS_FLOW: "motion",
+}
+"""Name in ``features`` to the cached feature, where samples have it in another form or with another array"""
 
 _MAX_SILENCE_BYTES = 512 << 20
 """Most silence that one read adds to the sound [bytes]: 2 hours of 16 kHz in float32. Forged times ask for any"""
@@ -51,6 +59,8 @@ class ClipVideo(Protocol):
     """Width of the cached frames, [pixels]"""
     height: int
     """Height of the cached frames, [pixels]"""
+    first_row: int
+    """Row of the first frame in the artefacts, above 0 in a segment of a file that is cached whole"""
 
     def feature(self, name: str) -> FeatureInfo:
         """Return the record of a feature. Raises ``FeatureAbsentError``."""

@@ -79,6 +79,8 @@ class ChordVideoDataset(ClipDataset):
                           frames; float32 and drawn from the posterior if ``moments`` are cached
     latents.normalized    ``latents`` [dtype=float32] normalized, with the axes in the order of training scripts:
                           (t, C, h, w) of images and CogVideoX, (C, t, h, w) of other VAEs
+    latents.first_frame   adds ``latents_first_frame`` to ``latents``, of its shape: the first frame alone, as the
+                          condition of image-to-video, see ``docs/latents.md``
     embed                 ``embed`` [shape=(T, D) or (T, N, D), dtype=float32 or float16] of the whole frames
     text                  ``text`` [shape=(L, D), dtype=float32 or float16] all tokens of the caption; with a padding
                           L is ``max_tokens``, and ``text_mask`` [shape=(L,), dtype=bool] is True for tokens
