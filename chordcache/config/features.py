@@ -230,9 +230,12 @@ class LatentsConfig:
     """Device of the network: "auto", "cpu", "cuda" or "cuda:N". It does not change the fingerprint"""
     moments: bool = False
     """True to store the logarithm of the variance too, with which readers draw from the posterior"""
+    first_frame: bool = False
+    """True to store the latents of the first frame of each clip too, as trainers of image-to-video take them"""
 
     def __post_init__(self) -> None:
         check_choice("features.latents.moments", self.moments, (True, False))
+        check_choice("features.latents.first_frame", self.first_frame, (True, False))
         check_model("features.latents.model", self.model)
         check_number("features.latents.clip_frames", self.clip_frames, int, 1, 4097)
         check_choice("features.latents.fit", self.fit, ("pad", "refuse"))

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
 from chordcache.config.picture import PictureConfig
+from chordcache.errors import UsageError
 from chordcache.features.base import NO_ROWS, Extractor, Rows, VideoInfo
-from chordcache.features.read_side import Arrays, Clip, ReadSide
+from chordcache.features.read_side import MOTION_AS_FLOW, Arrays, Clip, ReadSide, in_memory
 from chordcache.media.cropping import CropBox
 from chordcache.media.geometry import Orientation
 from chordcache.records import FeatureInfo
+from chordcache.storage.artefacts.artefact import Artefact
 
 if TYPE_CHECKING:
     from chordcache.media.scaling import Frame
@@ -29,17 +32,20 @@ PICTURE_TYPES = {1: b"I", 2: b"P", 3: b"B"}
 
 MAX_FLOAT16 = float(np.finfo(np.float16).max)
 
+_MAX_B_FRAMES = 16
+"""Largest number of B frames in a row over which ``motion.as_flow`` is known. It is the largest of x264"""
+
 
 class MotionExtractor(Extractor):
     """Motion vectors of each kept frame, exported by the decoder, with a reference in the past.
 
     Arrays
     ------
-    ``name`` [shape=(T, ceil(H / 16), ceil(W / 16), 2), dtype=float16, source pixels per frame, (dx, dy)]
+    ``name`` [shape=(T, ceil(H / 16), ceil(W / 16), 2), dtype=float16, source pixels, (dx, dy)]
         H x W is the shown part of the stored picture. The vector is libavcodec's ``motion / motion_scale``. It points
         from the block's place now to the place in the reference that the block was copied from. Flow from the past to
         now is the negative. libavcodec states that the reference is in the past, but not how far. After B frames it
-        is several frames away. The value is 0 where nothing covers the cell.
+        is several frames away. ``MotionReadSide`` makes flow of it. The value is 0 where nothing covers the cell.
     ``name.covered`` [shape=(T, ceil(H / 16), ceil(W / 16)), dtype=bool]
         True if such a vector covers any part of the cell. False in intra blocks, in blocks predicted only from the
         future, and in frames whose side data PyAV cannot list.
@@ -196,15 +202,59 @@ def turned(motion: np.ndarray, orientation: Orientation) -> np.ndarray:
 
 
 class MotionReadSide(ReadSide):
-    """The read side of motion: vectors in pixels of the crop, on its own grid. Mirroring changes the sign of dx."""
+    """The read side of motion: vectors in pixels of the crop, on its own grid. Mirroring changes the sign of dx.
+
+    Arrays
+    ------
+    ``motion.as_flow`` [shape=(T - 1, rows, columns, 2), dtype=float32, source pixels per frame step, (dx, dy)]
+        Row i moves frame i onto frame i + 1, as the rows of flow do. It is made of the vectors of a P frame, the first
+        frame after frame i that is not a B frame. Their reference is the last frame before them that is not one. The
+        motion between the two is taken as uniform: all rows between them have the negative of the vectors, divided by
+        their distance in frames. A cell is the block's place in the P frame.
+
+        NaN where the flow is not known: in intra blocks, in the rows from the last P frame to an I frame, where
+        ``frames.fps`` left out a frame, over more than 16 B frames, and beyond the first and the last frame that is not
+        a B frame. Vectors of B frames are not used, because their reference may be a B frame. With several references,
+        a block may use an older one. Its vector is then too long, and libavcodec does not export which blocks these
+        are.
+    """
 
     padding: ClassVar[Mapping[str, float]] = {"motion": 0, "motion_covered": 0}
     is_spatial: ClassVar[bool] = True
 
+    def num_rows(self, info: FeatureInfo) -> Mapping[str, int]:
+        """Return the stored arrays, and ``motion.as_flow``. See ``ReadSide``."""
+        return {**info.num_rows, MOTION_AS_FLOW: max(0, info.num_rows[self.name] - 1)}
+
+    def rows(
+        self, artefact: Artefact, info: FeatureInfo, array: str, numbers: Sequence[int], out: np.ndarray | None
+    ) -> np.ndarray:
+        """Read stored rows, or make flow of them. See ``ReadSide``."""
+        if array != MOTION_AS_FLOW:
+            return artefact.rows(array, numbers, out)
+        flow = np.full((len(numbers), *info.shape[1:]), np.nan, np.float32)
+        starts, stops = _references(artefact, np.asarray(numbers, np.int64))
+        is_known = stops > starts
+        if is_known.any():
+            frames, rows = np.unique(stops[is_known], return_inverse=True)
+            motion = artefact.rows(self.name, frames.tolist()).astype(np.float32)
+            motion[~artefact.rows(f"{self.name}.covered", frames.tolist())] = np.nan
+            flow[is_known] = -motion[rows] / (stops - starts)[is_known, None, None, None]
+        return in_memory(array, flow, out)
+
     def read_clip(self, clip: Clip) -> Arrays:
-        """Return ``motion`` [shape=(T, 2, gh, gw), dtype=float32] and ``motion_covered`` [shape=(T, gh, gw)]."""
-        motion = clip.read(self.name, indices=clip.numbers)
-        covered = clip.read(f"{self.name}.covered", indices=clip.numbers)
+        """Return ``motion`` [shape=(T, 2, gh, gw), dtype=float32] and ``motion_covered`` [shape=(T, gh, gw)].
+
+        With ``motion.as_flow``, there are T - 1 rows, from each frame to the next, and cells are covered where it is
+        known over all frames between them.
+        """
+        if MOTION_AS_FLOW in clip.variants:
+            motion = _flow_between(clip)
+            covered = np.isfinite(motion[..., 0])
+            motion[~covered] = 0
+        else:
+            motion = clip.read(self.name, indices=clip.numbers)
+            covered = clip.read(f"{self.name}.covered", indices=clip.numbers)
         if clip.crop is not None:
             facts = clip.video.feature(self.name).facts
             source = facts["height"], facts["width"]
@@ -216,11 +266,48 @@ class MotionReadSide(ReadSide):
         """Return zeros, or None without a crop: the size of the source's grid is unknown."""
         if clip.crop is None:
             return None
-        num_frames, grid = len(clip.numbers), grid_size(*clip.crop.size)
+        num_rows, grid = len(clip.numbers), grid_size(*clip.crop.size)
+        if MOTION_AS_FLOW in clip.variants:
+            num_rows = max(0, num_rows - 1)
         return {
-            "motion": np.zeros((num_frames, 2, *grid), np.float32),
-            "motion_covered": np.zeros((num_frames, *grid), np.bool_),
+            "motion": np.zeros((num_rows, 2, *grid), np.float32),
+            "motion_covered": np.zeros((num_rows, *grid), np.bool_),
         }
+
+
+def _references(artefact: Artefact, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the frames that the rows of ``motion.as_flow`` lie between, both [shape=(n,), dtype=int64].
+
+    The second is a P frame, and the first its reference. They are equal if the flow is not known.
+    """
+    if not len(numbers):
+        return numbers, numbers
+    first = max(0, int(numbers.min()) - _MAX_B_FRAMES)
+    stop = min(artefact.num_rows("motion.types"), int(numbers.max()) + _MAX_B_FRAMES + 2)
+    types = artefact.rows("motion.types", range(first, stop))
+    others = np.flatnonzero(types != b"B")
+    after = np.searchsorted(others, numbers - first, side="right")
+    is_between = (after > 0) & (after < len(others))
+    starts, stops = numbers.copy(), numbers.copy()
+    starts[is_between], stops[is_between] = others[after[is_between] - 1] + first, others[after[is_between]] + first
+    sources = artefact.array("source_frames")
+    is_known = (types[stops - first] == b"P") & (sources[stops] - sources[starts] == stops - starts)
+    is_known &= stops - starts <= _MAX_B_FRAMES + 1
+    return starts, np.where(is_known, stops, starts)
+
+
+def _flow_between(clip: Clip) -> np.ndarray:
+    """Return the sum of ``motion.as_flow`` from each frame of a clip to the next [shape=(T - 1, rows, columns, 2)]."""
+    numbers = clip.numbers.tolist()
+    flow = np.zeros((max(0, len(numbers) - 1), *clip.video.feature("motion").shape[1:]), np.float32)
+    for row, (start, stop) in zip(flow, pairwise(numbers), strict=True):
+        if stop < start:
+            raise UsageError(
+                f"features: got '{MOTION_AS_FLOW}' for frame {stop} of video '{clip.video.key}' after frame {start}, "
+                "expected frames in ascending order. Take another sampler."
+            )
+        row[:] = clip.read(MOTION_AS_FLOW, start, stop).sum(axis=0)
+    return flow
 
 
 def cut_motion(

@@ -29,8 +29,19 @@ ADJACENT_FLOW = "flow.adjacent"
 NORMALIZED_LATENTS = "latents.normalized"
 """Name in ``features`` of latents as training scripts take them, which are cached as "latents\""""
 
-VARIANTS: Mapping[str, str] = {ADJACENT_FLOW: "flow", NORMALIZED_LATENTS: "latents"}
-"""Name in ``features`` to the cached feature, where samples have it in another form"""
+MOTION_AS_FLOW = "motion.as_flow"
+"""Name in ``features``, and of an array, of flow that is made of motion vectors, which are cached as "motion\""""
+
+FIRST_FRAME_LATENTS = "latents.first_frame"
+"""Name in ``features``, and of an array, of the latents of the first frame, which samples have beside "latents\""""
+
+VARIANTS: Mapping[str, str] = {
+    ADJACENT_FLOW: "flow",
+    NORMALIZED_LATENTS: "latents",
+    FIRST_FRAME_LATENTS: "latents",
+    MOTION_AS_FLOW: "motion",
+}
+"""Name in ``features`` to the cached feature, where samples have it in another form or with another array"""
 
 _MAX_SILENCE_BYTES = 512 << 20
 """Most silence that one read adds to the sound [bytes]: 2 hours of 16 kHz in float32. Forged times ask for any"""
@@ -48,6 +59,8 @@ class ClipVideo(Protocol):
     """Width of the cached frames, [pixels]"""
     height: int
     """Height of the cached frames, [pixels]"""
+    first_row: int
+    """Row of the first frame in the artefacts, above 0 in a segment of a file that is cached whole"""
 
     def feature(self, name: str) -> FeatureInfo:
         """Return the record of a feature. Raises ``FeatureAbsentError``."""
@@ -127,6 +140,10 @@ class ReadSide:
 
     def __init__(self, name: str) -> None:
         self.name = name
+
+    def num_rows(self, info: FeatureInfo) -> Mapping[str, int]:
+        """Return the arrays that ``rows`` reads, with the number of rows of each."""
+        return info.num_rows
 
     def rows(
         self, artefact: Artefact, info: FeatureInfo, array: str, numbers: Sequence[int], out: np.ndarray | None

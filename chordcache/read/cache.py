@@ -181,6 +181,9 @@ class Cache:
         ``motion``            [shape=(T, H/16, W/16, 2), dtype=float16, source pixels], as libavcodec exports it;
                               ``motion.covered`` [shape=(T, H/16, W/16), dtype=bool] says which blocks have a vector,
                               ``motion.types`` [shape=(T,), dtype=S1] is I, P or B
+        ``motion.as_flow``    [shape=(T - 1, H/16, W/16, 2), dtype=float32, source pixels per frame step, (dx, dy)],
+                              motion in the direction and the rows of ``flow``; NaN where it is not known, see
+                              ``MotionReadSide``
         ``mel``               [shape=(n_mels, t), dtype=float32, dB], or (C, n_mels, t): the seconds from the first
                               frame to the end of the last, silence where the sound does not reach
         ``waveform``          [shape=(t,), dtype=float32 or int16], or (C, t): the samples of the same seconds
@@ -224,12 +227,13 @@ class Cache:
         if indices is not None and (start is not None or stop is not None):
             raise UsageError("indices: got them with start or stop, expected one or the other")
         info = video.feature(feature.partition(".")[0], tier)
-        if feature not in info.num_rows:
+        side = read_side(info.feature)
+        arrays = side.num_rows(info)
+        if feature not in arrays:
             raise FeatureAbsentError(
                 f"'{feature}' of video '{video.key}' is not cached; cached: {', '.join(info.num_rows)}"
-                f"{did_you_mean(feature, info.num_rows)}"
+                f"{did_you_mean(feature, arrays)}"
             )
-        side = read_side(info.feature)
         with open_feature(video, info) as artefact:
             if has_times(info.facts):
                 if indices is not None:

@@ -10,7 +10,7 @@ from typing import Protocol
 import numpy as np
 
 from chordcache.errors import FeatureAbsentError, UsageError
-from chordcache.features.read_side import VARIANTS, Arrays, Clip, EncodedFrames, ReadSide
+from chordcache.features.read_side import FIRST_FRAME_LATENTS, VARIANTS, Arrays, Clip, EncodedFrames, ReadSide
 from chordcache.features.read_sides import read_side, read_sides
 from chordcache.media.cropping import CropBox, Rectangle
 from chordcache.read.crops import SpatialTransform
@@ -191,7 +191,7 @@ def cached_features(names: tuple[str, ...]) -> tuple[tuple[str, ...], frozenset[
     Raises
     ------
     UsageError
-        If two names mean one feature, which has one name in a sample.
+        If two names mean one feature, which has one name in a sample. "latents.first_frame" has another one.
 
     Examples
     --------
@@ -199,9 +199,10 @@ def cached_features(names: tuple[str, ...]) -> tuple[tuple[str, ...], frozenset[
     (('frames', 'flow'), frozenset({'flow.adjacent'}))
     """
     for name, feature in VARIANTS.items():
-        if name in names and feature in names:
+        if name in names and feature in names and name != FIRST_FRAME_LATENTS:
             raise UsageError(f"features: got '{feature}' and '{name}', expected one of them")
-    return tuple(VARIANTS.get(name, name) for name in names), frozenset(VARIANTS.keys() & set(names))
+    features = tuple(dict.fromkeys(VARIANTS.get(name, name) for name in names))
+    return features, frozenset(VARIANTS.keys() & set(names))
 
 
 def _stacked(name: str, video: Video, arrays: list[np.ndarray]) -> np.ndarray:

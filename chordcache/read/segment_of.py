@@ -66,7 +66,7 @@ class _SegmentOfFile(Video):
 
     def num_rows(self, info: FeatureInfo, array: str) -> int:
         """Return the number of rows that belong to the segment. See ``Video``."""
-        num_missing = self._whole.num_frames - info.num_rows[array]
+        num_missing = self._whole.num_frames - self._whole.num_rows(info, array)
         if num_missing not in (0, 1):  # flow has none for the last frame
             raise self._has_no_rows(array)
         return self.num_frames - num_missing

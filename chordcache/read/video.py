@@ -11,7 +11,7 @@ import numpy as np
 from chordcache.arguments import did_you_mean
 from chordcache.errors import DamageError, FeatureAbsentError, printable
 from chordcache.features.item_fields import fits
-from chordcache.features.read_sides import read_sides
+from chordcache.features.read_sides import read_side, read_sides
 from chordcache.records import ContentFacts, FeatureInfo
 from chordcache.storage.artefacts.artefact import Artefact, Claims
 from chordcache.storage.artefacts.open_files import open_artefact
@@ -135,7 +135,7 @@ class Video:
         Raises ``FeatureAbsentError`` if the video is a segment of a file that is cached whole, and the array does not
         have a row for each frame.
         """
-        return info.num_rows[array]
+        return read_side(info.feature).num_rows(info)[array]
 
     def seconds_of(self, start: int, stop: int) -> tuple[float, float]:
         """Return the time of frame ``start`` and of the end of frame ``stop - 1``, half open, on the source's clock."""

@@ -94,6 +94,7 @@ class _Normalization(_Params, frozen=True, forbid_unknown_fields=False):
     shift_factor: float | None = None
     latents_mean: list[float] | float | None = None
     latents_std: list[_Positive] | _Positive | None = None
+    invert_scale_latents: bool = False
 
 
 class _Latents(_Params, frozen=True, forbid_unknown_fields=False):
@@ -101,6 +102,7 @@ class _Latents(_Params, frozen=True, forbid_unknown_fields=False):
     normalization: _Normalization | None = None
     axes: Literal["tchw", "cthw"] = "tchw"
     moments: bool = False
+    first_frame: Literal["alone", "before_gray"] | None = None
 
 
 class _LatentsFacts(_Params, frozen=True, forbid_unknown_fields=False):
@@ -204,9 +206,12 @@ def _dtype(text: str) -> np.dtype[Any] | None:
 
 def _built_in_problem(info: FeatureInfo, sidecar: Any) -> str | None:
     rules = _FEATURES[info.feature]
-    is_int8 = info.feature == "flow" and info.dtype == "int8"
-    with_moments = info.feature == "latents" and info.params.get("moments")
-    others = (".scale",) if is_int8 else (".logvar",) if with_moments else rules.arrays
+    others = rules.arrays
+    if info.feature == "flow" and info.dtype == "int8":
+        others = (".scale",)
+    elif info.feature == "latents":
+        optional = {".logvar": "moments", ".first_frame": "first_frame"}
+        others = tuple(suffix for suffix, name in optional.items() if info.params.get(name))
     arrays = {info.feature, *(info.feature + suffix for suffix in others)}
     if info.num_rows.keys() != arrays or len(set(info.num_rows.values())) != 1:
         return f"rows of {', '.join(info.num_rows)[:80]}"

@@ -71,12 +71,16 @@ class ChordVideoDataset(ClipDataset):
     motion                ``motion`` [shape=(T, 2, gh, gw), dtype=float32, pixels of h x w, (dx, dy)], see
                           ``Cache.read``, and ``motion_covered`` [shape=(T, gh, gw), dtype=bool]; of an
                           h x w picture, (gh, gw) is (ceil(h / 16), ceil(w / 16))
+    motion.as_flow        the same with T - 1 rows in the direction of ``flows``, from each frame of the clip to the
+                          next. Frames must ascend
     pose                  ``pose`` [shape=(T, 33, 4), dtype=float32] x, y, z in pixels of h x w, visibility;
                           NaN where no person is seen
     latents               ``latents`` [shape=(t, C, h, w), dtype=float32 or float16] the rows that cover these
                           frames; float32 and drawn from the posterior if ``moments`` are cached
     latents.normalized    ``latents`` [dtype=float32] normalized, with the axes in the order of training scripts:
                           (t, C, h, w) of images and CogVideoX, (C, t, h, w) of other VAEs
+    latents.first_frame   adds ``latents_first_frame`` to ``latents``, of its shape: the first frame alone, as the
+                          condition of image-to-video, see ``docs/latents.md``
     embed                 ``embed`` [shape=(T, D) or (T, N, D), dtype=float32 or float16] of the whole frames
     text                  ``text`` [shape=(L, D), dtype=float32 or float16] all tokens of the caption; with a padding
                           L is ``max_tokens``, and ``text_mask`` [shape=(L,), dtype=bool] is True for tokens

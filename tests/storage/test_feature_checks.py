@@ -191,6 +191,8 @@ FORGED: list[tuple[str, dict[str, Any]]] = [
     ),
     ("latents", {"params": {}}),
     ("latents", {"params": {"compression": [4, 8], "moments": True}}),
+    ("latents", {"params": {"compression": [4, 8], "first_frame": "alone"}}),
+    ("latents", {"params": {"compression": [4, 8], "first_frame": "gray"}}),
     ("latents", {"params": {"compression": [4, 8], "axes": "ctwh"}}),
     ("latents", {"params": {"compression": [4, 8], "normalization": {"latents_mean": [0.5]}}}),
     ("latents", {"params": {"compression": [4, 8], "normalization": {"latents_std": [1, 0]}}}),

@@ -21,7 +21,7 @@ from chordcache.features.networks.pretrained import (
     missing_package,
     problem_of_model,
 )
-from chordcache.features.read_side import NORMALIZED_LATENTS, Arrays, Clip, ReadSide
+from chordcache.features.read_side import FIRST_FRAME_LATENTS, NORMALIZED_LATENTS, Arrays, Clip, ReadSide
 from chordcache.media.cropping import CropBox
 from chordcache.records import FeatureInfo
 from chordcache.storage.row_clock import FrameGroups
@@ -39,6 +39,8 @@ class VaeClass(NamedTuple):
     """Function of config.json: numbers of frames, and of rows and columns of pixels, that become one in the latents"""
     axes: str = "cthw"
     """Order of the axes of a clip, such as (C, t, h, w)"""
+    first_frame: Callable[[Mapping[str, Any]], str] = lambda config: "alone"
+    """Function of config.json: how pipelines encode the first frame for image-to-video, see ``LatentsExtractor``"""
 
 
 def _of_levels(config: Mapping[str, Any], default: Sequence[int]) -> int:
@@ -67,7 +69,8 @@ VAES: Mapping[str, VaeClass] = {
         )
     ),
     "AutoencoderKLWan": VaeClass(
-        lambda config: (config.get("scale_factor_temporal", 4), config.get("scale_factor_spatial", 8))
+        lambda config: (config.get("scale_factor_temporal", 4), config.get("scale_factor_spatial", 8)),
+        first_frame=lambda config: "alone" if config.get("is_residual") else "before_gray",  # residual is Wan 2.2 TI2V
     ),
 }
 """``_class_name`` in a model's config.json to the class. Settings that are not there have the defaults of diffusers"""
@@ -83,6 +86,16 @@ class _Vae(NamedTuple):
 
     network: Any
     takes_clips: bool
+    first_frame: str | None
+
+    def condition(self, pixels: Any) -> Any:
+        """Return latents of the first frames of clips [shape=(n, C, t, h, w)], for pixels [shape=(n, 3, T, H, W)]."""
+        import torch
+
+        first, others = pixels[:, :, :1], pixels[:, :, 1:]
+        if self.first_frame == "before_gray":
+            return self.network.encode(torch.cat([first, torch.zeros_like(others)], dim=2)).latent_dist.mode()
+        return self.network.encode(first).latent_dist.mode()
 
 
 class LatentsExtractor(PretrainedExtractor):
@@ -95,6 +108,9 @@ class LatentsExtractor(PretrainedExtractor):
         has a row for the first frame of each clip, and one for each 4 frames after it.
     ``name.logvar`` [shape=(T, C, h, w), dtype=float32 or float16]
         With ``moments``: logarithm of the variance of the posterior, -30 to 20.
+    ``name.first_frame`` [shape=(T, C, h, w), dtype=float32 or float16]
+        With ``first_frame``: mean of the posterior of the first frame of each clip, in the first row of the clip. The
+        other rows are zero, or with "before_gray" those of gray frames after it.
 
     ``facts["normalization"]`` holds the settings of ``normalization`` that are in the weights, as those of LTX.
 
@@ -115,6 +131,9 @@ class LatentsExtractor(PretrainedExtractor):
         Order of the axes in which training scripts take a clip, such as "cthw". Latents are stored in "tchw".
     moments : bool
         True to store the logarithm of the variance too.
+    first_frame : str or None
+        "alone" or "before_gray", to also encode the first frame of each clip: as a clip of one frame, or with all other
+        frames of the clip gray, which are zero for the VAE.
 
     Notes
     -----
@@ -124,6 +143,7 @@ class LatentsExtractor(PretrainedExtractor):
     units: ClassVar[Mapping[str, str]] = {
         "": "mean of the posterior of the VAE",
         "logvar": "logarithm of the variance of the posterior",
+        "first_frame": "mean of the posterior of the first frame of each clip",
     }
 
     def __init__(
@@ -138,12 +158,14 @@ class LatentsExtractor(PretrainedExtractor):
         normalization: Mapping[str, Any] | None = None,
         axes: str = "tchw",
         moments: bool = False,
+        first_frame: str | None = None,
         files: str = "",
     ) -> None:
         super().__init__(name)
         self._dtype = np.dtype(dtype)
         self._pads = fit == "pad"
         self._moments = moments
+        self._first_frame = first_frame is not None
         self._per_row, self._per_pixel = compression
         self._clip_frames = clip_frames
         self._clip: list[np.ndarray] = []
@@ -153,8 +175,9 @@ class LatentsExtractor(PretrainedExtractor):
     def arguments(cls, section: Any, picture: PictureConfig) -> dict[str, Any]:
         """Return the section, the hash of the files of a local model, and what config.json says about latents."""
         arguments = {**asdict(section), "files": hash_of_files(section.model)}
-        if not section.moments:  # fingerprints do not depend on it, as before there was a choice
-            del arguments["moments"]
+        for name in ("moments", "first_frame"):
+            if not arguments[name]:  # fingerprints do not depend on it, as before there was a choice
+                del arguments[name]
         if problem_of_model(_KEY, arguments, "_class_name", VAES):
             return arguments  # ``missing_requirement`` says so
         config = config_of(_KEY, section.model)
@@ -166,9 +189,18 @@ class LatentsExtractor(PretrainedExtractor):
             )
         clips = {"clip_frames": section.clip_frames} if per_row > 1 else {"clip_frames": 1}
         normalization = {name: config[name] for name in _NORMALIZATION if config.get(name) is not None}
-        axes = VAES[config["_class_name"]].axes
+        kind = VAES[config["_class_name"]]
+        if section.first_frame:
+            if per_row == 1:
+                raise ConfigError(
+                    "features.latents.first_frame: got True for a VAE of pictures, expected one that compresses time. "
+                    "Leave it out. Each row of latents is that of one frame."
+                )
+            arguments["first_frame"] = kind.first_frame(config)
+            if config.get("invert_scale_latents"):
+                normalization["invert_scale_latents"] = True
         compression = [per_row, per_pixel]
-        return {**arguments, **clips, "compression": compression, "normalization": normalization, "axes": axes}
+        return {**arguments, **clips, "compression": compression, "normalization": normalization, "axes": kind.axes}
 
     @classmethod
     def identity(cls, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -185,13 +217,15 @@ class LatentsExtractor(PretrainedExtractor):
         """Load the weights, in float32."""
         check_files(arguments["files"], arguments["model"])
         kind = str(config_of(_KEY, arguments["model"])["_class_name"])
-        return _Vae(load_vae(kind, arguments["model"]).to(device), arguments["compression"][0] > 1)
+        network = load_vae(kind, arguments["model"]).to(device)
+        return _Vae(network, arguments["compression"][0] > 1, arguments.get("first_frame"))
 
     @classmethod
     def infer(cls, model: Any, inputs: list[Any]) -> Sequence[Any]:
         """Return the moments of each picture or clip, and the normalization that is in the weights.
 
-        The moments [shape=(2, t, C, h, w), dtype=float32] are the mean and the logarithm of the variance.
+        The moments [shape=(2 or 3, t, C, h, w), dtype=float32] are the mean and the logarithm of the variance, and the
+        mean of the first frame if it is encoded too.
         """
         import torch
 
@@ -200,7 +234,13 @@ class LatentsExtractor(PretrainedExtractor):
         pixels = pixels.movedim(-1, 1).contiguous().float() / 127.5 - 1
         with torch.inference_mode():
             posterior = model.network.encode(pixels).latent_dist
-        moments = torch.stack([posterior.mode(), posterior.logvar], dim=1)
+            arrays = [posterior.mode(), posterior.logvar]
+            if model.first_frame is not None:
+                condition = torch.zeros_like(arrays[0])
+                first = model.condition(pixels)
+                condition[:, :, : first.shape[2]] = first
+                arrays.append(condition)
+        moments = torch.stack(arrays, dim=1)
         moments = moments.movedim(2, 3) if model.takes_clips else moments[:, :, None]
         buffers = dict(model.network.named_buffers())
         normalization = {name: buffers[name].tolist() for name in _NORMALIZATION if name in buffers}
@@ -234,9 +274,13 @@ class LatentsExtractor(PretrainedExtractor):
             return NO_ROWS
         if outputs[0][1]:
             self.facts["normalization"] = outputs[0][1]
-        mean, logvar = np.concatenate([moments for moments, _ in outputs], axis=1)
-        rows = {self.name: stored(mean, self._dtype)}
-        return {**rows, f"{self.name}.logvar": stored(logvar, self._dtype)} if self._moments else rows
+        moments = np.concatenate([moments for moments, _ in outputs], axis=1)
+        rows = {self.name: stored(moments[0], self._dtype)}
+        if self._moments:
+            rows[f"{self.name}.logvar"] = stored(moments[1], self._dtype)
+        if self._first_frame:
+            rows[FIRST_FRAME_LATENTS] = stored(moments[2], self._dtype)
+        return rows
 
     def finish(self) -> Rows:
         """Return the remaining rows, and state the frames that a row covers."""
@@ -285,13 +329,15 @@ def _compression_of(config: Mapping[str, Any]) -> list[int]:
 class LatentsReadSide(ReadSide):
     """The read side of latents: the rows that cover the frames of a clip, cut in units of latents."""
 
-    padding: ClassVar[Mapping[str, float]] = {"latents": 0}
+    padding: ClassVar[Mapping[str, float]] = {"latents": 0, "latents_first_frame": 0}
     is_spatial: ClassVar[bool] = True
 
     def read_clip(self, clip: Clip) -> Arrays:
         """Read the rows, and cut them. Raise ``UsageError`` for a crop that scales or mirrors, or cuts a latent.
 
-        If the variance is stored too, the result is drawn from the posterior [dtype=float32].
+        If the variance is stored too, the result is drawn from the posterior [dtype=float32]. With
+        ``latents.first_frame`` also ``latents_first_frame`` of the same shape. Raise ``UsageError`` if the frames do
+        not begin with the first frame of a clip as it was encoded, or end in another one.
         """
         info = clip.video.feature(self.name)
         latents = self._part(clip, info, self.name)
@@ -305,7 +351,28 @@ class LatentsReadSide(ReadSide):
             latents = latents + np.exp(0.5 * logvar.astype(np.float32)) * clip.noise.standard_normal(
                 latents.shape, np.float32
             )
-        return {self.name: _normalized(latents, info) if NORMALIZED_LATENTS in clip.variants else latents}
+        arrays = {self.name: _normalized(latents, info) if NORMALIZED_LATENTS in clip.variants else latents}
+        if FIRST_FRAME_LATENTS in clip.variants:
+            arrays["latents_first_frame"] = self._condition(clip, info)
+        return arrays
+
+    def _condition(self, clip: Clip, info: FeatureInfo) -> np.ndarray:
+        rows = self._part(clip, info, FIRST_FRAME_LATENTS)
+        length = info.facts.get("frames_per_clip") or clip.video.num_frames + clip.video.first_row
+        start, stop = (number + clip.video.first_row for number in clip.span)
+        if start % length or stop - start > length:
+            raise UsageError(
+                f"clip_sampler: got frames {clip.span[0]} to {clip.span[1] - 1} of video '{printable(clip.video.key)}' "
+                f"for '{FIRST_FRAME_LATENTS}', expected frames of one clip of {length}, from its first on. Take "
+                "LatentClipSampler."
+            )
+        if NORMALIZED_LATENTS not in clip.variants:
+            return rows
+        inverts = (info.params.get("normalization") or {}).get("invert_scale_latents", False)
+        normalized = _normalized(rows, info, inverts_scale=inverts)
+        if info.params["first_frame"] == "alone":  # the rows after it are zero after normalization, as in the pipelines
+            normalized.swapaxes(0, info.params.get("axes", "tchw").index("t"))[1:] = 0
+        return normalized
 
     def _part(self, clip: Clip, info: FeatureInfo, array: str) -> np.ndarray:
         rows = clip.read(array, indices=clip.numbers)
@@ -315,15 +382,17 @@ class LatentsReadSide(ReadSide):
         return rows[..., top : top + height, left : left + width].copy()
 
 
-def _normalized(latents: np.ndarray, info: FeatureInfo) -> np.ndarray:
+def _normalized(latents: np.ndarray, info: FeatureInfo, *, inverts_scale: bool = False) -> np.ndarray:
     """Return latents [shape=(t, C, h, w)] as training scripts take them [dtype=float32], see ``VaeClass.axes``.
 
     ``(latents - latents_mean) * scaling_factor / latents_std``, or with ``shift_factor`` in place of the mean.
+    ``inverts_scale`` divides by the scaling factor, as CogVideoX 1.5 does for the first frame.
     """
     values = {**(info.params.get("normalization") or {}), **(info.facts.get("normalization") or {})}
     shift = values.get("latents_mean", values.get("shift_factor", 0.0))
     offset, std = (np.asarray(value, np.float32).reshape(-1, 1, 1) for value in (shift, values.get("latents_std", 1.0)))
-    normalized = (latents.astype(np.float32) - offset) * (np.float32(values.get("scaling_factor", 1.0)) / std)
+    scale = np.float32(values.get("scaling_factor", 1.0))
+    normalized = (latents.astype(np.float32) - offset) * ((1 / scale if inverts_scale else scale) / std)
     # Caches without axes are of the classes that there were before, of which Wan's alone has a mean
     axes = info.params.get("axes", "cthw" if "latents_mean" in values else "tchw")
     return np.ascontiguousarray(normalized.transpose(["tchw".index(axis) for axis in axes]))

@@ -108,7 +108,12 @@ def _row_of(info: FeatureInfo, name: str) -> tuple[tuple[int, ...], str] | None:
     shape = info.shape[1:]
     if name == "frames" and info.params["codec"] == "yuv420":
         return (shape[0] * 3 // 2, shape[1]), info.dtype
-    known = {"flow.scale": ((), "float32"), "motion.covered": (shape[:-1], "bool"), "motion.types": ((), "|S1")}
+    known = {
+        "flow.scale": ((), "float32"),
+        "motion.covered": (shape[:-1], "bool"),
+        "motion.types": ((), "|S1"),
+        "latents.first_frame": (shape, info.dtype),
+    }
     return (shape, info.dtype) if name == info.feature else known.get(name)
 
 
