@@ -52,15 +52,16 @@ def no_space_as_error(path: str | Path) -> Iterator[None]:
     except OSError as error:
         if isinstance(error, NoSpaceError) or error.errno not in NO_SPACE:
             raise
-        raise no_space(f"{os.strerror(error.errno).lower()} at", path) from None
+        action = "mount it for writing" if error.errno == errno.EROFS else "make room"
+        raise no_space(f"{os.strerror(error.errno).lower()} at", path, action) from None
 
 
-def no_space(what: str, path: str | Path) -> NoSpaceError:
+def no_space(what: str, path: str | Path, action: str = "make room") -> NoSpaceError:
     """Return the error of a full disk. It states the free space of the disk that holds or will hold ``path``."""
     status = _disk_of(Path(path))
     free, total = (count * status.f_frsize / 2**20 for count in (status.f_bavail, status.f_blocks))
     room = f"{free:.1f} of {total:.1f} MiB are free"
-    return NoSpaceError(f"{what} '{printable(path)}' ({room}); make room and run the same command")
+    return NoSpaceError(f"{what} '{printable(path)}' ({room}); {action} and run the same command")
 
 
 def check_space(cache: Path) -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import shutil
 from pathlib import Path
 
 import pytest
 
-from chordcache.errors import CacheWriteError
+from chordcache.errors import CacheWriteError, NoSpaceError
 from chordcache.index.index_files import IndexWriter
 from chordcache.storage import atomic
 
@@ -37,3 +38,12 @@ def test_a_folder_that_vanishes_before_a_writer_with_its_own_error(tmp_path: Pat
 def test_a_missing_file_elsewhere_keeps_its_error(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="source"), atomic.partial_folder(tmp_path) as folder:
         atomic.link_or_copy(tmp_path, "source", folder / "copy")
+
+
+def test_a_disk_that_is_mounted_to_read_is_not_said_to_be_full(tmp_path: Path) -> None:
+    for number, action in ((errno.EROFS, "mount it for writing"), (errno.ENOSPC, "make room")):
+        with (
+            pytest.raises(NoSpaceError, match=f"; {action} and run the same command"),
+            atomic.no_space_as_error(tmp_path),
+        ):
+            raise OSError(number, "")
