@@ -23,7 +23,7 @@ from chordcache.config.train import checked_train
 from chordcache.errors import ConfigError
 
 _FEATURE_NAME = re.compile(r"[a-z][a-z0-9_]{0,39}")
-_LOADED = ("extractor", "model", "tokenizer")
+_LOADED = ("extractor", "model", "tokenizer", "pooled_model", "pooled_tokenizer")
 """Keys of a feature that name code, or files outside of a cache"""
 _TAKEN_NAMES = ("frames", "pts_seconds", "source_frames", "keyframes")
 
@@ -255,8 +255,10 @@ def _lasting(section: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str
         ended -= set(CODEC_SETTINGS.get(str(changes["codec"]), ()))
     if changes.get("buckets") is not None:
         ended.add("short_side")
-    if "model" in changes and changes["model"] != section.get("model") and "extractor" not in section:
-        ended.add("tokenizer")
+    for prefix in ("", "pooled_"):
+        model = f"{prefix}model"
+        if model in changes and changes[model] != section.get(model) and "extractor" not in section:
+            ended.add(f"{prefix}tokenizer")
     return {name: value for name, value in section.items() if name not in ended}
 
 

@@ -139,6 +139,10 @@ class TextConfig:
     """Folder of a T5, UMT5, CLIP or Llama text encoder, or its name on the Hugging Face Hub"""
     tokenizer: str | None = None
     """Folder or name of the tokenizer. None means that it is with the model"""
+    pooled_model: str | None = None
+    """Folder or name of a CLIP text encoder, whose pooled output is stored too. None stores none"""
+    pooled_tokenizer: str | None = None
+    """Folder or name of the tokenizer of ``pooled_model``. None means that it is with that model"""
     max_tokens: int | None = None
     """Largest number of tokens. None means that of the preset, or else of the tokenizer"""
     dtype: str = "float16"
@@ -167,6 +171,14 @@ class TextConfig:
         check_model("features.text.model", self.model)
         if self.tokenizer is not None:
             check_model("features.text.tokenizer", self.tokenizer)
+        if self.pooled_model is not None:
+            check_model("features.text.pooled_model", self.pooled_model)
+        if self.pooled_tokenizer is not None:
+            check_model("features.text.pooled_tokenizer", self.pooled_tokenizer)
+            if self.pooled_model is None:
+                raise ConfigError(
+                    "features.text.pooled_tokenizer: got one without a pooled_model, expected both. Name the model too."
+                )
         if self.max_tokens is not None:
             check_number("features.text.max_tokens", self.max_tokens, int, 1, 1 << 20)
         check_choice("features.text.dtype", self.dtype, ("float16", "float32"))
@@ -210,6 +222,8 @@ class TextConfig:
         values = self._encoding
         changed = {name: value for name, value in values.items() if value != _TEXT_DEFAULTS[name]}
         own = {name: getattr(self, name) for name in ("model", "tokenizer", "dtype", "device")}
+        if self.pooled_model is not None:
+            own |= {"pooled_model": self.pooled_model, "pooled_tokenizer": self.pooled_tokenizer}
         return {**own, "max_tokens": None, **changed}
 
 

@@ -83,6 +83,7 @@ class _Samples(_Params, frozen=True, forbid_unknown_fields=False):
 class _Text(_Params, frozen=True, forbid_unknown_fields=False):
     padding: Literal["none", "zeros", "max_length"] = "none"
     max_tokens: Annotated[int, Limit(ge=1, le=1 << 20)] | None = None
+    pooled_model: str | None = None
 
 
 class _TextFacts(_Params, frozen=True, forbid_unknown_fields=False):
@@ -107,6 +108,13 @@ class _Latents(_Params, frozen=True, forbid_unknown_fields=False):
 
 class _LatentsFacts(_Params, frozen=True, forbid_unknown_fields=False):
     normalization: _Normalization | None = None
+
+
+_OPTIONAL: Mapping[str, Mapping[str, str]] = {
+    "latents": {".logvar": "moments", ".first_frame": "first_frame"},
+    "text": {".pooled": "pooled_model"},
+}
+"""Feature to the suffixes of arrays that it has if a parameter is set, and these parameters"""
 
 
 class _Feature(NamedTuple):
@@ -209,9 +217,8 @@ def _built_in_problem(info: FeatureInfo, sidecar: Any) -> str | None:
     others = rules.arrays
     if info.feature == "flow" and info.dtype == "int8":
         others = (".scale",)
-    elif info.feature == "latents":
-        optional = {".logvar": "moments", ".first_frame": "first_frame"}
-        others = tuple(suffix for suffix, name in optional.items() if info.params.get(name))
+    elif info.feature in _OPTIONAL:
+        others = tuple(suffix for suffix, name in _OPTIONAL[info.feature].items() if info.params.get(name))
     arrays = {info.feature, *(info.feature + suffix for suffix in others)}
     if info.num_rows.keys() != arrays or len(set(info.num_rows.values())) != 1:
         return f"rows of {', '.join(info.num_rows)[:80]}"

@@ -150,6 +150,15 @@ def test_a_cache_names_no_model(built: Path, tmp_path: Path) -> None:
     assert "'text'" not in done.stdout
 
 
+@pytest.mark.parametrize(("own", "is_trusted"), [({"max_tokens": 8}, False), ({"pooled_model": "/p"}, True)])
+def test_the_second_encoder_of_a_cache_is_not_trusted(own: dict[str, Any], is_trusted: bool) -> None:
+    text = {"model": "/a", "pooled_model": "/p"}
+    of_cache = config_from_json({"features": {"text": text}}, trusted={"/a"})
+    assert of_cache.untrusted == {"text"}
+    merged = config_from_json({"features": {"text": {"model": "/a", **own}}}, of_cache)
+    assert ("text" not in merged.untrusted) is is_trusted
+
+
 @pytest.mark.parametrize(
     ("own", "is_trusted"),
     [

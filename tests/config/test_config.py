@@ -293,6 +293,9 @@ def test_another_model_has_its_own_tokenizer() -> None:
     assert config_from_json({"features": {"text": {"dtype": "float16"}}}, before).section("text") == TextConfig(
         "/a", "/b"
     )
+    pooled = config_from_json({"features": {"text": {"pooled_model": "/p", "pooled_tokenizer": "/q"}}}, before)
+    changed = config_from_json({"features": {"text": {"pooled_model": "/r"}}}, pooled).section("text")
+    assert (changed.tokenizer, changed.pooled_model, changed.pooled_tokenizer) == ("/b", "/r", None)
 
 
 def test_codecs_that_are_not_known(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from tokenizers.processors import TemplateProcessing
 import chordcache as cc
 from chordcache.config.config import config_from_json
 from chordcache.engine.choice import Engine
-from chordcache.features.networks.text import encode_captions
+from chordcache.features.networks.text import encode_captions, encode_pooled
 from chordcache.features.registry import resolve
 from chordcache.index.index_files import IndexWriter
 from chordcache.records import VideoRecord
@@ -176,6 +176,85 @@ def test_the_empty_caption_is_encoded_without_a_build(tmp_path: Path, preset: st
         encode_captions(config, [])
 
 
+def save_clip(folder: Path, **settings: Any) -> Path:
+    """Save the second encoder of Flux and HunyuanVideo, with its tokenizer."""
+    torch.manual_seed(1)
+    clip = transformers.CLIPTextConfig(
+        vocab_size=len(WORDS), hidden_size=16, intermediate_size=32, num_hidden_layers=2, num_attention_heads=2,
+        eos_token_id=1, **settings,
+    )  # fmt: skip
+    transformers.CLIPTextModel(clip).save_pretrained(folder)
+    tokenizer = make_tokenizer()
+    tokenizer.model_max_length = 77
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def both_by_pipeline(preset: str, clip: Path, captions: list[str]) -> tuple[np.ndarray, np.ndarray]:
+    """Return the embeddings [shape=(N, L, D)] and the pooled ones [shape=(N, D)] of ``encode_prompt``."""
+    kind = PIPELINES[preset]
+    first, second = ("_2", "") if preset == "flux" else ("", "_2")
+    pipeline = kind(
+        **{
+            **dict.fromkeys(_modules(kind)),
+            f"text_encoder{first}": make_network(preset).eval(),
+            f"tokenizer{first}": make_tokenizer(),
+            f"text_encoder{second}": transformers.CLIPTextModel.from_pretrained(clip).eval(),
+            f"tokenizer{second}": transformers.AutoTokenizer.from_pretrained(clip),
+        }
+    )
+    others = {"prompt_2": None} if preset == "flux" else {}
+    with torch.no_grad():
+        embeddings, pooled, _ = pipeline.encode_prompt(captions, device="cpu", **others)
+    return embeddings.numpy(), pooled.numpy()
+
+
+@pytest.mark.parametrize("preset", ["flux", "hunyuanvideo"])
+def test_pooled_embeddings_are_those_of_the_pipeline(work: Path, tmp_path: Path, preset: str) -> None:
+    clip = save_clip(tmp_path / "clip")
+    text = {"model": str(save(tmp_path / "model", preset)), "preset": preset, "pooled_model": str(clip)}
+    videos = build(work, **text, captions="all", dtype="float32")
+    for name, captions in CAPTIONS.items():
+        cache, video = videos[name]
+        embeddings, pooled = both_by_pipeline(preset, clip, captions)
+        assert np.abs(cache.read(video, "text") - embeddings).max() <= 1e-5
+        assert cache.read(video, "text.pooled").shape == pooled.shape == (len(captions), 16)
+        assert np.abs(cache.read(video, "text.pooled") - pooled).max() <= 1e-5
+    several = videos["several"][0].read(videos["several"][1], "text.pooled")
+    assert np.abs(several[0] - several[1]).max() > 1e-3
+    dataset = cc.ChordVideoDataset(
+        work / "cache", clip_sampler=cc.RegularClipSampler(num_frames=4, stride=1), features=("text",),
+        fields=("caption",), clips_per_video=8, videos=[videos["several"][1].key],
+    )  # fmt: skip
+    samples = [dataset[number] for number in range(8)]
+    for sample in samples:
+        assert np.array_equal(sample["text_pooled"], several[CAPTIONS["several"].index(sample["caption"])])
+    assert cc.collate(samples)["text_pooled"].shape == (8, 16)
+    config = config_from_json({"features": {"text": {**text, "dtype": "float32"}}})
+    _, expected = both_by_pipeline(preset, clip, [""])
+    assert np.abs(encode_pooled(config) - expected).max() <= 1e-5
+
+
+def test_pooled_embeddings_without_a_preset(work: Path, tmp_path: Path) -> None:
+    text = {"model": str(save(tmp_path / "model", "ltx")), "dtype": "float16"}
+    without = build(work, **text)["short"][1].feature("text").fingerprint
+    cache, video = build(work, **text, pooled_model=str(save_clip(tmp_path / "clip")))["short"]
+    assert video.feature("text").fingerprint != without
+    assert cache.read(video, "text").shape == (1, 4, 32)
+    assert cache.read(video, "text.pooled").dtype == np.float16
+    dataset = cc.ChordVideoDataset(
+        cache, clip_sampler=cc.RegularClipSampler(num_frames=4, stride=1), features=("text",), videos=[video.key]
+    )
+    assert dataset[0]["text"].shape == (4, 32)
+    assert dataset[0]["text_pooled"].shape == (16,)
+    with pytest.raises(cc.UsageError, match=r"^features\.text\.pooled_model: got None, expected a model"):
+        encode_pooled(config_from_json({"features": {"text": text}}))
+    with pytest.raises(
+        cc.UsageError, match=r"features\.text\.pooled_model: got '.*' of type 't5', expected one of: clip,"
+    ):
+        build(work, **text, pooled_model=text["model"])
+
+
 @pytest.mark.parametrize("padding", ["none", "zeros", "max_length"])
 def test_a_sample_has_the_embedding_of_its_caption(work: Path, tmp_path: Path, padding: str) -> None:
     model = str(save(tmp_path / "model", "ltx"))
@@ -251,6 +330,7 @@ def test_default_results_keep_their_fingerprint() -> None:
     ({"skip_tokens": -1}, "skip_tokens: got -1, expected a number from 0"),
     ({"clean": "yes"}, "clean: got 'yes', expected one of True, False"),
     ({"captions": 2}, "captions: got 2, expected one of first, all"),
+    ({"pooled_tokenizer": "makers/clip"}, "pooled_tokenizer: got one without a pooled_model, expected both. Name"),
     ({"template": "{} {}"}, r"template: got '\{\} \{\}', expected a text with \{\} once. Write \{\}"),
 ])  # fmt: skip
 def test_keys_that_cannot_be_used(text: dict[str, Any], message: str) -> None:

@@ -183,6 +183,7 @@ FORGED: list[tuple[str, dict[str, Any]]] = [
             {"facts": {"is_of_video": True, "num_tokens": [4, -1]}},
             {"facts": {"is_of_video": True, "num_tokens": 4}},
             {"shape": [0, 5, 512], "num_rows": {"text": 0}, "facts": {"is_of_video": True, "num_tokens": []}},
+            {"params": {"padding": "zeros", "max_tokens": 5, "pooled_model": "/a"}},
             {"params": {"padding": "zeros"}},
             {"params": {"padding": "zeros", "max_tokens": 4}},
             {"params": {"padding": "zeros", "max_tokens": 1 << 20}},

@@ -110,7 +110,7 @@ class PretrainedExtractor(NetworkExtractor):
     @classmethod
     def identity(cls, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return the arguments without the paths of files that are hashed."""
-        paths = ("model", "tokenizer") if arguments.get("files") else ()
+        paths = ("model", "tokenizer", "pooled_model", "pooled_tokenizer") if arguments.get("files") else ()
         return {name: value for name, value in arguments.items() if name not in paths or not is_folder(str(value))}
 
 

@@ -37,7 +37,14 @@ ENCODERS: Mapping[str, str] = {
 }
 """``model_type`` in a model's config.json to its class in transformers"""
 
+_POOLED_ENCODERS = ("clip", "clip_text_model")
+"""Those of ``ENCODERS`` that have a pooled output"""
+
 _KEY = "features.text.model"
+_POOLED_KEY = "features.text.pooled_model"
+
+_POOLED = "text.pooled"
+"""Name of the array of pooled embeddings"""
 
 
 class _Encoding(NamedTuple):
@@ -49,6 +56,25 @@ class _Encoding(NamedTuple):
     """Number of the first states that are not of padding"""
     num_left_out: int
     """Number of tokens after the last one that fits"""
+    pooled: np.ndarray | None
+    """[shape=(D,), dtype=float32] output of the second encoder, if there is one"""
+
+
+class _Pooler(NamedTuple):
+    """A second encoder, of which only the pooled output is used."""
+
+    tokenizer: Any
+    network: Any
+
+    def encode(self, caption: str) -> np.ndarray:
+        """Return the pooled output [shape=(D,), dtype=float32], as the pipelines do: padded, and without a mask."""
+        import torch
+
+        length = self.network.config.max_position_embeddings
+        tokens = self.tokenizer(caption, truncation=True, max_length=length, padding="max_length", return_tensors="pt")
+        with torch.inference_mode():
+            pooled = self.network(tokens["input_ids"].to(self.network.device)).pooler_output
+        return np.asarray(pooled[0].float().cpu().numpy())
 
 
 @dataclass(frozen=True)
@@ -65,6 +91,7 @@ class _Encoder:
     template: str = "{}"
     skip_tokens: int = 0
     clean: bool = False
+    pooler: _Pooler | None = None
 
     def encode(self, caption: str) -> _Encoding:
         """Return the embedding of a caption."""
@@ -85,7 +112,8 @@ class _Encoder:
             else:
                 states = self.network(**tokens, output_hidden_states=True).hidden_states[self.hidden_state]
         rows = states[0, self.skip_tokens :].float().cpu().numpy()
-        return _Encoding(rows, max(0, num_tokens - self.skip_tokens), max(0, num_whole - self.max_tokens))
+        pooled = None if self.pooler is None else self.pooler.encode(caption)
+        return _Encoding(rows, max(0, num_tokens - self.skip_tokens), max(0, num_whole - self.max_tokens), pooled)
 
 
 class TextExtractor(PretrainedExtractor):
@@ -93,9 +121,11 @@ class TextExtractor(PretrainedExtractor):
 
     Arrays
     ------
-    ``name`` [shape=(L, D), or (N, L, D) with padding or all captions, dtype=float32 or float16]
+    ``name`` [shape=(L, D), or (N, L, D) with padding, all captions or ``pooled_model``, dtype=float32 or float16]
         Hidden states of the L tokens, or for each of N captions those of its tokens, then those of padding or zeros.
         The fact ``num_tokens`` has the number of tokens of each caption. The rows belong to the whole video.
+    ``name.pooled`` [shape=(N, D), dtype=float32 or float16]
+        With ``pooled_model``: its pooled output for each caption, without ``template`` and ``clean``.
 
     Parameters
     ----------
@@ -103,6 +133,8 @@ class TextExtractor(PretrainedExtractor):
         See ``PretrainedExtractor``.
     tokenizer : str or None
         Folder or name of the tokenizer. None means that it is with the model.
+    pooled_model, pooled_tokenizer : str or None
+        A second encoder, which is CLIP, and its tokenizer. None means no encoder, and that the tokenizer is with it.
     max_tokens : int or None
         Largest number of tokens. The end of a longer caption is left out, and ``facts`` say how many tokens. None means
         that of the tokenizer.
@@ -136,6 +168,8 @@ class TextExtractor(PretrainedExtractor):
         *,
         model: str,
         tokenizer: str | None = None,
+        pooled_model: str | None = None,
+        pooled_tokenizer: str | None = None,
         max_tokens: int | None = None,
         dtype: str = "float16",
         padding: str = "none",
@@ -149,13 +183,14 @@ class TextExtractor(PretrainedExtractor):
     ) -> None:
         super().__init__(name)
         self._dtype = np.dtype(dtype)
-        self._is_one = padding == "none" and captions == "first"
+        self._is_one = padding == "none" and captions == "first" and pooled_model is None
         self._captions: tuple[str, ...] = ()
 
     @classmethod
     def arguments(cls, section: Any, picture: PictureConfig) -> dict[str, Any]:
         """Return the section with its preset, and the hash of the files of local folders."""
-        return {**section.arguments(), "files": hash_of_files(section.model, section.tokenizer or section.model)}
+        arguments = section.arguments()
+        return {**arguments, "files": hash_of_files(*_places(arguments))}
 
     @classmethod
     def fields_used(cls, arguments: Mapping[str, Any]) -> tuple[str, ...]:
@@ -170,7 +205,11 @@ class TextExtractor(PretrainedExtractor):
     @classmethod
     def missing_requirement(cls, arguments: Mapping[str, Any]) -> str | None:
         """Return the command that installs transformers, or the problem of the model's folder."""
-        return missing_package("torch", "transformers") or problem_of_model(_KEY, arguments, "model_type", ENCODERS)
+        problem = missing_package("torch", "transformers") or problem_of_model(_KEY, arguments, "model_type", ENCODERS)
+        if problem is None and arguments.get("pooled_model"):
+            pooled = {"model": arguments["pooled_model"]}
+            return problem_of_model(_POOLED_KEY, pooled, "model_type", _POOLED_ENCODERS)
+        return problem
 
     @classmethod
     def setup(cls, device: str, **arguments: Any) -> Any:
@@ -178,10 +217,14 @@ class TextExtractor(PretrainedExtractor):
         import transformers  # takes seconds, and few builds need it
 
         kind = kind_of_model(_KEY, arguments["model"], "model_type", ENCODERS)
-        model = arguments["model"]
-        check_files(arguments["files"], model, arguments.get("tokenizer") or model)
-        tokenizer = transformers.AutoTokenizer.from_pretrained(**location(arguments.get("tokenizer") or model))
+        check_files(arguments["files"], *_places(arguments))
+        model, named_tokenizer, *pooled = _places(arguments)
+        tokenizer = transformers.AutoTokenizer.from_pretrained(**location(named_tokenizer))
         network = load_network(ENCODERS[kind], model)
+        pooler = None
+        if pooled:
+            pooled_tokenizer = transformers.AutoTokenizer.from_pretrained(**location(pooled[1]))
+            pooler = _Pooler(pooled_tokenizer, load_network("CLIPTextModel", pooled[0]).to(device))
         kept = ("mask", "hidden_state", "template", "skip_tokens", "clean")
         settings = {name: arguments[name] for name in kept if name in arguments}
         positions = getattr(network.config, "max_position_embeddings", None)
@@ -192,7 +235,12 @@ class TextExtractor(PretrainedExtractor):
         else:  # as the pipelines do, which pass it whatever the tokenizer says
             longest = max_tokens + skipped
         encoder = _Encoder(
-            tokenizer, network.to(device), longest, is_padded=arguments.get("padding") == "max_length", **settings
+            tokenizer,
+            network.to(device),
+            longest,
+            is_padded=arguments.get("padding") == "max_length",
+            pooler=pooler,
+            **settings,
         )
         _check_limits(encoder, positions)
         return encoder
@@ -217,7 +265,9 @@ class TextExtractor(PretrainedExtractor):
         if self._is_one:
             return {self.name: stored(outputs[0].states, self._dtype)}
         self.facts["num_tokens"] = [output.num_tokens for output in outputs]
-        return {self.name: stored(_stacked(outputs), self._dtype)}
+        rows = {self.name: stored(_stacked(outputs), self._dtype)}
+        pooled = _pooled(outputs)
+        return rows if pooled is None else {**rows, _POOLED: stored(pooled, self._dtype)}
 
     def num_rows(self, num_frames: int) -> int | None:
         """Return None: the rows belong to the whole video."""
@@ -250,17 +300,47 @@ def encode_captions(
     UsageError
         If ``captions`` is empty, the model cannot be used, or a package is missing.
     """
+    arguments, outputs = _encoded(config, captions, device)
+    is_padded = arguments.get("padding", "none") != "none"
+    rows = _stacked(outputs, arguments["max_tokens"] if is_padded else 0)
+    mask = np.arange(rows.shape[1]) < np.array([[output.num_tokens] for output in outputs])
+    return stored(rows, np.dtype(arguments["dtype"])), mask
+
+
+def encode_pooled(config: Config, captions: Sequence[str] = ("",), *, device: str = "cpu") -> np.ndarray:
+    """Return the pooled embeddings of captions [shape=(N, D), dtype=float32 or float16], see ``encode_captions``.
+
+    Raise ``UsageError`` as it does, and if the config does not have ``features.text.pooled_model``.
+    """
+    arguments, outputs = _encoded(config, captions, device)
+    pooled = _pooled(outputs)
+    if pooled is None:
+        raise UsageError(f"{_POOLED_KEY}: got None, expected a model. Name it in the config.")
+    return stored(pooled, np.dtype(arguments["dtype"]))
+
+
+def _encoded(config: Config, captions: Sequence[str], device: str) -> tuple[Mapping[str, Any], Sequence[_Encoding]]:
+    """Return the arguments of the extractor of a config, and the encodings of captions."""
     from chordcache.features.registry import check_requirement, resolve  # readers of a cache do not need it
 
     if not captions:
         raise UsageError('captions: got none, expected at least one. Take [""] for the empty caption.')
     spec = resolve("text", config)
     check_requirement(spec)
-    outputs = TextExtractor.infer(TextExtractor.setup(device, **spec.arguments), list(captions))
-    is_padded = spec.arguments.get("padding", "none") != "none"
-    rows = _stacked(outputs, spec.arguments["max_tokens"] if is_padded else 0)
-    mask = np.arange(rows.shape[1]) < np.array([[output.num_tokens] for output in outputs])
-    return stored(rows, np.dtype(spec.arguments["dtype"])), mask
+    return spec.arguments, TextExtractor.infer(TextExtractor.setup(device, **spec.arguments), list(captions))
+
+
+def _places(arguments: Mapping[str, Any]) -> list[str]:
+    """Return where model and tokenizer are, and those of the second encoder if there is one."""
+    model, pooled = arguments["model"], arguments.get("pooled_model")
+    seconds = [pooled, arguments.get("pooled_tokenizer") or pooled] if pooled else []
+    return [model, arguments.get("tokenizer") or model, *seconds]
+
+
+def _pooled(outputs: Sequence[_Encoding]) -> np.ndarray | None:
+    """Return the pooled embeddings [shape=(N, D), dtype=float32], None without a second encoder."""
+    rows = [output.pooled for output in outputs if output.pooled is not None]
+    return np.stack(rows) if rows else None
 
 
 def _stacked(outputs: Sequence[_Encoding], length: int = 0) -> np.ndarray:
@@ -308,13 +388,14 @@ def _cleaned(caption: str) -> str:
 class TextReadSide(ReadSide):
     """The read side of text: with padding, every caption has ``max_tokens`` rows."""
 
-    padding: ClassVar[Mapping[str, float]] = {"text": 0, "text_mask": 0}
+    padding: ClassVar[Mapping[str, float]] = {"text": 0, "text_mask": 0, "text_pooled": 0}
 
     def rows(
         self, artefact: Artefact, info: FeatureInfo, array: str, numbers: Sequence[int], out: np.ndarray | None
     ) -> np.ndarray:
         """Read embeddings, with zeros up to ``max_tokens`` if the config says so. See ``ReadSide``."""
-        if info.params.get("padding", "none") == "none" or info.shape[1] == info.params["max_tokens"]:
+        is_whole = info.params.get("padding", "none") == "none" or info.shape[1] == info.params["max_tokens"]
+        if array != self.name or is_whole:
             return artefact.rows(array, numbers, out)
         stored_rows = artefact.rows(array, numbers)
         rows = checked_out(array, (len(stored_rows), info.params["max_tokens"], info.shape[2]), stored_rows.dtype, out)
@@ -324,7 +405,8 @@ class TextReadSide(ReadSide):
     def read_clip(self, clip: Clip) -> Arrays:
         """Return ``text`` [shape=(L, D)] of the caption of the sample.
 
-        With padding also ``text_mask`` [shape=(L,), dtype=bool], True for tokens.
+        With padding also ``text_mask`` [shape=(L,), dtype=bool], True for tokens. With ``pooled_model`` also
+        ``text_pooled`` [shape=(D,)].
         """
         info, rows = clip.video.feature(self.name), clip.read(self.name)
         if rows.ndim == 2:
@@ -335,6 +417,9 @@ class TextReadSide(ReadSide):
                 "expected text of all of them. Build with features.text.captions: all, or leave the field out."
             )
         num_tokens = info.facts["num_tokens"][clip.caption]
+        arrays = {"text": rows[clip.caption].copy(), "text_mask": np.arange(rows.shape[1]) < num_tokens}
         if info.params.get("padding", "none") == "none":
-            return {"text": rows[clip.caption, :num_tokens].copy()}
-        return {"text": rows[clip.caption].copy(), "text_mask": np.arange(rows.shape[1]) < num_tokens}
+            arrays = {"text": rows[clip.caption, :num_tokens].copy()}
+        if _POOLED in info.num_rows:
+            arrays["text_pooled"] = clip.read(_POOLED)[clip.caption].copy()
+        return arrays
