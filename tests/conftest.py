@@ -17,6 +17,7 @@ Other variables CHORDCACHE_* are removed: they are options of the command line, 
 from __future__ import annotations
 
 import fcntl
+import multiprocessing
 import os
 import resource
 import subprocess
@@ -47,6 +48,8 @@ hypothesis.settings.register_profile("repeatable", derandomize=True, deadline=No
 hypothesis.settings.register_profile("explore", deadline=None)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
 
+
+multiprocessing.set_forkserver_preload(["torch"])  # each process that it forks would take two seconds to import it
 
 for variable in [name for name in os.environ if name.startswith("CHORDCACHE_")]:
     if variable not in ("CHORDCACHE_CORPUS", "CHORDCACHE_REQUIRE_CORPUS", processes.MARK):
