@@ -17,11 +17,12 @@ Other variables CHORDCACHE_* are removed: they are options of the command line, 
 from __future__ import annotations
 
 import fcntl
+import multiprocessing
 import os
 import resource
 import subprocess
 import sys
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import chdir, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -34,9 +35,12 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from helpers import processes, small_disks
+from helpers.inline import HERE
 
 import chordcache.media.opencv  # noqa: F401 -- before a test imports cv2, which puts the working folder into LD_LIBRARY_PATH
 from chordcache.cli import cli
+from chordcache.engine import pool
+from chordcache.engine.choice import Engine, engine_of
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 
@@ -44,6 +48,8 @@ hypothesis.settings.register_profile("repeatable", derandomize=True, deadline=No
 hypothesis.settings.register_profile("explore", deadline=None)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
 
+
+multiprocessing.set_forkserver_preload(["torch"])  # each process that it forks would take two seconds to import it
 
 for variable in [name for name in os.environ if name.startswith("CHORDCACHE_")]:
     if variable not in ("CHORDCACHE_CORPUS", "CHORDCACHE_REQUIRE_CORPUS", processes.MARK):
@@ -347,6 +353,34 @@ def run_cli() -> Callable[..., subprocess.CompletedProcess[str]]:
 def run_process() -> Callable[..., subprocess.CompletedProcess[str]]:
     """``run_process(*args, cwd=None, env=None, timeout=120, with_progress=False)``: a command in its own process."""
     return run_chordcache
+
+
+# Workers
+
+
+WITH_WORKERS = pool.run
+
+
+def run_here(
+    function: Callable[[Any], Any], tasks: Iterable[Any], *, jobs: int | Engine | None, **options: Any
+) -> Iterator[tuple[Any, Any]]:
+    """``pool.run``, whose tasks run in this process."""
+    engine_of(jobs)
+    yield from WITH_WORKERS(function, tasks, jobs=HERE, **options)
+
+
+@pytest.fixture(scope="module")
+def inline() -> Iterator[None]:
+    """Tasks run in this process, whatever number of jobs a file's tests ask for. A worker takes half a second."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pool, "run", run_here)
+        yield
+
+
+@pytest.fixture
+def workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tasks run in worker processes, for a test about these in a file that uses ``inline``."""
+    monkeypatch.setattr(pool, "run", WITH_WORKERS)
 
 
 # A disk of little room

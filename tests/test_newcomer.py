@@ -21,35 +21,58 @@ def typed_blocks() -> list[tuple[str, str]]:
     return re.findall(r"```(console|python)\n(.*?)```", text, re.S)
 
 
-@pytest.mark.timeout(900)  # it runs each block on its own
+SESSION = """
+import json, sys, warnings
+warnings.simplefilter("error")
+names = {"__name__": "__main__"}
+for block in sys.stdin:
+    exec(json.loads(block), names)
+    print("\\nthe block has run", flush=True)
+"""
+"""A Python prompt: later blocks use earlier names"""
+
+
+@pytest.mark.timeout(900)
 def test_the_readme_leads_from_a_folder_to_training(clips: Path, tmp_path: Path) -> None:
     """Folder, list, look, split, train, validate, add flow, add sound, gc, verify."""
     shutil.copytree(clips, tmp_path / "videos")
     environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
-    written = ""
     commands: list[str] = []
-    for language, text in typed_blocks():
-        if language == "python":
-            written += text  # a session goes on: later blocks use earlier names
-            script = "import warnings\nwarnings.simplefilter('error')\n" + written
-            subprocess.run([sys.executable, "-c", script], cwd=tmp_path, env=environment, check=True, timeout=250)
-            continue
-        for command in re.findall(r"^\$ (.*)$", text, re.M):
-            commands.append(command)
-            result = subprocess.run(
-                ["bash", "-o", "pipefail", "-c", command],
-                cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=250,
-            )  # fmt: skip
-            assert result.returncode == 0, (command, result.stderr)
-            expected = text.partition(f"$ {command}\n")[2].partition("\n")[0]
-            if expected and not expected.startswith(("$", "...")):
-                assert _without_measures(result.stdout.splitlines()[0]) == _without_measures(expected), command
+    with subprocess.Popen(
+        [sys.executable, "-c", SESSION],
+        cwd=tmp_path, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    ) as session:  # fmt: skip
+        assert session.stdin is not None
+        assert session.stdout is not None
+        for language, text in typed_blocks():
+            if language == "python":
+                session.stdin.write(json.dumps(text) + "\n")
+                session.stdin.flush()
+                assert "the block has run\n" in iter(session.stdout.readline, ""), text
+                continue
+            for command in re.findall(r"^\$ (.*)$", text, re.M):
+                commands.append(command)
+                _type(command, text, tmp_path, environment)
+        session.stdin.close()
+        assert session.wait(60) == 0
     names = [command.split()[1] for command in commands if command.startswith("chordcache ")]
     assert names == ["scan", "build", "verify", "info", "ls", "show", "build", "build", "gc", "verify"]
     info = subprocess.run(
         ["chordcache", "info", "--json"], cwd=tmp_path, env=environment, capture_output=True, text=True, check=True
     )
     assert json.loads(info.stdout)["features"] == {"lmdb": ["frames"], "npz": ["mel", "flow"]}
+
+
+def _type(command: str, text: str, folder: Path, environment: dict[str, str]) -> None:
+    """Run a command of a block, and compare its first line with the one that the block shows."""
+    result = subprocess.run(
+        ["bash", "-o", "pipefail", "-c", command],
+        cwd=folder, env=environment, capture_output=True, text=True, timeout=250,
+    )  # fmt: skip
+    assert result.returncode == 0, (command, result.stderr)
+    expected = text.partition(f"$ {command}\n")[2].partition("\n")[0]
+    if expected and not expected.startswith(("$", "...")):
+        assert _without_measures(result.stdout.splitlines()[0]) == _without_measures(expected), command
 
 
 def _without_measures(line: str) -> str:

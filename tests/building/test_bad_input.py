@@ -19,7 +19,7 @@ from helpers.ffmpeg import ffmpeg, frame_digests
 
 import chordcache as cc
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = [pytest.mark.usefixtures("inline"), pytest.mark.timeout(120)]
 
 Cli = Callable[..., subprocess.CompletedProcess[str]]
 Maker = Callable[..., Path]

@@ -21,7 +21,7 @@ import chordcache as cc
 from chordcache.records import RunSummary
 from chordcache.storage import sealed_json
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = [pytest.mark.usefixtures("inline"), pytest.mark.timeout(120)]
 
 Cli = Callable[..., subprocess.CompletedProcess[str]]
 Maker = Callable[..., Path]
@@ -193,6 +193,7 @@ def test_a_missing_artefact_is_built_again(work: Path) -> None:
     assert processes.contents(work / "cache") == good
 
 
+@pytest.mark.usefixtures("workers")
 def test_one_worker_and_two_make_the_same_cache(work: Path) -> None:
     cc.build(work / "index.json", work / "two", jobs=2)
     assert processes.contents(work / "two") == processes.contents(work / "cache")

@@ -14,6 +14,8 @@ from helpers.lists import indexed, place, write
 import chordcache as cc
 from chordcache.index.lists.write import index_list
 
+pytestmark = pytest.mark.usefixtures("inline")
+
 
 def test_an_index_without_videos_is_an_error(tmp_path: Path, run_cli) -> None:
     write(tmp_path / "l.csv", "path\n")

@@ -6,6 +6,7 @@ import contextlib
 import os
 import random
 import signal
+import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -19,13 +20,15 @@ from helpers.networks import make_vae
 
 import chordcache as cc
 
-pytestmark = [pytest.mark.timeout(300), pytest.mark.slow]
+pytestmark = [pytest.mark.usefixtures("inline"), pytest.mark.timeout(300), pytest.mark.slow]
 
 NUM_VIDEOS = 8
 
+Cli = Callable[..., subprocess.CompletedProcess[str]]
+
 
 @pytest.fixture(scope="module")
-def work(tmp_path_factory: pytest.TempPathFactory, make_video: Callable[..., Path]) -> Path:
+def work(tmp_path_factory: pytest.TempPathFactory, make_video: Callable[..., Path], run_cli: Cli) -> Path:
     """Videos, their index, a VAE of clips, and the cache of a build that nothing disturbed."""
     work = tmp_path_factory.mktemp("kills")
     for number in range(NUM_VIDEOS):
@@ -33,8 +36,8 @@ def work(tmp_path_factory: pytest.TempPathFactory, make_video: Callable[..., Pat
     cc.scan([work / "videos"], output=work / "index.json", jobs=2)
     latents = {"model": str(make_vae("AutoencoderKLWan", work / "vae")), "clip_frames": 9, "dtype": "float32"}
     (work / "latents.yaml").write_text(yaml.dump({"features": {"latents": latents}}))
-    with processes.running(work, *command(work / "whole")) as run:
-        assert run.wait(120) == 0
+    done = run_cli(*command(work / "whole"), cwd=work)
+    assert done.returncode == 0, done.stderr
     return work
 
 

@@ -27,7 +27,7 @@ from chordcache.storage.packs import write_pack
 from chordcache.storage.sidecars import Sidecars, write_catalog
 from chordcache.train.misses import background
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.usefixtures("inline"), pytest.mark.timeout(300)]
 
 Cli = Callable[..., subprocess.CompletedProcess[str]]
 

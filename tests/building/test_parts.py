@@ -28,7 +28,7 @@ from chordcache.storage.part_folders import plan_folders
 from chordcache.storage.run_log import read_runs
 from chordcache.storage.sidecars import iter_keys
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.usefixtures("inline"), pytest.mark.timeout(300)]
 
 Cli = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -286,6 +286,7 @@ def test_what_a_part_publishes_during_finish_and_after_it(
     is_whole(cache, work / "whole")
 
 
+@pytest.mark.usefixtures("workers")
 def test_a_part_ends_when_its_plan_is_removed(work: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cache = tmp_path / "cache"
     build_part(work, cache, "1/2")

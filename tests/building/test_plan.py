@@ -21,6 +21,8 @@ from chordcache.config.config import config_from_json
 from chordcache.errors import UsageError
 from chordcache.storage.lock import locked
 
+pytestmark = pytest.mark.usefixtures("inline")
+
 Cli = Callable[..., Any]
 
 SMALL = {"frames": {"short_side": 48}, "features": {"flow": {"method": "dis", "preset": "ultrafast"}}}
@@ -40,6 +42,7 @@ def plan_of(index: Path, cache: Path, *tiers: str, **config: Any) -> plans.Build
     return make_plan(cache, index, config_from_json({**SMALL, **config}), tiers, None, roots=None, options=options)
 
 
+@pytest.mark.usefixtures("workers")
 def test_each_feature_is_resolved_once(index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     names = []
 

@@ -17,6 +17,8 @@ import chordcache as cc
 from chordcache.errors import TooManyFailuresError, UsageError
 from chordcache.storage import opener
 
+pytestmark = pytest.mark.usefixtures("inline")
+
 Cli = Callable[..., Any]
 Maker = Callable[..., Path]
 

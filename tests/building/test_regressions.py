@@ -24,6 +24,8 @@ from chordcache.engine import pool
 from chordcache.storage.quarantine import Quarantine
 from chordcache.storage.sealed_json import seal, unseal
 
+pytestmark = pytest.mark.usefixtures("inline")
+
 
 @pytest.fixture
 def built(tmp_path, make_video) -> Path:
@@ -241,6 +243,7 @@ def test_sealed_lines_that_say_something_else_are_damage(built):
         cc.open_cache(cache)
 
 
+@pytest.mark.usefixtures("workers")
 def test_no_worker_is_left_after_a_build_that_fails(tmp_path, make_video):
     """They went on publishing after the lock was given back."""
     for number in range(8):
@@ -286,6 +289,7 @@ def test_a_source_that_is_replaced_while_it_waits_for_its_turn(built, make_video
     assert cc.verify(built / "cache", source=True).damage == []
 
 
+@pytest.mark.usefixtures("workers")
 def test_an_artefact_that_crashes_its_reader_is_repaired(built):
     """LMDB aborts on a branch page with one key, and the digest says that it is so by right."""
     data = processes.sidecars(built / "cache")["a.mp4"]

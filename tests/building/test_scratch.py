@@ -17,7 +17,7 @@ import chordcache as cc
 from chordcache.building.join_parts import finish
 from chordcache.records import RunSummary
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.usefixtures("inline"), pytest.mark.timeout(300)]
 
 NUM_GOOD = 5
 

@@ -20,6 +20,8 @@ from chordcache.amounts import human_bytes
 from chordcache.building.fix_commands import REMEDIES
 from chordcache.look.video_facts import ListedVideo, describe_video
 
+pytestmark = pytest.mark.usefixtures("inline")
+
 HOSTILE = "evil\x1b[31m\u202egpj.mp4"
 
 

@@ -24,6 +24,8 @@ from conftest import run_chordcache, write_video
 import chordcache as cc
 from chordcache.building.dry_run import Reason
 
+pytestmark = pytest.mark.usefixtures("inline")
+
 Cli = Callable[..., subprocess.CompletedProcess[str]]
 
 NUM_BROKEN = 7

@@ -14,10 +14,12 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
+from conftest import run_here
 from helpers import processes
 from helpers.cache_contents import READERS, arrays, artefact, differing
 from helpers.faulty_extractor import ENVIRONMENT, PLUG_IN
 from helpers.ffmpeg import ffmpeg, ffprobe
+from helpers.inline import HERE
 
 import chordcache as cc
 from chordcache.config.config import config_from_json, config_to_json
@@ -40,13 +42,13 @@ FULL: dict[str, Any] = {
 def sound(cache: Path) -> list[Any]:
     """Collect the garbage, then all that ``verify --deep --source`` has to say."""
     cc.collect_garbage(cache)
-    return cc.verify(cache, level="deep", source=True, jobs=1).damage
+    return cc.verify(cache, level="deep", source=True, jobs=HERE).damage
 
 
 @pytest.fixture
 def inline(monkeypatch: pytest.MonkeyPatch) -> None:
     """Workers in this process: a build takes a tenth of the time."""
-    monkeypatch.setattr(pool, "run", lambda function, tasks, **_: ((task, function(task)) for task in tasks))
+    monkeypatch.setattr(pool, "run", run_here)
 
 
 def test_a_video_of_more_frames_than_a_cache_holds(
@@ -72,8 +74,8 @@ def whole(tmp_path_factory: pytest.TempPathFactory, make_video: Maker) -> Path:
     make_video(folder / "videos/sound.mp4", num_frames=20, audio=True)
     make_video(folder / "videos/silent.mp4", num_frames=12)
     make_video(folder / "videos/single.mp4", num_frames=1)
-    cc.scan([folder / "videos"], output=folder / "index.json", jobs=1)
-    cc.build(folder / "index.json", folder / "cache", tiers=TIERS, config=config_from_json(FULL), jobs=1)
+    cc.scan([folder / "videos"], output=folder / "index.json", jobs=HERE)
+    cc.build(folder / "index.json", folder / "cache", tiers=TIERS, config=config_from_json(FULL), jobs=HERE)
     return folder
 
 
@@ -466,6 +468,7 @@ def build_plug_in(
         "float64",
     ],
 )
+@pytest.mark.usefixtures("inline")
 def test_rows_of_every_kind(whole: Path, tmp_path: Path, run_cli: Cli, how: str) -> None:
     done = build_plug_in(whole, tmp_path, run_cli, "helpers.plug_in_rows:RowsOfAKind", how=how)
     assert done.returncode == 0, done.stderr
@@ -479,10 +482,11 @@ def test_rows_of_every_kind(whole: Path, tmp_path: Path, run_cli: Cli, how: str)
             assert rows.dtype == expected.dtype
             np.testing.assert_array_equal(rows, expected)
             assert opened[_key(opened)].feature("mine", tier).dtype == expected.dtype
-    assert cc.verify(tmp_path / "cache", level="deep", jobs=1).damage == []
+    assert cc.verify(tmp_path / "cache", level="deep", jobs=HERE).damage == []
 
 
 @pytest.mark.parametrize("how", ["changes the picture", "changes the luma", "changes the planes"])
+@pytest.mark.usefixtures("inline")
 def test_an_extractor_cannot_change_what_others_get(whole: Path, tmp_path: Path, run_cli: Cli, how: str) -> None:
     done = build_plug_in(whole, tmp_path, run_cli, "helpers.plug_in_rows:RowsOfAKind", how=how)
     assert done.returncode == 3, done.stderr
@@ -522,6 +526,7 @@ def test_output_of_a_plug_in_goes_to_standard_error(whole: Path, tmp_path: Path,
         ),
     ],
 )
+@pytest.mark.usefixtures("inline")
 def test_every_video_of_a_faulty_extractor_is_quarantined(
     whole: Path, tmp_path: Path, run_cli: Cli, fault: str, message: str
 ) -> None:
@@ -560,7 +565,7 @@ def test_quick_verify_reads_no_artefact(cache: Path) -> None:
         os.truncate(path, size)
     code = "import sys, chordcache as cc\nassert cc.verify(sys.argv[1], level='quick').damage == []"
     assert loaded_by(code, cache) == []
-    assert len([finding for finding in cc.verify(cache, jobs=1).damage if finding.kind == "damaged"]) == 3
+    assert len([finding for finding in cc.verify(cache, jobs=HERE).damage if finding.kind == "damaged"]) == 3
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,8 @@ from chordcache.engine.choice import Engine
 from chordcache.features.registry import resolve
 from chordcache.records import RunSummary
 
+pytestmark = pytest.mark.usefixtures("inline")
+
 
 @pytest.fixture
 def work(tmp_path: Path, make_video: Callable[..., Path]) -> Path:

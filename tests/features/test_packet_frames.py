@@ -223,7 +223,9 @@ def test_threads_give_the_same(cache: cc.Cache) -> None:
 
 
 @pytest.mark.parametrize(
-    ("cache", "start"), [*((codec, "fork") for codec in CODECS), ("h264, interleaved", "spawn")], indirect=["cache"]
+    ("cache", "start"),
+    [*((codec, "fork") for codec in CODECS), ("h264, interleaved", "forkserver")],
+    indirect=["cache"],
 )
 def test_processes_of_a_loader_give_the_same(cache: cc.Cache, start: str) -> None:
     pytest.importorskip("torch")

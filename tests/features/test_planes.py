@@ -16,6 +16,8 @@ from chordcache.media.cropping import Rectangle
 from chordcache.media.planes import around, cut, joined, split
 from chordcache.storage.feature_checks import feature_problem
 
+pytestmark = pytest.mark.usefixtures("inline")
+
 WIDTH, HEIGHT, NUM_FRAMES = 100, 54, 20
 
 

@@ -16,6 +16,8 @@ from chordcache.errors import DamageError, UsageError
 from chordcache.index.index_files import read_index
 from chordcache.train.fields import class_names
 
+pytestmark = pytest.mark.usefixtures("inline")
+
 Rows = Sequence[Mapping[str, Any]]
 
 

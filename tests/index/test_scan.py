@@ -14,6 +14,8 @@ import chordcache as cc
 from chordcache.choices import SCAN_LEVELS
 from chordcache.records import VideoRecord
 
+pytestmark = pytest.mark.usefixtures("inline")
+
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory, make_video) -> Path:
@@ -30,6 +32,7 @@ def by_path(index: cc.Index) -> dict[str, VideoRecord]:
     return {record.path: record for record in index}
 
 
+@pytest.mark.usefixtures("workers")
 def test_records_come_in_path_order_whatever_the_jobs(folder):
     first, second = (list(cc.scan([folder], jobs=jobs)) for jobs in (1, 2))
     assert first == second

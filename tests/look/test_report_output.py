@@ -24,6 +24,8 @@ from chordcache.look.report.inputs import Entry
 from chordcache.look.report.rows import MeasureTable, Shared, details_of
 from chordcache.records import VideoRecord
 
+pytestmark = pytest.mark.usefixtures("inline")
+
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory, make_video) -> Path:

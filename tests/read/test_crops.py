@@ -570,7 +570,7 @@ def test_each_sample_of_each_epoch_has_a_window_of_its_own(cache: cc.Cache) -> N
 
 
 @pytest.mark.parametrize(
-    ("workers", "method"), [(1, "fork"), (2, "fork"), pytest.param(2, "spawn", marks=pytest.mark.slow)]
+    ("workers", "method"), [(1, "fork"), (2, "fork"), pytest.param(2, "forkserver", marks=pytest.mark.slow)]
 )
 def test_workers_change_nothing(cache: cc.Cache, workers: int, method: str) -> None:
     dataset = cc.ChordVideoDataset(

@@ -28,6 +28,8 @@ from chordcache.media.demux import Media, open_media
 from chordcache.sources.mapped_mp4 import MappedMP4Source
 from chordcache.sources.video_source import CachedSource, VideoSource
 
+pytestmark = pytest.mark.usefixtures("inline")
+
 B_FRAMES = {"bf": "3", "x264-params": "b-adapt=0"}
 
 CORPUS = [

@@ -18,7 +18,7 @@ import chordcache as cc
 from chordcache.errors import LockedError
 from chordcache.storage.lock import locked
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = [pytest.mark.usefixtures("inline"), pytest.mark.timeout(120)]
 
 Cli = Callable[..., subprocess.CompletedProcess[str]]
 

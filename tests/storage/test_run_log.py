@@ -17,6 +17,8 @@ from chordcache.errors import DamageError
 from chordcache.storage import opener, run_log
 from chordcache.storage.run_log import Run, append_run, read_runs, recorded
 
+pytestmark = pytest.mark.usefixtures("inline")
+
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:

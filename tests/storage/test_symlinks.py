@@ -17,7 +17,7 @@ from helpers.faulty_extractor import ENVIRONMENT, SOURCE_CHANGER
 import chordcache as cc
 from chordcache.storage import sealed_json
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = [pytest.mark.usefixtures("inline"), pytest.mark.timeout(120)]
 
 Cli = Callable[..., subprocess.CompletedProcess[str]]
 Maker = Callable[..., Path]
@@ -110,6 +110,7 @@ def test_a_swap_after_the_build_is_refused_by_every_command(work: Path, run_cli:
 
 
 @pytest.mark.parametrize("where", ["a.mp4", "sub"])
+@pytest.mark.usefixtures("workers")
 def test_a_swap_in_the_middle_of_the_decode_is_refused(work: Path, make_video: Maker, run_cli: Cli, where: str) -> None:
     name = "a.mp4" if where == "a.mp4" else "sub/b.mp4"
     shutil.rmtree(work / "root")

@@ -25,7 +25,6 @@ from chordcache.tools.bench.ways import BenchOptions
 
 QUICK = ("--seconds", "0.2", "--workers", "1", "--num-frames", "4", "--stride", "2", "--size", "32")
 ONE_CLIP = ("--batch-size", "2")
-TIMEOUT = 280
 SOURCES = ["OpenCV (seek for each frame)", "PyAV (one seek)", "mapped MP4", "torchcodec"]
 HAS_TORCHCODEC = importlib.util.find_spec("torchcodec") is not None
 
@@ -40,22 +39,24 @@ def digests(folder):
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory, make_video, run_process):
+def folder(tmp_path_factory, make_video, run_cli):
     """Two videos, their index, and their cache."""
     folder = tmp_path_factory.mktemp("bench")
     for name in ("a.mp4", "b.mp4"):
         make_video(folder / "videos" / name, num_frames=40)
     for arguments in (["scan", "videos"], ["build", "--features", "frames"]):
-        result = run_process(*arguments, cwd=folder)
+        result = run_cli(*arguments, cwd=folder)
         assert result.returncode == 0, result.stderr
     return folder
 
 
 @pytest.fixture(scope="module")
-def measured(folder, run_process):
-    """The digests of the cache before and after a measurement, and its JSON."""
+def measured(folder, run_cli):
+    """The digests of the cache before and after a measurement of two rounds, and its JSON."""
     before = digests(folder / "cache")
-    result = run_process("bench", "cache", *QUICK, *ONE_CLIP, "--json", cwd=folder, timeout=TIMEOUT)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(measurement, "NUM_ROUNDS", 2)
+        result = run_cli("bench", "cache", *QUICK, *ONE_CLIP, "--json", cwd=folder)
     assert result.returncode == 0, result.stderr
     return before, digests(folder / "cache"), json.loads(result.stdout)
 
@@ -103,14 +104,13 @@ def test_readers_of_sources_have_the_frames_asked_for(folder, reader, numbers):
         assert errors[number] < 3
 
 
-def test_a_crash_of_a_library_ends_only_its_row(folder, tmp_path, run_process):
+def test_a_crash_of_a_library_ends_only_its_row(folder, tmp_path, monkeypatch, bench_once):
     decoders = tmp_path / "torchcodec" / "decoders"
     decoders.mkdir(parents=True)
     (decoders.parent / "__init__.py").touch()
     (decoders / "__init__.py").write_text("import os\nos.kill(os.getpid(), 11)\n")
-    path = os.pathsep.join(filter(None, (str(tmp_path), os.environ.get("PYTHONPATH"))))
-    options = (*QUICK, *ONE_CLIP, "--workers", "0", "--json")
-    result = run_process("bench", "cache", *options, cwd=folder, env={"PYTHONPATH": path}, timeout=TIMEOUT)
+    monkeypatch.syspath_prepend(tmp_path)  # a process of a row has this process's path
+    result = bench_once("--json", cwd=folder)
     assert result.returncode == 0, result.stderr
     rows = json.loads(result.stdout)["rows"]
     reasons = [row["reason"] for row in rows if row["name"] == "torchcodec"]
@@ -147,11 +147,11 @@ def test_sources_that_are_missing(tmp_path, make_video, run_cli, bench_once):
     assert "OpenCV," not in result.stdout
 
 
-def test_an_empty_cache_is_an_error(tmp_path, run_process):
+def test_an_empty_cache_is_an_error(tmp_path, run_cli, run_process):
     (tmp_path / "videos").mkdir()
     (tmp_path / "videos" / "bad.mp4").write_bytes(b"not a video")
-    run_process("scan", "videos", cwd=tmp_path)
-    run_process("build", cwd=tmp_path)
+    run_cli("scan", "videos", cwd=tmp_path)
+    run_cli("build", cwd=tmp_path)
     result = run_process("bench", "cache", cwd=tmp_path)
     assert result.returncode == 2
     assert "expected at least one" in result.stderr
@@ -168,8 +168,8 @@ def test_an_empty_cache_is_an_error(tmp_path, run_process):
         (("cache", "--batch-size", "0"), 2, "--batch-size: got 0, expected an integer of at least 1"),
     ],
 )
-def test_bad_arguments(folder, run_process, arguments, code, message):
-    result = run_process("bench", *arguments, cwd=folder)
+def test_bad_arguments(folder, run_cli, arguments, code, message):
+    result = run_cli("bench", *arguments, cwd=folder)
     assert result.returncode == code
     assert message in result.stderr
 

@@ -25,7 +25,10 @@ import chordcache as cc  # noqa: E402
 from chordcache.errors import NotFoundError, UsageError  # noqa: E402
 
 # More workers than processors are not a fault here; the tests want two on any machine
-pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create 2 worker processes:UserWarning")
+pytestmark = [
+    pytest.mark.usefixtures("inline"),
+    pytest.mark.filterwarnings("ignore:This DataLoader will create 2 worker processes:UserWarning"),
+]
 
 CAPTIONS = ["a man walks his dog", "a dog", "", "ein Hund läuft — schnell! 犬が走る", "a man walks " * 30]
 
@@ -133,7 +136,7 @@ def test_batches_may_be_written_to(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("workers", "method"), [(0, None), (2, "fork"), pytest.param(2, "spawn", marks=pytest.mark.slow)]
+    ("workers", "method"), [(0, None), (2, "fork"), pytest.param(2, "forkserver", marks=pytest.mark.slow)]
 )
 def test_in_a_loader(
     path: Path, tmp_path: Path, make_video: Callable[..., Path], workers: int, method: str | None

@@ -40,6 +40,8 @@ from chordcache.train.samplers.clip_samplers import (
 )
 from chordcache.train.samplers.content_samplers import AdaptiveSampler, AudioPeakSampler
 
+pytestmark = pytest.mark.usefixtures("inline")
+
 
 def video(num_frames: int) -> Any:
     """All that these samplers look at."""

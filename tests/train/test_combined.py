@@ -521,7 +521,7 @@ def weighted_dataset(a: cc.ChordVideoDataset, b: cc.ChordVideoDataset) -> ClipDa
     ("method", "weights"),
     [
         *((method, weights) for method in ("threads", None, "fork") for weights in (None, [0.7, 0.3], "balanced")),
-        ("spawn", [0.7, 0.3]),
+        ("forkserver", [0.7, 0.3]),
     ],
 )
 def test_loaders_give_the_samples_of_the_sampler(
@@ -537,7 +537,7 @@ def test_loaders_give_the_samples_of_the_sampler(
     for epoch in (0, 1):
         pairs = order_of(cc.ChordSampler(dataset, **given), epoch)
         assert contents(loader) == contents([cc.collate([dataset[pair]]) for pair in pairs])
-    if method in ("fork", "spawn"):
+    if method in ("fork", "forkserver"):
         loader._iterator._shutdown_workers()
 
 

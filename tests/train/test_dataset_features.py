@@ -35,7 +35,10 @@ from chordcache.read.video import Video  # noqa: E402
 from chordcache.train.samplers.clip_request import ClipRequest  # noqa: E402
 
 # More workers than processors are not a fault here; the tests want two on any machine
-pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create 2 worker processes:UserWarning")
+pytestmark = [
+    pytest.mark.usefixtures("inline"),
+    pytest.mark.filterwarnings("ignore:This DataLoader will create 2 worker processes:UserWarning"),
+]
 
 EVERYTHING = ("frames", "flow", "mel", "motion")
 REAL = {"bunny.mp4": "animation/bigbuckbunny.mp4", "bikes.mp4": "street/bikes.mp4"}
@@ -629,7 +632,7 @@ def test_transform_is_for_frames_alone(cache: cc.Cache) -> None:
 # DataLoader
 
 
-@pytest.mark.parametrize(("workers", "method"), [(0, None), (2, "fork"), (2, "spawn")])
+@pytest.mark.parametrize(("workers", "method"), [(0, None), (2, "fork"), (2, "forkserver")])
 def test_loader(cache: cc.Cache, workers: int, method: str | None) -> None:
     dataset = cc.ChordVideoDataset(
         cache,

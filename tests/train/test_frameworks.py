@@ -47,7 +47,7 @@ def expected_epoch(cache: Path, case: str, epoch: int) -> Counter[str]:
 def test_each_epoch_of_all_ranks_is_complete_and_disjoint(cache: Path, tmp_path: Path) -> None:
     world_size = 3
     (tmp_path / "cache").symlink_to(cache)
-    run_ranks(PROGRAM.read_text(), tmp_path, world_size)
+    run_ranks(PROGRAM.read_text(), tmp_path, world_size, modules=("lightning", "accelerate", "transformers"))
     ranks = [json.loads((tmp_path / f"rank-{rank}.json").read_text()) for rank in range(world_size)]
     refusals = {name: text for name, text in ranks[0].items() if isinstance(text, str)}
     epochs = {name: len(ranks[0][name]) for name in ranks[0].keys() - refusals.keys()}
@@ -102,7 +102,7 @@ def test_examples_train_on_all_samples_and_resume_with_the_same(
     if find_spec(package) is None:
         pytest.skip(f"no {package}: pip install {package}")
     (tmp_path / "cache").symlink_to(small_cache)
-    run_ranks(EXAMPLE_RANKS.read_text(), tmp_path, 2, EXAMPLES / f"with_{name}.py")
+    run_ranks(EXAMPLE_RANKS.read_text(), tmp_path, 2, EXAMPLES / f"with_{name}.py", modules=[package])
     ranks = [json.loads((tmp_path / f"rank-{rank}.json").read_text()) for rank in range(2)]
     for runs in ranks:
         assert len(runs["whole"]) == 6

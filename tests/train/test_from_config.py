@@ -25,7 +25,10 @@ from chordcache.read.crops import Pad  # noqa: E402
 from chordcache.train.instantiate import NAMED  # noqa: E402
 from chordcache.train.samplers.time_transforms import FrameDrop, TemporalCrop, TimeWarp  # noqa: E402
 
-pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create 2 worker processes:UserWarning")
+pytestmark = [
+    pytest.mark.usefixtures("inline"),
+    pytest.mark.filterwarnings("ignore:This DataLoader will create 2 worker processes:UserWarning"),
+]
 
 REPOSITORY = Path(__file__).resolve().parent.parent.parent
 PRESET = REPOSITORY / "configs" / "train.yaml"
@@ -213,9 +216,9 @@ def test_workers(train: dict[str, Any], cache: Path, num_workers: int) -> None:
 
 
 @pytest.mark.slow
-def test_spawned_workers_augment(train: dict[str, Any]) -> None:
+def test_workers_that_are_not_forked_from_here_augment(train: dict[str, Any]) -> None:
     threads = list(cc.make_loader({"train": train}))
-    train["loader"] = {"name": "workers", "batch_size": 2, "num_workers": 1, "start_method": "spawn"}
+    train["loader"] = {"name": "workers", "batch_size": 2, "num_workers": 1, "start_method": "forkserver"}
     assert_equal(list(cc.make_loader({"train": train})), threads)
 
 

@@ -22,6 +22,8 @@ from chordcache.read.crops import CenterCrop, Pad, Resize  # noqa: E402
 from chordcache.train.gpu_decode import FrameDecoder, _cropped  # noqa: E402
 from chordcache.train.samplers.clip_samplers import DenseClips  # noqa: E402
 
+pytestmark = pytest.mark.usefixtures("inline")
+
 SAMPLER = cc.RegularClipSampler(num_frames=4, stride=2)
 
 

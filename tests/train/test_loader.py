@@ -117,9 +117,7 @@ def test_batches_are_those_of_the_dataset(cache: Cache, size: tuple[int, int] | 
     assert_threads_end()
 
 
-@pytest.mark.parametrize(
-    "method", [None, "fork", *(pytest.param(m, marks=pytest.mark.slow) for m in ("spawn", "forkserver"))]
-)
+@pytest.mark.parametrize("method", [None, "fork", pytest.param("spawn", marks=pytest.mark.slow), "forkserver"])
 def test_worker_processes_give_the_same(cache: Cache, method: str | None) -> None:
     dataset = dataset_of(cache, size=(48, 48), features=FEATURES)
     loader = make_loader(dataset, 4, 0 if method is None else 2, start_method=method)

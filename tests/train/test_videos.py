@@ -51,10 +51,10 @@ SETS: dict[str, Callable[[Path], Any]] = {
 
 
 @pytest.mark.parametrize("name", SETS)
-def test_all_sets_have_the_same_frames_also_in_a_spawned_worker(folder: Path, name: str) -> None:
+def test_all_sets_have_the_same_frames_also_in_a_worker(folder: Path, name: str) -> None:
     expected = cc.ChordVideoDataset(folder / "cache", clip_sampler=CLIP, size=None)
     dataset = cc.ChordVideoDataset(SETS[name](folder), clip_sampler=CLIP, size=None)
-    loader = DataLoader(dataset, None, num_workers=1, multiprocessing_context="spawn")
+    loader = DataLoader(dataset, None, num_workers=1, multiprocessing_context="forkserver")
     for i, sample in enumerate(loader):
         for key in ("frames", "pts_seconds"):
             assert torch.equal(sample[key], expected[0, i][key]), key

@@ -23,7 +23,7 @@ import chordcache as cc
 from chordcache.media import source_file
 from chordcache.media.source_file import TICK_SECONDS, SourceState, look, open_source
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = [pytest.mark.usefixtures("inline"), pytest.mark.timeout(120)]
 
 Cli = Callable[..., subprocess.CompletedProcess[str]]
 Maker = Callable[..., Path]
@@ -35,7 +35,9 @@ DAMAGE = ("decode", "truncated", "short", "changed")
 
 
 @pytest.fixture
-def build_changing(tmp_path: Path, clips: Path, run_cli: Cli) -> Callable[[str], subprocess.CompletedProcess[str]]:
+def build_changing(
+    tmp_path: Path, clips: Path, run_cli: Cli, workers: None
+) -> Callable[[str], subprocess.CompletedProcess[str]]:
     """Build root/sub/a.mp4, a real clip, with a plug-in that changes the source when it sees frame 20."""
     source = tmp_path / "root/sub/a.mp4"
     source.parent.mkdir(parents=True)

@@ -27,7 +27,7 @@ from chordcache.storage.sidecars import Sidecars
 from chordcache.verifying.findings import Damage, VerifyReport
 from chordcache.verifying.verify_lists import check_catalog
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = [pytest.mark.usefixtures("inline"), pytest.mark.timeout(120)]
 
 Cli = Callable[..., subprocess.CompletedProcess[str]]
 
