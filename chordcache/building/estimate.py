@@ -54,7 +54,7 @@ class Estimate:
     num_sampled: int
     """Files that were built, at most 30 seconds of each"""
     num_failed: int
-    """Those of them that were not cached completely"""
+    """Number of these that were not cached completely"""
     failures: tuple[str, ...]
     """Messages of these"""
     num_unreadable: int

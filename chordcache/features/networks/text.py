@@ -38,7 +38,7 @@ ENCODERS: Mapping[str, str] = {
 """``model_type`` in a model's config.json to its class in transformers"""
 
 _POOLED_ENCODERS = ("clip", "clip_text_model")
-"""Those of ``ENCODERS`` that have a pooled output"""
+"""Keys of ``ENCODERS`` that have a pooled output"""
 
 _KEY = "features.text.model"
 _POOLED_KEY = "features.text.pooled_model"
