@@ -4,13 +4,17 @@
 #   make test TORCH='torch==2.13.0'     another torch, or its pip options; `make clean` first if one is installed
 
 PYTHON ?= python3
+TRY    ?= $(PYTHON)
 TORCH  ?= torch==2.13.0
-WORKERS ?= 2
+WORKERS ?= 3
 TRIALS  ?= 1
 
 BIN   := .venv/bin
+DEMO_STAMP := .venv/.installed-demo
 STAMP := .venv/.installed
 IN_PARALLEL := -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+FORMATS_BIN   := .venv-formats/bin
+FORMATS_STAMP := .venv-formats/.installed
 POSE_BIN   := .venv-pose/bin
 POSE_STAMP := .venv-pose/.installed
 CLIPS := .clips
@@ -27,7 +31,7 @@ FAST := $(TESTS_OF_SHAPE) tests/test_errors.py tests/test_public_api.py tests/co
 	$(patsubst %,tests/storage/test_%.py,layout run_log store store_contract typed_lines)
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-fast test-corpus test-scale test-pose reliability check format bench bench-loader bench-peers compare clean tools compiled
+.PHONY: help install demo docs wheel test test-fast test-corpus test-scale test-pose test-formats reliability check format bench bench-loader bench-peers compare clean tools compiled
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' Makefile
@@ -35,14 +39,18 @@ help: ## this list
 install: $(STAMP) ## create .venv with the package and its tools; costs nothing the second time
 
 # torch first and alone: what follows then takes it as it is instead of choosing one with gigabytes of CUDA
-$(STAMP): pyproject.toml
+$(DEMO_STAMP): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed: make PYTHON=..." if sys.version_info < (3, 11) else 0)'
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install -q $(TORCH)
-	$(BIN)/python -m pip install -q -e '.[cv,torch,augment,text,parquet,models,dask,ray,dev]'
+	$(BIN)/python -m pip install -q -e '.[cv,torch]'
 	@touch $@
 
-demo: $(STAMP) ## real footage scanned, cached, verified and fed to a training loop, in demo/
+$(STAMP): $(DEMO_STAMP)
+	$(BIN)/python -m pip install -q -e '.[cv,torch,augment,text,parquet,models,dask,ray,docs,dev]'
+	@touch $@
+
+demo: $(DEMO_STAMP) ## real footage scanned, cached, verified and fed to a training loop, in demo/
 	$(BIN)/python scripts/fetch_clips.py $(CLIPS)
 	@mkdir -p demo
 	$(BIN)/chordcache scan $(CLIPS) --labels dir -o demo/index.json
@@ -50,7 +58,7 @@ demo: $(STAMP) ## real footage scanned, cached, verified and fed to a training l
 	$(BIN)/chordcache verify demo/cache
 	$(BIN)/python scripts/train_demo.py demo/cache
 
-test: $(STAMP) tools compiled ## all tests but test-corpus, test-scale, test-pose and reliability
+test: $(STAMP) tools compiled ## all tests but test-corpus, test-scale, test-pose, test-formats and reliability
 	$(BIN)/python -m pytest $(IN_PARALLEL) -m 'not corpus' --ignore tests/scale
 
 test-fast: $(STAMP) ## some tests of each area, four minutes; they need ffmpeg and no other program
@@ -65,6 +73,15 @@ test-scale: $(STAMP) tools compiled ## builds on real clusters of Dask and Ray; 
 
 test-pose: $(POSE_STAMP) tools ## the tests of body landmarks, in .venv-pose
 	$(POSE_BIN)/python -m pytest tests/features/pose_landmarks.py
+
+test-formats: $(FORMATS_STAMP) tools ## exports and imports with the libraries that they are for, in .venv-formats
+	$(FORMATS_BIN)/python -m pytest tests/formats/libraries.py
+
+$(FORMATS_STAMP): pyproject.toml
+	$(PYTHON) -m venv .venv-formats
+	$(FORMATS_BIN)/python -m pip install -q $(TORCH)
+	$(FORMATS_BIN)/python -m pip install -q -e '.[cv,torch,formats]' 'datasets>=4' pillow hypothesis pytest pytest-timeout
+	@touch $@
 
 # Apart, since MediaPipe needs NumPy 1 and Python 3.12 at most
 $(POSE_STAMP): pyproject.toml
@@ -81,6 +98,9 @@ check: $(STAMP) ## format, lint, strict types, layers, words
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -q $(TESTS_OF_SHAPE)
+
+docs: $(STAMP) ## the site, in build/docs; a warning of Sphinx, such as a link that leads nowhere, is an error
+	$(BIN)/python -m sphinx -W --keep-going -q -b html -d build/doctrees docs build/docs
 
 format: $(STAMP) ## rewrite the code as `make check` wants it
 	$(BIN)/ruff format .
@@ -120,8 +140,19 @@ compare: $(STAMP) ## CPU time of another commit and of this one: make compare BA
 	git worktree add --detach .base $(BASE)
 	$(BIN)/python bench/compare_commits.py .base $(CLIPS); git worktree remove --force .base
 
+wheel: $(STAMP) ## build wheel and sdist into dist/, and try the wheel in an empty environment: make wheel TRY=python3.13
+	$(BIN)/python scripts/fetch_clips.py $(CLIPS)
+	rm -rf dist .venv-wheel
+	$(BIN)/python -m pip install -q build twine
+	$(BIN)/python -m build --no-isolation >/dev/null
+	$(BIN)/python -m twine check --strict dist/*
+	$(TRY) -m venv .venv-wheel
+	.venv-wheel/bin/python -m pip install -q "$$(echo dist/*.whl)[build]"
+	cd .venv-wheel && bin/chordcache scan $(CURDIR)/$(CLIPS) --labels dir && bin/chordcache build -c flow \
+		&& bin/chordcache build --features mel && bin/chordcache verify && bin/chordcache show cache bikes
+
 clean: ## remove .venv, the demo and the caches of the tools
-	rm -rf .venv .venv-pose .venv-peers demo .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-pose .venv-peers .venv-formats .venv-wheel dist build demo .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 # The tests start thousands of processes, each of which would compile the package again where Python may not store its bytecode
 compiled: $(STAMP)
@@ -131,8 +162,8 @@ compiled: $(STAMP)
 # fish, and look at pages in a browser. OpenCV's packages with windows need libGL and GLib. The package itself needs none
 # of this. bindfs shows one folder as two disks whose locks do not know each other
 tools:
-	@missing=; for each in ffmpeg strace faketime bash zsh fish bindfs chromium-headless-shell; do \
-		command -v $$each >/dev/null || missing="$$missing $$each"; done; \
+	@missing=; for program in ffmpeg strace faketime bash zsh fish bindfs chromium-headless-shell; do \
+		command -v $$program >/dev/null || missing="$$missing $$program"; done; \
 	libraries=$$(ldconfig -p); \
 	case $$libraries in *libGL.so.1*) ;; *) missing="$$missing libgl1" ;; esac; \
 	case $$libraries in *libgthread-2.0.so.0*) ;; *) missing="$$missing libglib2.0-0" ;; esac; \

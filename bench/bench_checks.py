@@ -17,6 +17,7 @@ from measure import timed_in_turn
 
 from chordcache.config.config import config_from_json
 from chordcache.features.decode_pass import DecodePass
+from chordcache.features.feed import decode_whole
 from chordcache.features.registry import resolve
 from chordcache.media.checks.container_numbers import first_loss
 from chordcache.media.checks.transport_stream import loses_first_picture
@@ -49,7 +50,8 @@ def check(path: Path, name: str, track: int) -> None:
 def build(path: Path) -> None:
     """Decode a file and compress its frames, as a build does."""
     config = config_from_json({})
-    DecodePass({"frames": resolve("frames", config)}, {"frames": []}, config.picture, with_content=True).run(str(path))
+    specs = {"frames": resolve("frames", config)}
+    decode_whole(str(path), DecodePass(specs, {"frames": []}, config.picture, with_content=True))
 
 
 def main() -> None:

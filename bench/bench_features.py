@@ -142,7 +142,7 @@ def bench_naive(work: Path, clip: Path, runs: int) -> None:
             joblib.Parallel(2)(joblib.delayed(naive)(path, Path(folder)) for path in paths)
 
     rivals = []
-    for name, target, flow in (("Farneback", ">= 2.5", {}), ("DIS ultrafast", ">= 8", DIS)):
+    for name, target, flow in (("Farneback", ">= 2.5", {"method": "farneback"}), ("DIS ultrafast", ">= 8", DIS)):
         config = {"features": {"flow": {"dtype": "int8", **flow}}, "hdf5": {"features": IN_HDF5}}
         one_pass = functools.partial(build, index, work, config, EVERY_TIER, 2)
         rivals.append((f"naive three passes / all features and tiers, {name}", target, one_pass))

@@ -15,7 +15,7 @@ from measure import seconds, timed_in_turn
 
 import chordcache as cc
 from chordcache.building.pack import pack
-from chordcache.storage import layout, sidecars
+from chordcache.storage import find_sidecars, layout
 from chordcache.tools.bench.rounds import spread_of
 
 CONFIG = "frames: {short_side: 40, fps: 5}\nfeatures: {flow: null, mel: null}\n"
@@ -35,7 +35,7 @@ def many(cache: Path, num_videos: int) -> int:
         copy = sidecar.replace(key=key, path=f"{number}.mp4", features=(info.replace(file=file),))
         (cache / layout.sidecar_file(key)).parent.mkdir(exist_ok=True)
         (cache / layout.sidecar_file(key)).write_text(copy.to_line() + "\n")
-    sidecars.write_catalog(cache)
+    find_sidecars.write_catalog(cache)
     return num_videos * info.num_bytes
 
 

@@ -23,7 +23,7 @@ import chordcache as cc
 from chordcache.config.config import config_from_json
 from chordcache.index.index_files import IndexWriter
 from chordcache.storage import layout
-from chordcache.storage.sidecars import write_catalog
+from chordcache.storage.find_sidecars import write_catalog
 
 STEP_SECONDS, PART_SECONDS = 0.4, 1.6
 

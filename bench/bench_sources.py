@@ -40,7 +40,7 @@ def mapped(path: Path, frames: Sequence[int]) -> Iterator[np.ndarray]:
         assert source.fallback_reason is None
 
 
-def each(reader: str) -> Callable[[Path, Sequence[int]], Iterator[np.ndarray]]:
+def opened_per_frame(reader: str) -> Callable[[Path, Sequence[int]], Iterator[np.ndarray]]:
     """Opened for each frame, as ``chordcache bench`` opens a file for each clip."""
 
     def read(path: Path, frames: Sequence[int]) -> Iterator[np.ndarray]:
@@ -71,9 +71,9 @@ def decoded_each(path: Path, frames: Sequence[int]) -> Iterator[np.ndarray]:
 
 WAYS: dict[str, tuple[Callable[[Path, Sequence[int]], Iterator[np.ndarray]], int, str]] = {
     "MappedMP4Source, opened once": (mapped, 100, ""),
-    "MappedMP4Source, opened for each": (each("mapped_mp4"), 100, "none"),
+    "MappedMP4Source, opened for each": (opened_per_frame("mapped_mp4"), 100, "none"),
     "OpenCV seek and read, opened once": (opencv, 20, ">= 14"),
-    "bare PyAV, opened for each": (each("pyav"), 100, ">= 2"),
+    "bare PyAV, opened for each": (opened_per_frame("pyav"), 100, ">= 2"),
     "MP4Source, opened once": (decoded, 20, "none"),
     "MP4Source, opened for each": (decoded_each, 3, ">= 2"),
 }

@@ -2,7 +2,8 @@
 
 These are the names that most programs use. The others are imported from their folders: more crops from
 ``chordcache.read.crops``, more sources of frames from ``chordcache.sources``, the base class of plug-ins from
-``chordcache.features.base``, the classes of results from ``chordcache.records``.
+``chordcache.features.base``, the classes of results from ``chordcache.records`` and
+``chordcache.storage.feature_info``.
 
 All names but the exceptions are loaded when they are first used. So ``import chordcache`` is fast, and a program that
 only reads caches never loads a decoder.
@@ -40,6 +41,8 @@ if TYPE_CHECKING:
     from chordcache.building.dry_run import dry_run as dry_run
     from chordcache.building.merge import merge as merge
     from chordcache.engine.limits import Limits as Limits
+    from chordcache.formats.decode_video import decode_video as decode_video
+    from chordcache.formats.export import export as export
     from chordcache.index.index_files import Index as Index
     from chordcache.index.index_files import read_index as read_index
     from chordcache.index.scan import scan as scan
@@ -54,6 +57,7 @@ if TYPE_CHECKING:
     from chordcache.read.crops import Resize as Resize
     from chordcache.read.video import Video as Video
     from chordcache.sources.media_file import MP4Source as MP4Source
+    from chordcache.tools.bench.loader_waits import bench_loader as bench_loader
     from chordcache.train import samplers as samplers
     from chordcache.train import videos as videos
     from chordcache.train.augment import BatchAugment as BatchAugment
@@ -94,11 +98,14 @@ _LAZY = {
     "RegularClipSampler": "chordcache.train.samplers.clip_samplers",
     "Resize": "chordcache.read.crops",
     "Video": "chordcache.read.video",
+    "bench_loader": "chordcache.tools.bench.loader_waits",
     "build": "chordcache.building.build",
     "collate": "chordcache.train.collate",
     "collect_garbage": "chordcache.verifying.repair",
     "concat": "chordcache.train.combined",
+    "decode_video": "chordcache.formats.decode_video",
     "dry_run": "chordcache.building.dry_run",
+    "export": "chordcache.formats.export",
     "make_dataset": "chordcache.train.from_config",
     "make_loader": "chordcache.train.from_config",
     "merge": "chordcache.building.merge",

@@ -23,6 +23,18 @@ def human_bytes(num_bytes: float) -> str:
     return f"{value:.3g} {_UNITS[number]}" if value < 999.5 else f"{value:.0f} {_UNITS[number]}"
 
 
+def counted(number: int, noun: str) -> str:
+    """Return a number with its noun.
+
+    Examples
+    --------
+    >>> counted(1, "video"), counted(1204, "cached video"), counted(0, "batch")
+    ('1 video', '1,204 cached videos', '0 batches')
+    """
+    plural = "es" if noun.endswith("ch") else "s"
+    return f"{number:,} {noun}{plural * (number != 1)}"
+
+
 def unit_of(seconds: float) -> tuple[float, str]:
     """Return the unit in which a time reads well [seconds], and its name."""
     if seconds < 60:

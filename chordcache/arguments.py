@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import numbers
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import TypeVar
 
 from chordcache.errors import UsageError
@@ -29,6 +29,13 @@ def check_positive(**values: object) -> None:
             raise UsageError(f"{name}: got {value!r}, expected a number above 0")
 
 
+def check_choice(valid: Collection[str], **values: object) -> None:
+    """Raise ``UsageError`` for the first value that is not one of those that are valid."""
+    for name, value in values.items():
+        if value not in valid:
+            raise UsageError(f"{name}: got {value!r}, expected one of {', '.join(valid)}")
+
+
 def check_share(**values: object) -> None:
     """Raise ``UsageError`` for the first value that is not a number in [0, 1]."""
     for name, value in values.items():
@@ -39,6 +46,7 @@ def check_share(**values: object) -> None:
 def check_range(name: str, values: tuple[float, float], *, most: float | None = None) -> None:
     """Raise ``UsageError`` if two numbers are not (least, most), above 0 and at most ``most``."""
     is_pair = isinstance(values, (tuple, list)) and len(values) == 2
+    is_pair = is_pair and all(isinstance(value, numbers.Real) for value in values)
     if not (is_pair and 0 < values[0] <= values[1] < math.inf and (most is None or values[1] <= most)):
         limit = "" if most is None else f", at most {most}"
         raise UsageError(f"{name}: got {values!r}, expected (least, most), above 0{limit}")

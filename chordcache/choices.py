@@ -1,10 +1,16 @@
 """The choices that options of the command line have, without the packages of the modules that act on them."""
 
-SCAN_LEVELS = ("headers", "packets", "content")
-"""Levels of ``scan``, from the one that reads least to the one that reads most. Each includes the levels before it."""
+SCAN_LEVELS = ("headers", "packets", "content", "frames")
+"""Levels of ``scan``, from the least to the most reading. Each includes the levels before it."""
 
 LIST_FORMATS = ("csv", "kinetics", "ucf101", "ssv2", "activitynet", "ava", "mmaction", "webvid", "lerobot", "pairs")
 """Formats of published lists, the keys of ``LIST_READERS``"""
+
+EXPORT_FORMATS = ("webdataset", "parquet", "folder", "safetensors", "musubi-wan", "ltx")
+"""Formats of ``export``, the keys of ``FORMATS``"""
+
+EXPORT_FRAMES = ("jpg", "mp4", "none")
+"""Forms of the frames of an export"""
 
 ON_DAMAGE = ("quarantine", "trim")
 """Choices for a damaged file: cache nothing of it, or the frames before its first damage"""

@@ -117,15 +117,15 @@ class WorkersDiedError(ChordcacheError):
 
 
 class StoppedError(ChordcacheError):
-    """A signal stopped the run. The same command resumes it."""
+    """A signal stopped the run. The same command starts it again, or resumes it if ``resumes`` is set."""
 
-    def __init__(self, signal_number: int) -> None:
-        super().__init__(signal_number)
-        self.signal_number = signal_number
+    def __init__(self, signal_number: int, resumes: bool = False) -> None:
+        super().__init__(signal_number, resumes)
+        self.signal_number, self.resumes = signal_number, resumes
         self.exit_code = 128 + signal_number
 
     def __str__(self) -> str:
-        return f"stopped by signal {self.signal_number}; the same command resumes"
+        return f"stopped by signal {self.signal_number}{'; the same command resumes' * self.resumes}"
 
 
 def printable(name: str | os.PathLike[str]) -> str:

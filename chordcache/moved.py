@@ -6,6 +6,9 @@ import sys
 from collections.abc import Sequence
 
 _MOVED = {
+    "engine.networks": "engine.inference",
+    "feature_info": "storage.feature_info",
+    "features.read_sides": "features.built_in",
     "pipeline": "building or chordcache.verifying",
     "read.classes": "train.fields",
     "read.named": "train.instantiate",
@@ -14,6 +17,7 @@ _MOVED = {
     "read.sources": "sources",
     "read.text": "train.captions",
     "read.video_sets": "train.videos",
+    "storage.sidecars": "storage.find_sidecars",
     "tools.report": "look.report.make",
     "train.class_names": "train.fields",
 }

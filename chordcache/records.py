@@ -3,54 +3,18 @@
 from __future__ import annotations
 
 import math
-import os
-import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
-from typing import Annotated, Any, Self, TypeVar
+from operator import attrgetter
+from typing import Any, Self
 
-import msgspec
-
+from chordcache.amounts import counted
 from chordcache.choices import SCAN_LEVELS
 from chordcache.errors import UsageError, printable
-
-T = TypeVar("T")
+from chordcache.json_records import Count, Record
 
 _MAX_SECONDS = 1e9
 """[seconds] Length above which a header is not believed: 30 years"""
-
-Limit = msgspec.Meta
-"""The bounds of a number, as an annotation of its type"""
-
-MAX_SIDE = 16384
-"""[pixels] Largest side of a picture"""
-
-Count = Annotated[int, Limit(ge=0, lt=1 << 31)]
-"""A number that a file states, small enough for the arrays and the files that it counts"""
-
-MAX_FRAMES = 1 << 24
-"""Largest number of frames of a cached video: 155 hours at 30 frames per second. Readers have arrays of them"""
-
-MAX_ROWS = 1 << 26
-"""Largest number of rows of an array: 186 hours of sound in rows of 10 ms. Readers have an array of their digests"""
-
-Side = Annotated[int, Limit(ge=1, le=MAX_SIDE)]
-"""[pixels] Side of a cached picture"""
-
-Moment = Annotated[float, Limit(ge=-1e12, le=1e12)]
-"""[seconds] Time that a file states"""
-
-Length = Annotated[float, Limit(ge=0, le=1e12)]
-"""[seconds] Duration that a file states"""
-
-
-class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Base of all that is written to a file as JSON."""
-
-    def replace(self, **changes: Any) -> Self:
-        """Return a copy with other values in some fields."""
-        return msgspec.structs.replace(self, **changes)
 
 
 class Identity(Record, frozen=True):
@@ -133,6 +97,9 @@ class PacketFacts(Record, frozen=True):
     """[seconds], ascending, one per keyframe number"""
     num_frames_skipped: int = 0
     """Frames before the first that can be decoded, if the stream begins in the middle of a group of pictures"""
+    frame_steps: bytes = b""
+    """Time of the first frame, then the duration of each [ticks of the track's clock], as int64 in zlib, see
+    ``Index.frame_mappings``. Empty if the packets carry no presentation time, and in indexes of earlier versions"""
 
     def __post_init__(self) -> None:
         if len(self.keyframe_numbers) != len(self.keyframe_pts_seconds):
@@ -158,6 +125,28 @@ class ContentFacts(Record, frozen=True):
     and than 0.001"""
 
 
+class FrameFacts(Record, frozen=True):
+    """The facts measured by decoding that an audit compares: the frames one by one, and the place of the sound."""
+
+    num_frames: int
+    """Frames that were decoded"""
+    digest: str
+    """xxh3-128 of all decoded pictures. Copies of a file have the same one, in whatever container"""
+    num_repeated: int
+    """Frames that repeat the picture before them, at most three in a row: a picture that is still for longer is a
+    still shot"""
+    black_seconds: tuple[tuple[float, float], ...]
+    """[seconds from the first frame] Start and end of each stretch of black pictures, see ``FrameMeter``"""
+    frozen_seconds: tuple[tuple[float, float], ...]
+    """[seconds from the first frame] Start and end of each stretch in which the picture does not change"""
+    sound_start_seconds: float | None = None
+    """[seconds from the first frame] Time of the first sample, or None if no sound was decoded"""
+    sound_end_seconds: float | None = None
+    """[seconds from the first frame] End of the last sample"""
+    sound_seconds: float = 0.0
+    """[seconds] Length of all samples, without the gaps between them"""
+
+
 class Segment(Record, frozen=True):
     """A part of a file, half open: by presentation time or by frame number. None leaves a side open."""
 
@@ -174,6 +163,9 @@ class Segment(Record, frozen=True):
         start, end, first, last = self.start_seconds, self.end_seconds, self.start_frame, self.end_frame
         if (start is None and end is None) == (first is None and last is None):
             raise UsageError("segment: got times and frame numbers or neither, expected one of the two. Keep one.")
+        numbers = (start or 0, end or 0, first or 0, last or 0)
+        if min(numbers) >= 0 and sum(numbers) < math.inf:  # false of NaN. The loop takes three times as long
+            return
         for name, value in zip(SEGMENT_COLUMNS, (start, end, first, last), strict=True):
             if value is not None and not 0 <= value < math.inf:
                 raise UsageError(f"{name}: got {value}, expected a finite number of at least 0")
@@ -210,14 +202,16 @@ class Description(Record, frozen=True, kw_only=True):
 
     def described(self, description: Description) -> Self:
         """Return a copy with the fields of another description."""
-        return self.replace(**{name: getattr(description, name) for name in _DESCRIPTION})
+        stated = _stated(description)
+        return self if _stated(self) == stated else self.replace(**dict(zip(_DESCRIPTION, stated, strict=True)))
 
 
 _DESCRIPTION = Description.__struct_fields__
+_stated = attrgetter(*_DESCRIPTION)
 
 
 class DamageFacts(Record, frozen=True):
-    """The first damage of a source of which the frames before it are cached."""
+    """The first damage of a source whose frames before it are cached."""
 
     num_frames_kept: Count
     """Frames of the source before the damage, in presentation order"""
@@ -236,7 +230,7 @@ class DamageFacts(Record, frozen=True):
         return self.num_frames - self.num_frames_kept
 
     def __str__(self) -> str:
-        kept = f"{self.num_frames_kept} of {self.num_frames} frames kept, {self.seconds_kept:.2f} s"
+        kept = f"{self.num_frames_kept} of {counted(self.num_frames, 'frame')} kept, {self.seconds_kept:.2f} s"
         return f"{kept}; then {self.message}"
 
 
@@ -260,6 +254,7 @@ class VideoRecord(Description, frozen=True):
     packets: PacketFacts | None = None
     content: ContentFacts | None = None
     audio: AudioFacts | None = None
+    frames: FrameFacts | None = None
 
     def __repr__(self) -> str:
         """Return a few of the facts. All of them are thousands of letters, with a time for each keyframe."""
@@ -269,7 +264,7 @@ class VideoRecord(Description, frozen=True):
         if self.header is not None:
             facts.append(f"{self.header.codec} {self.header.display_width}x{self.header.display_height}")
         if self.packets is not None:
-            facts.append(f"{self.packets.num_frames} frames, {self.packets.duration_seconds:.2f} s")
+            facts.append(f"{counted(self.packets.num_frames, 'frame')}, {self.packets.duration_seconds:.2f} s")
         if self.label is not None:
             facts.append(f"label={printable(self.label)!r}")
         if self.error is not None:
@@ -277,7 +272,7 @@ class VideoRecord(Description, frozen=True):
         return f"<VideoRecord {', '.join(facts)}>"
 
     def __post_init__(self) -> None:
-        if self.level not in (None, *SCAN_LEVELS):
+        if self.level is not None and self.level not in SCAN_LEVELS:
             raise UsageError(f"level: got {self.level!r}, expected one of {', '.join(SCAN_LEVELS)}")
 
     @property
@@ -300,46 +295,6 @@ class VideoRecord(Description, frozen=True):
         return max(0.0, min(whole, whole if end is None else end) - start)
 
 
-class Packed(Record, frozen=True):
-    """The place of a file that lies in a pack."""
-
-    pack: Annotated[str, Limit(pattern=r"^[0-9a-f]{32}\Z")]
-    """Name of the pack"""
-    offset: Annotated[int, Limit(ge=0, lt=1 << 62)]
-    """[bytes] of its first byte in the pack"""
-
-
-class FeatureInfo(Record, frozen=True):
-    """One feature of a video in one tier, as its sidecar names it: the request and the result."""
-
-    feature: str
-    tier: str
-    fingerprint: str
-    """16 hex digits over the extractor's name, version and parameters"""
-    params: Mapping[str, Any]
-    """Parameters that the fingerprint covers"""
-    file: str | None = None
-    """Path relative to the cache. In HDF5, all features of a video share it. None if the feature is absent"""
-    shape: tuple[int, ...] = ()
-    """Shape of the feature's array. For frames, the decoded shape"""
-    dtype: str = ""
-    num_bytes: int = 0
-    """Size of the file"""
-    digest: str = ""
-    """xxh3-128 of the file, 32 hex digits"""
-    num_rows: Mapping[str, int] = {}
-    """Number of rows of each array of the feature. An array's name is the feature's, or begins with it and a dot"""
-    facts: Mapping[str, Any] = {}
-    """Facts that the extractor found, such as a start time"""
-    absent: str | None = None
-    """Reason why the video does not have the feature"""
-    uses: tuple[str, ...] = ()
-    used: str = ""
-    """Hash of the fields ``uses`` of the item that it was made of, such as "caption", see ``features.item_fields``"""
-    packed: Packed | None = None
-    """Place of the file in a pack, or None if it is a file of its own"""
-
-
 @dataclass(frozen=True)
 class RunSummary:
     """The counts of a scan, a build or a merge."""
@@ -356,59 +311,9 @@ class RunSummary:
     num_pruned: int = 0
     """Videos that were dropped from the cache (build only)"""
     num_damaged: int = 0
-    """Damaged videos of which the first frames were cached in this run (build only)"""
+    """Damaged videos whose first frames were cached in this run (build only)"""
     num_frames_missing: int = 0
     """Frames of these videos that are not cached (build only)"""
     num_unused_bytes: int = 0
     """[bytes] Files that this run replaced, and that ``gc`` removes (build only)"""
     elapsed_seconds: float = 0.0
-
-
-def to_json(value: Any) -> Any:
-    """Turn a record into plain JSON data. Fields that hold their defaults are left out."""
-    return msgspec.to_builtins(value)
-
-
-def from_json(data: Any, kind: type[T]) -> T:
-    """Turn plain JSON data into a value of a type. Integers count as floats, and nothing else is converted.
-
-    Raises ``ValueError`` if the data, or a part of it, is not of its type, or a key is missing or unknown, and
-    ``RecursionError`` if it is nested too deeply.
-    """
-    _decoder(kind)  # builds the type, see there
-    return msgspec.convert(data, kind)
-
-
-def parse_json(text: str | bytes, kind: type[T]) -> T:
-    """Parse JSON as a value of a type. It refuses undecodable file names, which are escaped as lone surrogates.
-
-    Raises as ``from_json`` does, also for text that is not JSON.
-    """
-    decoder: msgspec.json.Decoder[T] = _decoder(kind)
-    return decoder.decode(text)
-
-
-def has_keys_once(text: str, record: Record) -> bool:
-    """Return whether no key stands twice in the JSON of a record. Of two, ``parse_json`` takes the last in silence.
-
-    It may also return False if the text states a default.
-    """
-    return text.count('"') == msgspec.json.encode(record).count(b'"')
-
-
-# Held around a fork, so that a child never inherits it from a thread that it does not have
-_building = threading.Lock()
-os.register_at_fork(before=_building.acquire, after_in_parent=_building.release, after_in_child=_building.release)
-
-
-def _new_decoder(kind: Any) -> msgspec.json.Decoder[Any]:
-    """Make the decoder of a type, one at a time.
-
-    While msgspec 0.22 builds the fields of a type, another thread that uses the type gets a part of them, and the
-    process ends by SIGSEGV.
-    """
-    with _building:
-        return msgspec.json.Decoder(kind)
-
-
-_decoder: Callable[[Any], msgspec.json.Decoder[Any]] = cache(_new_decoder)

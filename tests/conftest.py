@@ -57,14 +57,22 @@ for variable in [name for name in os.environ if name.startswith("CHORDCACHE_")]:
 
 LONGEST_FILES = (
     "test_truth_corpus.py",
-    "test_bucket_pictures.py",
-    "test_bench.py",
     "test_limits.py",
-    "test_build.py",
-    "test_bad_input.py",
-    "test_truth_frames.py",
     "test_plan_command.py",
-    "test_colors.py",
+    "test_frameworks.py",
+    "test_build.py",
+    "test_truth_frames.py",
+    "test_bench.py",
+    "test_run_output.py",
+    "test_network_kills.py",
+    "test_slice.py",
+    "test_on_miss.py",
+    "test_pool.py",
+    "test_latents_feature.py",
+    "test_background_builds.py",
+    "test_parts_together.py",
+    "test_dataset.py",
+    "test_bad_features.py",
 )
 """Test files that take a minute or more, the longest first"""
 

@@ -2,24 +2,35 @@
 
 from __future__ import annotations
 
+import ast
 import doctest
+import errno
 import importlib
+import os
 import pkgutil
 import re
 from pathlib import Path
 
 import numpy as np
 import pytest
+import yaml
 from helpers.commands import COMMANDS
+from helpers.inline import HERE
 
 import chordcache as cc
 from chordcache import errors
+from chordcache.building.fix_commands import REMEDIES
 from chordcache.config.config import config_from_json
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 README = (REPOSITORY / "README.md").read_text(encoding="utf-8")
 COMMAND_LINE = (REPOSITORY / "docs" / "command_line.md").read_text(encoding="utf-8")
-LOADING = (REPOSITORY / "docs" / "loading.md").read_text(encoding="utf-8")
+TROUBLESHOOTING = (REPOSITORY / "docs" / "troubleshooting.md").read_text(encoding="utf-8")
+PAGES_THAT_RUN = (
+    *("index", "training", "sampling", "annotations", "loaders", "ranks", "mixing", "sources", "report"),
+    "command_line",  # builds and repairs the cache of the others
+)
+"""Pages whose python blocks run, one after the other, in a folder with the cache of four clips"""
 PAGES = [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").rglob("*.md"))]
 MODULES = [
     module.name for module in pkgutil.walk_packages(cc.__path__, "chordcache.") if module.name != "chordcache.__main__"
@@ -41,12 +52,11 @@ def test_every_exit_code_is_documented_once():
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_is_documented(command):
-    assert f"`chordcache {command}`" in README
     assert f"## chordcache {command}\n" in COMMAND_LINE
 
 
 def test_the_readme_is_short():
-    assert len(README.splitlines()) <= 200
+    assert len(README.splitlines()) <= 120
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
@@ -71,15 +81,37 @@ def test_names_in_the_docs_can_be_imported(path):
         pkgutil.resolve_name(name)
 
 
-def test_the_python_of_the_docs_runs(clips, tmp_path, monkeypatch):
-    (tmp_path / "videos").symlink_to(clips)
-    monkeypatch.chdir(tmp_path)
-    blocks = re.findall(r"```python\n(.*?)```", COMMAND_LINE + LOADING, re.S)
-    assert len(blocks) >= 6
-    names = {"cc": cc}
+def blocks_of(page, language):
+    text = (REPOSITORY / "docs" / f"{page}.md").read_text(encoding="utf-8")
+    return re.findall(rf"```{language}\n(.*?)```", text, re.S)
+
+
+@pytest.fixture(scope="module")
+def folder(clips, tmp_path_factory):
+    """A folder with videos and their cache, as the pages take for granted."""
+    path = tmp_path_factory.mktemp("docs")
+    (path / "videos").symlink_to(clips)
+    cc.build(cc.scan([path / "videos"], labels="dir"), path / "cache", jobs=HERE)
+    return path
+
+
+@pytest.mark.parametrize("page", PAGES_THAT_RUN)
+def test_the_python_of_the_docs_runs(page, folder, monkeypatch):
+    monkeypatch.chdir(folder)
+    blocks = blocks_of(page, "python")
+    assert blocks
+    names = {}
     for block in blocks:
         exec(block, names)
-    assert names["report"].damage == []
+    if page == "command_line":
+        assert names["report"].damage == []
+
+
+def test_the_training_config_of_the_docs_makes_a_loader(folder, monkeypatch):
+    monkeypatch.chdir(folder)
+    (block,) = blocks_of("training-config", "yaml")
+    for batch in cc.make_loader(yaml.safe_load(block)):
+        assert batch["frames"].shape == (2, 16, 3, 112, 112)
 
 
 def test_the_format_suffices_to_read_a_cache(clips, tmp_path, monkeypatch):
@@ -95,3 +127,54 @@ def test_the_format_suffices_to_read_a_cache(clips, tmp_path, monkeypatch):
         assert names["features"].keys() == {"frames", "flow", "motion", "mel"}
         assert len(names["features"]["frames"]) == video.num_frames
         assert np.array_equal(names["features"]["flow"], cache.read(video, "flow", 0, video.num_frames - 1))
+
+
+@pytest.fixture(scope="module")
+def demo(clips, tmp_path_factory):
+    """Folder with the four clips as ``videos``, their index and their cache, in which examples of several pages run."""
+    folder = tmp_path_factory.mktemp("demo")
+    (folder / "videos").symlink_to(clips)
+    cc.build(cc.scan([folder / "videos"], output=folder / "index.json", labels="dir"), folder / "cache")
+    return folder
+
+
+@pytest.mark.parametrize("page", ["coming-from.md", "no-cache.md", "waiting.md"])
+def test_the_python_of_a_page_runs(page, demo, monkeypatch):
+    monkeypatch.chdir(demo)
+    blocks = re.findall(r"```python\n(.*?)```", (REPOSITORY / "docs" / page).read_text(encoding="utf-8"), re.S)
+    assert blocks
+    names = {"cc": cc}
+    for block in blocks:
+        exec(block, names)
+
+
+def test_troubleshooting_has_each_exit_code_with_its_classes():
+    sections = re.findall(r"^### ([\d, ]+)(?:: (.*))?$", TROUBLESHOOTING, re.M)
+    listed = re.findall(r"^\| ([\d, ]+) \|", COMMAND_LINE, re.M)
+    assert [codes for codes, _ in sections] == listed
+    classes = {}
+    for name, value in vars(errors).items():
+        if isinstance(value, type) and name != "StoppedError":
+            classes.setdefault(str(value.exit_code), set()).add(name)
+    named = {codes: set(re.findall(r"`(\w+)`", names)) for codes, names in sections if names}
+    assert named == classes | {"129, 130, 143": {"StoppedError"}}
+
+
+def test_troubleshooting_has_each_cause_of_quarantine():
+    causes = re.findall(r"^\| `([\w-]+)` \|", TROUBLESHOOTING.partition("## Causes of quarantine")[2], re.M)
+    assert sorted(causes) == sorted(REMEDIES)
+
+
+def test_messages_of_troubleshooting_are_those_of_the_code():
+    texts = {os.strerror(number) for number in range(1, 134)} | {os.strerror(errno.EROFS).lower()}
+    for path in (REPOSITORY / "chordcache").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                texts.add(node.value)
+            elif isinstance(node, ast.JoinedStr):
+                texts.add("".join(part.value if isinstance(part, ast.Constant) else "..." for part in node.values))
+    whole = "\n".join(texts)
+    for row in re.findall(r"^\| (.*) \|$", TROUBLESHOOTING, re.M):
+        cells = row.split(" | ")
+        for message in re.findall(r"`([^`]+)`", cells[1 if len(cells) == 4 else 0]):
+            assert message.removeprefix("... ").removesuffix(" ...") in whole, message

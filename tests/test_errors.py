@@ -49,7 +49,8 @@ def test_every_other_error_inherits_a_code_that_is_not_a_bug() -> None:
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGHUP, 129), (signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_exit_codes_of_signals_are_those_of_the_shell(number: int, code: int) -> None:
     assert StoppedError(number).exit_code == code
-    assert str(StoppedError(number)) == f"stopped by signal {int(number)}; the same command resumes"
+    assert str(StoppedError(number)) == f"stopped by signal {int(number)}"
+    assert str(StoppedError(number, True)) == f"stopped by signal {int(number)}; the same command resumes"
 
 
 @pytest.mark.parametrize(
@@ -57,7 +58,7 @@ def test_exit_codes_of_signals_are_those_of_the_shell(number: int, code: int) ->
     [
         *(value("what") for name, value in CLASSES.items() if name not in ("MediaError", "StoppedError")),
         MediaError("decode", "short", "the last 2.000 s cannot be decoded", 48),
-        StoppedError(15),
+        StoppedError(15, True),
     ],
     ids=lambda error: type(error).__name__,
 )

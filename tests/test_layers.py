@@ -28,6 +28,7 @@ LEVELS = {
     "sources": 5,
     "look": 6,
     "train": 6,
+    "formats": 7,
     "tools": 7,
     "cli": 8,
 }
@@ -49,18 +50,21 @@ OWNERS = {
     "jinja2": ("chordcache.look.report.*",),
     "joblib": ("chordcache.engine.pool",),
     "kornia": ("chordcache.train.augment",),
+    "librosa": ("chordcache.features.librosa",),
     "lmdb": ("chordcache.storage.artefacts.lmdb_writer",),
     "markupsafe": ("chordcache.look.report.*",),
     "mediapipe": ("chordcache.features.*",),
-    "msgspec": ("chordcache.records",),
+    "msgspec": ("chordcache.json_records",),
     "numpy": ("*",),
-    "pyarrow": ("chordcache.index.lists.parquet",),
+    "pyarrow": ("chordcache.index.lists.parquet", "chordcache.formats.parquet_table"),
     "ray": ("chordcache.engine.ray_cluster",),
+    "safetensors": ("chordcache.formats.safetensors_files",),
     "simplejpeg": ("chordcache.media.jpeg",),
     "transformers": ("chordcache.features.networks.*",),
     "tokenizers": ("chordcache.train.captions",),
     "torch": (
         "chordcache.features.networks.*",
+        "chordcache.formats.decode_video",
         "chordcache.train.augment",
         "chordcache.train.batches",
         "chordcache.train.clip_dataset",
@@ -73,6 +77,7 @@ OWNERS = {
         "chordcache.train.mixing",
         "chordcache.train.samplers.budget_batches",
         "chordcache.train.samplers.distributed",
+        "chordcache.train.samples",
         "chordcache.tools.bench.readers",
     ),
     "torchvision": ("chordcache.train.gpu_decode",),
@@ -80,15 +85,17 @@ OWNERS = {
     "tqdm": ("chordcache.engine.terminal",),
     "xxhash": ("chordcache.digests",),
     "yaml": ("chordcache.config.yaml_files",),
+    "webdataset": ("chordcache.formats.webdataset_shard",),
 }
 """Modules that may import a package from outside."""
 
 DYNAMIC_IMPORTS = (
     "chordcache",
     "chordcache.cli",
-    "chordcache.features.read_sides",
+    "chordcache.features.built_in",
+    "chordcache.features.registry",
     "chordcache.train.instantiate",
-    "chordcache.storage.artefacts.tiers",
+    "chordcache.storage.artefacts.open_files",
 )
 """Modules that may import by a name made at run time: all load lazily what is asked for."""
 
@@ -102,9 +109,17 @@ class Import:
     """Name that ``from module import name`` takes, None for ``import module``"""
 
 
-def imports_of(source: str, module: str, *, is_package: bool = False) -> Iterator[Import]:
-    """All imports of a module, those inside functions and under TYPE_CHECKING too."""
-    for node in ast.walk(ast.parse(source)):
+MAX_LINES = 400
+"""Number of lines of the longest module"""
+
+MAX_CHAIN = 14
+"""Length of the longest chain of modules of which each imports the next when it is loaded"""
+
+
+def imports_of(source: str, module: str, *, is_package: bool = False, at_load: bool = False) -> Iterator[Import]:
+    """All imports of a module, those inside functions and under TYPE_CHECKING too, or those ``at_load`` only."""
+    tree = ast.parse(source)
+    for node in tree.body if at_load else ast.walk(tree):
         if isinstance(node, ast.Import):
             for alias in node.names:
                 yield Import(node.lineno, alias.name)
@@ -112,7 +127,7 @@ def imports_of(source: str, module: str, *, is_package: bool = False) -> Iterato
             start = absolute_name(node.module, node.level, module, is_package)
             for alias in node.names:
                 yield Import(node.lineno, start, alias.name)
-        elif isinstance(node, ast.Call) and called_name(node.func) in ("import_module", "__import__"):
+        elif isinstance(node, ast.Call) and called_name(node.func) in ("import_module", "__import__", "resolve_name"):
             argument = node.args[0] if node.args else None
             literal = isinstance(argument, ast.Constant) and isinstance(argument.value, str)
             yield Import(node.lineno, argument.value if literal else None)
@@ -204,20 +219,45 @@ def test_package_keeps_to_its_layers() -> None:
     assert not complaints, "\n" + "\n".join(complaints)
 
 
-def test_no_modules_import_each_other() -> None:
-    """Imports in functions and for typing count too."""
+def test_no_module_is_too_long() -> None:
+    lengths = {module: len(path.read_text(encoding="utf-8").splitlines()) for module, path in package_files().items()}
+    assert {module: length for module, length in lengths.items() if length > MAX_LINES} == {}
+
+
+def graph_of_package(*, at_load: bool) -> dict[str, set[str]]:
+    """Module to the modules of the package that it imports, but for the entrances. See ``imports_of``."""
     files = package_files()
-    graph = {
+    return {
         module: {
             target
-            for imported in imports_of(path.read_text(encoding="utf-8"), module, is_package=path.name == "__init__.py")
+            for imported in imports_of(
+                path.read_text(encoding="utf-8"), module, is_package=path.name == "__init__.py", at_load=at_load
+            )
             for target in (f"{imported.module}.{imported.name}", imported.module)
             if target in files and target not in (module, *ENTRANCES)
         }
         for module, path in files.items()
         if module not in ENTRANCES
     }
-    assert_no_circle(graph)
+
+
+def test_no_modules_import_each_other() -> None:
+    """Imports in functions and for typing count too."""
+    assert_no_circle(graph_of_package(at_load=False))
+
+
+def test_no_chain_of_imports_is_too_long() -> None:
+    chain = longest_chain(graph_of_package(at_load=True))
+    assert len(chain) <= MAX_CHAIN, " > ".join(chain)
+
+
+def longest_chain(graph: Mapping[str, Collection[str]]) -> list[str]:
+    """Return the longest path in a graph without a circle."""
+    chains: dict[str, list[str]] = {}
+    for module in TopologicalSorter(graph).static_order():
+        behind = max((chains[target] for target in graph.get(module, ())), key=len, default=[])
+        chains[module] = [module, *behind]
+    return max(chains.values(), key=len)
 
 
 def assert_no_circle(graph: Mapping[str, Collection[str]]) -> None:
@@ -231,6 +271,10 @@ def assert_no_circle(graph: Mapping[str, Collection[str]]) -> None:
 def test_a_circle_is_found() -> None:
     with pytest.raises(pytest.fail.Exception, match="a > b > c > a|b > c > a > b|c > a > b > c"):
         assert_no_circle({"a": ["c"], "b": ["a"], "c": ["b"], "d": ["a"]})
+
+
+def test_the_longest_chain_is_found() -> None:
+    assert longest_chain({"a": ["b", "c"], "b": ["c"], "c": [], "d": ["c"]}) == ["a", "b", "c"]
 
 
 def test_every_level_has_a_folder() -> None:
@@ -292,6 +336,7 @@ MODULES = {
             "level 0, imports chordcache.read.cache",
         ),
         ("chordcache.records", "__import__(name)", "made at run time"),
+        ("chordcache.records", "from pkgutil import resolve_name\nresolve_name(name)", "made at run time"),
         ("chordcache.records", "import chordcache.elsewhere", "chordcache.elsewhere, which does not exist"),
         ("chordcache.read.cache", "import av", "av, which belongs to"),
         ("chordcache.read.cache", "import av.filter", "av, which belongs to"),

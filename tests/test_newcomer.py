@@ -1,4 +1,4 @@
-"""The first hour of a new user, who types only what the README says."""
+"""The first hour of a new user, who types only what the README says, or the first page of the site."""
 
 from __future__ import annotations
 
@@ -15,9 +15,16 @@ import pytest
 REPOSITORY = Path(__file__).resolve().parent.parent
 
 
-def typed_blocks() -> list[tuple[str, str]]:
-    """Return the blocks of the README up to the section about sizes and speed: their language and text."""
-    text = (REPOSITORY / "README.md").read_text(encoding="utf-8").partition("\n## How large")[0]
+COMMANDS = {
+    "README.md": ["scan", "build", "verify", "info", "show", "build", "build"],
+    "docs/first-hour.md": ["scan", "build", "verify", "info", "ls", "show", "build", "build", "verify"],
+}
+"""Page to the commands that it types"""
+
+
+def typed_blocks(page: str) -> list[tuple[str, str]]:
+    """Return the blocks of a page: their language and text."""
+    text = (REPOSITORY / page).read_text(encoding="utf-8")
     return re.findall(r"```(console|python)\n(.*?)```", text, re.S)
 
 
@@ -33,8 +40,9 @@ for block in sys.stdin:
 
 
 @pytest.mark.timeout(900)
-def test_the_readme_leads_from_a_folder_to_training(clips: Path, tmp_path: Path) -> None:
-    """Folder, list, look, split, train, validate, add flow, add sound, gc, verify."""
+@pytest.mark.parametrize("page", COMMANDS)
+def test_a_page_leads_from_a_folder_to_training(page: str, clips: Path, tmp_path: Path) -> None:
+    """Folder, list, look, split, train, validate, add flow, add sound, verify."""
     shutil.copytree(clips, tmp_path / "videos")
     environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
     commands: list[str] = []
@@ -44,7 +52,7 @@ def test_the_readme_leads_from_a_folder_to_training(clips: Path, tmp_path: Path)
     ) as session:  # fmt: skip
         assert session.stdin is not None
         assert session.stdout is not None
-        for language, text in typed_blocks():
+        for language, text in typed_blocks(page):
             if language == "python":
                 session.stdin.write(json.dumps(text) + "\n")
                 session.stdin.flush()
@@ -56,7 +64,7 @@ def test_the_readme_leads_from_a_folder_to_training(clips: Path, tmp_path: Path)
         session.stdin.close()
         assert session.wait(60) == 0
     names = [command.split()[1] for command in commands if command.startswith("chordcache ")]
-    assert names == ["scan", "build", "verify", "info", "ls", "show", "build", "build", "gc", "verify"]
+    assert names == COMMANDS[page]
     info = subprocess.run(
         ["chordcache", "info", "--json"], cwd=tmp_path, env=environment, capture_output=True, text=True, check=True
     )

@@ -17,7 +17,7 @@ import time
 
 import msgspec._utils
 
-from chordcache.records import Record, from_json, parse_json
+from chordcache.json_records import Record, from_json, parse_json
 
 evaluate = msgspec._utils._eval_type
 

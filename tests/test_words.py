@@ -39,8 +39,14 @@ BRITISH = re.compile(
 NEGATED_NOUN = re.compile(r"\b(is|are|was|were|be) no\b|\bnone (but|too)\b", re.IGNORECASE)
 """Write "is not a sidecar" instead of "is no sidecar\""""
 
-VAGUE_VARIABLES = {"found", "each", "made"}
-"""Variables are named by what they hold: `video`, `findings`, `summary`"""
+VAGUE_NAMES = {"found", "each", "made"}
+"""Variables are named by what they hold: `video`, `findings`, `summary`. Functions and attributes are too."""
+
+PAGES = [REPOSITORY / "chordcache/look/report" / name for name in ("page.js", "page.html.j2")]
+"""Scripts and templates, whose variables have names as in Python"""
+
+NAMED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.ExceptHandler, ast.MatchAs, ast.MatchStar)
+"""Statements and patterns that give a name"""
 
 
 def docstrings(source: str) -> Iterator[tuple[int, str]]:
@@ -64,14 +70,20 @@ def names(source: str) -> Iterator[tuple[int, str]]:
             yield node.lineno, re.sub(r"(?<=[a-z])(?=[A-Z])", " ", node.name).replace("_", " ").lower()
 
 
-def variables(source: str) -> Iterator[tuple[int, str | None]]:
-    """Line and name of every parameter, and of everything that is assigned to."""
+def identifiers(source: str) -> Iterator[tuple[int, str | None]]:
+    """Line and name of every function, class and parameter, and of everything that is assigned to."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
             yield node.lineno, node.id
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            yield node.lineno, node.attr
         elif isinstance(node, ast.arg):
             yield node.lineno, node.arg
-        elif isinstance(node, ast.ExceptHandler | ast.MatchAs):
+        elif isinstance(node, ast.alias):
+            yield node.lineno, node.asname
+        elif isinstance(node, ast.MatchMapping):
+            yield node.lineno, node.rest
+        elif isinstance(node, NAMED):
             yield node.lineno, node.name
 
 
@@ -80,10 +92,12 @@ def bad_words(text: str) -> list[str]:
 
 
 def findings(source: str) -> list[str]:
-    """Return every violation of the rules in the strings, comments and variables of a Python file, with its line."""
+    """Return every violation of the rules in the strings, comments and names of a Python file, with its line."""
     violations = [f"{line}: {words}" for line, text in prose(source) if (words := bad_words(text))]
     violations += [f"{line}: begins with a question" for line, text in docstrings(source) if QUESTION.match(text)]
-    return violations + [f"{line}: variable {name}" for line, name in variables(source) if name in VAGUE_VARIABLES]
+    return violations + [
+        f"{line}: name {name}" for line, name in identifiers(source) if name and name.strip("_") in VAGUE_NAMES
+    ]
 
 
 def bad_names(source: str) -> list[str]:
@@ -109,6 +123,13 @@ def test_words_of_the_docs(path: Path) -> None:
     lines = path.read_text(encoding="utf-8").splitlines()
     violations = [f"{number}: {words}" for number, line in enumerate(lines, 1) if (words := bad_words(line))]
     assert not violations, "\n" + "\n".join(violations)
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+def test_variables_of_the_pages(path: Path) -> None:
+    lines = path.read_text(encoding="utf-8").splitlines()
+    vague = re.compile(rf"\b({'|'.join(VAGUE_NAMES)})( ?[=.,;)\]}}]| in )")
+    assert [f"{number}: {line}" for number, line in enumerate(lines, 1) if vague.search(line)] == []
 
 
 @pytest.mark.parametrize(
@@ -144,6 +165,11 @@ def test_good_words_pass(text: str) -> None:
         "[0 for each in ()]",
         "lambda *made: 0",
         "try:\n    pass\nexcept OSError as found:\n    pass",
+        "def _made(): ...",
+        "self.found = 1",
+        "import numpy as each",
+        "match x:\n    case [*made]:\n        pass",
+        "match x:\n    case {**found}:\n        pass",
     ],
 )
 def test_bad_words_in_code_are_found(source: str) -> None:

@@ -10,15 +10,17 @@ from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
 
+from chordcache.amounts import counted
 from chordcache.arguments import as_items
 from chordcache.building.build_options import BuildOptions
-from chordcache.building.build_plan import BuildPlan, make_plan, plan_as_before, write_plan
+from chordcache.building.build_plan import BuildPlan, write_plan
 from chordcache.building.build_task import BuildTask, is_allowed, planned_files
 from chordcache.building.cluster_build import build_on_cluster
-from chordcache.building.existing_cache import check_counts, earlier_header, repairable
+from chordcache.building.existing_cache import check_counts, earlier_header
 from chordcache.building.file_build import build_file
-from chordcache.building.fix_commands import problems_command
+from chordcache.building.fix_commands import problems_command, repairable
 from chordcache.building.parts import part_plan, plan_of_parts, register
+from chordcache.building.planning import make_plan, plan_as_before
 from chordcache.building.prune import drop, drop_features, keys_to_prune, videos_with
 from chordcache.building.scratch import build_in_scratch, checked_scratch
 from chordcache.building.stale import stale_features
@@ -34,10 +36,12 @@ from chordcache.features.registry import check_gpu
 from chordcache.index.grouping import IndexRows
 from chordcache.index.index_files import Index
 from chordcache.index.scan import scanned
+from chordcache.json_records import to_json
 from chordcache.media.versions import tool_versions
-from chordcache.records import RunSummary, to_json
+from chordcache.records import RunSummary
 from chordcache.storage import atomic, layout
 from chordcache.storage.artefacts.tiers import TIERS
+from chordcache.storage.find_sidecars import Sidecars, update_catalog
 from chordcache.storage.lock import locked
 from chordcache.storage.opener import exists
 from chordcache.storage.part import Part
@@ -45,7 +49,6 @@ from chordcache.storage.part_folders import PLAN_FILE
 from chordcache.storage.quarantine import Failure, Quarantine
 from chordcache.storage.run_log import RunNotes, adopt_last_scan, recorded
 from chordcache.storage.sidecar import Sidecar
-from chordcache.storage.sidecars import Sidecars, update_catalog
 
 
 def build(
@@ -131,7 +134,7 @@ def build(
         say(note)
     wait = say if options.wait else None
     if cluster is not None:
-        with stop_signals(), IndexRows(plan.index) as rows:
+        with stop_signals(resumes=True), IndexRows(plan.index) as rows:
             limit = options.limit(len(rows.keys))
             arguments = {
                 "cache": str(folder),
@@ -157,7 +160,7 @@ def build(
                     say(f"drop: {name}: {what}. Build with an index that names the videos, or add --prune.")
             return summary
 
-    with stop_signals():
+    with stop_signals(resumes=True):
         if options.part is None:
             with locked(folder, wait) as has_waited:
                 if has_waited or earlier_header(folder) != plan.earlier:  # cache or index may have changed meanwhile
@@ -353,8 +356,8 @@ class _Build:
         self._progress.fail(_name(task), failure.cause, failure.message, seconds=seconds, is_work=is_work)
         if self._num_new_failures > self._max_failures:
             raise TooManyFailuresError(
-                f"stopped after {self._num_new_failures} failures, the last one '{printable(task.item.path)}': "
-                f"{failure.message}; the same command resumes"
+                f"stopped after {counted(self._num_new_failures, 'failure')}, the last one "
+                f"'{printable(task.item.path)}': {failure.message}; the same command resumes"
             )
 
 

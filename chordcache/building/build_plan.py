@@ -3,28 +3,28 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Container, Mapping, Sequence
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from chordcache.building.build_options import BuildOptions
-from chordcache.building.existing_cache import earlier_header, repairable, with_cached_names
-from chordcache.building.requested import Features, request_of
+from chordcache.building.fix_commands import repairable
+from chordcache.building.requested import Features
 from chordcache.choices import ON_DAMAGE
-from chordcache.config.config import Config, config_from_json, config_to_json
+from chordcache.config.config import Config, config_to_json
 from chordcache.digests import digest_file
 from chordcache.errors import UsageError, printable
 from chordcache.features.registry import FeatureSpec, check_requirement, resolve
 from chordcache.index.column_types import merged_columns
-from chordcache.index.index_files import Index, cached_index, no_videos, read_index
+from chordcache.index.index_files import Index, cached_index
 from chordcache.media.versions import tool_versions
 from chordcache.storage import atomic, layout
 from chordcache.storage.artefacts.tiers import TIERS
-from chordcache.storage.cache_header import Header, read_header, write_header
+from chordcache.storage.cache_header import Header, write_header
+from chordcache.storage.feature_files import FeatureFiles
+from chordcache.storage.find_sidecars import iter_keys
 from chordcache.storage.opener import exists
-from chordcache.storage.sidecars import iter_keys
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class ArtefactTask:
     options: Mapping[str, Any] = field(default_factory=dict)
     """Keyword arguments of the tier's writer"""
 
-    @property
+    @cached_property
     def names(self) -> tuple[str, ...]:
         """Names of its features."""
         return tuple(spec.name for spec in self.features)
@@ -86,82 +86,16 @@ class BuildPlan:
         """Fingerprint of each feature, or None if it cannot be made here."""
         return fingerprints_of(self.specs)
 
+    @cached_property
+    def files(self) -> FeatureFiles:
+        """Files of the features that are cached."""
+        return FeatureFiles(self.cache)
+
     @property
     def network_specs(self) -> tuple[FeatureSpec, ...]:
         """Requested features that a network makes."""
         specs = {spec.network.key: spec for artefact in self.artefacts for spec in artefact.features if spec.device}
         return tuple(specs.values())
-
-
-def make_plan(
-    cache: Path,
-    index: str | Path | Index,
-    config: str | Path | Config | None,
-    tiers: Sequence[str] | None,
-    features: Sequence[str] | None,
-    *,
-    roots: Mapping[str, str] | None,
-    options: BuildOptions,
-) -> BuildPlan:
-    """Make the plan of ``build``, which has these parameters.
-
-    Raises ``UsageError``, ``ConfigError`` and ``NotFoundError`` if an argument is wrong, or the folder holds something
-    other than a cache.
-    """
-    earlier = earlier_header(cache)
-    config, requested, with_earlier, on_damage = request_of(config, tiers, features, earlier=earlier, drop=options.drop)
-    specs = resolve_features(with_earlier, config, {name for names in requested.values() for name in names})
-    if not isinstance(index, Index):
-        index = read_index(index)
-        if not len(index):
-            raise no_videos(index)
-    index = with_cached_names(cache, index, _absolute(roots))
-    plan = BuildPlan(cache, index, earlier, config, requested, with_earlier, specs, on_damage=on_damage)
-    return _plan(plan, roots, options)
-
-
-def plan_as_before(
-    cache: Path,
-    index: Index,
-    *,
-    roots: Mapping[str, str] | None = None,
-    options: BuildOptions,
-    trusted: Collection[str] = (),
-) -> BuildPlan:
-    """Make the plan of a build of everything that earlier builds requested, as far as it can be made here.
-
-    ``trusted`` are classes of plug-ins and models that the user has named, see ``config_from_json``.
-    """
-    earlier = read_header(cache)
-    config, features = config_from_json(earlier.config, trusted=trusted), earlier.features
-    specs = resolve_features(features, config)
-    plan = BuildPlan(cache, index, earlier, config, features, features, specs, on_damage=earlier.on_damage)
-    return _plan(plan, roots, options)
-
-
-def _plan(plan: BuildPlan, roots: Mapping[str, str] | None, options: BuildOptions) -> BuildPlan:
-    """Complete a plan with the folders of the sources, and the options that a cache remembers."""
-    moved, before = _absolute(roots), plan.earlier
-    completed = replace(
-        plan,
-        roots={**plan.index.roots, **moved},
-        moved=frozenset(moved),
-        follow_symlinks=any(other and other.follow_symlinks for other in (options, plan.index, before)),
-        source_hash=any(other and other.source_hash for other in (options, before)),
-        on_damage=options.on_damage or plan.on_damage,
-    )
-    if completed.config.picture.buckets is not None and completed.on_damage != ON_DAMAGE[0]:
-        raise UsageError(
-            f"on_damage: got '{completed.on_damage}' with frames.buckets, which decode a part of each file, expected "
-            f"'{ON_DAMAGE[0]}'. Build with --on-damage {ON_DAMAGE[0]}."
-        )
-    _merged_roots(before.roots if before else {}, completed)  # raises before a build waits for a lock
-    merged_columns(before.columns if before else {}, plan.index.columns)
-    return completed
-
-
-def _absolute(roots: Mapping[str, str] | None) -> dict[str, str]:
-    return {name: os.path.abspath(path) for name, path in (roots or {}).items()}
 
 
 def artefacts_of(
@@ -222,7 +156,7 @@ def write_plan(plan: BuildPlan, keys: Container[str], *, prune: bool) -> BuildPl
     atomic.remove_partials(cache)
     with repairable(cache), atomic.partial_folder(cache) as folder:
         earlier = cached_index(cache) if exists(cache, path.name) else None
-        roots = _merged_roots(earlier.roots if earlier else {}, plan)
+        roots = merged_roots(earlier.roots if earlier else {}, plan)
         columns = merged_columns(earlier.columns if earlier else {}, index.columns)
         plan = replace(plan, follow_symlinks=plan.follow_symlinks or (earlier is not None and earlier.follow_symlinks))
         settings = (roots, index.level, plan.follow_symlinks, columns)
@@ -255,7 +189,7 @@ def _digest_of(index: Index) -> str:
         return digest_file(os.dup(file.fileno()))
 
 
-def _merged_roots(earlier: Mapping[str, str], plan: BuildPlan) -> dict[str, str]:
+def merged_roots(earlier: Mapping[str, str], plan: BuildPlan) -> dict[str, str]:
     """Return the roots of the cache and of this build. One label must not name two folders: it would mix up videos."""
     for label in earlier.keys() & plan.roots.keys():
         old, new = printable(earlier[label]), printable(plan.roots[label])

@@ -25,12 +25,13 @@ from chordcache.features.registry import FeatureSpec
 from chordcache.index.grouping import IndexRows
 from chordcache.media.first_damage import may_trim
 from chordcache.media.source_file import FolderLooks, SourceState, bytes_changed, leads_out, real_folder
-from chordcache.records import ContentFacts, FeatureInfo, Identity, VideoRecord
+from chordcache.records import ContentFacts, Identity, VideoRecord
 from chordcache.storage import feature_files, layout
 from chordcache.storage.artefacts.tiers import TIERS
+from chordcache.storage.feature_info import FeatureInfo
+from chordcache.storage.find_sidecars import Sidecars
 from chordcache.storage.quarantine import Failure, Quarantine
 from chordcache.storage.sidecar import Sidecar
-from chordcache.storage.sidecars import Sidecars
 
 
 @dataclass(frozen=True)
@@ -75,10 +76,10 @@ class BuildTask:
     attempt: int = 1
     """Number of times that the task was sent, including this one"""
 
-    @cached_property
+    @property
     def key(self) -> str:
         """Name in the cache."""
-        return layout.key_of(self.item)
+        return layout.key_of(self.item) if self.previous is None else self.previous.key
 
     @property
     def state(self) -> str:
@@ -146,6 +147,8 @@ def needed(plan: BuildPlan, sidecar: Sidecar, item: Any, rebuild: Container[str]
     files, relative to the cache, that count as missing.
     """
     absent = [artefact for artefact in plan.artefacts if not _is_current(plan, artefact, sidecar, item, rebuild)]
+    if not absent:
+        return Needed((), sidecar.features)
     taken = [_taken_back(plan, artefact, sidecar, item, rebuild) for artefact in absent]
     others = (info for info in sidecar.features if not any(_is_in(info, artefact) for artefact in absent))
     missing = tuple(artefact for artefact, infos in zip(absent, taken, strict=True) if not infos)
@@ -194,7 +197,7 @@ def has_same_frames(cache: Path, previous: Sidecar, kept: Iterable[FeatureInfo],
 
 def _is_current(plan: BuildPlan, artefact: ArtefactTask, sidecar: Sidecar, item: Any, rebuild: Container[str]) -> bool:
     infos = [info for info in sidecar.features if _is_in(info, artefact)]
-    present = {info.feature for info in infos if info.file not in rebuild and feature_files.is_there(plan.cache, info)}
+    present = {info.feature for info in infos if info.file not in rebuild and plan.files.has(info)}
     are_sound = all(not is_stale(info, plan.fingerprints) and fits(info, item) for info in infos)
     return present.issuperset(artefact.names) and are_sound
 
@@ -210,7 +213,7 @@ def _taken_back(
         if not is_stale(info, plan.fingerprints)
         and fits(info, item)
         and info.file not in rebuild
-        and feature_files.is_there(plan.cache, info)
+        and plan.files.has(info)
     ]
     for file in dict.fromkeys(info.file for info in fitting):
         usable = {info.feature: info for info in fitting if info.file in (file, None)}
@@ -225,17 +228,26 @@ def _is_in(info: FeatureInfo, artefact: ArtefactTask) -> bool:
 
 
 def planned_files(
-    plan: BuildPlan, index_rows: IndexRows, quarantine: Quarantine, options: BuildOptions
+    plan: BuildPlan,
+    index_rows: IndexRows,
+    quarantine: Quarantine,
+    options: BuildOptions,
+    numbers: Container[int] | None = None,
 ) -> Iterator[Sequence[BuildTask]]:
-    """Yield the tasks of a plan, those of one file together, as the files are when their turn comes."""
+    """Yield the tasks of a plan, those of one file together, as the files are when their turn comes.
+
+    ``numbers`` are those of the files to yield, from 0 on, or None for all.
+    """
     planner = _Planner(plan, quarantine, options)
     inside = {label: None if plan.follow_symlinks else real_folder(root) for label, root in plan.roots.items()}
+    folders = {label: os.path.join(root, "") for label, root in plan.roots.items()}
     looks = FolderLooks()
-    for rows in index_rows.by_file():
-        first = rows[0][1]
-        path = os.path.join(plan.roots[first.root], first.path)
-        state = looks.look_or_none(path, inside[first.root])
-        yield [planner.planned(record, row, path, inside[record.root], state) for row, record in rows]
+    for number, rows in enumerate(index_rows.by_file()):
+        if numbers is None or number in numbers:
+            first = rows[0][1]
+            path = folders[first.root] + first.path
+            state = looks.look_or_none(path, inside[first.root])
+            yield [planner.planned(record, row, path, inside[record.root], state) for row, record in rows]
 
 
 class _Planner:
@@ -245,14 +257,14 @@ class _Planner:
         self._plan, self._quarantine, self._options = plan, quarantine, options
         self._picture = plan.config.picture
         self._sidecars = Sidecars(plan.cache)
-        self._has_videos = not self._sidecars.is_empty()
+        self._has_videos, self._has_failures = not self._sidecars.is_empty(), len(quarantine) > 0
 
     def planned(
         self, record: VideoRecord, row: int, source_path: str, inside: str | None, state: SourceState | None
     ) -> BuildTask:
         """Return the task of one video. It has no artefacts if the video is up to date."""
-        plan, identity, key = self._plan, state.identity if state else None, layout.key_of(record)
-        sidecar = self._sidecars.read_or_none(key) if self._has_videos else None
+        plan, identity = self._plan, state.identity if state else None
+        sidecar = self._sidecars.read_or_none(layout.key_of(record)) if self._has_videos else None
         lack = Needed(plan.artefacts)
         if sidecar is not None and is_valid(sidecar, plan, identity, source_path, inside):
             lack = needed(plan, sidecar, record, self._options.rebuild)
@@ -262,10 +274,11 @@ class _Planner:
         if plan.source_hash and identity is not None:  # the cached data of a lost source stays
             is_rewritten = bool(sidecar and state and sidecar.source_ctime_ns != state.ctime_ns)
             hashing = Hashing(is_rewritten, self._twins(identity, record) if sidecar is None else ())
-        content = self._known_content(record, identity, sidecar)
+        source, content = sidecar.source if sidecar else identity, self._known_content(record, identity, sidecar)
+        is_same = record.content is content and record.identity == source
         task = BuildTask(
             cache=plan.cache,
-            item=record.replace(identity=sidecar.source if sidecar else identity, content=content),
+            item=record if is_same else record.replace(identity=source, content=content),
             source_path=source_path,
             inside=inside,
             picture=self._picture,
@@ -279,19 +292,17 @@ class _Planner:
         )
         if task.state == "up to date" or self._options.retry_quarantined:
             return task
-        failure = self._known_failure(task, key, record, identity)
+        failure = self._known_failure(task, record, identity)
         return task if failure is None else replace(task, failure=failure)
 
-    def _known_failure(
-        self, task: BuildTask, key: str, record: VideoRecord, identity: Identity | None
-    ) -> Failure | None:
+    def _known_failure(self, task: BuildTask, record: VideoRecord, identity: Identity | None) -> Failure | None:
         """Return the failure of the scan, or that of an earlier build if neither its file nor the tools changed."""
         if record.error is not None and record.identity == identity:
             error = MediaError(record.error_stage or "probe", record.error_cause or "decode", record.error or "-")
             if not (task.may_trim and may_trim(error)):
                 return task.failed(error.stage, error.cause, record.error, record.identity)
-        failure = self._quarantine.get(key)  # much faster than the fingerprints of every task
-        if failure is None or not self._quarantine.still_holds(key, identity, task.fingerprints):
+        failure = self._quarantine.get(task.key) if self._has_failures else None  # a key takes long to make
+        if failure is None or not self._quarantine.still_holds(failure.key, identity, task.fingerprints):
             return None
         return failure
 

@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from chordcache.amounts import counted
 from chordcache.building.build_plan import BuildPlan
 from chordcache.building.join_parts import finish
 from chordcache.building.parts import plan_of_parts, register
@@ -28,6 +29,7 @@ from chordcache.errors import CacheWriteError, LockedError, TooManyFailuresError
 from chordcache.records import RunSummary
 from chordcache.storage import opener
 from chordcache.storage import part_folders as parts
+from chordcache.storage.finished_parts import attempts_of, is_done
 from chordcache.storage.lock import locked
 from chordcache.storage.part import Part
 
@@ -144,7 +146,7 @@ class _Driver:
         self._cluster, self._run, self._order = cluster, run, order
         self._progress, self._max_failures = progress, limit
         self._folder, self._num_parts = Path(order["folder"]), shared.num_parts
-        missing = (part for part in shared.parts() if not any(map(parts.is_done, parts.attempts(self._folder, part))))
+        missing = (part for part in shared.parts() if not any(map(is_done, attempts_of(self._folder, part))))
         self._queue = deque(part.number for part in missing)
         self._running: dict[Any, tuple[str, int]] = {}
         """Node and part of each handle"""
@@ -197,8 +199,8 @@ class _Driver:
             self._had_nodes_at = now
         elif now - self._had_nodes_at > _NODES_SECONDS or (self._nodes and not self._running):
             raise WorkersDiedError(
-                f"the cluster has no node that can work: it has {len(self._nodes)} nodes, and {len(self._unfit)} were "
-                "refused. Look at the nodes, then run the same command."
+                f"the cluster has no node that can work: it has {counted(len(self._nodes), 'node')}, and "
+                f"{len(self._unfit)} were refused. Look at the nodes, then run the same command."
             )
         self._show()
 
@@ -307,4 +309,5 @@ class _Driver:
         sums = {name: sum(numbers.get(name, 0) for numbers in self._numbers.values()) for name in names}
         self._progress.show(sums)
         if sums["num_failed"] > self._max_failures:
-            raise TooManyFailuresError(f"stopped after {sums['num_failed']} failures; the same command resumes")
+            failures = counted(sums["num_failed"], "failure")
+            raise TooManyFailuresError(f"stopped after {failures}; the same command resumes")

@@ -12,10 +12,9 @@ from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from pathlib import Path
 from statistics import fmean, stdev
-from tempfile import TemporaryDirectory
 
 from chordcache.building.build_options import BuildOptions
-from chordcache.building.build_plan import ArtefactTask, BuildPlan, make_plan
+from chordcache.building.build_plan import ArtefactTask, BuildPlan
 from chordcache.building.build_task import BuildTask, Hashing, is_allowed, planned_files
 from chordcache.building.estimate import (
     SIDECARS,
@@ -27,8 +26,9 @@ from chordcache.building.estimate import (
     size_name,
     to_build,
 )
-from chordcache.building.existing_cache import repairable
 from chordcache.building.file_build import build_file
+from chordcache.building.fix_commands import repairable
+from chordcache.building.planning import make_plan
 from chordcache.building.prune import keys_to_prune, videos_with
 from chordcache.building.stale import StaleFeature, differences, stale_features
 from chordcache.config.config import Config
@@ -46,9 +46,10 @@ from chordcache.media.probe import probe
 from chordcache.media.versions import tool_versions
 from chordcache.records import PacketFacts, Segment, VideoRecord
 from chordcache.storage import layout, opener
+from chordcache.storage.find_sidecars import Sidecars
 from chordcache.storage.quarantine import Failure, Quarantine
 from chordcache.storage.sidecar import Sidecar
-from chordcache.storage.sidecars import Sidecars
+from chordcache.temporary import temporary_folder
 
 MAX_SECONDS = 30.0
 """[seconds] of a longer file that are built"""
@@ -159,7 +160,8 @@ def dry_run(
             for task in tasks:
                 states[task.state] += 1
                 reason = _reason(plan, task, quarantine, cached)
-                reasons.update([] if reason is None else [reason])
+                if reason is not None:
+                    reasons[reason] += 1
             if sample is not None:
                 files.add(number, tasks)
         result = DryRun(
@@ -174,21 +176,18 @@ def dry_run(
             num_described=reasons[_DESCRIBED],
             reasons=dict(reasons.most_common()),
         )
-    if sample is None:
-        return result
-    chosen, numbers = files.sample(sample)
-    with IndexRows(plan.index) as rows:
-        tasks_of: dict[int, Sequence[BuildTask]] = dict.fromkeys(numbers, ())
-        for number, tasks in enumerate(planned_files(plan, rows, quarantine, options)):
-            if number in tasks_of:
-                tasks_of[number] = to_build(tasks) or tasks
-    to_measure = [tasks_of[number] for number in numbers]
+        if sample is None:
+            return result
+        chosen, numbers = files.sample(sample)
+        in_order = sorted(set(numbers))
+        tasks_of = dict(zip(in_order, planned_files(plan, rows, quarantine, options, set(numbers)), strict=True))
+    to_measure = [to_build(tasks_of[number]) or tasks_of[number] for number in numbers]
     measured, start_seconds = build_sample(to_measure, options.limits, shown=display_of(progress).progress)
     chosen = replace(chosen, files=to_measure, measured=measured)
     return replace(result, estimate=estimate_of(files, chosen, start_seconds, num_jobs), sample=chosen)
 
 
-_DESCRIBED = Reason("label or caption")
+_NEW, _DESCRIBED = Reason("new"), Reason("label or caption")
 
 
 def _reason(plan: BuildPlan, task: BuildTask, quarantine: Quarantine, sidecars: Sidecars | None) -> Reason | None:
@@ -196,9 +195,10 @@ def _reason(plan: BuildPlan, task: BuildTask, quarantine: Quarantine, sidecars: 
 
     ``sidecars`` are those of the cache, None if it has none.
     """
-    if task.state == "up to date":
+    state = task.state
+    if state == "up to date":
         return _DESCRIBED if task.described != task.previous else None
-    if task.state == "failed":
+    if state == "failed":
         return None
     if task.previous is not None:
         reasons = (_reason_of_artefact(task.previous, task.item, artefact) for artefact in task.artefacts)
@@ -210,8 +210,8 @@ def _reason(plan: BuildPlan, task: BuildTask, quarantine: Quarantine, sidecars: 
     except DamageError:
         return Reason("file lost", "the sidecar is damaged")
     if sidecar is None:
-        failure = quarantine.get(task.key)
-        return Reason("new") if failure is None else Reason("failed before", failure.cause)
+        failure = quarantine.get(task.key) if quarantine else None
+        return _NEW if failure is None else Reason("failed before", failure.cause)
     if sidecar.source == task.item.identity and not is_allowed(sidecar, plan.on_damage):
         return Reason("settings changed", f"frames.on_damage is {plan.on_damage}")
     return Reason("source changed")
@@ -246,10 +246,10 @@ def build_sample(files: Sequence[Sequence[BuildTask]], limits: Limits, *, shown:
     measured = [Measured()] * len(order)
     with (
         stop_signals(),
-        TemporaryDirectory(prefix="chordcache-sample-") as scratch,
-        terminal.progress_bar(len(order), "file", shown=shown) as bar,
+        temporary_folder() as scratch,
+        terminal.progress_bar(len(order), "file", shown=shown, name="sample") as bar,
     ):
-        orders = enumerate([_alone(task, Path(scratch)) for task in files[number]] for number in order)
+        orders = enumerate([_alone(task, scratch) for task in files[number]] for number in order)
         with closing(pool.run(_measure, orders, jobs=1, limits=limits, networks=networks)) as results:
             for (place, _), result in results:
                 measured[place] = result if isinstance(result, Measured) else Measured(failures=(result.message,))

@@ -9,6 +9,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from chordcache.amounts import counted
+from chordcache.building.fix_commands import repairable
 from chordcache.errors import (
     CacheWriteError,
     ChordcacheError,
@@ -26,11 +28,11 @@ from chordcache.storage.artefacts.tiers import TIERS
 from chordcache.storage.cache_header import Header, read_header
 from chordcache.storage.catalog import Catalog
 from chordcache.storage.catalog_file import CATALOG, OLD_CATALOG
+from chordcache.storage.find_sidecars import Sidecars, iter_keys
 from chordcache.storage.opener import exists, iter_files, list_folder
 from chordcache.storage.packs import REMOVED_FILE, Packs, is_pack_file
 from chordcache.storage.part_folders import PARTS, holds_plans
 from chordcache.storage.run_log import RUNS_FILE
-from chordcache.storage.sidecars import Sidecars, iter_keys
 
 _TOP_LEVEL = frozenset(
     (
@@ -101,16 +103,6 @@ def leaves(name: str, value: Any) -> Iterator[tuple[str, Any]]:
 
 
 @contextmanager
-def repairable(cache: Path, action: str | None = None) -> Iterator[None]:
-    """Add an action, by default the command that repairs a cache, to the error of a damaged list."""
-    try:
-        yield
-    except DamageError as error:
-        repair = f"run 'chordcache verify --repair {printable(cache)}'"
-        raise DamageError(f"{error}; {action or repair}") from None
-
-
-@contextmanager
 def writing_to(cache: Path) -> Iterator[None]:
     """Turn an ``OSError`` of the disk of a cache into ``CacheWriteError``."""
     try:
@@ -143,10 +135,11 @@ def check_sidecars(cache: Path) -> int:
     with suppress(NotFoundError):
         lost = {key for key in set(Catalog(cache).keys()) - keys if not sidecars.packs.has_left(key)}
         if lost:
+            videos = f"{counted(len(lost), 'video')} that the catalog names, such as '{printable(min(lost))}'"
             raise DamageError(
-                f"'{printable(cache / 'videos')}': got no sidecars of {len(lost)} videos that the catalog names, such "
-                f"as '{printable(min(lost))}', expected all. Copy or mount them. If they are lost, or a build was "
-                f"killed, run the same build again, or 'chordcache verify --repair {printable(cache)}' first."
+                f"'{printable(cache / 'videos')}': got no sidecars of {videos}, expected all. Copy or mount them. "
+                "If they are lost, or a build was killed, run the same build again, or "
+                f"'chordcache verify --repair {printable(cache)}' first."
             )
     return len(keys)
 
@@ -233,11 +226,11 @@ def unnamed_files(cache: Path, *, must_read: bool = False) -> tuple[list[str], l
     foreign += [file for file in iter_files(cache, "videos") if file not in files_of_own]
     for tier in TIERS:
         for file in iter_files(cache, tier):
-            key = os.path.basename(file).partition(".")[0]
-            if not layout.is_artefact_file(tier, file):
+            owner = layout.key_of_artefact(tier, file)
+            if owner is None:
                 foreign.append(file)
-            elif file not in named and key not in unknown:
-                (superseded if key in keys else early).append(file)
+            elif file not in named and owner not in unknown:
+                (superseded if owner in keys else early).append(file)
     if early:
         superseded += _without_indexed(cache, early)
     are_known = not unknown and not problems  # else one that cannot be read may name each pack

@@ -20,7 +20,7 @@ from chordcache.building.build_task import BuildTask, compared, has_same_frames
 from chordcache.building.existing_cache import writing_to
 from chordcache.config.picture import Bucket
 from chordcache.digests import digest_file
-from chordcache.errors import MediaError
+from chordcache.errors import DamageError, MediaError
 from chordcache.features.decode_pass import DecodePass, DecodeResult
 from chordcache.features.feed import decode_segments, decode_whole
 from chordcache.features.item_fields import hash_of_fields
@@ -29,11 +29,12 @@ from chordcache.media.audio_track import Sound
 from chordcache.media.demux import Media
 from chordcache.media.first_damage import damage_after
 from chordcache.media.source_file import OpenSource, SourceState, check_unchanged, hash_source, open_source
-from chordcache.records import DamageFacts, FeatureInfo
+from chordcache.records import DamageFacts
 from chordcache.storage import atomic, feature_files, layout
 from chordcache.storage.artefacts.open_files import FRAME_ARRAYS, create_artefact
 from chordcache.storage.artefacts.tiers import TIERS
 from chordcache.storage.artefacts.writer import ArtefactWriter
+from chordcache.storage.feature_info import FeatureInfo
 from chordcache.storage.quarantine import Failure
 from chordcache.storage.sidecar import Sidecar, in_order
 
@@ -259,7 +260,7 @@ class _ItemBuild(DecodePass):
         return stored
 
     def _info(self, tier: str, spec: FeatureSpec, facts: DecodeResult) -> FeatureInfo:
-        state = self.made[spec.name]
+        state = self.results[spec.name]
         used = hash_of_fields(spec.uses, self._task.item)
         info = FeatureInfo(spec.name, tier, spec.fingerprint, spec.params, uses=spec.uses, used=used)
         if state.absent is not None:
@@ -339,9 +340,14 @@ def _publish_item(
     elif task.previous is not None:
         sidecar = sidecar.replace(source_hash=task.previous.source_hash, source_ctime_ns=task.previous.source_ctime_ns)
     check_unchanged(task.source_path, source, task.inside, num_frames_ok=sidecar.num_frames)
+    line, name = sidecar.to_line(), layout.sidecar_file(task.key)
+    try:
+        Sidecar.from_line(line, name)
+    except DamageError as error:  # a file may state any numbers, and readers have bounds
+        raise MediaError("decode", "decode", f"it has facts that cannot be cached: {error}") from None
     with progress.paused():
         atomic.publish_all(task.cache, written)
-        atomic.publish_text(task.cache, layout.sidecar_file(task.key), sidecar.to_line() + "\n")
+        atomic.publish_text(task.cache, name, line + "\n")
     return sidecar
 
 

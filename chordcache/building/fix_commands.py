@@ -1,13 +1,15 @@
-"""The commands that findings of ``verify`` name, and the next step for each cause of a failure."""
+"""The commands that findings and errors name, and the next step for each cause of a failure."""
 
 from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
+from chordcache.errors import DamageError, printable
 from chordcache.storage.part_folders import in_parts
 
 _AGAIN = "then run the build with --retry-quarantined."
@@ -65,8 +67,18 @@ def build_command(cache: Path, tiers: Iterable[str], features: Iterable[str] = (
 
 
 def completing_command(cache: Path, tiers: Iterable[str]) -> str:
-    """Return the command that completes a cache: a build, or of a cache in parts, the one that names missing parts."""
+    """Return the command that completes a cache: a build, or ``finish``, which names the missing parts of a cache."""
     return f"chordcache finish {_shell(cache)}" if in_parts(cache) else build_command(cache, tiers)
+
+
+@contextmanager
+def repairable(cache: Path, action: str | None = None) -> Iterator[None]:
+    """Add an action, by default the command that repairs a cache, to the error of a damaged list."""
+    try:
+        yield
+    except DamageError as error:
+        repair = f"run 'chordcache verify --repair {printable(cache)}'"
+        raise DamageError(f"{error}; {action or repair}") from None
 
 
 def _shell(path: Path) -> str:

@@ -10,8 +10,10 @@ from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 
+from chordcache.amounts import counted
 from chordcache.building.build_plan import BuildPlan, write_plan
-from chordcache.building.existing_cache import earlier_header, repairable, with_cached_names
+from chordcache.building.existing_cache import earlier_header, with_cached_names
+from chordcache.building.fix_commands import repairable
 from chordcache.config.config import config_from_json
 from chordcache.engine.signals import stop_signals
 from chordcache.errors import DamageError, UsageError, printable
@@ -22,12 +24,13 @@ from chordcache.storage import atomic, layout
 from chordcache.storage import part_folders as parts
 from chordcache.storage.artefacts.tiers import TIERS
 from chordcache.storage.cache_header import Header, read_header
+from chordcache.storage.find_sidecars import Sidecars, iter_keys, write_catalog
+from chordcache.storage.finished_parts import attempts_of, is_done
 from chordcache.storage.lock import locked
 from chordcache.storage.opener import iter_files, list_folder, remove
 from chordcache.storage.quarantine import Failure, Quarantine, write_failures
 from chordcache.storage.run_log import Run, append_run, read_runs, recorded
 from chordcache.storage.sidecar import read_sidecar
-from chordcache.storage.sidecars import Sidecars, iter_keys, write_catalog
 
 
 @dataclass(frozen=True)
@@ -81,7 +84,7 @@ def finish(cache: str | Path, *, on_wait: Callable[[str], None] | None = None) -
     folder = Path(cache).absolute()
     if not parts.in_parts(folder) and earlier_header(folder) is None:
         read_header(folder)  # raises
-    with stop_signals(), locked(folder, on_wait, finishes_parts=True):
+    with stop_signals(resumes=True), locked(folder, on_wait, finishes_parts=True):
         plans = parts.plan_folders(folder)
         if not plans:
             _remove_parts(folder)
@@ -90,7 +93,7 @@ def finish(cache: str | Path, *, on_wait: Callable[[str], None] | None = None) -
             names = ", ".join(f"'{printable(plan)}'" for plan in plans)
             raise UsageError(f"cache: got parts of {len(plans)} plans, {names}, expected one. Remove the others.")
         shared = parts.read_plan(plans[0])
-        attempts = {part.number: [*filter(parts.is_done, parts.attempts(plans[0], part))] for part in shared.parts()}
+        attempts = {part.number: [*filter(is_done, attempts_of(plans[0], part))] for part in shared.parts()}
         if missing := tuple(number for number, folders in attempts.items() if not folders):
             return FinishReport(shared.num_parts, missing)
         with recorded(folder, "finish") as notes:
@@ -111,7 +114,7 @@ def _join(cache: Path, plan: Path, attempts: list[list[Path]]) -> RunSummary:
     cached = set(Sidecars(cache).sorted_keys())
     if lost := keys - cached - failures.keys():
         raise DamageError(
-            f"'{printable(plan)}' has no sidecars of {len(lost)} videos that its parts have built, such as "
+            f"'{printable(plan)}' has no sidecars of {counted(len(lost), 'video')} that its parts have built, such as "
             f"'{min(lost)}', expected all. Copy or mount them, or {parts.how_to_give_up(cache)} and build again."
         )
     with repairable(cache, "remove that file and run the same command"):

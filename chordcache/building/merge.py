@@ -8,16 +8,16 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
+from chordcache.amounts import counted
 from chordcache.building.existing_cache import (
     check_counts,
     check_sidecars,
     index_of,
-    repairable,
     settings_of,
     unnamed_files,
     writing_to,
 )
-from chordcache.building.fix_commands import completing_command
+from chordcache.building.fix_commands import completing_command, repairable
 from chordcache.building.pack import copy_video
 from chordcache.choices import SCAN_LEVELS
 from chordcache.digests import digest_file
@@ -25,14 +25,16 @@ from chordcache.engine import terminal
 from chordcache.engine.signals import stop_signals
 from chordcache.errors import DamageError, NotFoundError, UsageError, printable
 from chordcache.index.column_types import merged_columns
-from chordcache.records import FeatureInfo, RunSummary
+from chordcache.records import RunSummary
 from chordcache.storage import atomic, feature_files, layout, opener
 from chordcache.storage.cache_header import Header, read_header, write_header
+from chordcache.storage.feature_files import FeatureFiles
+from chordcache.storage.feature_info import FeatureInfo
+from chordcache.storage.find_sidecars import Sidecars, write_catalog
 from chordcache.storage.lock import locked, locked_for_reading
 from chordcache.storage.quarantine import Failure, Quarantine, write_failures
 from chordcache.storage.run_log import recorded
 from chordcache.storage.sidecar import Sidecar
-from chordcache.storage.sidecars import Sidecars, write_catalog
 
 
 def merge(caches: Sequence[str | Path], output: str | Path, *, progress: bool = False) -> RunSummary:
@@ -53,7 +55,7 @@ def merge(caches: Sequence[str | Path], output: str | Path, *, progress: bool = 
         ``follow_symlinks`` and ``source_hash``. They are only read. If several have the same video, its sidecars must
         be equal.
     output : str or Path
-        Folder of the new cache. It must not exist, be empty, or be what a merge of the same caches left.
+        Folder of the new cache: one that does not exist, is empty, or was left by a merge of the same caches.
     progress : bool
         True to show a progress bar on standard error, if that is a terminal.
 
@@ -88,7 +90,7 @@ def merge(caches: Sequence[str | Path], output: str | Path, *, progress: bool = 
         raise UsageError(f"output: got '{printable(output)}', which is one of the caches. Name a new folder.")
     for source in folders:
         read_header(source)  # raises before a lock is looked for in a folder that is not a cache
-    with stop_signals(), ExitStack() as stack:
+    with stop_signals(resumes=True), ExitStack() as stack:
         for source in dict.fromkeys(folders):
             stack.enter_context(locked_for_reading(source))
         merged = _Merge(folders)
@@ -161,8 +163,9 @@ class _Merge:
             if lacking:
                 command = completing_command(folder, read_header(folder).features)
                 raise UsageError(
-                    f"caches: got '{printable(folder)}', where {len(lacking)} of {len(index)} indexed videos are not "
-                    f"built yet, such as '{printable(lacking[0])}', expected complete caches. Run '{command}'."
+                    f"caches: got '{printable(folder)}', which lacks {len(lacking)} of "
+                    f"{counted(len(index), 'indexed video')}, such as '{printable(lacking[0])}', expected complete "
+                    f"caches. Run '{command}'."
                 )
 
     def _check_equal(self, key: str, owner: Path, folder: Path) -> None:
@@ -226,13 +229,12 @@ class _Merge:
             index = folder / "index.jsonl"
             self._write_index(index)
             is_complete = self._check_output(output, written, index)
+            files = FeatureFiles(output)
             with terminal.progress_bar(len(self._owners), "video", shown=progress) as bar:
                 for key, owner in self._owners.items():
                     atomic.check_space(output)
                     earlier = written.read_or_none(key)
-                    is_new = earlier is None or not all(
-                        feature_files.is_there(output, info) for info in earlier.features
-                    )
+                    is_new = earlier is None or not all(map(files.has, earlier.features))
                     if is_new:
                         copy_video(owner, output, self._packed_sidecar(key, owner), _copy_checked)
                         num_frames += self._sidecar(key).num_frames
@@ -288,7 +290,7 @@ def _check_alike(headers: Mapping[Path, Header]) -> None:
         if settings.get(name) != other.get(name)
     ]
     if differing:
-        what = f"caches: got {len(differing)} difference{'s' * (len(differing) != 1)}, expected equal settings"
+        what = f"caches: got {counted(len(differing), 'difference')}, expected equal settings"
         raise UsageError(f"{what}. Build the caches with the same config, tiers and options. {'; '.join(differing)}")
 
 
@@ -319,7 +321,4 @@ def _copy_checked(cache: Path, info: FeatureInfo, partial: Path) -> None:
     except FileNotFoundError:
         what = "the file is missing"
     if what:
-        raise DamageError(
-            f"'{printable(cache / str(info.file))}' is damaged: {what}; run 'chordcache verify --repair "
-            f"{printable(cache)}'"
-        )
+        raise feature_files.damaged(cache, str(info.file), what)

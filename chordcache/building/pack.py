@@ -9,14 +9,14 @@ from pathlib import Path
 from chordcache.engine import terminal
 from chordcache.engine.signals import stop_signals
 from chordcache.errors import UsageError
-from chordcache.records import FeatureInfo
 from chordcache.storage import atomic, feature_files, layout, opener
 from chordcache.storage.cache_header import read_header, write_header
+from chordcache.storage.feature_info import FeatureInfo
+from chordcache.storage.find_sidecars import Sidecars, write_catalog
 from chordcache.storage.lock import locked
 from chordcache.storage.packs import aligned, packable, write_pack
 from chordcache.storage.run_log import recorded
 from chordcache.storage.sidecar import Sidecar
-from chordcache.storage.sidecars import Sidecars, write_catalog
 
 PACK_BYTES = 1 << 30
 """Default size of a pack [bytes]"""
@@ -75,7 +75,7 @@ def pack(cache: str | Path, *, size: int = PACK_BYTES, progress: bool = False) -
         raise UsageError(f"size: got {size} bytes, expected at least 1 MiB")
     folder = Path(cache).absolute()
     header = read_header(folder)  # raises before a lock is made in a folder that is not a cache
-    with stop_signals(), locked(folder), recorded(folder, "pack") as notes:
+    with stop_signals(resumes=True), locked(folder), recorded(folder, "pack") as notes:
         atomic.remove_partials(folder)
         sidecars = Sidecars(folder)
         keys = _keys_to_pack(sidecars, size)
@@ -154,7 +154,7 @@ def unpack(cache: str | Path, *, progress: bool = False) -> PackSummary:
     """
     folder = Path(cache).absolute()
     read_header(folder)
-    with stop_signals(), locked(folder), recorded(folder, "unpack") as notes:
+    with stop_signals(resumes=True), locked(folder), recorded(folder, "unpack") as notes:
         atomic.remove_partials(folder)
         sidecars = Sidecars(folder)
         keys = sidecars.sorted_keys()

@@ -21,7 +21,7 @@ from chordcache.building.build_options import BuildOptions
 from chordcache.config.config import config_from_json
 from chordcache.engine.display import Display
 from chordcache.errors import ChordcacheError
-from chordcache.records import from_json
+from chordcache.json_records import from_json
 from chordcache.storage.atomic import machine
 from chordcache.storage.opener import exists
 from chordcache.storage.part import Part

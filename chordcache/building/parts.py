@@ -16,7 +16,8 @@ from pathlib import Path
 import numpy as np
 
 from chordcache.building.build_plan import BuildPlan
-from chordcache.building.existing_cache import repairable, settings_of
+from chordcache.building.existing_cache import settings_of
+from chordcache.building.fix_commands import repairable
 from chordcache.building.pack import copy_video
 from chordcache.config.config import config_to_json
 from chordcache.digests import digest_file
@@ -29,12 +30,13 @@ from chordcache.storage import atomic, layout, opener
 from chordcache.storage import part_folders as parts
 from chordcache.storage.atomic import machine
 from chordcache.storage.cache_header import Header
+from chordcache.storage.find_sidecars import Sidecars
+from chordcache.storage.finished_parts import attempts_of
 from chordcache.storage.lock import locked
 from chordcache.storage.part import Part
 from chordcache.storage.quarantine import Quarantine, write_failures
 from chordcache.storage.run_log import adopt_last_scan
 from chordcache.storage.sealed_json import seal_versioned
-from chordcache.storage.sidecars import Sidecars
 
 
 def plan_of_parts(plan: BuildPlan, num_parts: int) -> parts.PartsPlan:
@@ -88,7 +90,7 @@ def part_plan(plan: BuildPlan, folder: Path, part: Part, wait: Callable[[str], N
     with locked(target, wait):
         index = cached_index(folder, _write_share(plan.index, part, folder / f"{target.name}.jsonl"))
         records = {layout.key_of(record): record for record in index}
-        for source in (*parts.attempts(folder, part), plan.cache):
+        for source in (*attempts_of(folder, part), plan.cache):
             if source != target:
                 _link_published(source, target, records)
         if plan.source_hash:

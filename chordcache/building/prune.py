@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from chordcache.building.build_options import BuildOptions
 from chordcache.errors import UsageError
 from chordcache.storage import atomic, layout, opener
-from chordcache.storage.sidecars import Sidecars
+from chordcache.storage.find_sidecars import Sidecars
 
 _MAX_SHARE = 0.1
 """Largest share of the cached videos that is dropped without ``prune_many``. A wrong index often names few of them."""

@@ -20,9 +20,9 @@ from chordcache.index.index_files import cached_index
 from chordcache.media.versions import tool_versions
 from chordcache.records import RunSummary
 from chordcache.storage import atomic
+from chordcache.storage.find_sidecars import iter_keys
 from chordcache.storage.quarantine import Quarantine, write_failures
 from chordcache.storage.sidecar import read_sidecar
-from chordcache.storage.sidecars import iter_keys
 
 _COPY_SECONDS = 120.0
 """[seconds] Time between two copies. A machine that is lost has to build again what it built since the last one"""

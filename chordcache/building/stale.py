@@ -6,14 +6,14 @@ from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from chordcache.amounts import duration
+from chordcache.amounts import counted, duration
 from chordcache.building.build_plan import BuildPlan, fingerprints_of, resolve_features
 from chordcache.building.build_task import is_stale, needed
 from chordcache.building.existing_cache import leaves
 from chordcache.config.config import config_from_json
 from chordcache.errors import ChordcacheError
 from chordcache.media.versions import tool_versions
-from chordcache.storage.sidecars import Sidecars
+from chordcache.storage.find_sidecars import Sidecars
 
 
 @dataclass
@@ -28,7 +28,7 @@ class StaleFeature:
     """[seconds] Duration of these videos"""
 
     def __str__(self) -> str:
-        videos = "1 cached video" if self.num_videos == 1 else f"{self.num_videos:,} cached videos"
+        videos = counted(self.num_videos, "cached video")
         return f"{self.feature}: builds {videos} ({duration(self.seconds)}) again: {self.differences}"
 
 

@@ -6,21 +6,30 @@ import importlib
 import os
 import signal
 import sys
-from typing import Any
+from typing import Any, NoReturn
 
 import click
 from click.shell_completion import CompletionItem
 
 from chordcache import __version__
-from chordcache.cli.commands import SuggestingGroup, write_sections
-from chordcache.cli.output import CLOSED_PIPE, closed_pipe_as_exit, drop_closed_pipes, echo, flush_output, lost_output
+from chordcache.cli.commands import HelpContext, SuggestingGroup, usage_message, write_sections
+from chordcache.cli.output import (
+    CLOSED_PIPE,
+    closed_pipe_as_exit,
+    drop_closed_pipes,
+    echo,
+    flush_output,
+    json_text,
+    lost_output,
+)
 from chordcache.cli.values import variables_in
-from chordcache.errors import CacheWriteError, ChordcacheError, printable, printable_lines
+from chordcache.errors import CacheWriteError, ChordcacheError, UsageError, printable
 
 COMMANDS = {
     "Make a cache": {
         "scan": "Find all videos in folders and write an index.",
         "index": "Write an index from a published list of videos, without opening the videos.",
+        "audit": "Compare a list or a dataset with its videos, decoding all of them.",
         "config": "List the presets, or show all settings of a config.",
         "plan": "Estimate the size and the time of a build into a new cache.",
         "build": "Decode the videos of an index into a cache.",
@@ -32,6 +41,10 @@ COMMANDS = {
         "pack": "Move the files of a cache into few large ones.",
         "unpack": "Give the videos in packs files of their own again.",
         "gc": "Remove files that a cache does not use any more.",
+    },
+    "Use it": {
+        "export": "Write a cache in a format of other libraries.",
+        "warm": "Read the files of a cache into memory before a training job.",
     },
     "Look at it": {
         "info": "Show what a cache, an index or one video contains.",
@@ -55,9 +68,14 @@ _SUMMARIES = {name: summary for commands in COMMANDS.values() for name, summary 
 _MAX_LETTERS = 4000
 """Number of letters of an error, which may quote a value of a file"""
 
+_AS_JSON = "chordcache.cli"
+"""Key in ``click.Context.meta`` of whether errors are printed as JSON"""
+
 
 class _Commands(SuggestingGroup):
     """Group of commands that turns exceptions into one line and an exit code."""
+
+    context_class = HelpContext
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(_SUMMARIES)
@@ -73,11 +91,22 @@ class _Commands(SuggestingGroup):
         if cmd_name not in _SUMMARIES:
             return None
         command: click.Command = getattr(importlib.import_module(f"chordcache.cli.{cmd_name}_command"), cmd_name)
+        command.context_class = HelpContext
         return command
 
     def make_context(self, *args: Any, **extra: Any) -> click.Context:
         with closed_pipe_as_exit():  # --help and --version print here
-            return super().make_context(*args, **extra)
+            try:
+                return super().make_context(*args, **extra)
+            except click.UsageError as error:
+                if error.ctx is None or (message := usage_message(error)) is None:
+                    raise
+                self._fail(error.ctx, message, UsageError.exit_code)
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        ctx.meta[_AS_JSON] = "--json" in args  # an error in the options comes before the option is read
+        ctx.color = False if os.environ.get("NO_COLOR") else None
+        return super().parse_args(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
         with closed_pipe_as_exit():
@@ -88,12 +117,13 @@ class _Commands(SuggestingGroup):
             return super().invoke(ctx)
         except ChordcacheError as error:
             self._fail(ctx, str(error), error.exit_code)
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, click.Abort):  # the latter at a question, also at the end of the input
             self._fail(ctx, "interrupted", 128 + signal.SIGINT)
-        except click.ClickException as error:
-            vars(error)["message"] = printable_lines(error.message)  # it is final for type checkers
-            raise
-        except (click.exceptions.Exit, click.Abort):
+        except click.UsageError as error:
+            if (message := usage_message(error)) is None:
+                raise
+            self._fail(ctx, message, UsageError.exit_code)
+        except click.exceptions.Exit:
             raise
         except Exception as error:  # cli boundary
             if isinstance(error, BrokenPipeError) and drop_closed_pipes():
@@ -102,7 +132,7 @@ class _Commands(SuggestingGroup):
                 self._fail(ctx, message, CacheWriteError.exit_code)
             self._fail(ctx, f"a bug: {type(error).__name__}: {error}; run with --debug for the traceback", 1)
 
-    def _fail(self, ctx: click.Context, message: str, exit_code: int) -> None:
+    def _fail(self, ctx: click.Context, message: str, exit_code: int) -> NoReturn:
         from chordcache.amounts import shortened  # not before: --help does not need it
 
         if ctx.params.get("debug"):
@@ -111,8 +141,13 @@ class _Commands(SuggestingGroup):
             echo(traceback.format_exc(), err=True, nl=False)
         message = self._with_option(ctx, message)
         message += variables_in(ctx, message)
-        name = " ".join(filter(None, (ctx.info_name, ctx.invoked_subcommand)))
-        echo(f"{name}: error: {printable(shortened(' '.join(message.split()), _MAX_LETTERS))}", err=True)
+        message = printable(shortened(" ".join(message.split()), _MAX_LETTERS))
+        if ctx.meta.get(_AS_JSON):
+            facts = {"command": ctx.invoked_subcommand, "version": __version__}
+            echo(json_text({**facts, "error": message, "exit_code": exit_code}), err=True)
+        else:
+            name = " ".join(filter(None, (ctx.info_name, ctx.invoked_subcommand)))
+            echo(f" {message}", err=True, lead=f"{name}: error:", color="red")
         ctx.exit(exit_code)
 
     def _with_option(self, ctx: click.Context, message: str) -> str:
@@ -122,12 +157,24 @@ class _Commands(SuggestingGroup):
         for parameter in command.params if command else ():
             if colon and parameter.name == name:
                 is_option = isinstance(parameter, click.Option)
-                name = max(parameter.opts, key=len) if is_option else parameter.human_readable_name.strip("[]")
+                name = max(parameter.opts, key=len) if is_option else parameter.human_readable_name.strip("[].")
                 return f"{name}: {rest}"
         return message
 
 
-@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+_COLORS = {"auto": None, "always": True, "never": False}
+"""Value of --color to ``click.Context.color``"""
+
+
+def _set_color(ctx: click.Context, _param: click.Parameter, value: str) -> None:
+    if value != "auto":
+        ctx.color = _COLORS[value]
+
+
+@click.group(
+    cls=_Commands,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100, "show_default": True},
+)
 @click.version_option(
     __version__,
     "-V",
@@ -135,6 +182,9 @@ class _Commands(SuggestingGroup):
     prog_name="chordcache",
     help="Print the version; 'doctor' prints those of libraries.",
 )
+@click.option("--color", type=click.Choice(tuple(_COLORS)), default="auto", is_eager=True, expose_value=False,
+              callback=_set_color, metavar="auto|always|never",
+              help="Use colors: on a terminal without the variable NO_COLOR, always, or never.")  # fmt: skip
 @click.option("--debug", is_flag=True, help="Print the Python traceback of an error. Give it before the command.")
 def cli(debug: bool) -> None:
     """Decode videos once, and store their frames and features where a training job reads them fast.

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 import chordcache as cc
-from chordcache.amounts import human_bytes
+from chordcache.amounts import counted, human_bytes
 from chordcache.choices import ON_DAMAGE
 from chordcache.cli.commands import GroupedCommand
 from chordcache.cli.options import (
-    CACHE_VARIABLE,
     build_settings_options,
     display_options,
     engine_options,
@@ -25,42 +24,40 @@ from chordcache.cli.options import (
     wait_option,
 )
 from chordcache.cli.output import echo_result
-from chordcache.cli.values import FOLDER, PATH, Choice, variable_option
+from chordcache.cli.values import CACHE_VARIABLE, FOLDER, PATH, variable_option
 from chordcache.engine.display import Display
-from chordcache.errors import printable
-
-if TYPE_CHECKING:  # --help does not need what it loads
-    from chordcache.records import RunSummary
+from chordcache.errors import UsageError, printable
 
 
 @click.command(cls=GroupedCommand)
 @click.argument("index", type=PATH, default="index.json")
 @click.option(
-    "-o", "--output", "cache", type=FOLDER, default="cache", show_default=True, metavar="CACHE",
+    "-o", "--output", "cache", type=FOLDER, default="cache", metavar="CACHE",
     help="Folder of the cache.", **variable_option(CACHE_VARIABLE),
 )  # fmt: skip
 @build_settings_options
 @click.option("--dry-run", is_flag=True, help="Print what would be built, and build nothing.")
 @click.option(
-    "--sample", type=click.IntRange(1), metavar="N",
+    "--sample", type=int, metavar="N",
     help="With --dry-run: build N files in a temporary folder, and estimate size and time from them.",
 )  # fmt: skip
 @click.option(
     "--max-failures",
     metavar="N|P%",
-    help="Stop when more files than this have failed: a number, or a percentage of the index.  [default: never]",
+    help="Stop when more files than this have failed: a number, or a percentage of the index.",
+    show_default="never",
 )
 @click.option("--fail-fast", is_flag=True, help="Stop when the first file has failed.")
 @click.option("--retry-quarantined", is_flag=True, help="Try again files that failed before, even if nothing changed.")
 @click.option("--follow-symlinks", is_flag=True, help="Read videos behind symbolic links that lead out of their root.")
 @click.option(
     "--source-hash", is_flag=True,
-    help="Store a hash of each video file. verify --source compares it, and a renamed file keeps what is cached of it.",
+    help="Store a hash of each video file. 'verify --source' compares it, and a renamed file is not built again.",
 )  # fmt: skip
 @click.option(
-    "--on-damage", type=Choice(ON_DAMAGE),
-    help="Of a damaged file, cache nothing, or the frames before the first damage.  "
-    "[default: as in the config or the cache, else quarantine]",
+    "--on-damage", type=click.Choice(ON_DAMAGE),
+    help="Cache nothing of a damaged file, or the frames before its first damage.",
+    show_default="as in the config or the cache, else quarantine",
 )  # fmt: skip
 @click.option("--prune", is_flag=True, help="Afterwards, drop the cached videos that INDEX does not name.")
 @click.option("-y", "--yes", "prune_many", is_flag=True, help="Let --prune and --drop remove more than a tenth.")
@@ -95,12 +92,12 @@ def build(
 ) -> None:
     """Decode the videos of an index into a cache.
 
-    Run the same command again to resume, or after videos or settings changed. It does only what is missing or stale.
+    Run the same command again to resume, or after videos or settings changed. It builds only what is missing or stale.
     A file that fails is listed in CACHE/quarantine.jsonl, and the build continues.
 
-    INDEX is what 'chordcache scan' wrote (index.json by default), a folder of videos, or a CSV file with a column
-    'path'. The columns 'start_seconds' and 'end_seconds', or 'start_frame' and 'end_frame', make a row a segment of its
-    file.
+    INDEX is the output of 'chordcache scan', a folder of videos, or a CSV file with a column 'path'.  [default:
+    index.json] The columns 'start_seconds' and 'end_seconds', or 'start_frame' and 'end_frame', make a row a segment of
+    its file.
 
     Exit code 0: all videos are cached; 3: some are in quarantine; 10: INDEX has no videos.
 
@@ -112,9 +109,9 @@ def build(
     chosen = {name: arguments.pop(name) for name in names & arguments.keys()}
     options = cc.BuildOptions("0" if fail_fast else max_failures, **chosen)
     if dry_run and options.part is not None:
-        raise click.UsageError("--dry-run shows the whole build; leave out --part")
+        raise UsageError("--part: got it with --dry-run, expected one of them. A dry run is of the whole build.")
     if sample is not None and not dry_run:
-        raise click.UsageError(f"--sample: got {sample} without --dry-run, expected both. Add --dry-run.")
+        raise UsageError(f"--sample: got {sample} without --dry-run, expected both. Add --dry-run.")
     if dry_run:
         from chordcache.cli.dry_run_output import dry_run_data, dry_run_lines  # not before: --help does not need it
 
@@ -125,8 +122,9 @@ def build(
     summary = cc.build(index, cache, options=options, progress=display, **arguments)
     line = (
         f"done {summary.num_done}, up to date {summary.num_up_to_date}, quarantined {summary.num_failed} of "
-        f"{summary.num_inputs} in {summary.elapsed_seconds:.1f} s{skipped_frames(summary)}"
-        f"{f', pruned {summary.num_pruned}' if summary.num_pruned else ''}{damaged_videos(summary)}"
+        f"{summary.num_inputs} in {summary.elapsed_seconds:.1f} s{skipped_frames(summary.num_frames_skipped)}"
+        f"{f', pruned {summary.num_pruned}' if summary.num_pruned else ''}"
+        f"{damaged_videos(summary.num_damaged, summary.num_frames_missing)}"
     )
     if summary.num_unused_bytes:
         line += f"; {human_bytes(summary.num_unused_bytes)} are not used any more, 'chordcache gc' removes them"
@@ -136,9 +134,8 @@ def build(
     click.get_current_context().exit(3 if summary.num_failed else 0)
 
 
-def damaged_videos(summary: RunSummary) -> str:
+def damaged_videos(num_videos: int, num_frames_missing: int) -> str:
     """Return the part of the summary about damaged videos of which some frames were cached."""
-    if not summary.num_damaged:
+    if not num_videos:
         return ""
-    videos = f"{summary.num_damaged} damaged video{'s' * (summary.num_damaged != 1)}"
-    return f", {videos} without {summary.num_frames_missing} frame{'s' * (summary.num_frames_missing != 1)}"
+    return f", {counted(num_videos, 'damaged video')} without {counted(num_frames_missing, 'frame')}"

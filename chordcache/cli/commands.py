@@ -10,26 +10,30 @@ from chordcache.arguments import did_you_mean
 from chordcache.errors import UsageError, printable
 
 OPTION_GROUPS: Mapping[str, tuple[str, ...]] = {
+    "Most used": ("build.cache", "build.features", "build.config", "build.jobs"),
     "What to build": ("features", "config", "tiers", "drop", "on_damage", "source_hash"),
     "What to read": ("level", "labels", "source", "format", "columns", "classes"),
     "Which videos": (
         "videos", "video_template", "where", "roots", "follow_symlinks", "retry_quarantined", "prune", "prune_many",
     ),
     "What to do with damage": ("repair", "wait", "verify.dry_run"),
-    "Budget": ("budget_bytes", "budget_hours"),
+    "Budget": ("memory", "budget_bytes", "budget_hours"),
     "Sample": ("plan.sample",),
-    "Clips": ("batch_size", "num_frames", "stride", "size"),
+    "Clips": ("batch_size", "num_frames", "clip", "stride", "whole", "size", "shards"),
     "Measurement": ("workers", "step_ms", "seconds"),
     "When to stop": ("max_failures", "fail_fast"),
     "Limits of one file": ("stall_seconds", "file_seconds", "memory_bytes", "retries"),
     "Processes": ("jobs", "engine", "address", "num_parts", "part", "scratch", "build.wait"),
     "Output": (
-        "cache", "output", "dry_run", "build.sample", "as_json",
+        "cache", "output", "page", "dry_run", "build.sample", "as_json",
         "quiet", "verbose", "help",
     ),
 }  # fmt: skip
 """Heading of each group of options, to the names of the parameters below it. ``command.parameter`` is the parameter of
 one command only."""
+
+_MAX_COLUMN = 30
+"""Largest column at which the texts of a help begin"""
 
 
 def heading_of(command: str | None, parameter: str | None) -> str | None:
@@ -41,16 +45,25 @@ def heading_of(command: str | None, parameter: str | None) -> str | None:
     return None
 
 
-def write_sections(
-    formatter: click.HelpFormatter, sections: Mapping[str, Sequence[tuple[str, str]]], column: int = 30
-) -> None:
+def write_sections(formatter: click.HelpFormatter, sections: Mapping[str, Sequence[tuple[str, str]]]) -> None:
     """Write lists of names and texts below headings. All texts begin in the same column."""
     names = [name for rows in sections.values() for name, _ in rows]
-    width = min(column, max(map(len, names), default=0))
+    width = min(_MAX_COLUMN, max(map(len, names), default=0))
     for heading, rows in sections.items():
         if rows:
             with formatter.section(heading):
-                formatter.write_dl([(f"{name:{width}}", text) for name, text in rows], col_max=column)
+                formatter.write_dl([(f"{name:{width}}", text) for name, text in rows], col_max=_MAX_COLUMN)
+
+
+class _HelpFormatter(click.HelpFormatter):
+    def write_heading(self, heading: str) -> None:
+        self.write(f"{'':{self.current_indent}}{click.style(heading, bold=True)}:\n")
+
+
+class HelpContext(click.Context):
+    """Context of a command whose help has bold headings on a terminal."""
+
+    formatter_class = _HelpFormatter
 
 
 class GroupedCommand(click.Command):
@@ -77,6 +90,34 @@ class SuggestingGroup(click.Group):
         if not ctx.resilient_parsing and not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:
             raise unknown_command(args[0], self.list_commands(ctx))
         return super().resolve_command(ctx, args)
+
+
+_EXPECTED = {"integer": "an integer", "float": "a number"}
+"""Value of an option, by the name of its type"""
+
+
+def usage_message(error: click.UsageError) -> str | None:
+    """Return a mistake on the command line in the words of the project's errors, None if the error is a help text."""
+    ctx = error.ctx
+    see = f"See '{ctx.command_path if ctx else 'chordcache'} --help'."
+    if isinstance(error, click.NoSuchOption):
+        options = [name for param in (ctx.command.params if ctx else ()) for name in param.opts]
+        similar = did_you_mean(error.option_name, options)
+        return f"got '{error.option_name}', expected an option{similar or '. ' + see}"
+    if isinstance(error, click.MissingParameter) and error.param:
+        expected = error.param.metavar if isinstance(error.param, click.Option) else "a value"
+        return f"{error.param.name}: got nothing, expected {expected or 'a value'}. {see}"
+    if isinstance(error, click.BadParameter) and error.param:
+        got, kind = error.message.partition(" is not ")[0], error.param.type
+        choices = kind.choices if isinstance(kind, click.Choice) else ()
+        expected = f"one of {', '.join(choices)}" if choices else _EXPECTED.get(kind.name, kind.name)
+        return f"{error.param.name}: got {got}, expected {expected}{did_you_mean(got.strip(chr(39)), choices)}"
+    if isinstance(error, click.BadOptionUsage):
+        got, expected = ("a value", "none") if "does not take" in error.message else ("nothing", "a value")
+        return f"{error.option_name}: got {got}, expected {expected}"
+    if type(error) is click.UsageError:
+        return f"{error.message[:1].lower()}{error.message[1:].rstrip('.')}. {see}"
+    return None
 
 
 def unknown_command(name: str, valid: Iterable[str]) -> UsageError:

@@ -7,11 +7,10 @@ from click.shell_completion import get_completion_class
 
 from chordcache.cli.output import echo
 from chordcache.cli.shells import SHELLS
-from chordcache.cli.values import Choice
 
 
 @click.command()
-@click.argument("shell", type=Choice(SHELLS), metavar="bash|zsh|fish")
+@click.argument("shell", type=click.Choice(SHELLS), metavar="bash|zsh|fish")
 def completion(shell: str) -> None:
     """Print the script that completes commands in a shell.
 

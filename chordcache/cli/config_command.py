@@ -15,7 +15,7 @@ from chordcache.config.presets import preset_names, preset_summary
 def config() -> None:
     """List the presets, or show all settings of a config.
 
-    'build' and 'plan' take the name of a preset, or a YAML file, with -c.
+    'build', 'plan' and 'verify' take the name of a preset, or a YAML file, with -c.
 
     \b
     Example:
@@ -34,7 +34,7 @@ def list_presets(as_json: bool) -> None:
       chordcache config list
     """
     presets = {name: preset_summary(name) for name in preset_names()}
-    echo_result(presets, "\n".join(f"{name:12} {summary}" for name, summary in presets.items()), as_json)
+    echo_result({"presets": presets}, "\n".join(f"{name:12} {summary}" for name, summary in presets.items()), as_json)
 
 
 @config.command()
@@ -43,8 +43,8 @@ def list_presets(as_json: bool) -> None:
 def show(config: str | None, as_json: bool) -> None:
     """Print all settings of a config as YAML.
 
-    The argument is the name of a preset or a YAML file. Settings that it does not name have their defaults. Without an
-    argument, the config is that of the variable CHORDCACHE_CONFIG, or else the defaults.
+    The argument is the name of a preset or a YAML file.  [env var: CHORDCACHE_CONFIG; default: (all defaults)] Settings
+    that it does not name have their defaults.
 
     \b
     Example:
@@ -54,4 +54,5 @@ def show(config: str | None, as_json: bool) -> None:
     from chordcache.config.yaml_files import config_to_yaml, load_config
 
     loaded = load_config(config)
-    echo_result({**config_to_json(loaded), "train": loaded.train}, config_to_yaml(loaded).rstrip("\n"), as_json)
+    data = {"config": {**config_to_json(loaded), "train": loaded.train}}
+    echo_result(data, config_to_yaml(loaded).rstrip("\n"), as_json)

@@ -20,8 +20,8 @@ from chordcache.tools.doctor import diagnose
 def doctor(path: str, jobs: int | None, as_json: bool) -> None:
     """Check the limits and settings of this machine.
 
-    PATH is the folder of the cache, or one that it will be made in (the working folder by default). Each finding that
-    matters comes with the reason and with what to type.
+    PATH is the folder of the cache, or the folder in which you will make it.  [default: (the working folder)] Each
+    finding that matters comes with the reason and with what to type.
 
     Exit code 0, also with findings.
 
@@ -35,4 +35,4 @@ def doctor(path: str, jobs: int | None, as_json: bool) -> None:
         lines.append(f"{finding.severity:8} {finding.name:12} {printable(finding.what)}")
         if finding.severity != "ok":
             lines += [f"{'':21} {printable(finding.why)}", f"{'':21} run: {printable(finding.action)}"]
-    echo_result([dataclasses.asdict(finding) for finding in findings], "\n".join(lines), as_json)
+    echo_result({"findings": [dataclasses.asdict(finding) for finding in findings]}, "\n".join(lines), as_json)

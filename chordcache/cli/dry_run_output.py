@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, astuple, fields
 from typing import Any
 
-from chordcache.amounts import exact_duration, human_bytes
+from chordcache.amounts import counted, exact_duration, human_bytes
 from chordcache.building.dry_run import DryRun
 from chordcache.building.estimate import Estimate, Range
 from chordcache.config.config import config_to_json
@@ -33,10 +33,10 @@ def dry_run_data(result: DryRun) -> dict[str, Any]:
 
 def dry_run_lines(result: DryRun, into: str = "") -> list[str]:
     """Return a dry run as lines of text. ``into`` names the cache."""
+    dropped = f" and drop {counted(result.num_pruned, 'other')}" if result.num_pruned else ""
     lines = [
-        f"would build {result.num_missing} of {result.num_inputs} videos{into} "
-        f"(up to date {result.num_up_to_date}, failed before {result.num_failed})"
-        f"{f' and drop {result.num_pruned} others' if result.num_pruned else ''}"
+        f"would build {result.num_missing} of {counted(result.num_inputs, 'video')}{into} "
+        f"(up to date {result.num_up_to_date}, failed before {result.num_failed}){dropped}"
     ]
     lines += [f"  {count:>7,} lose {printable(name)}, as --drop asks" for name, count in result.dropped.items()]
     lines += [f"  {printable(str(feature))}" for feature in result.stale]
@@ -59,16 +59,18 @@ def _features(result: DryRun) -> dict[str, dict[str, Mapping[str, Any] | None]]:
 
 
 def _estimate_lines(estimate: Estimate) -> list[str]:
-    missing = f", {estimate.num_unreadable} videos without a file left out" if estimate.num_unreadable else ""
+    missing = (
+        f", {counted(estimate.num_unreadable, 'video')} without a file left out" if estimate.num_unreadable else ""
+    )
     failed = f", {estimate.num_failed} of them failed" if estimate.num_failed else ""
     rows = [(name, _range_text(size, human_bytes)) for name, size in estimate.sizes.items()]
     rows += [
         ("all files", _range_text(estimate.num_bytes, human_bytes)),
         ("CPU time", _range_text(estimate.cpu_seconds, exact_duration)),
-        (f"time, {estimate.jobs} workers", _range_text(estimate.elapsed_seconds, exact_duration)),
+        (f"time, {counted(estimate.jobs, 'worker')}", _range_text(estimate.elapsed_seconds, exact_duration)),
     ]
     return [
-        f"sample: {estimate.num_sampled} files{failed}{missing}",
+        f"sample: {counted(estimate.num_sampled, 'file')}{failed}{missing}",
         *(f"  failed: {printable(message)}" for message in estimate.failures[:3]),
         *(f"{name:26} {text}" for name, text in rows),
     ]

@@ -31,7 +31,7 @@ def extractors(as_json: bool) -> None:
 
     descriptions = describe_extractors()
     data = [{**dataclasses.asdict(extractor), "parameters": _plain(extractor)} for extractor in descriptions]
-    echo_result(data, "\n".join(line for extractor in descriptions for line in _lines(extractor)), as_json)
+    echo_result({"extractors": data}, "\n".join(line for facts in descriptions for line in _lines(facts)), as_json)
 
 
 def _lines(facts: ExtractorFacts) -> list[str]:

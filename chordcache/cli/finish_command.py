@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from chordcache.amounts import counted
 from chordcache.cli.options import cache_argument, json_option, skipped_frames
 from chordcache.cli.output import echo_result
 from chordcache.errors import printable
@@ -47,13 +48,13 @@ def _line(report: FinishReport, cache: str) -> str:
         return f"nothing to finish: cache '{printable(cache)}' has no parts"
     if report.missing:
         return (
-            f"{len(report.missing)} of {report.num_parts} parts are not complete: --array={report.array}; "
+            f"{len(report.missing)} of {counted(report.num_parts, 'part')} not complete: --array={report.array}; "
             "wait for those that run, and start the others again"
         )
     summary = report.summary
     assert summary is not None
     see = f"; see {printable(os.path.join(cache, 'quarantine.jsonl'))}" if summary.num_failed else ""
     return (
-        f"finished {report.num_parts} parts: done {summary.num_done}, up to date {summary.num_up_to_date}, "
-        f"quarantined {summary.num_failed} of {summary.num_inputs}{skipped_frames(summary)}{see}"
+        f"finished {counted(report.num_parts, 'part')}: done {summary.num_done}, up to date {summary.num_up_to_date}, "
+        f"quarantined {summary.num_failed} of {summary.num_inputs}{skipped_frames(summary.num_frames_skipped)}{see}"
     )

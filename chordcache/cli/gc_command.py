@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import click
 
 import chordcache as cc
+from chordcache.amounts import counted
 from chordcache.cli.options import cache_argument, json_option
 from chordcache.cli.output import echo, echo_result
 from chordcache.errors import UsageError, printable
@@ -24,8 +25,6 @@ def gc(cache: str, dry_run: bool, yes: bool, as_json: bool) -> None:
     Such files stay after a video was built again with other settings, and after a build was killed. The command lists
     them and asks. Other files that 'verify' calls orphans stay: they are named, and the exit code is 6.
 
-    CACHE is the value of the variable CHORDCACHE_CACHE by default, or else the folder cache.
-
     \b
     Example:
       chordcache gc cache --dry-run
@@ -41,7 +40,7 @@ def gc(cache: str, dry_run: bool, yes: bool, as_json: bool) -> None:
     kept = kept_orphans(cache)
     data = {"files": files, "num_removed": len(files) if is_removed else 0, "kept": [orphan.file for orphan in kept]}
     if as_json or is_removed or not (files or kept):
-        echo_result(data, f"removed {len(files)} files" if is_removed else "nothing to remove", as_json)
+        echo_result(data, f"removed {counted(len(files), 'file')}" if is_removed else "nothing to remove", as_json)
     for orphan in kept:
         echo(f"chordcache gc: left {orphan}", err=True)
     if kept:
@@ -50,6 +49,7 @@ def gc(cache: str, dry_run: bool, yes: bool, as_json: bool) -> None:
 
 def _is_agreed(files: Sequence[str], yes: bool) -> bool:
     """Return whether the user lets the command remove the files."""
+    num_files = counted(len(files), "file")
     if not yes and not sys.stdin.isatty():
-        raise UsageError(f"yes: got no terminal to ask on, expected --yes to remove {len(files)} files. Add --yes.")
-    return yes or click.confirm(f"Remove these {len(files)} files?", err=True)
+        raise UsageError(f"yes: got no terminal to ask on, expected --yes to remove {num_files}. Add --yes.")
+    return yes or click.confirm(f"Remove {num_files}?", err=True)

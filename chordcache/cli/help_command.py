@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import click
 
-from chordcache.cli.commands import unknown_command
-from chordcache.cli.output import echo
+from chordcache.cli.commands import HelpContext, unknown_command
+from chordcache.cli.output import echo_help
 
 
 @click.command()
@@ -24,5 +24,5 @@ def help(names: tuple[str, ...]) -> None:
         command = ctx.command.get_command(ctx, name) if isinstance(ctx.command, click.Group) else None
         if command is None:
             raise unknown_command(name, ctx.command.list_commands(ctx) if isinstance(ctx.command, click.Group) else ())
-        ctx = click.Context(command, info_name=name, parent=ctx)
-    echo(ctx.get_help())
+        ctx = HelpContext(command, info_name=name, parent=ctx)
+    echo_help(ctx)

@@ -5,19 +5,16 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 import chordcache as cc
-from chordcache.amounts import first_few, human_bytes, shortened
+from chordcache.amounts import counted, exact_duration, first_few, human_bytes, shortened
 from chordcache.cli.options import cache_argument, json_option
 from chordcache.cli.output import echo_result
 from chordcache.cli.values import KEY, PATH
 from chordcache.errors import UsageError, printable
-
-if TYPE_CHECKING:  # --help does not need what it loads
-    from chordcache.look.problems import Problem
 
 _MAX_ITEMS = 20
 """Number of labels or of other items that are listed"""
@@ -29,18 +26,21 @@ _MAX_LETTERS = 400
 @click.command()
 @cache_argument("path", type=PATH, metavar="[CACHE|INDEX]")
 @click.argument("video", type=KEY, required=False, metavar="[KEY]")
-@click.option("--problems", is_flag=True, help="Every failure with its stage, cause and message, and what to do.")
+@click.option("--problems", is_flag=True, help="Print every failure with its stage, cause and message, and what to do.")
 @json_option
 def info(path: str, video: str | None, problems: bool, as_json: bool) -> None:
     """Show what a cache, an index or one video contains.
 
-    The first argument is a cache folder or an index file. By default, it is the value of the variable CHORDCACHE_CACHE,
-    or else the folder cache. The second is the key of a video, the beginning of a key, or the path of the video.
+    The first argument is a cache folder or an index file. The second is the key of a video, the beginning of a key, or
+    the path of the video.
 
     \b
     Example:
       chordcache info cache
     """
+    source_of = click.get_current_context().get_parameter_source
+    if all(source_of(name) is click.core.ParameterSource.COMMANDLINE for name in ("output", "path", "video")):
+        raise UsageError("-o: got it with CACHE and KEY, expected one cache")
     if problems and video is None:
         _problems(path, as_json)
         return
@@ -70,35 +70,41 @@ def _problems(path: str, as_json: bool) -> None:
     from chordcache.look.problems import iter_problems  # the import is not for --help
 
     problems = list(iter_problems(path))
-    lines = [line for problem in problems for line in _problem_lines(problem)]
-    lines.append(f"{len(problems):,} problem{'s' * (len(problems) != 1)}")
-    echo_result([dataclasses.asdict(problem) for problem in problems], "\n".join(lines), as_json)
+    lines = []
+    for problem in problems:
+        lines.append(f"{printable(problem.path)}")
+        lines.append(f"  {problem.kind}, stage {printable(problem.stage)}, cause {printable(problem.cause)}")
+        lines.append(f"  {printable(shortened(problem.message, _MAX_LETTERS))}")
+        if problem.remedy:
+            lines.append(f"  {printable(problem.remedy)}")
+    lines.append(counted(len(problems), "problem"))
+    echo_result({"problems": [dataclasses.asdict(problem) for problem in problems]}, "\n".join(lines), as_json)
 
 
 def _summary_lines(facts: Mapping[str, Any]) -> Iterator[str]:
     """Yield the lines about a cache or an index. ``facts`` is the result of ``summarize``."""
     for name, value in facts.items():
-        if name != "config" and value != {}:  # for machines: chordcache.json has the config too
-            yield _line(name, _summary_text(name, value))
+        if name == "labels":
+            for text in first_few([f"{shortened(label, 100)} {count}" for label, count in value.items()], _MAX_ITEMS):
+                yield _line(name, text)
+        elif name != "config" and value != {}:  # for machines: chordcache.json has the config too
+            yield _line(name.removeprefix("num_").removesuffix("_seconds"), _summary_text(name, value))
 
 
 def _summary_text(name: str, value: Any) -> str:
+    if name == "num_bytes":
+        return human_bytes(value)
+    if name == "duration_seconds":
+        return exact_duration(value)
     if not isinstance(value, dict):
-        return human_bytes(value) if name == "bytes" else str(value)
+        return str(value)
     if name == "bytes":
         parts = [f"{key} {human_bytes(size)}" for key, size in value.items()]
         return ", ".join([*parts, f"all {human_bytes(sum(value.values()))}"] if len(parts) > 1 else parts)
+    if name == "damaged":
+        return f"{counted(value['num_videos'], 'video')}, {counted(value['num_frames_missing'], 'frame')} missing"
     items = (f"{shortened(key, 100)} {' '.join(v) if isinstance(v, list) else v}" for key, v in value.items())
     return ", ".join(first_few(list(items), _MAX_ITEMS))
-
-
-def _problem_lines(problem: Problem) -> Iterator[str]:
-    """Yield the lines about a failure."""
-    yield f"{printable(problem.path)}"
-    yield f"  {problem.kind}, stage {printable(problem.stage)}, cause {printable(problem.cause)}"
-    yield f"  {printable(shortened(problem.message, _MAX_LETTERS))}"
-    if problem.remedy:
-        yield f"  {printable(problem.remedy)}"
 
 
 def _line(name: str, text: str) -> str:

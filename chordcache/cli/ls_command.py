@@ -11,7 +11,7 @@ import click
 
 from chordcache.amounts import human_bytes, shortened
 from chordcache.cli.options import cache_argument, json_option
-from chordcache.cli.output import echo, json_text
+from chordcache.cli.output import echo, json_text, origin
 from chordcache.errors import printable
 
 if TYPE_CHECKING:  # --help does not need what it loads
@@ -28,11 +28,16 @@ class _Amount(str):
     """A cell that is aligned to the right."""
 
 
+_HEADER = ["key", _Amount("duration"), _Amount("frames"), "size", _Amount("bytes"), "segment", "labels", "path"]
+
+
 @click.command()
 @cache_argument()
 @json_option
 def ls(cache: str, as_json: bool) -> None:
     """List the videos of a cache, one in a line.
+
+    A line has the segment of the file and the episode of a dataset, if the video is of one, and all labels.
 
     \b
     Example:
@@ -42,17 +47,18 @@ def ls(cache: str, as_json: bool) -> None:
     from chordcache.read.cache import open_cache  # the imports are not for --help
 
     videos = iter_listed(open_cache(cache))
-    for line in _json_lines(videos) if as_json else _aligned(map(_cells_of_video, videos)):
+    for line in _json_lines(videos) if as_json else _aligned(itertools.chain([_HEADER], map(_cells, videos))):
         echo(line)
 
 
-def _cells_of_video(video: ListedVideo) -> list[str]:
+def _cells(video: ListedVideo) -> list[str]:
     return [
         printable(video.key),
-        _Amount(f"{video.seconds:.2f} s"),
-        _Amount(f"{video.num_frames} frames"),
+        _Amount(f"{video.duration_seconds:.2f} s"),
+        _Amount(video.num_frames),
         f"{video.width}x{video.height}",
         _Amount(human_bytes(video.num_bytes)),
+        printable(video.part or "-"),
         printable(shortened(video.label or "-", _MAX_LETTERS)),
         printable(video.path),
     ]
@@ -68,8 +74,8 @@ def _aligned(rows: Iterator[list[str]]) -> Iterator[str]:
 
 
 def _json_lines(items: Iterable[ListedVideo]) -> Iterator[str]:
-    """Yield one JSON document, an item in a line, so that memory does not grow."""
-    yield "["
+    """Yield one JSON object, a video in a line, so that memory does not grow."""
+    yield json_text({**origin(), "videos": []}).removesuffix("]}")
     earlier = None
     for item in items:
         if earlier is not None:
@@ -77,4 +83,4 @@ def _json_lines(items: Iterable[ListedVideo]) -> Iterator[str]:
         earlier = json_text(dataclasses.asdict(item))
     if earlier is not None:
         yield earlier
-    yield "]"
+    yield "]}"

@@ -7,25 +7,32 @@ import inspect
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import click
 
-from chordcache.cli.values import CONFIG, FEATURES, FOLDER, NAMED_FOLDER, TIER, variable_argument, variable_option
+from chordcache.amounts import counted
+from chordcache.cli.values import (
+    CACHE_VARIABLE,
+    CONFIG,
+    FEATURES,
+    FOLDER,
+    NAMED_FOLDER,
+    PATH,
+    TIER,
+    variable_argument,
+    variable_option,
+)
 from chordcache.engine.choice import ENGINES, Engine
 from chordcache.engine.display import Display
 from chordcache.engine.limits import Limits
 from chordcache.errors import UsageError, printable
 
-if TYPE_CHECKING:  # --help does not need what they load
-    from chordcache.records import RunSummary
-
 Function = TypeVar("Function", bound=Callable[..., Any])
 Decorator: TypeAlias = Callable[[Any], Any]
 
-CACHE_VARIABLE = "CHORDCACHE_CACHE"
 CONFIG_VARIABLE = "CHORDCACHE_CONFIG"
-"""Environment variables of the two paths that most commands take"""
+"""Environment variable of the config"""
 
 
 def _together(*options: Decorator) -> Decorator:
@@ -57,45 +64,71 @@ build_settings_options = _together(
     click.option(
         "--tier", "tiers", type=TIER, multiple=True, metavar="lmdb|npz|hdf5",
         callback=lambda _ctx, _param, value: value or None,
-        help="Kind of file to store in; may be given several times.  [default: as the features need it]",
+        help="Kind of file to store in; may be given several times.", show_default="as the features need it",
         **variable_option("CHORDCACHE_TIER"),
     ),
     click.option(
         "--features", type=FEATURES, metavar="A,B", callback=lambda _ctx, _param, value: split_names(value),
-        help="Build these features, such as frames,flow.  [default: those of the cache and of --config, else frames]",
+        help="Build these features, such as frames,flow.",
+        show_default="those of the cache and of --config, else frames",
     ),
     config_option(
-        "Preset, such as flow, or YAML file. It changes only the settings that it names. See 'chordcache config'."
+        "Preset, such as flow, or YAML file. It changes only the settings that it names, see 'chordcache config'."
     ),
 )  # fmt: skip
 
 
-def cache_argument(name: str = "cache", **arguments: Any) -> Callable[[Function], Function]:
-    """Return the decorator that adds the argument CACHE: "cache", or the value of the variable CHORDCACHE_CACHE."""
-    arguments = {"type": FOLDER, "default": "cache", **arguments, **variable_argument(CACHE_VARIABLE)}
-    return click.argument(name, **arguments)
+_CACHE_OF_OPTION = "chordcache.cli.options"
+"""Key in ``click.Context.meta`` of the cache that ``-o`` names"""
 
 
-_UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "KI": 2**10, "MI": 2**20, "GI": 2**30, "TI": 2**40}
+def _chosen_cache(ctx: click.Context, _param: click.Parameter, value: str | None) -> str:
+    """Return the cache of ``-o``, or else that of the argument. An argument beside ``-o`` is the key of a video."""
+    named: str = ctx.meta.get(_CACHE_OF_OPTION, "cache")
+    if value is None or ctx.get_parameter_source("output") is not click.core.ParameterSource.COMMANDLINE:
+        return value or named
+    if all(other.name != "video" for other in ctx.command.params):
+        raise UsageError(f"-o: got '{printable(named)}' and '{printable(value)}', expected one cache")
+    ctx.default_map = {"video": value}
+    return named
+
+
+def cache_argument(name: str = "cache", *, has_option: bool = True, **arguments: Any) -> Decorator:
+    """Return the decorator that adds the argument CACHE: "cache", or the value of the variable CHORDCACHE_CACHE.
+
+    With ``has_option``, ``-o CACHE`` is the same, as in ``build``.
+    """
+    arguments = {"type": FOLDER, **arguments}
+    if not has_option:
+        return click.argument(name, default="cache", **arguments, **variable_argument(CACHE_VARIABLE))
+    option = click.option(
+        "-o", "--output", type=arguments["type"], default="cache", metavar="CACHE", expose_value=False, is_eager=True,
+        callback=lambda ctx, _param, value: ctx.meta.update({_CACHE_OF_OPTION: value}),
+        help="Folder of the cache, as the argument CACHE.", **variable_option(CACHE_VARIABLE),
+    )  # fmt: skip
+    return _together(click.argument(name, required=False, callback=_chosen_cache, **arguments), option)
+
+
+_UNITS = {None: 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "KI": 2**10, "MI": 2**20, "GI": 2**30, "TI": 2**40}
 
 
 def size_option(option: str, name: str, **arguments: Any) -> Callable[[Function], Function]:
-    """Return the decorator that adds an option of a size in bytes, as text such as 400GB, 1.5TiB or 1000000."""
+    """Return the decorator that adds an option of a size in bytes, as text such as 400GB or 1.5TiB."""
 
     def parse(_ctx: click.Context, _param: click.Parameter, value: str | None) -> float | None:
         if value is None:
             return None
-        match = re.fullmatch(r"(\d+(?:\.\d*)?)\s*([KMGT]I?)?B?", value.strip().upper())
+        match = re.fullmatch(r"(\d+(?:\.\d*)?)\s*(?:([KMGT]I?)B?|B)", value.strip().upper())
         if not match:
-            raise UsageError(f"{option}: got '{value}', expected a size such as 400GB or 1.5TiB")
-        return float(match[1]) * _UNITS[match[2] or ""]
+            raise UsageError(f"{option}: got '{value}', expected a size with a unit, such as 400GB or 1.5TiB")
+        return float(match[1]) * _UNITS[match[2]]
 
     return click.option(option, name, metavar="SIZE", callback=parse, **arguments)
 
 
 jobs_option = click.option(
     "-j", "--jobs", type=int, metavar="N", **variable_option("CHORDCACHE_JOBS"),
-    help="Number of worker processes; -1: one for each processor, -2: one fewer.  [default: -1]",
+    help="Number of worker processes. -1 is one for each processor, -2 one fewer.", show_default="-1",
 )  # fmt: skip
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON on standard output.")
@@ -109,14 +142,14 @@ engine_options = _as_one(
     "jobs",
     lambda engine, address, jobs, num_parts: Engine(engine, address, jobs, num_parts),
     click.option(
-        "--engine", type=click.Choice(ENGINES), default=Engine.name, show_default=True,
-        help="Processes that do the work: those of this machine, or this process itself. dask and ray start parts on "
-        "the nodes of a cluster that runs already.",
+        "--engine", type=click.Choice(ENGINES), default=Engine.name,
+        help="local: processes of this machine. inline: this process itself. dask, ray: the nodes of a cluster that "
+        "runs already.",
     ),
     click.option("--address", metavar="HOST:PORT", help="Scheduler of Dask or head of Ray, for --engine dask or ray."),
     click.option(
         "--parts", "num_parts", type=int, metavar="N",
-        help="Number of parts that the nodes build.  [default: 16 for each node, or fewer]",
+        help="Number of parts that the nodes build.", show_default="16 for each node, or fewer",
     ),
     jobs_option,
 )  # fmt: skip
@@ -126,22 +159,23 @@ limits_options = _as_one(
     "limits",
     Limits,
     click.option(
-        "--stall-timeout", "stall_seconds", type=float, default=Limits.stall_seconds, show_default=True,
+        "--stall-timeout", "stall_seconds", type=float, default=Limits.stall_seconds,
         metavar="SECONDS", help="Skip a file after this long without progress.",
         **variable_option("CHORDCACHE_STALL_TIMEOUT"),
     ),
     click.option(
         "--file-timeout", "file_seconds", type=float, metavar="SECONDS",
-        help="Skip a file that takes longer than this; 0 turns it off.  [default: 300, more for large and long files]",
+        help="Skip a file that takes longer than this; 0 turns it off.",
+        show_default="300, more for large and long files",
         **variable_option("CHORDCACHE_FILE_TIMEOUT"),
     ),
     click.option(
-        "--file-memory", "memory_bytes", type=int, default=(Limits.memory_bytes or 0) >> 20, show_default=True,
+        "--file-memory", "memory_bytes", type=int, default=(Limits.memory_bytes or 0) >> 20,
         metavar="MIB", callback=lambda _ctx, _param, value: value << 20,
         help="Skip a file that needs more memory than this.", **variable_option("CHORDCACHE_FILE_MEMORY"),
     ),
     click.option(
-        "--retries", type=int, default=Limits.retries, show_default=True, metavar="N",
+        "--retries", type=int, default=Limits.retries, metavar="N",
         help="Number of further attempts if a file failed because of time, memory or a disk.",
     ),
 )  # fmt: skip
@@ -170,10 +204,49 @@ def pairs_of(form: str) -> Callable[[click.Context, click.Parameter, Sequence[st
             name, equals, value = text.partition("=")
             if not name or not equals:
                 raise UsageError(f"{param.opts[0]}: got '{printable(text)}', expected {form}")
+            if name in pairs:
+                raise UsageError(f"{param.opts[0]}: got '{printable(name)}' twice, expected one value for it")
             pairs[name] = value
         return pairs
 
     return parse
+
+
+def list_options(function: Callable[..., Any]) -> Any:
+    """Add the options of a list but for its format. The command gets ``videos``, ``where`` and ``options``."""
+
+    @functools.wraps(function)
+    def with_options(
+        *args: Any, video_template: str | None, columns: Mapping[str, str], classes: str | None, **values: Any
+    ) -> Any:
+        from chordcache.index.lists.items import ListOptions  # --help does not need it
+
+        return function(*args, options=ListOptions(video_template, columns, classes), **values)
+
+    return _LIST_OPTIONS(with_options)
+
+
+_LIST_OPTIONS = _together(
+    click.option(
+        "--videos", type=NAMED_FOLDER, multiple=True, metavar="DIR|NAME=DIR",
+        help="Folder where the paths of the list begin. Name further folders for absolute paths.",
+        show_default="the list's folder",
+    ),
+    click.option(
+        "--video-template", metavar="TEMPLATE",
+        help="Path of a row's video, with columns in braces, such as '{split}/{id}.mp4'. '.*' at the end is any "
+        "suffix.",
+    ),
+    click.option(
+        "--column", "columns", multiple=True, metavar="MEANING=NAME", callback=pairs_of("MEANING=NAME"),
+        help="Column of a list of the format csv that has the path, label, caption, start or end of an item.",
+    ),
+    click.option("--classes", type=PATH, metavar="FILE", help="Names of the classes, as published with the list."),
+    click.option(
+        "--where", multiple=True, metavar="COLUMN=VALUE", callback=pairs_of("COLUMN=VALUE"),
+        help="Keep only items with this value, such as split=train; may be given several times.",
+    ),
+)  # fmt: skip
 
 
 def _parse_roots(ctx: click.Context, param: click.Parameter, values: Sequence[str]) -> Mapping[str, str]:
@@ -195,7 +268,6 @@ def split_names(value: str | None) -> Sequence[str] | None:
     return None if value is None else [name.strip() for name in value.split(",") if name.strip()]
 
 
-def skipped_frames(summary: RunSummary) -> str:
+def skipped_frames(num_frames: int) -> str:
     """Return the part of a summary about frames at the start of streams that cannot be decoded."""
-    num_skipped = summary.num_frames_skipped
-    return f", {num_skipped} frame{'s' * (num_skipped != 1)} before a first keyframe skipped" if num_skipped else ""
+    return f", {counted(num_frames, 'frame')} before a first keyframe skipped" if num_frames else ""

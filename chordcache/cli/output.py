@@ -7,22 +7,32 @@ import os
 import select
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Any
 
 import click
 
+from chordcache import __version__
 from chordcache.errors import printable_lines
 
 CLOSED_PIPE = 128 + signal.SIGPIPE
 """Exit code of a command whose reader has left, as a shell sees it of other programs"""
 
 
-def echo(text: str, *, err: bool = False, nl: bool = True) -> None:
-    """Print a text, with all escaped that a terminal would act on. Commands print with this function only."""
-    click.echo(printable_lines(text), err=err, nl=nl)
+def echo(text: str, *, err: bool = False, nl: bool = True, lead: str = "", color: str | None = None) -> None:
+    """Print a text, with all escaped that a terminal would act on. Commands print with this function only.
+
+    ``lead`` is printed before the text, on a terminal in bold and in a color.
+    """
+    styled = click.style(printable_lines(lead), bold=True, fg=color) if lead else ""
+    click.echo(styled + printable_lines(text), err=err, nl=nl)
+
+
+def echo_help(ctx: click.Context) -> None:
+    """Print the help of a command, with bold headings on a terminal."""
+    click.echo(ctx.get_help(), color=ctx.color)
 
 
 def json_text(data: Any, *, indent: int | None = None) -> str:
@@ -30,10 +40,16 @@ def json_text(data: Any, *, indent: int | None = None) -> str:
     return json.dumps(data, indent=indent, allow_nan=False).replace("\x7f", "\\u007f")
 
 
+def origin() -> dict[str, str]:
+    """Return what each JSON object of a command begins with: the command, and the version of chordcache."""
+    _, _, command = click.get_current_context().command_path.partition(" ")
+    return {"command": command, "version": __version__}
+
+
 def echo_result(data: Any, text: str, as_json: bool) -> None:
-    """Print a result: the data or the dataclass as JSON, or else its text."""
+    """Print a result: the mapping or the dataclass as one JSON object, or else its text."""
     if as_json:
-        text = json_text(data if isinstance(data, dict | list) else asdict(data), indent=2)
+        text = json_text({**origin(), **(data if isinstance(data, Mapping) else asdict(data))}, indent=2)
     echo(text)
 
 

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import click
 
-from chordcache.amounts import human_bytes
+from chordcache.amounts import counted, human_bytes
 from chordcache.cli.options import cache_argument, json_option, size_option
 from chordcache.cli.output import echo_result
 from chordcache.errors import printable
 
-if TYPE_CHECKING:  # --help does not need what it loads
-    from chordcache.building.pack import PackSummary
-
 
 @click.command()
 @cache_argument()
-@size_option("--size", "size", default="1GiB", show_default=True, help="Size of a pack, such as 512MiB.")
+@size_option("--size", "size", default="1GiB", help="Size of a pack, such as 512MiB.")
 @json_option
 def pack(cache: str, size: float, as_json: bool) -> None:
     """Move the files of a cache into few large ones.
@@ -36,15 +31,8 @@ def pack(cache: str, size: float, as_json: bool) -> None:
     from chordcache.building import pack as packing  # --help does not need it
 
     summary = packing.pack(cache, size=int(size), progress=True)
-    echo_result(summary, _line(summary, cache), as_json)
-
-
-def _line(summary: PackSummary, cache: str) -> str:
-    """Return the result of packing in words."""
-    if not summary.num_packs:
-        return "nothing to pack"
-    packs = "1 pack" if summary.num_packs == 1 else f"{summary.num_packs} packs"
-    return (
-        f"packed {summary.num_videos} videos, {human_bytes(summary.num_bytes)}, into {packs}; 'chordcache gc "
-        f"{printable(cache)}' removes their former files"
+    line = (
+        f"packed {counted(summary.num_videos, 'video')}, {human_bytes(summary.num_bytes)}, into "
+        f"{counted(summary.num_packs, 'pack')}; 'chordcache gc {printable(cache)}' removes their former files"
     )
+    echo_result(summary, line if summary.num_packs else "nothing to pack", as_json)

@@ -19,7 +19,7 @@ from chordcache.cli.options import (
     size_option,
 )
 from chordcache.cli.output import echo_result
-from chordcache.cli.values import PATH, Choice
+from chordcache.cli.values import PATH
 
 
 @click.command(cls=GroupedCommand)
@@ -28,11 +28,11 @@ from chordcache.cli.values import PATH, Choice
 @size_option("--budget", "budget_bytes", help="Size that the cache may have, such as 400GB.")
 @click.option("--hours", "budget_hours", type=float, metavar="H", help="Time that the build may take.")
 @click.option(
-    "--sample", type=click.IntRange(1), default=PLAN_FILES, show_default=True, metavar="N",
+    "--sample", type=int, default=PLAN_FILES, metavar="N",
     help="Number of files to build, at most 30 seconds of each.",
 )  # fmt: skip
 @click.option("--follow-symlinks", is_flag=True, help="Read videos behind symbolic links that lead out of their root.")
-@click.option("--on-damage", type=Choice(ON_DAMAGE), help="As in build.")
+@click.option("--on-damage", type=click.Choice(ON_DAMAGE), help="As in build.")
 @roots_option
 @jobs_option
 @limits_options
@@ -41,8 +41,10 @@ def plan(index: str, sample: int, as_json: bool, **arguments: Any) -> None:
     """Estimate the size and the time of a build into a new cache.
 
     It is 'chordcache build --dry-run --sample N' for a new cache. -j is the number of workers that the build will have.
-    Ranges are from the 10th to the 90th percentile. Where they exceed --budget or --hours, the presets that save
-    something are listed.
+    Ranges are from the 10th to the 90th percentile. If they exceed --budget or --hours, the presets that save something
+    are listed.
+
+    INDEX is as in 'chordcache build'.  [default: index.json]
 
     Exit code 0: the settings fit; 7: they do not.
 

@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 import chordcache as cc
+from chordcache.amounts import counted
 from chordcache.choices import SCAN_LEVELS
 from chordcache.cli.commands import GroupedCommand
 from chordcache.cli.options import (
@@ -17,7 +18,7 @@ from chordcache.cli.options import (
     skipped_frames,
 )
 from chordcache.cli.output import echo, echo_result
-from chordcache.cli.values import PATH, Choice, words
+from chordcache.cli.values import LABELS, PATH
 from chordcache.engine.display import Display
 from chordcache.errors import printable
 
@@ -25,16 +26,17 @@ from chordcache.errors import printable
 @click.command(cls=GroupedCommand)
 @click.argument("roots", nargs=-1, required=True, type=PATH, metavar="ROOT...")
 @click.option(
-    "-o", "--output", type=PATH, default="index.json", show_default=True, metavar="FILE",
+    "-o", "--output", type=PATH, default="index.json", metavar="FILE",
     help="Index to write: a .json, .jsonl or .csv file.",
 )  # fmt: skip
 @click.option(
-    "--level", type=Choice(SCAN_LEVELS), default="packets", show_default=True,
-    help="Read only the headers of each file; or also every packet; or also decode it, to measure motion and loudness.",
+    "--level", type=click.Choice(SCAN_LEVELS), default="packets",
+    help="Read the headers of each file, or also every packet, or also decode it to measure motion and loudness, or "
+    "also look for black, frozen and repeated frames.",
 )  # fmt: skip
 @click.option(
     "--labels",
-    type=words("dir", kind="file"),
+    type=LABELS,
     metavar="dir|FILE.csv",
     help="Label each video by its parent folder, or by a CSV file with the columns path,label,caption.",
 )
@@ -57,12 +59,12 @@ def scan(roots: tuple[str, ...], output: str, as_json: bool, display: Display, *
     """
     result = cc.scan(roots, output=output, progress=display, **options)
     for warning in result.warnings:
-        echo(f"chordcache scan: warning: {printable(warning)}", err=True)
+        echo(f" {printable(warning)}", err=True, lead="chordcache scan: warning:", color="yellow")
     summary = result.summary
-    skipped = f"{summary.num_skipped} other files skipped{skipped_frames(summary)}"
+    skipped = f"{counted(summary.num_skipped, 'other file')} skipped{skipped_frames(summary.num_frames_skipped)}"
     line = (
         f"scanned {summary.num_done}, unchanged {summary.num_up_to_date}, broken {summary.num_failed} of "
-        f"{len(result)} videos in {summary.elapsed_seconds:.1f} s, {skipped}; "
+        f"{counted(len(result), 'video')} in {summary.elapsed_seconds:.1f} s, {skipped}; "
         f"see {printable(output)}"
     )
     if as_json or display.progress:

@@ -9,7 +9,7 @@ import click
 
 from chordcache.cli.options import json_option
 from chordcache.cli.output import echo_result
-from chordcache.cli.values import KEY, PATH
+from chordcache.cli.values import CACHE_OR_KEY, KEY, PATH, default_cache
 from chordcache.errors import DamageError, UsageError, printable
 
 if TYPE_CHECKING:  # --help does not need what it loads
@@ -17,21 +17,28 @@ if TYPE_CHECKING:  # --help does not need what it loads
 
 
 @click.command()
-@click.argument("cache", type=PATH, metavar="CACHE")
-@click.argument("video", type=KEY, metavar="KEY|PATH")
-@click.option("-o", "--output", type=PATH, metavar="FILE", help="PNG file.  [default: KEY.png in the working folder]")
-@click.option("--start", "start_seconds", type=float, metavar="S", help="Time of the source, in seconds.")
-@click.option("--stop", "stop_seconds", type=float, metavar="S", help="Time of the source, in seconds.")
+@click.argument("cache", type=CACHE_OR_KEY, required=False, metavar="[CACHE]")
+@click.argument("video", type=KEY, required=False, metavar="KEY|PATH")
+@click.option(
+    "-o", "--output", type=PATH, metavar="FILE", help="PNG file.", show_default="KEY.png in the working folder"
+)
+@click.option("--start", "start_seconds", type=float, metavar="S", help="Begin at this time of the source, in seconds.")
+@click.option("--stop", "stop_seconds", type=float, metavar="S", help="End at this time of the source, in seconds.")
 @json_option
-def show(cache: str, video: str, output: str | None, as_json: bool, **view: float | None) -> None:
+def show(cache: str | None, video: str | None, output: str | None, as_json: bool, **view: float | None) -> None:
     """Draw one video as a PNG: frames, flow, motion and sound on one time axis.
 
-    The beginning of a key is enough, or the path of the video.
+    The beginning of a key is enough, or the path of the video. CACHE is the folder of a cache.  [env var:
+    CHORDCACHE_CACHE; default: cache]
 
     \b
     Example:
-      chordcache show cache bikes -o sheet.png
+      chordcache show bikes -o sheet.png
     """
+    if video is None:
+        cache, video = default_cache(), cache
+    if cache is None or video is None:
+        raise UsageError("video: got nothing, expected a key or a path")
     target, sheet = _draw(cache, video, output, view)
     facts = {"key": sheet.key, "drawn": list(sheet.rows), "absent": sheet.absent, "damage": sheet.damage}
     echo_result({"path": str(target), **facts}, printable(target), as_json)

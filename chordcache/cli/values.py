@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 from click.shell_completion import CompletionItem
 
-from chordcache.arguments import did_you_mean
 from chordcache.errors import ChordcacheError, printable
 
-if TYPE_CHECKING:
-    _Choice = click.Choice[str]
-else:
-    _Choice = click.Choice  # generic since click 8.2
+CACHE_VARIABLE = "CHORDCACHE_CACHE"
+"""Environment variable of the cache"""
 
 Completer = Callable[[click.Context, str], Sequence[CompletionItem]]
 """Function of the words before and the beginning of a word, which returns the words that it may become"""
@@ -43,14 +40,9 @@ def _items(kind: str, *values: str) -> list[CompletionItem]:
     return [CompletionItem(value, type=kind) for value in values]
 
 
-def words(*words: str, kind: str | None = None) -> Completed:
-    """Return the type of some words, and of a path too if ``kind`` is "file" or "dir"."""
-
-    def complete(_ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        items = _items("plain", *(word for word in words if word.startswith(incomplete)))
-        return items + (_items(kind, incomplete) if kind else [])
-
-    return Completed(complete)
+def _labels(_ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+    words = ("dir",) if "dir".startswith(incomplete) else ()
+    return _items("plain", *words) + _items("file", incomplete)
 
 
 def _tiers(_ctx: click.Context, incomplete: str) -> list[CompletionItem]:
@@ -80,11 +72,16 @@ def _features(ctx: click.Context, incomplete: str) -> list[CompletionItem]:
     return _items("plain", *(f"{before}{comma}{name}" for name in names))
 
 
+def default_cache() -> str:
+    """Return the cache of a command that does not name one."""
+    return os.environ.get(CACHE_VARIABLE) or "cache"
+
+
 def _keys(ctx: click.Context, incomplete: str) -> list[CompletionItem]:
     """Return keys of the cache that is named before, in an argument or an option ``cache`` or ``path``."""
     from chordcache.storage.catalog_file import keys_beginning_with
 
-    cache = ctx.params.get("cache") or ctx.params.get("path") or "cache"
+    cache = ctx.params.get("cache") or ctx.params.get("path") or default_cache()
     return _items("plain", *(key for key in keys_beginning_with(cache, incomplete) if key.isprintable()))
 
 
@@ -92,25 +89,16 @@ PATH = Completed(lambda _ctx, incomplete: _items("file", incomplete))
 FOLDER = Completed(lambda _ctx, incomplete: _items("dir", incomplete))
 NAMED_FOLDER = Completed(lambda _ctx, incomplete: _items("dir", incomplete[incomplete.find("=") + 1 :]))
 """A folder, also with a name before it: NAME=PATH"""
+LABELS = Completed(_labels)
+"""A CSV file of labels, or the word dir"""
 TIER = Completed(_tiers)
 FEATURES = Completed(_features)
 """Names of features with commas between them"""
 CONFIG = Completed(_presets)
 """A YAML file or the name of a preset"""
+CACHE_OR_KEY = Completed(lambda ctx, incomplete: [*_items("file", incomplete), *_keys(ctx, incomplete)])
 KEY = Completed(_keys)
 """The key of a video of the cache in the argument ``cache`` or ``path``"""
-
-
-class Choice(_Choice):
-    """A choice whose error names the value that is most like a mistyped one."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Return the choice. Raises ``click.BadParameter``."""
-        try:
-            return super().convert(value, param, ctx)
-        except click.BadParameter as error:
-            message = f"{error.message.rstrip('.')}{did_you_mean(value, self.choices) or '.'}"
-            raise click.BadParameter(message, ctx=ctx, param=param) from None
 
 
 # Values of environment variables
@@ -131,11 +119,6 @@ class _FromVariable(click.Parameter):
 
 class _Option(_FromVariable, click.Option):
     """Option of this kind."""
-
-    def get_error_hint(self, ctx: click.Context | None) -> str:
-        hint = click.Parameter.get_error_hint(self, ctx)
-        from_variable = ctx is not None and self in ctx.meta.get(_FROM_VARIABLES, {})
-        return f"{hint} (from {self.envvar})" if from_variable else hint
 
 
 class _Argument(_FromVariable, click.Argument):

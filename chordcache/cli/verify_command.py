@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 import chordcache as cc
+from chordcache.amounts import counted
 from chordcache.cli.commands import GroupedCommand
 from chordcache.cli.options import (
     cache_argument,
@@ -20,14 +20,11 @@ from chordcache.cli.options import (
     roots_option,
     wait_option,
 )
-from chordcache.cli.output import echo, json_text
+from chordcache.cli.output import echo, echo_result
 from chordcache.engine.display import Display
 from chordcache.engine.limits import Limits
 from chordcache.errors import UsageError, printable
-
-if TYPE_CHECKING:  # --help does not need what it loads
-    from chordcache.records import RunSummary
-    from chordcache.verifying.findings import VerifyReport
+from chordcache.verifying.findings import VerifyReport
 
 
 @click.command(cls=GroupedCommand)
@@ -37,7 +34,9 @@ if TYPE_CHECKING:  # --help does not need what it loads
     "--deep", "level", flag_value="deep", help="Also decode every stored frame, and compare counts and times."
 )
 @click.option(
-    "--source", is_flag=True, help="Also decode random frames of each video again, and compare them with the cache."
+    "--source",
+    is_flag=True,
+    help="Also compute random frames, flow, motion and all sound again from the videos, and compare.",
 )
 @click.option("--repair", is_flag=True, help="Build damaged and missing files again, and nothing else.")
 @click.option("--dry-run", is_flag=True, help="With --repair: only print the findings.")
@@ -45,9 +44,7 @@ if TYPE_CHECKING:  # --help does not need what it loads
     "--part", metavar="I/N",
     help="Check only part I of N, while other processes or machines check the others. Part 1 also checks the lists.",
 )  # fmt: skip
-@config_option(
-    "Name the plug-ins and models that CACHE may load, as in the build, to check and repair their features too."
-)
+@config_option("Config that names the plug-ins and models of CACHE, to check and repair their features too.")
 @wait_option
 @limits_options
 @roots_option
@@ -67,13 +64,11 @@ def verify(
 ) -> None:
     """Check a cache for damage.
 
-    CACHE is the value of the variable CHORDCACHE_CACHE by default, or else the folder cache.
-
     Every file of CACHE must exist with the size and the checksum that were written, and other files must not exist.
     Findings are printed with the command that fixes them, if there is one. --wait, --stall-timeout, --file-timeout,
-    --file-memory and --retries only concern --repair.
+    --file-memory and --retries apply to --repair only.
 
-    Exit code 0: sound; 5: data is damaged or missing; 15: a file cannot be read; 6: the data is intact, but videos are
+    Exit code 0: intact; 5: data is damaged or missing; 15: a file cannot be read; 6: the data is intact, but videos are
     not cached yet, a video changed, or a file is left over.
 
     \b
@@ -92,29 +87,26 @@ def verify(
         how = {name: options[name] for name in ("jobs", "roots", "config")} | {"wait": wait, "limits": limits}
         summary = cc.repair(cache, report.damage, progress=display, **how)
         if display.progress:
-            _echo_repaired(summary, cache)
+            see = f"; see {printable(cache)}/quarantine.jsonl" if summary.num_failed else ""
+            restored = f", {summary.num_up_to_date} needed only a sidecar" if summary.num_up_to_date else ""
+            built = f"built {summary.num_done} of {counted(summary.num_inputs, 'video')} again"
+            echo(f"chordcache verify: {built}{restored}{see}", err=True)
         report = check()
-    _echo(report, as_json, display.progress)
+    _echo(report, as_json, display.progress, "sizes" if level == "quick" else "checksums")
     click.get_current_context().exit(report.exit_code)
 
 
-def _echo_repaired(summary: RunSummary, cache: str) -> None:
-    see = f"; see {printable(cache)}/quarantine.jsonl" if summary.num_failed else ""
-    restored = f", {summary.num_up_to_date} needed only their sidecars" if summary.num_up_to_date else ""
-    built = f"built {summary.num_done} of {summary.num_inputs} videos again"
-    echo(f"chordcache verify: {built}{restored}{see}", err=True)
-
-
-def _echo(report: VerifyReport, as_json: bool, has_summary: bool) -> None:
+def _echo(report: VerifyReport, as_json: bool, has_summary: bool, checked: str) -> None:
     if as_json:
-        data = dataclasses.asdict(report)
-        echo(json_text(data if report.part else data["damage"], indent=2))
+        echo_result(report, "", as_json)
         return
     for note in report.notes:
         echo(f"chordcache verify: note: {note}", err=True)
     for finding in report.damage:
-        echo(f"{finding.kind}: {finding}")
+        echo(f" {finding}", lead=f"{finding.kind}:", color="red")
     if has_summary:
         part = f" in part {report.part}" if report.part else ""
-        what = f"{len(report.damage)} findings" if report.damage else f"sound: {report.num_videos} videos"
-        echo(what + part)
+        if report.damage:
+            echo(counted(len(report.damage), "finding") + part)
+        else:
+            echo(f" {counted(report.num_videos, 'video')}{part}, all {checked} match", lead="intact:", color="green")

@@ -18,7 +18,7 @@ def check_short_side(name: str, value: int | None) -> None:
 
 
 def check_choice(name: str, value: Any, allowed: tuple[Any, ...]) -> None:
-    """Raise ``ConfigError`` if a value is not one of those allowed."""
+    """Raise ``ConfigError`` if a value is not allowed."""
     if value not in allowed or type(value) is not type(allowed[0]):
         names = f"{', '.join(map(str, allowed))}{did_you_mean(value, allowed)}"
         raise ConfigError(f"{name}: got {value!r}, expected one of {names}")

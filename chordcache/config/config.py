@@ -33,9 +33,11 @@ class Hdf5Config:
     """The features in HDF5 files, and the settings of these files."""
 
     features: tuple[str, ...] = ("frames", "flow", "mel")
+    """Features that the file of a video has"""
     chunk_frames: int = 1
     """Rows of a chunk. 1 reads random clips fastest"""
     compression: str = "none"
+    """"none", "lzf" or "gzip" """
 
     def __post_init__(self) -> None:
         names: Any = self.features
@@ -246,13 +248,16 @@ def _merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, An
 def _lasting(section: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings of a section that last when ``changes`` are made.
 
-    Another codec ends the settings of the last one, buckets end the short side, and another model ends its tokenizer.
+    Another codec ends the settings of the last one, another function its parameters, buckets end the short side, and
+    another model ends its tokenizer.
     The config of the cache has them, so a user could not remove them from the file with the changes.
     """
     ended: set[str] = set()
     if "codec" in changes and changes["codec"] != section.get("codec"):
         ended |= {name for names in CODEC_SETTINGS.values() for name in names}
         ended -= set(CODEC_SETTINGS.get(str(changes["codec"]), ()))
+    if "function" in changes and changes["function"] != section.get("function"):
+        ended.add("params")
     if changes.get("buckets") is not None:
         ended.add("short_side")
     for prefix in ("", "pooled_"):
@@ -267,7 +272,7 @@ def _is_other_plugin(before: Mapping[str, Any], section: Mapping[str, Any]) -> b
 
 
 def config_to_json(config: Config) -> dict[str, Any]:
-    """Return plain data from which ``config_from_json`` makes an equal config. ``train`` is left out."""
+    """Serialize a config to plain data, without ``train``. ``config_from_json`` reads it back."""
     data = dataclasses.asdict(dataclasses.replace(config, train={}))
     del data["train"], data["untrusted"]
     for name in Config().features:

@@ -12,18 +12,21 @@ from chordcache.config.checks import check_choice, check_model, check_number, ch
 from chordcache.errors import ConfigError
 
 _PLUGIN = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
+_FUNCTION = re.compile(r"[a-z]\w*(\.[a-z]\w*)*")
 
 
 @dataclass(frozen=True)
 class FlowConfig:
     """Dense optical flow from each kept frame to the next."""
 
-    method: str = "farneback"
-    preset: str = "fast"
-    """Preset of DIS. Farneback has none"""
+    method: str = "dis"
+    """"dis", or "farneback", which takes twice the CPU time and is less exact"""
+    preset: str = "medium"
+    """Preset of DIS: "ultrafast", "fast" or "medium". Farneback has none"""
     short_side: int | None = None
-    """[pixels] as ``FramesConfig.short_side``. None takes the value of frames"""
-    dtype: str = "float16"
+    """[pixels] of the picture, even. None takes the value of frames"""
+    dtype: str = "int8"
+    """"float32", "float16", or "int8" with a scale for each pair of frames"""
 
     def __post_init__(self) -> None:
         check_choice("features.flow.method", self.method, ("farneback", "dis"))
@@ -48,10 +51,11 @@ class MelConfig:
     hop_length: int = 160
     """[samples] Distance from one row to the next"""
     n_mels: int = 80
+    """Number of bands"""
     fmin: float = 0.0
-    """[Hz]"""
+    """[Hz] Lower end of the lowest band"""
     fmax: float | None = None
-    """[Hz] None means half the sample rate"""
+    """[Hz] Upper end of the highest band. None means half the sample rate"""
     mono: bool = True
     """True to mix all channels to one. Otherwise one spectrogram for each"""
 
@@ -82,6 +86,7 @@ class WaveformConfig:
     sample_rate: int | None = 16000
     """[Hz] Rate that the sound is resampled to. None keeps the rate of each track"""
     dtype: str = "float32"
+    """"float32", or "int16" with half the bytes"""
     channels: str = "mono"
     """"mono" to mix all channels to one. "all" keeps them"""
 
@@ -90,6 +95,35 @@ class WaveformConfig:
             check_number("features.waveform.sample_rate", self.sample_rate, int, 1000, 192000)
         check_choice("features.waveform.dtype", self.dtype, ("float32", "int16"))
         check_choice("features.waveform.channels", self.channels, ("mono", "all"))
+
+
+@dataclass(frozen=True)
+class LibrosaConfig:
+    """Any function of librosa that turns a signal into columns, one for each hop."""
+
+    function: str = "feature.mfcc"
+    """Name of the function below ``librosa``"""
+    sample_rate: int = 22050
+    """[Hz] Rate that the sound is resampled to"""
+    hop_length: int = 512
+    """[samples] Distance from one row to the next"""
+    params: Mapping[str, Any] = field(default_factory=dict)
+    """Further keyword arguments of the function, as plain data, such as {n_mfcc: 13}"""
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.function, str) or not _FUNCTION.fullmatch(self.function):
+            raise ConfigError(
+                f"features.librosa.function: got {self.function!r}, expected a name below librosa, such as feature.mfcc"
+            )
+        check_number("features.librosa.sample_rate", self.sample_rate, int, 1000, 192000)
+        check_number("features.librosa.hop_length", self.hop_length, int, 1, 65536)
+        _check_plain("features.librosa.params", self.params)
+        for name in ("y", "sr", "hop_length", "center"):
+            if name in self.params:
+                raise ConfigError(
+                    f"features.librosa.params: got {name}, expected other parameters. The signal, its rate, "
+                    "hop_length and center are set already."
+                )
 
 
 @dataclass(frozen=True)
@@ -146,10 +180,11 @@ class TextConfig:
     max_tokens: int | None = None
     """Largest number of tokens. None means that of the preset, or else of the tokenizer"""
     dtype: str = "float16"
+    """"float16" or "float32" """
     device: str = "auto"
     """Device of the network: "auto", "cpu", "cuda" or "cuda:N". It does not change the fingerprint"""
     preset: str | None = None
-    """Generator that gives the value of each key here that is None: one of ``TEXT_PRESETS``"""
+    """"cogvideox", "flux", "hunyuanvideo", "ltx" or "wan": generator that gives the value of each key that is None"""
     padding: str | None = None
     """"none"; "zeros" after the embeddings, up to ``max_tokens``; or "max_length", up to which the tokenizer pads, so
     that padding is encoded too. None means "none" without a preset"""
@@ -169,16 +204,13 @@ class TextConfig:
 
     def __post_init__(self) -> None:
         check_model("features.text.model", self.model)
-        if self.tokenizer is not None:
-            check_model("features.text.tokenizer", self.tokenizer)
-        if self.pooled_model is not None:
-            check_model("features.text.pooled_model", self.pooled_model)
-        if self.pooled_tokenizer is not None:
-            check_model("features.text.pooled_tokenizer", self.pooled_tokenizer)
-            if self.pooled_model is None:
-                raise ConfigError(
-                    "features.text.pooled_tokenizer: got one without a pooled_model, expected both. Name the model too."
-                )
+        for name in ("tokenizer", "pooled_model", "pooled_tokenizer"):
+            if (place := getattr(self, name)) is not None:
+                check_model(f"features.text.{name}", place)
+        if self.pooled_tokenizer is not None and self.pooled_model is None:
+            raise ConfigError(
+                "features.text.pooled_tokenizer: got one without a pooled_model, expected both. Name the model too."
+            )
         if self.max_tokens is not None:
             check_number("features.text.max_tokens", self.max_tokens, int, 1, 1 << 20)
         check_choice("features.text.dtype", self.dtype, ("float16", "float32"))
@@ -238,6 +270,7 @@ class LatentsConfig:
     fit: str = "pad"
     """Choice for pictures and clips of a size that the VAE cannot take: "pad" or "refuse" """
     dtype: str = "float16"
+    """"float16" or "float32" """
     batch_size: int = 4
     """Largest number of pictures or clips that are encoded at once. It does not change the fingerprint"""
     device: str = "auto"
@@ -265,6 +298,7 @@ class EmbedConfig:
     output: str = "pooled"
     """"pooled"; "projected", which CLIP has; or "tokens" """
     dtype: str = "float16"
+    """"float16" or "float32" """
     batch_size: int = 32
     """Largest number of frames that the network gets at once. It does not change the fingerprint"""
     device: str = "auto"
@@ -291,15 +325,21 @@ class PluginConfig:
             raise ConfigError(
                 f"features.{self.name}.extractor: got {self.extractor!r}, expected 'package.module:Class'"
             )
-        try:
-            json.dumps(self.params, allow_nan=False)
-        except (TypeError, ValueError) as error:
-            raise ConfigError(f"features.{self.name}: got parameters other than plain data: {error}") from None
+        _check_plain(f"features.{self.name}", self.params)
+
+
+def _check_plain(name: str, params: Any) -> None:
+    try:
+        json.dumps(params, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"{name}: got parameters other than plain data: {error}") from None
+    if not isinstance(params, Mapping):
+        raise ConfigError(f"{name}: got {params!r}, expected a mapping of keyword arguments")
 
 
 FeatureConfig: TypeAlias = (
-    "FlowConfig | MotionConfig | MelConfig | WaveformConfig | PoseConfig | TextConfig | LatentsConfig | "
-    "EmbedConfig | PluginConfig"
+    "FlowConfig | MotionConfig | MelConfig | WaveformConfig | LibrosaConfig | PoseConfig | TextConfig | "
+    "LatentsConfig | EmbedConfig | PluginConfig"
 )
 
 FEATURE_SECTIONS: Mapping[str, type[Any]] = {
@@ -307,6 +347,7 @@ FEATURE_SECTIONS: Mapping[str, type[Any]] = {
     "motion": MotionConfig,
     "mel": MelConfig,
     "waveform": WaveformConfig,
+    "librosa": LibrosaConfig,
     "pose": PoseConfig,
     "text": TextConfig,
     "latents": LatentsConfig,

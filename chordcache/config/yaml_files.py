@@ -91,7 +91,7 @@ def _num_values(node: yaml.Node, counts: dict[yaml.Node, int], depth: int) -> in
 
 
 def config_to_yaml(config: Config) -> str:
-    """Return YAML from which ``load_config`` makes an equal config, with every key, ``train`` too."""
+    """Serialize a config to YAML with every key, including ``train``. ``load_config`` reads it back."""
     data = json.loads(json.dumps({**config_to_json(config), "train": config.train}))  # tuples become lists
     is_printable = all(line.isprintable() for line in _dumped(data, allow_unicode=True).split("\n"))
     return _dumped(data, allow_unicode=is_printable)

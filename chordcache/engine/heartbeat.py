@@ -60,7 +60,7 @@ class Heartbeat:
         self._times[_BEGUN] = time.monotonic()
 
     def end(self) -> None:
-        """Note that there is nothing to do for now."""
+        """Mark the worker as idle."""
         self._times[_BEGUN] = 0
 
     def beat(self) -> None:

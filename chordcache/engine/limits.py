@@ -76,7 +76,7 @@ class Limits:
         _check("retries", self.retries, 0, _MAX_RETRIES)
 
     def seconds_of_file(self, allowed_seconds: float) -> float:
-        """Return the longest time of a task [seconds], of which ``allowed_seconds`` is the default."""
+        """Return the longest time of a task [seconds]. ``allowed_seconds`` is the default."""
         return allowed_seconds if self.file_seconds is None else self.file_seconds or math.inf
 
     def overrun(self, limit: str, place: str, allowed_seconds: float = BASE_SECONDS) -> str:

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from types import TracebackType
 from typing import Any, BinaryIO
 
-from chordcache.amounts import duration, human_bytes, unit_of
+from chordcache.amounts import counted, duration, human_bytes, unit_of
 from chordcache.engine import terminal
 from chordcache.engine.display import Display
 from chordcache.errors import ChordcacheError, UsageError, printable
@@ -37,7 +37,7 @@ class Tally:
     video_seconds: float = 0.0
     """[seconds] Length of these videos"""
     num_worked: int = 0
-    """Number of these videos that took work: all but those that were up to date"""
+    """Number of these videos that were not up to date"""
     worked_seconds: float = 0.0
     """[seconds] Length of the videos that took work"""
     num_failed: int = 0
@@ -233,8 +233,10 @@ def _open_log(path: Any) -> BinaryIO:
 
 def amounts(tally: Tally) -> list[str]:
     """Return the parts of a line about how much is done: videos, and seconds of video if they are known."""
-    of = f" of {tally.total:,}" if tally.total is not None else ""
-    parts = [f"{tally.num_videos:,}{of} videos"]
+    if tally.total is None:
+        parts = [counted(tally.num_videos, "video")]
+    else:
+        parts = [f"{tally.num_videos:,} of {counted(tally.total, 'video')}"]
     total = tally.total_seconds
     if total is not None or tally.video_seconds:
         unit, name = unit_of(tally.video_seconds if total is None else total)

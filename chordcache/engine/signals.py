@@ -13,8 +13,8 @@ from chordcache.errors import StoppedError
 
 _blocks: list[None] = []
 """List with one item for each ``uninterruptible`` block that the main thread is in"""
-_stopped_meanwhile: list[int] = []
-"""Signal that came inside such a block. A second one ends the process."""
+_stopped_meanwhile: list[StoppedError] = []
+"""Error of the signal that came inside such a block. A second one ends the process."""
 
 
 @contextmanager
@@ -32,12 +32,14 @@ def uninterruptible() -> Iterator[None]:
     finally:
         _blocks.pop()
         if _stopped_meanwhile and not _blocks:
-            raise StoppedError(_stopped_meanwhile.pop())
+            raise _stopped_meanwhile.pop()
 
 
 @contextmanager
-def stop_signals() -> Iterator[None]:
+def stop_signals(*, resumes: bool = False) -> Iterator[None]:
     """Turn SIGHUP, SIGINT and SIGTERM into ``StoppedError``; a second one ends the process at once.
+
+    ``resumes`` is for calls that go on when they are made again, and is passed on to the error.
 
     ``StoppedError`` is raised at any place in the main thread, except in ``uninterruptible`` blocks.
 
@@ -51,9 +53,9 @@ def stop_signals() -> Iterator[None]:
         for signal_number in heard:
             signal.signal(signal_number, lambda again, _frame: os._exit(128 + again))
         if _blocks:
-            _stopped_meanwhile.append(number)
+            _stopped_meanwhile.append(StoppedError(number, resumes))
         else:
-            raise StoppedError(number)
+            raise StoppedError(number, resumes)
 
     # ignored signals stay ignored: nohup, and a shell's background jobs, ignore them on purpose
     heard = [number for number in STOP_SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]

@@ -19,14 +19,19 @@ def is_terminal() -> bool:
     return sys.stderr is not None and sys.stderr.isatty()
 
 
-def progress_bar(total: int | None, unit: str, *, shown: bool, estimates: bool = True) -> tqdm[Any]:
+def progress_bar(
+    total: int | None, unit: str, *, shown: bool, estimates: bool = True, name: str | None = None
+) -> tqdm[Any]:
     """Return a progress bar on standard error, hidden unless ``shown`` is True and standard error is a terminal.
 
-    With ``estimates``, it shows the time left by the number of items.
+    With ``estimates``, it shows the time left by the number of items. ``name`` stands before the bar.
     """
     disable = not (shown and is_terminal())
     bar_format = None if estimates else _FORMAT
-    return tqdm(total=total, unit=unit, file=sys.stderr, disable=disable, smoothing=0.05, bar_format=bar_format)
+    return tqdm(
+        total=total, unit=unit, desc=name, file=sys.stderr, disable=disable, smoothing=0.05, bar_format=bar_format,
+        dynamic_ncols=True,
+    )  # fmt: skip
 
 
 def say(message: str, *, shown: bool) -> None:

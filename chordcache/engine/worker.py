@@ -19,8 +19,8 @@ from typing import Any
 
 from chordcache import progress
 from chordcache.engine.heartbeat import Heartbeat
+from chordcache.engine.inference import connections
 from chordcache.engine.limits import Crash, Limits, seconds_for
-from chordcache.engine.networks import connections
 from chordcache.errors import ChordcacheError, describe
 
 STOP_SIGNALS = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)

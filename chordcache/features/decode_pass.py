@@ -12,18 +12,19 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from chordcache.amounts import counted
 from chordcache.config.picture import Bucket, PictureConfig
-from chordcache.errors import MediaError, UsageError
+from chordcache.errors import MediaError, StoppedError, UsageError
 from chordcache.features.base import Extractor, Rows, VideoInfo
-from chordcache.features.feed import decode_segment, decode_whole
 from chordcache.features.frames import FpsFilter
 from chordcache.features.registry import FeatureSpec
+from chordcache.json_records import MAX_FRAMES, MAX_ROWS
 from chordcache.media.activity import ContentMeter
 from chordcache.media.audio_track import Sound
 from chordcache.media.decoding import DecodedFrame
 from chordcache.media.demux import Media
 from chordcache.media.scaling import FrameMaker
-from chordcache.records import MAX_FRAMES, MAX_ROWS, ContentFacts, DamageFacts, Segment
+from chordcache.records import ContentFacts
 from chordcache.storage.artefacts.writer import Block
 from chordcache.storage.row_clock import CLOCK_FACTS, clock_problem
 
@@ -75,7 +76,10 @@ class DecodeResult:
 
 
 class DecodePass:
-    """One decode of one video.
+    """One decode of one video, which ``feed.decode_item`` feeds.
+
+    If an extractor raises, or returns another number of rows than it declares, the decode ends with ``MediaError``: the
+    stage is the feature's name and the cause is ``extractor``.
 
     Parameters
     ----------
@@ -116,18 +120,7 @@ class DecodePass:
         self._keyframes, self._is_after_keyframe = array("q"), False
         """Kept frames that are keyframes of the source, or follow one; True if one came since the last kept frame"""
         self._meter: ContentMeter | None = None
-        self.made: dict[str, FeatureResult] = {}
-
-    def run(self, path: str, segment: Segment | None = None, *, damage: DamageFacts | None = None) -> DecodeResult:
-        """Decode a file from the first frame to the last, or only a segment of it.
-
-        ``damage`` is that of the file, before which the item ends. By default, damage is an error. Raise ``MediaError``
-        as ``decode_frames`` and ``SegmentReader``. If an extractor raises, or returns another number of rows than it
-        declares, the stage is the feature's name and the cause is ``extractor``.
-        """
-        if segment is None and self.picture.buckets is None:
-            return decode_whole(path, self, damage)
-        return decode_segment(path, self, segment)
+        self.results: dict[str, FeatureResult] = {}
 
     def begin(self, media: Media, bucket: Bucket | None = None) -> None:
         """Make the extractors for an item."""
@@ -141,7 +134,7 @@ class DecodePass:
                 extractor = spec.make()
                 fields = {name: getattr(self._item, name) for name in spec.uses}
                 absent = extractor.begin(replace(video, fields=fields) if fields else video)
-            self.made[name] = FeatureResult(absent=absent)
+            self.results[name] = FeatureResult(absent=absent)
             if absent is None:
                 self._extractors[name] = extractor
 
@@ -194,7 +187,7 @@ class DecodePass:
             self.add_sound(sound)
         self._finish()
         for name, extractor in self._extractors.items():
-            state = self.made[name]
+            state = self.results[name]
             if state.absent and extractor.needs_sound and media.sound_decoder.refusal:
                 state.absent += f"; {media.sound_decoder.refusal}"
         scaler, fps = self._maker.scaler, self.picture.fps
@@ -222,10 +215,10 @@ class DecodePass:
                 absent, facts = extractor.absent, json.loads(json.dumps(extractor.facts, allow_nan=False))
                 expected = extractor.num_rows(self._num_frames)
             if absent is not None:  # any rows that were written before are not used
-                self.made[name] = FeatureResult(absent=absent)
+                self.results[name] = FeatureResult(absent=absent)
                 continue
             self._pass_rows(name, rows)
-            state = self.made[name]
+            state = self.results[name]
             state.facts = facts
             if name not in state.num_rows:
                 raise self._fault(name, f"extractor returned no array '{name}'")
@@ -239,12 +232,12 @@ class DecodePass:
                 if num_rows > MAX_ROWS:
                     raise self._fault(name, f"'{part}' has {num_rows} rows, expected at most {MAX_ROWS:,}")
                 if expected is not None and num_rows != expected:
-                    frames = f"{self._num_frames} frame{'s' * (self._num_frames != 1)}"
-                    raise self._fault(name, f"'{part}' has {num_rows} rows, expected {expected} for {frames}")
+                    what = f"expected {expected} for {counted(self._num_frames, 'frame')}"
+                    raise self._fault(name, f"'{part}' has {counted(num_rows, 'row')}, {what}")
 
     def _pass_rows(self, name: str, rows: Rows) -> None:
         """Pass rows to the feature's sinks and count them."""
-        state = self.made[name]
+        state = self.results[name]
         if not isinstance(rows, Mapping):
             raise self._fault(name, f"extractor returned a {type(rows).__name__}, expected a mapping of names to rows")
         for part, block in rows.items():
@@ -270,7 +263,7 @@ def _calling(name: str, num_frames: int) -> Iterator[None]:
     """Turn any exception of an extractor into a ``MediaError``. A plug-in may raise anything. Only one video fails."""
     try:
         yield
-    except (MediaError, MemoryError):  # a picture that cannot be converted is a fault of the video
+    except (MediaError, MemoryError, StoppedError):  # a picture that cannot be converted is a fault of the video
         raise
     except Exception as error:  # item boundary
         what = " ".join(traceback.format_exception_only(error)[-1].split())
@@ -287,12 +280,12 @@ def _notes(media: Media, maker: FrameMaker) -> tuple[str, ...]:
     if aspect and aspect != 1:
         notes.append(f"pixels of {aspect.numerator}:{aspect.denominator} made square")
     if maker.num_resized:
-        notes.append(f"{maker.num_resized} frames of another size scaled to the first one's")
+        notes.append(f"{counted(maker.num_resized, 'frame')} of another size scaled to the first one's")
     notes += maker.notes
     if media.sound_decoder.refusal:
         notes.append(f"{media.sound_decoder.refusal}: silence in their place")
     if media.num_skipped:
-        frames = f"{media.num_skipped} frame{'s' * (media.num_skipped != 1)}"
+        frames = counted(media.num_skipped, "frame")
         notes.append(f"begins in the middle of a group of pictures: {frames} before the first whole one skipped")
     if media.timestamp_source != "pts":
         notes.append(f"no presentation times in the file: taken from its {media.timestamp_source}")

@@ -10,7 +10,7 @@ from typing import Any
 
 from chordcache.config.config import Config, config_from_json, config_sections
 from chordcache.errors import ConfigError
-from chordcache.features.read_sides import BUILT_IN
+from chordcache.features.built_in import BUILT_IN
 from chordcache.features.registry import entry_points, extractor_class
 from chordcache.storage.artefacts.tiers import TIERS
 

@@ -61,6 +61,19 @@ class SegmentReceiver(Receiver[object], Protocol):
         """Take the error that ended the item."""
 
 
+def decode_item(
+    path: str, receiver: Receiver[Result_co], segment: Segment | None = None, damage: DamageFacts | None = None
+) -> Result_co:
+    """Decode a file from the first frame to the last, or a segment of it, or its frames that are in its bucket.
+
+    Return and raise as ``decode_whole``. Raise ``MediaError`` also as ``SegmentReader``, and ``bucket`` if the item
+    fills none.
+    """
+    if segment is None and receiver.picture.buckets is None:
+        return decode_whole(path, receiver, damage)
+    return _decode_segment(path, receiver, segment)
+
+
 def decode_whole(path: str, receiver: Receiver[Result_co], damage: DamageFacts | None = None) -> Result_co:
     """Decode a file from the first frame to the last. Return the result of the receiver's ``finish``.
 
@@ -76,11 +89,7 @@ def decode_whole(path: str, receiver: Receiver[Result_co], damage: DamageFacts |
         return receiver.finish(media)
 
 
-def decode_segment(path: str, receiver: Receiver[Result_co], segment: Segment | None) -> Result_co:
-    """Decode one segment of a file, or the frames of the whole file that are in its bucket, as ``decode_whole``.
-
-    Raise ``MediaError`` as ``SegmentReader``; ``bucket`` if the item fills none; and what the receiver raises.
-    """
+def _decode_segment(path: str, receiver: Receiver[Result_co], segment: Segment | None) -> Result_co:
     with SegmentReader(path) as reader:
         span = reader.span_of(segment or _WHOLE)
         first = reader.frame(span.start, motion_vectors=receiver.needs_motion_vectors)

@@ -18,8 +18,8 @@ from chordcache.features.read_side import Arrays, Clip, EncodedFrames, ReadSide
 from chordcache.media import jpeg
 from chordcache.media.cropping import CropBox, Rectangle, blacken_padding, cut, resize_pictures
 from chordcache.media.planes import joined, split, to_rgb
-from chordcache.records import FeatureInfo
 from chordcache.storage.artefacts.artefact import Artefact, checked_out
+from chordcache.storage.feature_info import FeatureInfo
 
 if TYPE_CHECKING:
     from chordcache.media.packet_encoder import PacketEncoder
@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 
 _BLOCK_BYTES = 1 << 20
 """Size of a block of frames that are decoded, then scaled. It fits into the cache of a core."""
+
+_RUN_BYTES = 16 << 20
+"""Size of the pictures that are read at once for several clips, unless one clip has more. A source keeps all of them"""
 
 _LEAST_PX_FOR_PARTS = 20_000
 """Number of pixels from which a part of a JPEG takes less time than the whole. To begin a part takes 20 us."""
@@ -178,18 +181,26 @@ class FramesReadSide(ReadSide):
 
     def read_clip(self, clip: Clip) -> Arrays:
         """Return ``frames`` [shape=(T, 3, h, w), dtype=uint8], or nothing if the clip has memory for them."""
-        if isinstance(clip.frames_out, EncodedFrames):
-            clip.frames_out.clips.append(clip.read_encoded(clip.numbers))
-            clip.frames_out.picture, clip.frames_out.crop = clip.picture, clip.crop
-            return {}
-        if clip.crop is None or clip.crop == CropBox(0, 0, *clip.picture, clip.picture):
-            pictures = clip.read(self.name, indices=clip.numbers, out=clip.frames_out)
-        else:
-            pictures = _cut_in_blocks(clip, clip.crop, clip.frames_out)
-        if clip.frames_out is not None:
-            return {}
-        # Contiguous: stacking permuted views without a worker takes several times as long as this copy
-        return {"frames": pictures.transpose(0, 3, 1, 2).copy()}
+        return self.read_clips([clip])[0]
+
+    def read_clips(self, clips: Sequence[Clip]) -> list[Arrays]:
+        """Return what ``read_clip`` does for clips of one video. Those that need the same pixels are read at once."""
+        arrays: list[Arrays] = []
+        for run, part in _runs(clips):
+            first = run[0]
+            if isinstance(first.frames_out, EncodedFrames):
+                first.frames_out.clips.append(first.read_encoded(first.numbers))
+                first.frames_out.picture, first.frames_out.crop = first.picture, first.crop
+                arrays.append({})
+                continue
+            if len(run) == 1 and _is_whole(first):
+                pictures = [first.read(self.name, indices=first.numbers, out=first.frames_out)]
+            else:
+                pictures = _cut_in_blocks(run, part)
+            for clip, frames in zip(run, pictures, strict=True):
+                # Contiguous: stacking permuted views without a worker takes several times as long as this copy
+                arrays.append({"frames": frames.transpose(0, 3, 1, 2).copy()} if clip.frames_out is None else {})
+        return arrays
 
 
 def record_decoder(info: FeatureInfo) -> Callable[[int, Any], None]:
@@ -234,16 +245,53 @@ def _scratch(shape: tuple[int, ...]) -> np.ndarray:
     return np.empty(math.prod(shape) + 1, np.uint8)[1:].reshape(shape)
 
 
-def _cut_in_blocks(clip: Clip, crop: CropBox, out: np.ndarray | None) -> np.ndarray:
-    """Decode and crop the frames, a few at a time, while their pixels are still in the CPU's cache."""
-    if out is None:
-        out = np.empty((len(clip.numbers), *crop.size, 3), np.uint8)
-    done, part = 0, crop.visible(clip.picture)
-    crop = crop.within(part) if part else crop
-    for frames in clip.iter_frames(clip.numbers, part=part):
-        cut_frames(frames, crop, out=out[done : done + len(frames)], one_thread=clip.one_thread)
-        done += len(frames)
-    return out
+def _is_whole(clip: Clip) -> bool:
+    """Return whether the frames of a clip are the cached pictures."""
+    return clip.crop is None or clip.crop == CropBox(0, 0, *clip.picture, clip.picture)
+
+
+def _runs(clips: Sequence[Clip]) -> Iterator[tuple[Sequence[Clip], Rectangle | None]]:
+    """Yield clips that are read at once, with the part of the pictures that they need. None is all.
+
+    Large pictures that are not cut are decoded straight into the memory of their clip, one clip at a time.
+    """
+    picture = clips[0].picture
+    is_small = math.prod(picture) < _LEAST_PX_FOR_PARTS
+    parts = [None if is_small or clip.crop is None else clip.crop.visible(picture) for clip in clips]
+    start, num_frames = 0, len(clips[0].numbers)
+    for i in range(1, len(clips)):
+        num_frames += len(clips[i].numbers)
+        if (
+            parts[i] != parts[start]
+            or num_frames * 3 * math.prod(picture) > _RUN_BYTES
+            or (not is_small and _is_whole(clips[start]))
+            or isinstance(clips[start].frames_out, EncodedFrames)
+        ):
+            yield clips[start:i], parts[start]
+            start, num_frames = i, len(clips[i].numbers)
+    yield clips[start:], parts[start]
+
+
+def _cut_in_blocks(clips: Sequence[Clip], part: Rectangle | None) -> list[np.ndarray]:
+    """Decode and crop the frames of clips, a few at a time, while their pixels are still in the CPU's cache."""
+    first = clips[0]
+    outs: list[np.ndarray] = []
+    ahead: list[tuple[CropBox, np.ndarray]] = []
+    for clip in clips:
+        crop, out = clip.crop or CropBox(0, 0, *clip.picture, clip.picture), clip.frames_out
+        assert not isinstance(out, EncodedFrames)
+        outs.append(np.empty((len(clip.numbers), *crop.size, 3), np.uint8) if out is None else out)
+        ahead.append((crop.within(part) if part else crop, outs[-1]))
+    ahead.reverse()
+    for frames in first.iter_frames(np.concatenate([clip.numbers for clip in clips]), part=part):
+        while len(frames):
+            crop, out = ahead.pop()
+            few = min(len(frames), len(out))
+            cut_frames(frames[:few], crop, out=out[:few], one_thread=first.one_thread)
+            frames = frames[few:]
+            if few < len(out):
+                ahead.append((crop, out[few:]))
+    return outs
 
 
 def cut_frames(

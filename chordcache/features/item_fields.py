@@ -7,7 +7,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from chordcache.digests import hex64
-from chordcache.records import Description, FeatureInfo, to_json
+from chordcache.json_records import to_json
+from chordcache.records import Description
+from chordcache.storage.feature_info import FeatureInfo
 
 ITEM_FIELDS = ("root", "path", *Description.__struct_fields__)
 """Fields of an item that an extractor may use"""

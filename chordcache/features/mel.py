@@ -10,9 +10,8 @@ import numpy as np
 
 from chordcache.config.picture import PictureConfig
 from chordcache.features.base import NO_ROWS, Rows, SoundExtractor, VideoInfo
-from chordcache.features.read_side import Arrays, Clip, ReadSide, check_silence, in_memory, num_rows_in
-from chordcache.records import FeatureInfo
-from chordcache.storage.artefacts.artefact import Artefact
+from chordcache.features.read_side import Arrays, Clip, TimeLastReadSide, check_silence, num_rows_in
+from chordcache.storage.feature_info import FeatureInfo
 
 if TYPE_CHECKING:
     from chordcache.media.audio_track import Sound
@@ -142,20 +141,17 @@ class MelExtractor(SoundExtractor):
         return {self.name: np.ascontiguousarray(rows[:, 0] if self._mono else rows)}
 
 
-class MelReadSide(ReadSide):
-    """The read side of mel: time is last, as in librosa. A crop of the picture does not change it."""
+class MelReadSide(TimeLastReadSide):
+    """The read side of mel [shape=(n_mels, t) or (C, n_mels, t), dtype=float32, dB]: time is last, as in librosa.
+
+    A crop of the picture does not change it.
+    """
 
     padding: ClassVar[Mapping[str, float]] = {"audio": SILENCE_DECIBELS}
 
-    def rows_in(
-        self, artefact: Artefact, info: FeatureInfo, array: str, span: tuple[float, float], out: np.ndarray | None
-    ) -> np.ndarray:
-        """Read mel [shape=(n_mels, t) or (C, n_mels, t), dtype=float32, dB]. See ``ReadSide``."""
-        return in_memory(array, np.moveaxis(super().rows_in(artefact, info, array, span, None), 0, -1), out)
-
     def read_clip(self, clip: Clip) -> Arrays:
         """Return ``audio`` from the earliest frame of the clip to the end of the latest."""
-        return {"audio": np.ascontiguousarray(clip.read(self.name, *clip.span))}
+        return {"audio": clip.read(self.name, *clip.span)}
 
     def zeros(self, clip: Clip, info: FeatureInfo) -> Arrays | None:
         """Return silence, or None if not mono: the number of channels of a missing track is unknown."""

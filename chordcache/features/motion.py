@@ -15,8 +15,8 @@ from chordcache.features.base import NO_ROWS, Extractor, Rows, VideoInfo
 from chordcache.features.read_side import MOTION_AS_FLOW, Arrays, Clip, ReadSide, in_memory
 from chordcache.media.cropping import CropBox
 from chordcache.media.geometry import Orientation
-from chordcache.records import FeatureInfo
 from chordcache.storage.artefacts.artefact import Artefact
+from chordcache.storage.feature_info import FeatureInfo
 
 if TYPE_CHECKING:
     from chordcache.media.scaling import Frame

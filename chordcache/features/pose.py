@@ -14,7 +14,7 @@ import numpy as np
 from chordcache.features.base import NO_ROWS, Extractor, Rows, VideoInfo
 from chordcache.features.read_side import Arrays, Clip, ReadSide
 from chordcache.media.cropping import CropBox
-from chordcache.records import FeatureInfo
+from chordcache.storage.feature_info import FeatureInfo
 
 if TYPE_CHECKING:
     from chordcache.media.scaling import Frame

@@ -16,8 +16,8 @@ import numpy as np
 from chordcache.errors import DamageError
 from chordcache.media.cropping import CropBox
 from chordcache.media.frame_numbers import check_frame_numbers
-from chordcache.records import FeatureInfo
 from chordcache.storage.artefacts.artefact import Artefact, checked_out
+from chordcache.storage.feature_info import FeatureInfo
 from chordcache.storage.row_clock import has_times, is_of_video
 
 Arrays: TypeAlias = dict[str, np.ndarray]
@@ -194,6 +194,10 @@ class ReadSide:
             return {self.name: clip.read(self.name)}
         return {self.name: clip.read(self.name, indices=clip.numbers)}
 
+    def read_clips(self, clips: Sequence[Clip]) -> list[Arrays]:
+        """Read the arrays of several clips of one video, each as ``read_clip`` does."""
+        return [self.read_clip(clip) for clip in clips]
+
     def zeros(self, clip: Clip, info: FeatureInfo) -> Arrays | None:
         """Return what ``read_clip`` would return if the feature were cached, and nothing were seen or heard.
 
@@ -201,6 +205,17 @@ class ReadSide:
         of the absent feature.
         """
         return None
+
+
+class TimeLastReadSide(ReadSide):
+    """The read side of a feature of sound whose arrays have time as their last axis."""
+
+    def rows_in(
+        self, artefact: Artefact, info: FeatureInfo, array: str, span: tuple[float, float], out: np.ndarray | None
+    ) -> np.ndarray:
+        """Read rows [shape=(..., t)]. See ``ReadSide``."""
+        rows = super().rows_in(artefact, info, array, span, None)
+        return in_memory(array, np.ascontiguousarray(np.moveaxis(rows, 0, -1)), out)
 
 
 def num_rows_in(span: tuple[float, float], row_seconds: float) -> int:

@@ -10,18 +10,19 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache, partial
+from pkgutil import resolve_name
 from typing import Any
 
 from chordcache import digests, progress
 from chordcache.config.checks import check_number
 from chordcache.config.config import Config, loaded_names
-from chordcache.engine.networks.connections import connection_to
-from chordcache.engine.networks.network import Infer, Network
-from chordcache.errors import ConfigError, UsageError, printable
+from chordcache.engine.inference.connections import connection_to
+from chordcache.engine.inference.network import Infer, Network
+from chordcache.errors import ConfigError, StoppedError, UsageError, printable
 from chordcache.features.base import Extractor
+from chordcache.features.built_in import BUILT_IN
 from chordcache.features.item_fields import ITEM_FIELDS
 from chordcache.features.networks.extractor import NetworkExtractor, check_device, devices_of
-from chordcache.features.read_sides import BUILT_IN, imported
 
 ENTRY_POINTS = "chordcache.extractors"
 """Group of entry points in which a package names its extractors: ``name = "package.module:Class"``"""
@@ -90,7 +91,7 @@ def _set_up(name: str, extractor: str, arguments: Mapping[str, Any], device: str
     """Return the result of an extractor's ``setup``. Raise ``UsageError`` if it fails."""
     try:
         return extractor_class(name, extractor).setup(device, **arguments)
-    except UsageError:
+    except (UsageError, StoppedError):
         raise
     except Exception as error:  # item boundary: a plug-in may raise anything
         what = " ".join(f"{type(error).__name__}: {error}".split())
@@ -202,7 +203,9 @@ def extractor_class(name: str, extractor: str) -> Any:
     Raise ``ConfigError`` for the feature ``name`` if it cannot be imported, or is not an extractor.
     """
     try:
-        cls = imported(extractor)
+        cls = resolve_name(extractor)
+    except StoppedError:
+        raise
     except Exception as error:  # noqa: BLE001 # item boundary: a plug-in may raise anything
         what = " ".join(f"{type(error).__name__}: {error}".split())
         raise ConfigError(f"features.{name}.extractor: cannot import '{extractor}': {what}") from None

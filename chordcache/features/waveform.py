@@ -12,8 +12,8 @@ import numpy as np
 from chordcache.features.base import NO_ROWS, Rows, SoundExtractor
 from chordcache.features.mel import MAX_AMPLITUDE
 from chordcache.features.read_side import Arrays, Clip, ReadSide, check_silence, num_rows_in, rows_from
-from chordcache.records import FeatureInfo
 from chordcache.storage.artefacts.artefact import Artefact, checked_out
+from chordcache.storage.feature_info import FeatureInfo
 
 if TYPE_CHECKING:
     from chordcache.media.audio_track import Sound

@@ -23,17 +23,17 @@ from chordcache.index.file_names import ListRoots, roots_note
 from chordcache.index.header import FORMAT, IndexHeader, spelling_problem
 from chordcache.index.lists.items import segment_between
 from chordcache.index.lists.tables import CsvTable, Row, as_text
+from chordcache.json_records import Record, parse_json
 from chordcache.records import (
     SEGMENT_COLUMNS,
     AudioFacts,
     ContentFacts,
+    FrameFacts,
     HeaderFacts,
     Identity,
     PacketFacts,
-    Record,
     Segment,
     VideoRecord,
-    parse_json,
 )
 from chordcache.storage.layout import path_problem
 
@@ -64,9 +64,10 @@ COLUMNS = (
     *_columns_of("identity", Identity),
     *(Column(name, None, name) for name in ("level", "error", "error_cause", "error_stage")),
     *_columns_of("header", HeaderFacts),
-    *_columns_of("packets", PacketFacts),
+    *(column for column in _columns_of("packets", PacketFacts) if column.name != "frame_steps"),  # bytes, for programs
     *_columns_of("audio", AudioFacts, "audio_"),
     *_columns_of("content", ContentFacts),
+    *_columns_of("frames", FrameFacts, "frames_"),
 )
 """Columns in the order in which they are written. The extra columns of a labels file follow."""
 
@@ -94,7 +95,7 @@ class PathTable(CsvTable):
     def __init__(self, path: Path) -> None:
         super().__init__(path)
         if self.types.get("path") != "str":
-            raise UsageError(f"'{printable(path)}': got the columns {self.found}, expected a column 'path'")
+            raise UsageError(f"'{printable(path)}': got the columns {self.column_names}, expected a column 'path'")
         known, prefix = (_KNOWN, _EXTRA) if self.is_index else (_HAND_WRITTEN, "")
         self.extras = {name: name.removeprefix(prefix) for name in self.types if name not in known}
         self.extra_types = {extra: kind for name, extra in self.extras.items() if (kind := self.types[name]) != "str"}

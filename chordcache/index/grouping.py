@@ -33,8 +33,8 @@ class IndexRows:
         self._file = index.open()
         self.keys: set[str] = set()
         self.total_seconds: float | None = 0.0
-        self._order: Iterator[tuple[int, int]] | None = None
-        """Number and offset of each row, ordered by file. None if the rows have this order in the index"""
+        self._order: tuple[np.ndarray, np.ndarray] | None = None
+        """Position and offset of each row, ordered by file. None if the rows have this order in the index"""
         try:
             self._survey()
         except BaseException:  # cleanup boundary
@@ -52,12 +52,11 @@ class IndexRows:
         same = SameFiles(self._index.roots)
         names: set[int] = set()
         offsets, files = array("q"), array("q")
-        is_grouped, last = True, -1
+        is_grouped, number, root, path = True, -1, "", ""
         for offset, record in self._index.located(self._file):
-            key = layout.key_of(record)
-            if key in self.keys:
+            self.keys.add(layout.key_of(record))
+            if len(self.keys) == len(files):
                 raise UsageError(f"the index names '{printable(record.path)}' of root '{record.root}' twice")
-            self.keys.add(key)
             if same.can_be:
                 name = hash(same.key(record))
                 if name in names:
@@ -69,25 +68,27 @@ class IndexRows:
                 if seconds is None and record.error is not None:
                     seconds = 0.0
                 self.total_seconds = None if seconds is None else self.total_seconds + seconds
-            number = firsts.setdefault(hash((record.root, record.path)), len(firsts))
-            is_grouped = is_grouped and number in (last, len(firsts) - 1)
-            last = number
+            if record.path != path or record.root != root:
+                root, path = record.root, record.path
+                number = firsts.setdefault(hash((root, path)), len(firsts))
+                is_grouped = is_grouped and number == len(firsts) - 1
             offsets.append(offset)
             files.append(number)
         if not is_grouped:
             order = np.argsort(np.asarray(files), kind="stable")
-            self._order = zip(order.tolist(), np.asarray(offsets)[order].tolist(), strict=True)
+            self._order = order, np.asarray(offsets)[order]
 
     def by_file(self) -> Iterator[list[tuple[int, VideoRecord]]]:
         """Yield the rows of each file together: the number of each row in the index, from 1, and its record.
 
-        Files come in the order of their first rows. This can be called once.
+        Files come in the order of their first rows.
         """
         self._file.seek(0)
         rows: Iterator[tuple[int, VideoRecord]]
         if self._order is None:
             rows = ((number, record) for number, (_, record) in enumerate(self._index.located(self._file), 1))
         else:
-            rows = ((number + 1, self._index.at(self._file, offset)) for number, offset in self._order)
+            places = zip(*self._order, strict=True)
+            rows = ((int(row) + 1, self._index.at(self._file, int(offset))) for row, offset in places)
         for _, group in groupby(rows, key=lambda row: (row[1].root, row[1].path)):
             yield list(group)

@@ -8,8 +8,9 @@ from collections.abc import Container, Mapping
 from chordcache.choices import SCAN_LEVELS
 from chordcache.errors import UsageError, printable
 from chordcache.index.column_types import check_columns, extra_problem
-from chordcache.records import Record, VideoRecord
-from chordcache.storage.layout import path_problem
+from chordcache.json_records import Record
+from chordcache.records import VideoRecord
+from chordcache.storage.layout import is_plain_path, path_problem
 
 FORMAT = "chordcache-index"
 """Value of "format" in the header of an index"""
@@ -57,7 +58,7 @@ def record_problem(record: VideoRecord, roots: Container[str], columns: Mapping[
 
     ``columns`` maps the extra columns to their types. None leaves them unchecked.
     """
-    problem = path_problem(record.path) or spelling_problem(record.path)
+    problem = None if is_plain_path(record.path) else path_problem(record.path) or spelling_problem(record.path)
     if problem is None and record.root not in roots:
         problem = f"the header has no root '{printable(record.root)}'"
     if problem is None and record.extra and columns is not None:

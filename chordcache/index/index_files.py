@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 import os
-import tempfile
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import Any, BinaryIO, TextIO, TypeAlias
 
+import numpy as np
+
 from chordcache.amounts import first_few
-from chordcache.errors import NotFoundError, UsageError, printable
+from chordcache.errors import DamageError, NotFoundError, UsageError, printable
 from chordcache.index.csv_index import CsvSink, CsvSource
 from chordcache.index.header import FORMAT
 from chordcache.index.json_index import JsonSink, JsonSource
 from chordcache.index.lists.tables import open_for_reading
 from chordcache.index.sealed_index import SealedSink, SealedSource
+from chordcache.json_records import MAX_FRAMES
 from chordcache.records import VideoRecord
 from chordcache.storage.atomic import NO_SPACE, no_space_as_error, publish
 from chordcache.storage.opener import open_binary, readable
 from chordcache.storage.sealed_json import FORMAT_VERSION
+from chordcache.temporary import temporary_folder
 
 Source: TypeAlias = JsonSource | SealedSource | CsvSource
 
@@ -104,6 +108,49 @@ class Index:
         """Return the record at a byte offset of the index's open file."""
         with readable(self.path):
             return self.source.at(file, offset)
+
+    def frame_mappings(self, video: VideoRecord) -> str:
+        """Return the frame times and keyframes of a file for torchcodec, which then opens it without reading all of it.
+
+        Parameters
+        ----------
+        video : VideoRecord
+            A record of the index. The file must not have changed since the scan. Of a segment, all frames of its file
+            are returned.
+
+        Returns
+        -------
+        str
+            JSON for ``torchcodec.decoders.VideoDecoder(custom_frame_mappings=...)``: ``frames`` in presentation order,
+            each with ``pts`` and ``duration`` [ticks of the track's clock] and ``key_frame``, 0 or 1.
+
+        Raises
+        ------
+        UsageError
+            If the record does not have the times of its frames: of a broken file, of a file without presentation
+            times, of a scan at level "headers" or of an earlier version, or of an index that no scan wrote.
+        DamageError
+            If the times are damaged.
+        """
+        if video.packets is None or not video.packets.frame_steps:
+            raise UsageError(
+                f"video: got '{printable(video.path)}' without the times of its frames, expected a record of a scan at "
+                "level packets, of a file with presentation times. Scan into another index, or decode without mappings."
+            )
+        num_bytes = 8 * (min(video.packets.num_frames, MAX_FRAMES) + 1)
+        try:
+            steps = np.frombuffer(zlib.decompressobj().decompress(video.packets.frame_steps, num_bytes + 1), "<i8")
+        except (zlib.error, ValueError):
+            steps = np.empty(0, np.int64)
+        if 8 * len(steps) != num_bytes:
+            raise DamageError(f"'{printable(self.path)}' is damaged: the frame times of '{printable(video.path)}'")
+        keyframes = set(video.packets.keyframe_numbers)
+        times = zip(np.cumsum(steps).tolist(), steps[1:].tolist(), strict=False)  # the last is the end of the video
+        frames = (
+            f'{{"pts":{pts},"duration":{duration},"key_frame":{int(number in keyframes)}}}'
+            for number, (pts, duration) in enumerate(times)
+        )
+        return f'{{"frames":[{",".join(frames)}]}}'
 
     def writer(self, path: str | os.PathLike[str], **changes: Any) -> IndexWriter:
         """Return a writer of a part of the index, with its settings but for ``changes``, which ``IndexWriter`` has."""
@@ -235,8 +282,8 @@ def temporary_index(records: Iterable[VideoRecord], **header: Any) -> Iterator[I
 
     ``header`` has the parameters of ``IndexWriter``.
     """
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder, "index.jsonl")
+    with temporary_folder() as folder:
+        path = folder / "index.jsonl"
         with IndexWriter(path, **header) as writer:
             for record in records:
                 writer.write(record)

@@ -11,11 +11,11 @@ from typing import Any, BinaryIO
 from chordcache.amounts import shortened
 from chordcache.config.bounds import MAX_DEPTH, MAX_ROW_BYTES
 from chordcache.index.encoding import is_unicode
-from chordcache.storage.sealed_json import FINITE_JSON
+from chordcache.json_records import FINITE_JSON
 
 _FIRST_BYTES = 1 << 12
 """Size of the first read. It is enough for one record, which is all that a reader at an offset wants"""
-_CHUNK_BYTES = 1 << 16
+_CHUNK_BYTES = 1 << 15
 _SPACE = " \t\n\r"
 _TOO_DEEP = f"got values nested more than {MAX_DEPTH} deep, expected fewer levels"
 
@@ -74,6 +74,8 @@ class JsonStream:
         self._position = 0
         self._marked = (0, file.tell())
         """A position in the text, and its offset in the file [bytes]"""
+        self._is_new = True
+        """True if ``whole_lines`` was not asked for the text"""
         self._is_complete = False
         self.has_other_bytes = False
         """True if bytes that are not UTF-8 were read so far"""
@@ -124,13 +126,14 @@ class JsonStream:
                 self._position = end
                 return value
 
-    def line(self) -> str | None:
-        """Return the rest of the line without a comma at its end. Return None if its end was not read yet."""
-        end = self._text.find("\n", self._position)
-        return None if end < 0 else self._text[self._position : end].rstrip(", \t\r")
+    def whole_lines(self) -> str:
+        """Return all lines whose ends were read, up to the last comma. Empty if they were returned before."""
+        end = self._text.rfind(",\n", self._position) if self._is_new else -1
+        self._is_new = False
+        return self._text[self._position : max(self._position, end)]
 
     def skip(self, num_chars: int) -> None:
-        """Go behind some characters of the line."""
+        """Go behind some characters."""
         self._position += num_chars
 
     def items(self) -> Iterator[None]:
@@ -170,4 +173,5 @@ class JsonStream:
         if not self._text and offset == 0 and data.startswith(codecs.BOM_UTF8):
             offset = len(codecs.BOM_UTF8)
         self._text, self._position, self._marked = self._text[self._position :] + more, 0, (0, offset)
+        self._is_new = True
         return bool(more) or not self._is_complete

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import os
-import tempfile
 import time
-import weakref
 from collections import Counter
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import ExitStack, closing, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from chordcache.amounts import first_few
-from chordcache.arguments import as_items
+from chordcache.amounts import counted, first_few
+from chordcache.arguments import check_choice
 from chordcache.choices import SCAN_LEVELS
 from chordcache.engine import pool, terminal
 from chordcache.engine.choice import Engine, engine_of
@@ -21,7 +19,7 @@ from chordcache.engine.display import Display, display_of
 from chordcache.engine.limits import Limits
 from chordcache.engine.run_progress import Progress
 from chordcache.engine.signals import stop_signals
-from chordcache.errors import NotFoundError, UsageError, printable
+from chordcache.errors import NotFoundError, printable
 from chordcache.index.index_files import Index, IndexWriter, read_index
 from chordcache.index.labels import Labels
 from chordcache.index.previous import ReusableRecords
@@ -31,6 +29,7 @@ from chordcache.media.source_file import identity_or_none, real_folder
 from chordcache.records import Identity, RunSummary, VideoRecord
 from chordcache.storage import layout
 from chordcache.storage.run_log import RunNotes, recorded
+from chordcache.temporary import keep_with, temporary_folder
 
 _CHUNK_SIZE = 8
 """Files per task. Demuxing a short clip takes a few milliseconds, sending a task half a millisecond."""
@@ -74,7 +73,7 @@ class ScanResult(Index):
 
 
 def scan(
-    roots: str | Path | Sequence[str | Path],
+    roots: str | Path | Sequence[str | Path | Corpus],
     *,
     output: str | Path | None = None,
     level: str = "packets",
@@ -88,13 +87,14 @@ def scan(
 
     Parameters
     ----------
-    roots : str, Path, or sequence of str or Path
-        Folders, files, or NAME=PATH. A single one is one root.
+    roots : str, Path, or sequence of str, Path or Corpus
+        Folders, files, or NAME=PATH. A single one is one root. A ``Corpus`` names some files of a folder.
     output : str or Path, optional
-        Index to write, ``.json``, ``.jsonl`` or ``.csv``. If it exists, records of unchanged files are reused, except
-        of CSV, of which no facts are read. By default a temporary file, which is deleted with the result.
-    level : {"headers", "packets", "content"}
-        "headers" reads the headers only, "packets" also all packets, and "content" also decodes.
+        Index to write, ``.json``, ``.jsonl`` or ``.csv``. If it exists, records of unchanged files are reused,
+        but not those of a CSV file. By default a temporary file, which is deleted with the result.
+    level : {"headers", "packets", "content", "frames"}
+        "headers" reads the headers only, "packets" also all packets, "content" also decodes, and "frames" also compares
+        the pictures with each other.
     labels : str, optional
         "dir" to label by parent folder, or a CSV file with columns path, label, caption.
     jobs : int or Engine, optional
@@ -124,9 +124,10 @@ def scan(
     NoSpaceError, WorkersDiedError, StoppedError
         As their names say. An earlier index at ``output`` stays unchanged.
     """
-    if level not in SCAN_LEVELS:
-        raise UsageError(f"level: got '{level}', expected one of {', '.join(SCAN_LEVELS)}")
-    corpora = parse_roots([os.fspath(root) for root in as_items(roots)])
+    check_choice(SCAN_LEVELS, level=level)
+    items = (roots,) if isinstance(roots, str | Path) else roots
+    corpora = parse_roots([os.fspath(root) for root in items if not isinstance(root, Corpus)])
+    corpora += [root for root in items if isinstance(root, Corpus)]
     check_apart(corpora)
     joined = Labels(os.fspath(labels), {corpus.label: corpus.folder for corpus in corpora}) if labels else None
     run = _Scan(corpora, level, joined, follow_symlinks, limits or Limits())
@@ -136,15 +137,14 @@ def scan(
             layout.check_local("output", output)
         paths = [] if output is None else [Path(output)]
         if not paths or paths[0].suffix.lower() == ".csv":  # the result has facts, which are not read from CSV
-            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="chordcache-"))
-            paths.append(Path(folder, "index.jsonl"))
+            paths.append(stack.enter_context(temporary_folder()) / "index.jsonl")
         log = nullcontext(RunNotes()) if output is None else recorded(paths[0], "scan", jobs=engine.jobs)
         with stop_signals(), log as notes:
             summary = run.write(paths, engine, display_of(progress))
             notes.take(summary)
             notes.video_seconds = run.video_seconds
         result = ScanResult(read_index(paths[-1]), summary, tuple(run.warnings()))
-        weakref.finalize(result, stack.pop_all().close)
+        keep_with(result, stack)
     return result
 
 
@@ -164,8 +164,8 @@ def scanned(
         return index
     result = scan(index, jobs=jobs, follow_symlinks=follow_symlinks, limits=limits, progress=progress)
     display = display_of(progress)
-    line = f"scanned {len(result)} videos of '{printable(index)}'; 'chordcache scan' keeps an index for later builds"
-    terminal.say(line, shown=display.progress)
+    line = f"scanned {counted(len(result), 'video')} of '{printable(index)}'"
+    terminal.say(f"{line}; 'chordcache scan' keeps an index for later builds", shown=display.progress)
     for warning in result.warnings:
         terminal.say(warning, shown=display.messages)
     return result
@@ -296,9 +296,9 @@ class _Scan:
         kinds = [f"{count:,} {printable(kind) or 'without a suffix'}" for kind, count in self._skipped.most_common()]
         kinds = first_few(kinds, 5)
         if self._num_links:
-            kinds.append(f"{self._num_links:,} links out of the root, see --follow-symlinks")
+            kinds.append(f"{counted(self._num_links, 'link')} out of the root, see --follow-symlinks")
         num_others = self._skipped.total() + self._num_links
-        others = f"{num_others:,} other file{'s' * (num_others != 1)}: {', '.join(kinds)}" if kinds else "no files"
+        others = f"{counted(num_others, 'other file')}: {', '.join(kinds)}" if kinds else "no files"
         is_frames = sum(self._skipped[kind] for kind in _PICTURES) > num_others / 2
         hint = " A folder of frames? See 'Folders of frames' in docs/command_line.md." if is_frames else ""
         return f"roots: got {folders} with {others}, expected at least one video.{hint}"
@@ -312,14 +312,14 @@ class _Scan:
             yield self._earlier_problem
         if self._num_links:
             yield (
-                f"{self._num_links} symbolic links that lead out of the root were skipped, "
+                f"skipped {counted(self._num_links, 'symbolic link')} out of the root, "
                 "since follow_symlinks (--follow-symlinks) is off"
             )
         if self._labels and self._labels.problem:
             yield f"label: {self._labels.problem}"
         if self._labels and self._labels.num_unmatched:
             yield (
-                f"{self._labels.num_unmatched} rows of the labels file name no video, "
+                f"got {counted(self._labels.num_unmatched, 'row')} of the labels file without a video, "
                 f"such as '{self._labels.unmatched_example}'"
             )
 

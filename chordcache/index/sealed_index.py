@@ -17,7 +17,8 @@ from typing import Any, BinaryIO, TextIO, TypeVar
 
 from chordcache.errors import DamageError, UsageError, printable
 from chordcache.index.header import FORMAT, IndexHeader, another_kind_of_file, record_problem
-from chordcache.records import Count, Record, VideoRecord
+from chordcache.json_records import Count, Record
+from chordcache.records import VideoRecord
 from chordcache.storage.opener import MAX_BYTES, lines_of
 from chordcache.storage.sealed_json import seal, unseal_as
 

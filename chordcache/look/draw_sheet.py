@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from chordcache.amounts import shortened
+from chordcache.amounts import counted, shortened
 from chordcache.errors import DamageError, FeatureAbsentError, UsageError
 from chordcache.look import pictures
 from chordcache.look.pictures import ALARM, FAINT, MARK, NORMAL, SMALL, TimeAxis, put_text
@@ -37,7 +37,7 @@ _KEYFRAMES_HEIGHT = 16
 _MOTION_HEIGHT = 96
 _MEL_HEIGHT = 128
 _MAX_POINTS = 1000
-"""Largest number of frames of which the motion is read"""
+"""Largest number of frames whose motion is read"""
 
 _BODY = (
     (11, 12), (11, 23), (12, 24), (23, 24), (11, 13), (13, 15), (12, 14), (14, 16), (23, 25), (25, 27), (27, 31),
@@ -74,7 +74,7 @@ class Sheet:
     frames: tuple[FramePlace, ...]
     """The frames that are drawn, each in the middle of its part of the axis"""
     absent: dict[str, str]
-    """Feature that is not drawn, to the reason"""
+    """Feature that a build was asked for and that the video does not have, to the reason"""
     damage: dict[str, str]
     """Feature that is damaged, to the message"""
 
@@ -203,7 +203,8 @@ class _Drawing:
             yield
         except FeatureAbsentError as error:
             info = self.video.sidecar.feature(name)
-            self.absent[name] = "not cached" if info is None else info.absent or str(error)
+            if info is not None:  # otherwise no build was asked for it
+                self.absent[name] = info.absent or str(error)
         except (DamageError, OSError) as error:
             if not any(str(error).startswith(known) for known in self.damage.values()):  # of the same file
                 self.damage[name] = str(error)
@@ -225,7 +226,7 @@ class _Drawing:
         put_text(part, video.key, 10, 24, scale=pictures.LARGE)
         facts = [
             shortened(video.path, 90),
-            f"{video.num_frames} frames",
+            counted(video.num_frames, "frame"),
             f"{video.width} x {video.height}",
             f"{video.duration_seconds:.2f} s",
             *([f"label {shortened(video.label, 40)}"] if video.label else []),
@@ -233,7 +234,7 @@ class _Drawing:
         ]
         put_text(part, "  |  ".join(facts), 10, 46, color=FAINT)
         if video.damage is not None:
-            missing = f"damaged: {video.damage.num_missing} later frames missing"
+            missing = f"damaged: {counted(video.damage.num_missing, 'later frame')} missing"
             put_text(part, missing, _LEFT + self.axis.width, 46, color=ALARM, align="right")
 
     def _add_pictures(
@@ -307,7 +308,7 @@ class _Drawing:
         with self.noting("keyframes"):
             times = self.times[self.video.keyframes].tolist()
             part = self.add(_KEYFRAMES_HEIGHT, "keyframes")
-            pictures.draw_grid(part, self.axis, 0, _KEYFRAMES_HEIGHT)
+            pictures.draw_grid(part, self.axis, _KEYFRAMES_HEIGHT)
             for seconds in times:
                 if self.axis.start_seconds <= seconds < self.axis.stop_seconds:
                     part[:_KEYFRAMES_HEIGHT, self.axis.x_of(seconds)] = MARK
@@ -350,10 +351,10 @@ class _Drawing:
         means = pictures.motion_lengths(self.cache, self.video, numbers)
         full = float(np.nanmax(means)) if np.isfinite(means).any() else 0.0
         part = self.add(_MOTION_HEIGHT, "motion")
-        pictures.draw_grid(part, self.axis, 0, _MOTION_HEIGHT)
+        pictures.draw_grid(part, self.axis, _MOTION_HEIGHT)
         seconds = np.clip(self.times[numbers], self.axis.start_seconds, self.axis.stop_seconds)
         xs = np.array([self.axis.x_of(value) for value in seconds.tolist()], float)
-        pictures.draw_curve(part, xs, means, 0, _MOTION_HEIGHT, full or 1.0)
+        pictures.draw_curve(part, xs, means, _MOTION_HEIGHT, full or 1.0)
         self._scale_of(part, _MOTION_HEIGHT, f"{full:.3g} px", "0 px")
 
     def add_mel(self) -> None:
@@ -381,7 +382,7 @@ class _Drawing:
 
     def finished(self) -> Sheet:
         """Add the axis and the reasons, and return the sheet."""
-        pictures.draw_axis(self.add(28), self.axis, 2)
+        pictures.draw_axis(self.add(28), self.axis)
         notes: list[tuple[str, pictures.Color]] = [
             *((f"{name}: absent, {shortened(text, 300)}", FAINT) for name, text in self.absent.items()),
             *((f"{name}: damaged, {shortened(text, 600)}", ALARM) for name, text in self.damage.items()),

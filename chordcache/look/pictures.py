@@ -277,8 +277,9 @@ def time_label(seconds: float, step: float) -> str:
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
-def draw_axis(picture: np.ndarray, axis: TimeAxis, top: int) -> None:
-    """Draw a line with ticks and their times, 24 pixels high."""
+def draw_axis(picture: np.ndarray, axis: TimeAxis) -> None:
+    """Draw a line with ticks and their times, 24 pixels high, 2 pixels below the top."""
+    top = 2
     cv2.line(picture, (axis.left, top), (axis.left + axis.width, top), FAINT, 1)
     ticks = axis.ticks()
     step = ticks[1] - ticks[0] if len(ticks) > 1 else 1e-3
@@ -288,17 +289,17 @@ def draw_axis(picture: np.ndarray, axis: TimeAxis, top: int) -> None:
         put_text(picture, time_label(seconds, step), x, top + 20, scale=SMALL, align="center")
 
 
-def draw_grid(picture: np.ndarray, axis: TimeAxis, top: int, height: int) -> None:
-    """Draw a faint line at each tick of the axis, and a frame."""
+def draw_grid(picture: np.ndarray, axis: TimeAxis, height: int) -> None:
+    """Draw a faint line at each tick of the axis, and a frame, from the top of a picture down to a height."""
     for seconds in axis.ticks():
         x = axis.x_of(seconds)
-        cv2.line(picture, (x, top), (x, top + height - 1), GRID, 1)
-    cv2.rectangle(picture, (axis.left, top), (axis.left + axis.width, top + height - 1), GRID, 1)
+        cv2.line(picture, (x, 0), (x, height - 1), GRID, 1)
+    cv2.rectangle(picture, (axis.left, 0), (axis.left + axis.width, height - 1), GRID, 1)
 
 
-def draw_curve(picture: np.ndarray, xs: np.ndarray, values: np.ndarray, top: int, height: int, full: float) -> None:
+def draw_curve(picture: np.ndarray, xs: np.ndarray, values: np.ndarray, height: int, full: float) -> None:
     """Draw values [shape=(n,), 0 to ``full``] as a line. It is interrupted where a value is NaN."""
-    ys = top + height - 3 - np.clip(values / full, 0, 1) * (height - 6)
+    ys = height - 3 - np.clip(values / full, 0, 1) * (height - 6)
     is_known = np.isfinite(values)
     edges = np.flatnonzero(np.diff(np.concatenate([[False], is_known, [False]]).astype(np.int8)))
     for first, stop in zip(edges[::2], edges[1::2], strict=True):

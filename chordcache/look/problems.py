@@ -23,7 +23,7 @@ class Problem:
     """One video that is not complete in a cache, or cannot be read."""
 
     kind: str
-    """"quarantined", "broken" (in an index) or "damaged" (the cache lacks frames of its source)"""
+    """"quarantined", "broken" (in an index), "damaged" (the cache lacks frames of its source), or "audit" """
     key: str
     root: str
     path: str

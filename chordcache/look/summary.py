@@ -11,9 +11,10 @@ from typing import Any
 from chordcache.index.index_files import read_index
 from chordcache.read.cache import open_cache
 from chordcache.read.video import Video
-from chordcache.records import FeatureInfo, VideoRecord
+from chordcache.records import VideoRecord
 from chordcache.storage import sealed_json
 from chordcache.storage.cache_header import read_header
+from chordcache.storage.feature_info import FeatureInfo
 from chordcache.storage.quarantine import Quarantine
 
 
@@ -23,7 +24,7 @@ def summarize(path: str | Path) -> dict[str, Any]:
     Returns
     -------
     dict
-        Counts, ``hours`` [hours of video], ``bytes``, and counts by label, codec or error. Plain JSON data.
+        Counts, ``duration_seconds`` of all videos, bytes, and counts by label, codec or error. Plain JSON data.
 
     Raises
     ------
@@ -99,16 +100,16 @@ def _of_cache(path: Path) -> dict[str, Any]:
     with open_cache(path) as cache:
         for video in cache:
             totals.add_video(video)
-    damaged = {"videos": totals.num_damaged, "frames missing": totals.num_missing_frames}
+    damaged = {"num_videos": totals.num_damaged, "num_frames_missing": totals.num_missing_frames}
     return {
         "format_version": sealed_json.FORMAT_VERSION,
-        "videos": totals.num_videos,
-        "frames": totals.num_frames,
-        "hours": round(totals.seconds / 3600, 4),
+        "num_videos": totals.num_videos,
+        "num_frames": totals.num_frames,
+        "duration_seconds": round(totals.seconds, 6),
         "bytes": dict(totals.bytes),
         "absent": dict(totals.absent.most_common()),
         "labels": totals.by_label(),
-        "quarantined": len(Quarantine(path, {})),
+        "num_quarantined": len(Quarantine(path, {})),
         "damaged": damaged if totals.num_damaged else {},
         "roots": dict(header.roots),
         "features": {tier: list(names) for tier, names in header.features.items()},
@@ -123,11 +124,11 @@ def _of_index(path: Path) -> dict[str, Any]:
         totals.add_record(record)
     return {
         "level": index.level,
-        "videos": totals.num_videos,
+        "num_videos": totals.num_videos,
         "broken": dict(totals.errors.most_common()),
-        "frames_expected": totals.num_frames,
-        "hours": round(totals.seconds / 3600, 4),
-        "bytes": totals.bytes.total(),
+        "num_frames": totals.num_frames,
+        "duration_seconds": round(totals.seconds, 6),
+        "num_bytes": totals.bytes.total(),
         "codecs": dict(totals.codecs.most_common()),
         "labels": totals.by_label(),
         "roots": index.roots,

@@ -9,12 +9,14 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from chordcache.amounts import first_few, human_bytes, shortened
+from chordcache.amounts import counted, first_few, human_bytes, shortened
 from chordcache.errors import DamageError, FeatureAbsentError, printable
+from chordcache.json_records import to_json
 from chordcache.read.cache import Cache
 from chordcache.read.video import Video
-from chordcache.records import FeatureInfo, to_json
+from chordcache.records import Segment
 from chordcache.storage.cache_header import read_header
+from chordcache.storage.feature_info import FeatureInfo
 
 _MAX_ITEMS = 20
 """Number of labels or captions that are listed for people"""
@@ -30,8 +32,7 @@ class ListedVideo:
     key: str
     path: str
     """Path relative to the root"""
-    seconds: float
-    """Duration"""
+    duration_seconds: float
     num_frames: int
     width: int
     """[pixels] of the cached frames"""
@@ -40,6 +41,17 @@ class ListedVideo:
     num_bytes: int
     """Size of the video's files"""
     label: str | None
+    """Label, or labels with commas between them"""
+    segment: Mapping[str, Any] | None = None
+    """Part of the file, as the arguments of ``Segment``"""
+    episode: int | None = None
+    """Number of the episode of a LeRobot dataset"""
+
+    @property
+    def part(self) -> str:
+        """Episode and segment for people, "" if there are none."""
+        episode = [] if self.episode is None else [f"episode {self.episode}"]
+        return ", ".join([*episode, *([str(Segment(**self.segment))] if self.segment else [])])
 
 
 def iter_listed(cache: Cache) -> Iterator[ListedVideo]:
@@ -48,6 +60,7 @@ def iter_listed(cache: Cache) -> Iterator[ListedVideo]:
         yield ListedVideo(
             video.key, video.path, round(video.duration_seconds, 6), video.num_frames, video.width, video.height,
             video.sidecar.num_bytes(), video.label or (", ".join(video.labels) or None),
+            to_json(video.segment) if video.segment else None, video.extra.get("episode_index"),
         )  # fmt: skip
 
 
@@ -60,10 +73,10 @@ def describe_video(video: Video) -> dict[str, Any]:
         "path": video.path,
         "root": video.root,
         "source": None if root is None else f"{root}/{video.path}",
-        "source_bytes": sidecar.source.size,
+        "num_source_bytes": sidecar.source.size,
         "source_modified": _when(sidecar.source.mtime_ns),
         "segment": to_json(video.segment) if video.segment else None,
-        "frames": video.num_frames,
+        "num_frames": video.num_frames,
         "width": video.width,
         "height": video.height,
         "display_width": sidecar.display_width,
@@ -73,10 +86,10 @@ def describe_video(video: Video) -> dict[str, Any]:
         "start_seconds": video.start_seconds,
         "duration_seconds": video.duration_seconds,
         "timestamp_source": sidecar.timestamp_source,
-        "keyframes": _num_keyframes(video),
-        "frames_skipped": sidecar.num_frames_skipped,
+        "num_keyframes": _num_keyframes(video),
+        "num_frames_skipped": sidecar.num_frames_skipped,
         "notes": list(sidecar.notes),
-        "bytes": sidecar.num_bytes(),
+        "num_bytes": sidecar.num_bytes(),
         "features": [_feature(info) for info in sidecar.features],
         "damage": to_json(video.damage) if video.damage else None,
         "label": video.label,
@@ -92,12 +105,12 @@ def rows_of_facts(facts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield name and text of the facts for people. Texts are cut. ``facts`` is the result of ``describe_video``."""
     for name in ("key", "path", "root", "source"):
         yield name, str(facts[name])
-    yield "source file", f"{human_bytes(facts['source_bytes'])}, modified {facts['source_modified']}"
+    yield "source file", f"{human_bytes(facts['num_source_bytes'])}, modified {facts['source_modified']}"
     if facts["segment"]:
         yield "segment", json.dumps(facts["segment"])
-    keyframes = facts["keyframes"]
-    known = "keyframes unknown" if keyframes is None else f"{keyframes} keyframe{'s' * (keyframes != 1)}"
-    yield "frames", f"{facts['frames']}, {known}"
+    keyframes = facts["num_keyframes"]
+    known = "keyframes unknown" if keyframes is None else counted(keyframes, "keyframe")
+    yield "frames", f"{facts['num_frames']}, {known}"
     shown = f"{facts['display_width']} x {facts['display_height']}"
     yield "size", f"{facts['width']} x {facts['height']}, shown as {shown}"
     if facts["bucket"]:
@@ -105,15 +118,15 @@ def rows_of_facts(facts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield "bucket", f"{facts['bucket']}, cut to {width:.0f} x {height:.0f}"
     start, duration = facts["start_seconds"], facts["duration_seconds"]
     yield "time", f"{start:.6g} s to {start + duration:.6g} s, {duration:.6g} s ({facts['timestamp_source']})"
-    if facts["frames_skipped"]:
-        yield "skipped", f"{facts['frames_skipped']} frames before the first keyframe"
+    if facts["num_frames_skipped"]:
+        yield "skipped", f"{counted(facts['num_frames_skipped'], 'frame')} before the first keyframe"
     for note in facts["notes"]:
         yield "note", note
-    yield "bytes", human_bytes(facts["bytes"])
+    yield "bytes", human_bytes(facts["num_bytes"])
     for feature in facts["features"]:
         yield f"  {feature['feature']}, {feature['tier']}", _feature_text(feature)
     if damage := facts["damage"]:
-        kept = f"{damage['num_frames_kept']} of {damage['num_frames']} frames kept"
+        kept = f"{damage['num_frames_kept']} of {counted(damage['num_frames'], 'frame')} kept"
         yield "damage", _cut(f"{kept}; then {damage['message']}")
     for name in ("label", "caption"):
         if facts[name] is not None:
@@ -134,7 +147,7 @@ def _feature_text(feature: Mapping[str, Any]) -> str:
     if feature["absent"] is not None:
         return f"absent: {feature['absent']}"
     shape = " x ".join(map(str, feature["shape"]))
-    return f"{feature['dtype']} {shape}, {human_bytes(feature['bytes'])}, {feature['file']}"
+    return f"{feature['dtype']} {shape}, {human_bytes(feature['num_bytes'])}, {feature['file']}"
 
 
 def _when(mtime_ns: int) -> str | None:
@@ -159,8 +172,8 @@ def _feature(info: FeatureInfo) -> dict[str, Any]:
         "file": info.file,
         "shape": list(info.shape),
         "dtype": info.dtype,
-        "bytes": info.num_bytes,
-        "rows": dict(info.num_rows),
+        "num_bytes": info.num_bytes,
+        "num_rows": dict(info.num_rows),
         "params": dict(info.params),
         "facts": dict(info.facts),
         "absent": info.absent,

@@ -13,7 +13,7 @@ from chordcache import progress
 from chordcache.errors import MediaError
 from chordcache.media.dolby_vision import incompatible_profile
 from chordcache.media.ffmpeg_log import LogMessage, reason_of
-from chordcache.media.mp4_boxes import has_encrypted_video
+from chordcache.media.mp4_tracks import has_encrypted_video
 
 CONTAINERS = (
     "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi,mpegts,mpeg,mpegvideo,m4v,ogg,flv,asf,mxf,nut,rm,ivf,gif,wav,mp3,aac,"

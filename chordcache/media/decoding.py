@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from fractions import Fraction
+from typing import NamedTuple
 
 import av
 
@@ -26,8 +26,7 @@ _STREAMS = (*JOINABLE, "h264", "hevc")
 """Formats in which no table or header states where packets begin and end, so that a parser divides them"""
 
 
-@dataclass(frozen=True)
-class DecodedFrame:
+class DecodedFrame(NamedTuple):
     """One picture in presentation order."""
 
     number: int
@@ -65,10 +64,10 @@ class Decoding:
         """Packets that are decoded without being shown, see ``PacketCheck.is_leading``"""
         self._num_frames = 0
         self._num_leading = 0
-        self._is_without_picture = False
-        """True if the last packet has no picture"""
+        self._is_without_picture = self._is_begun = False
+        """True if the last packet has no picture; if it has parameter sets, which a picture has to follow"""
         self._empty_problem: str | None = None
-        """Fault of a packet without a picture. It is none at the end of a stream, which may end in any unit"""
+        """Fault of a packet without a picture. It is none at the end of a stream, which may end in any other unit"""
 
     @property
     def _is_timed(self) -> bool:
@@ -89,6 +88,9 @@ class Decoding:
             self._empty_problem = self.decoder.problem
         elif self.decoder.problem and (self.check.has_started or not packet.size):
             self._note_problem(self.decoder.problem, is_damaged=bool(packet.size) or self.decoder.is_cut_off)
+        if self._is_begun and not packet.size:
+            self._faults.num_damaged += 1
+            self._faults.add("truncated", f"after frame {self._num_frames}: parameter sets without a picture")
         for number, picture in pictures:
             if number in self._leading:
                 continue
@@ -105,7 +107,9 @@ class Decoding:
     def _send(self, packet: av.Packet[av.VideoStream]) -> list[tuple[int | None, av.VideoFrame]]:
         role = self.check.role(packet)
         self._is_without_picture = role is Role.HIDDEN and self._media.container.format.name in _STREAMS
-        self.check.report(self._faults, f"after frame {self._num_frames}")
+        self._is_begun = self._is_without_picture and self.check.reader.begins_picture(memoryview(packet))
+        if self.check.problem or self.check.num_left_out:
+            self.check.report(self._faults, f"after frame {self._num_frames}")
         if role is Role.SKIPPED and self.check.has_started:
             self._clock.pass_over(packet)
         if self.check.start is not None:
@@ -242,11 +246,11 @@ def decode_frames(
     for packet in media.packets(faults, decoding.check, on_sound=on_sound):
         for frame in decoding.frames(packet):
             progress.beat()
-            if faults and not media.is_file:
-                raise faults.error(decoding.check.num_shown, num_ok)
             if not faults:
                 yield frame
                 num_ok += 1
+            elif not media.is_file:
+                raise faults.error(decoding.check.num_shown, num_ok)
     decoding.settle()
     media.num_skipped = decoding.num_skipped
     if faults:

@@ -45,10 +45,13 @@ class LastFrame:
 
         A container states durations between decoding times. They are those of pictures only where no packet follows.
         """
-        if packet.pts is None or packet.is_discard:
+        pts = packet.pts
+        if pts is None or packet.is_discard:
             return
-        self.ticks = (packet.duration or 0) if packet.pts > self.pts else 0
-        self.pts = max(self.pts, packet.pts)
+        if pts > self.pts:
+            self.pts, self.ticks = pts, packet.duration or 0
+        else:
+            self.ticks = 0
 
 
 class Media:
@@ -191,7 +194,8 @@ class Media:
             if not packet.size:
                 continue
             role = check.role(packet)
-            check.report(faults, f"packet {check.num_packets - 1}")
+            if check.problem or check.num_left_out:
+                check.report(faults, f"packet {check.num_packets - 1}")
             if role is Role.SHOWN:
                 yield packet, check
         self.num_packets, self.num_skipped = check.num_packets, check.num_skipped
@@ -211,7 +215,9 @@ class Media:
         """
         if self._opening_fault:
             faults.add("decode", f"when it was opened: {self._opening_fault}")
-        watch = ContainerWatch(self.container, self.require_video(), lambda: open_container(self.container.name, []))
+        video = self.require_video()
+        index = video.index
+        watch = ContainerWatch(self.container, video, lambda: open_container(self.container.name, []))
         try:
             if self.is_file:
                 watch.read_numbers()
@@ -220,7 +226,7 @@ class Media:
                 if not watch.num_packets and packet.size:
                     self._choose_timestamp_source(packet)
                     if self.is_file:
-                        refuse_unshowable(self.container, self.require_video(), packet)
+                        refuse_unshowable(self.container, video, packet)
                 is_silent = len(self._messages) == self._num_heard
                 fault = None if is_silent else self._demuxer_fault(all_codecs=not check.has_started)
                 if fault or self._opening_fault or watch.counts_frames:
@@ -228,7 +234,7 @@ class Media:
                 if fault:
                     is_cut = "partial file" in fault or "prematurely" in fault
                     faults.add("truncated" if is_cut else "decode", f"after packet {watch.num_packets}: {fault}")
-                for what in watch.faults_before(packet, self._parts.get(self.require_video().index)):
+                for what in watch.faults_before(packet, self._parts.get(index)):
                     faults.add("decode", what)
                 self.last_frame.see(packet)
                 if packet.size or packet.pts is None:  # an empty packet with a time is Theora's repeat, not the end
@@ -251,14 +257,17 @@ class Media:
         faults.num_missing += watch.num_missing
         faults.num_damaged = max(faults.num_damaged, watch.num_marked)  # the decoder may have found them too
         if faults and not faults.num_missing:
-            faults.num_missing = max(0, self.require_video().frames - watch.num_packets)  # according to the header
+            faults.num_missing = max(0, video.frames - watch.num_packets)  # according to the header
 
     def _video_packets(self, on_sound: Callable[[Sound], None] | None) -> Iterator[av.Packet[av.VideoStream]]:
         """Yield the packets of the video track; the decoded audio track goes to ``on_sound``."""
         video = self.require_video()
-        tracks = [video] if self.audio is None or on_sound is None else [video, self.audio]
-        for packet in self._demuxed(tracks):
-            if on_sound is None or packet.stream.index == video.index:
+        if self.audio is None or on_sound is None:
+            yield from self._demuxed([video])
+            return
+        index = video.index
+        for packet in self._demuxed([video, self.audio]):
+            if packet.stream.index == index:  # the empty packet at the end has it only there
                 yield packet
                 continue
             progress.beat()

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 
 from chordcache.media.checks.transport_stream import descriptors
-from chordcache.media.mp4_boxes import video_entry_parts
-from chordcache.media.source_file import opened
+from chordcache.media.mp4_tracks import video_entry_parts
+from chordcache.media.source_bytes import opened
 
 _PROFILES = (5, 10, 20)
 """Profiles whose base layer may be in a color space of their own (ICtCp in full range, reshaped): HEVC, AV1, MV-HEVC"""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fractions import Fraction
 from itertools import chain, pairwise
 from typing import Generic, Self, TypeVar
@@ -198,7 +198,7 @@ class ExactFrames:
             reader = self._read_from(seek_frame, motion_vectors)
         frame = reader.advance(number)
         self._frame_reader = reader
-        return replace(frame, number=number)
+        return frame._replace(number=number)
 
     def _read_frame_index(self) -> FrameIndex:
         """Return the frame index, of a file that has to be decoded to find it too."""

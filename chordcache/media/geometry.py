@@ -84,10 +84,10 @@ def scaled_size(width: float, height: float, short_side: int | None) -> tuple[in
 
 
 def nearest_bucket(buckets: Iterable[Bucket], width: float, height: float, num_frames: int) -> Bucket | None:
-    """Return the bucket of an item, or None if the item has fewer frames than each of them.
+    """Return the nearest bucket, or None if the item is shorter than all buckets.
 
-    Of the buckets that the item fills, these are the ones of the nearest aspect ratio, of them those of the nearest
-    area, and of them the longest. Distances are of logarithms.
+    Buckets that are longer than the item do not count. The nearest aspect ratio decides, then the nearest area, then
+    the largest number of frames. Distances are those of logarithms.
 
     Examples
     --------

@@ -7,7 +7,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Any, TypeAlias
 
 import av
@@ -129,17 +129,13 @@ class _TrackPackets:
 
 def whole_units(container: Any, tracks: Sequence[Any]) -> Iterator[Any]:
     """Demux tracks. A recording may begin within a picture, whose rest cannot be read and is left out."""
-    is_start = container.format.name in JOINABLE
-    while True:
+    packets = container.demux(tracks)
+    if container.format.name in JOINABLE:
         try:
-            for packet in container.demux(tracks):
-                is_start = False
-                yield packet
-            return
+            packets = chain([next(packets)], packets)
         except av.error.InvalidDataError:
-            if not is_start:
-                raise
-            is_start = False
+            packets = container.demux(tracks)
+    yield from packets
 
 
 def _read(reopen: Callable[[], Any], tracks: Sequence[int]) -> list[_TrackPackets]:

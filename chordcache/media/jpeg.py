@@ -25,6 +25,14 @@ def encode_planes(y: np.ndarray, u: np.ndarray, v: np.ndarray, *, quality: int) 
     return data
 
 
+def encode_rgb(frame: np.ndarray, *, quality: int) -> bytes:
+    """Compress a picture [shape=(H, W, 3), dtype=uint8, 0 to 255, RGB] to a JFIF file with 4:2:0 chroma."""
+    data: bytes = simplejpeg.encode_jpeg(
+        np.ascontiguousarray(frame), quality=quality, colorspace="RGB", colorsubsampling="420"
+    )
+    return data
+
+
 def _packed_rows(plane: np.ndarray) -> np.ndarray:
     """Return a plane whose pixels lie side by side; rows may be padded."""
     return plane if plane.strides[1] == 1 and plane.strides[0] > 0 else np.ascontiguousarray(plane)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+import zlib
 from fractions import Fraction
 from itertools import pairwise
 from typing import Any
@@ -10,16 +11,19 @@ from typing import Any
 import av
 import numpy as np
 
+from chordcache.arguments import check_choice
 from chordcache.choices import SCAN_LEVELS
-from chordcache.errors import MediaError, UsageError
+from chordcache.errors import MediaError
 from chordcache.media.activity import ContentMeter
+from chordcache.media.audio_track import Sound
 from chordcache.media.decoding import decode_frames
 from chordcache.media.demux import Media, open_media
+from chordcache.media.frame_meter import FrameMeter
 from chordcache.media.geometry import Orientation, display_size, orientation_of_matrix
-from chordcache.media.mp4_boxes import display_matrices
+from chordcache.media.mp4_tracks import display_matrices
 from chordcache.media.source_file import open_source
 from chordcache.media.stream_header import stream_header
-from chordcache.records import AudioFacts, HeaderFacts, PacketFacts, VideoRecord
+from chordcache.records import AudioFacts, ContentFacts, FrameFacts, HeaderFacts, PacketFacts, VideoRecord
 
 _MATRICES = {
     0: "gbr", 1: "bt709", 4: "fcc", 5: "bt470bg", 6: "smpte170m", 7: "smpte240m", 8: "ycgco", 9: "bt2020nc",
@@ -41,7 +45,7 @@ _RANGES = {1: "limited", 2: "full"}
 def probe(
     path: str, *, root: str, relative_path: str, level: str = "packets", inside: str | None = None
 ) -> VideoRecord:
-    """Examine one file: its headers, at level "packets" also all packets, at level "content" also what they decode to.
+    """Examine one file, as far as ``level`` says: headers, packets, and what these decode to.
 
     Parameters
     ----------
@@ -49,7 +53,7 @@ def probe(
         Absolute path, as ``os.fsdecode`` gives it.
     root, relative_path : str
         Root and path of the file in the record.
-    level : {"headers", "packets", "content"}
+    level : {"headers", "packets", "content", "frames"}
     inside : str, optional
         Real folder that links must not lead ``path`` out of. By default they may lead anywhere.
 
@@ -58,8 +62,7 @@ def probe(
     VideoRecord
         Record, with ``error`` set if the file cannot be used. Facts that were found before the error stay in it.
     """
-    if level not in SCAN_LEVELS:
-        raise UsageError(f"level: got '{level}', expected one of {', '.join(SCAN_LEVELS)}")
+    check_choice(SCAN_LEVELS, level=level)
     record = VideoRecord(root=root, path=relative_path, level=level)
     facts: dict[str, Any] = {}
     try:
@@ -80,12 +83,24 @@ def _add_facts(facts: dict[str, Any], path: str, level: str) -> None:
                 facts["packets"] = _packet_facts(media, first)
         finally:
             facts["header"] = _header_facts(media, path, first)
-    if level == "content":
-        meter = ContentMeter()
-        with open_media(path) as media:
-            for frame in decode_frames(media, on_sound=meter.add_sound):
+    if level in ("content", "frames"):
+        facts |= _decoded_facts(path, level)
+
+
+def _decoded_facts(path: str, level: str) -> dict[str, ContentFacts | FrameFacts]:
+    meters: dict[str, ContentMeter | FrameMeter] = {"content": ContentMeter()}
+    if level == "frames":
+        meters["frames"] = FrameMeter()
+
+    def add_sound(sound: Sound) -> None:
+        for meter in meters.values():
+            meter.add_sound(sound)
+
+    with open_media(path) as media:
+        for frame in decode_frames(media, on_sound=add_sound):
+            for meter in meters.values():
                 meter.add_frame(frame)
-        facts["content"] = meter.facts()
+    return {name: meter.facts() for name, meter in meters.items()}
 
 
 def _header_facts(media: Media, path: str, first: list[Any]) -> HeaderFacts:
@@ -156,7 +171,6 @@ def _packet_facts(media: Media, first: list[Any]) -> PacketFacts:
     frame_ticks: Any = media.frame_seconds / unit
     times: list[Any] = []  # in units of the track's time base
     is_key: list[bool] = []
-    duration: Any = None
     leading: list[int] = []
     for packet, check in media.shown_packets(is_thorough=False):
         time: Any = (
@@ -166,19 +180,19 @@ def _packet_facts(media: Media, first: list[Any]) -> PacketFacts:
             time = (times[-1] + frame_ticks) if times else 0
         times.append(time)
         is_key.append(packet.is_keyframe)
-        duration = packet.duration
         leading = check.leading_dts
         if not first:
             first.append(packet)
+    duration = packet.duration
     order = sorted(range(len(times)), key=times.__getitem__)  # pictures at one time are shown in decode order
-    shown = sorted(times)
+    shown = [times[number] for number in order]
     if media.timestamp_source == "dts" and leading:  # skipped frames come first: the rest are due when the last one is
         shown = sorted([*leading, *times])[len(leading) :]
     is_timed = media.timestamp_source != "rate"
     steps = [later - earlier for earlier, later in pairwise(shown)]
     step = statistics.median(steps) if steps else duration if is_timed and duration else frame_ticks
     last = media.long_seconds(step * unit) / unit or step
-    key_numbers = np.flatnonzero(np.array(is_key)[order]).tolist()
+    key_numbers = [shown_number for shown_number, number in enumerate(order) if is_key[number]]
     return PacketFacts(
         num_packets=media.num_packets,
         num_frames=len(shown),
@@ -190,4 +204,12 @@ def _packet_facts(media: Media, first: list[Any]) -> PacketFacts:
         timestamp_source=media.timestamp_source,
         keyframe_numbers=tuple(key_numbers),
         keyframe_pts_seconds=tuple(float(shown[number] * unit) for number in key_numbers),
+        frame_steps=_frame_steps(shown, round(shown[-1] + last)) if media.timestamp_source == "pts" else b"",
     )
+
+
+def _frame_steps(times: list[int], end: int) -> bytes:
+    """Return the time of the first frame and the duration of each, see ``PacketFacts``. Empty if they are absurd."""
+    if max(-times[0], end) >= 1 << 62:
+        return b""
+    return zlib.compress(np.diff([*times, end], prepend=0).astype("<i8").tobytes())

@@ -271,12 +271,12 @@ def _copy_rows(source: Any, target: Any) -> None:
 def _halve_chroma(source: av.VideoFrame, target: av.VideoFrame) -> None:
     """Write the means of 2x2 chroma samples of a 4:4:4 picture into a 4:2:0 one, both of 10 or of 12 bits.
 
-    This is half as dear as swscale, which scales luma too, and rounds in the same way.
+    This takes half the time of swscale, which also scales luma. It rounds identically.
     """
     for large, small in zip(source.planes[1:], target.planes[1:], strict=True):
         rows = _rows(large).view("<u2")
-        # Each number of 32 bits holds two sums of two. Their sum is made in its upper half. Numbers of 16 bits of which
-        # every second is used take four times as long
+        # Each number of 32 bits holds two sums of two. Their sum is made in its upper half. Every second number of
+        # an array of 16 bits takes four times as long
         sums = (rows[::2] + rows[1::2]).view("<u4")
         sums += sums << 16
         sums += 2 << 16

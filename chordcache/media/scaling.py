@@ -11,6 +11,7 @@ from av.sidedata.sidedata import Type as SideDataType
 
 from chordcache.config.picture import Bucket, PictureConfig
 from chordcache.errors import MediaError
+from chordcache.json_records import MAX_SIDE
 from chordcache.media.containers import MAX_PIXELS
 from chordcache.media.decoding import DecodedFrame
 from chordcache.media.geometry import (
@@ -233,8 +234,10 @@ class PictureScaler:
             self._stored_size = (size[1], size[0]) if self.orientation.transpose else size
             self._shares = covering_shares(*square, self._stored_size)
         self._first_region = self.region_of(picture)
-        if self._stored_size[0] * self._stored_size[1] > MAX_PIXELS:
-            what = f"the display size would be {square[0]:.0f}x{square[1]:.0f} pixels"
+        width, height = self._stored_size
+        if width * height > MAX_PIXELS or max(width, height) > MAX_SIDE:
+            limit = f"at most {MAX_SIDE} on a side and {MAX_PIXELS} in all"
+            what = f"its frames would be of {width}x{height} pixels, expected {limit}"
             raise MediaError("decode", "refused-size", what)
 
 
@@ -250,6 +253,8 @@ class FrameMaker:
         self._first_size: tuple[int, int] | None = None
         self.num_resized = 0
         """Number of frames whose coded size differs from that of the first frame"""
+        self.scaler = self.scaler_to(config.short_side if bucket is None else None)
+        """Scaler of the cached frames"""
 
     def frame(self, decoded: DecodedFrame) -> Frame:
         """Return the next kept frame."""
@@ -259,11 +264,6 @@ class FrameMaker:
         self.num_resized += size != self._first_size
         self._num_frames += 1
         return Frame(self._num_frames - 1, decoded, self)
-
-    @property
-    def scaler(self) -> PictureScaler:
-        """Scaler of the cached frames."""
-        return self.scaler_to(self._config.short_side if self._bucket is None else None)
 
     def scaler_to(self, short_side: int | None) -> PictureScaler:
         """Return the scaler for a short side, made on the first call."""
@@ -322,17 +322,13 @@ class Frame:
     def rgb(self) -> np.ndarray:
         """Return the cached frame before JPEG [shape=(H, W, 3), dtype=uint8, 0 to 255, RGB], C-contiguous."""
         if self._rgb is None:
-            self._rgb = _read_only(self._maker.scaler.rgb(self.picture))
+            self._rgb = self._maker.scaler.rgb(self.picture)
+            self._rgb.flags.writeable = False
         return self._rgb
 
     def _scaled(self, scaler: PictureScaler) -> Planes:
         if scaler not in self._planes:
-            y, u, v = map(_read_only, scaler.planes(self.picture))
-            self._planes[scaler] = (y, u, v)
+            self._planes[scaler] = planes = scaler.planes(self.picture)
+            for plane in planes:
+                plane.flags.writeable = False
         return self._planes[scaler]
-
-
-def _read_only(array: np.ndarray) -> np.ndarray:
-    view = array.view()
-    view.flags.writeable = False
-    return view

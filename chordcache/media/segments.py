@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from chordcache.amounts import counted
 from chordcache.errors import MediaError
 from chordcache.media.audio import parts_of_sound
 from chordcache.media.audio_track import Sound
@@ -42,7 +43,7 @@ def span_of(
         is_past = (segment.start_frame or 0) >= num_frames or (segment.end_frame or 0) > num_frames
         last = num_frames if segment.end_frame is None else segment.end_frame
         start, end = (int(number) for number in np.searchsorted(numbers, (segment.start_frame or 0, last)))
-        length = f"{num_frames} frames"
+        length = counted(num_frames, "frame")
     else:
         seconds = pts_seconds - pts_seconds[0]
         if np.any(np.diff(seconds) < 0):

@@ -9,7 +9,7 @@ import av
 
 from chordcache.media.checks.nal_units import H264Reader, Sps
 from chordcache.media.checks.packet_reader import HEAD_BYTES, Bits, PacketReader
-from chordcache.media.video_decoder import UNSTATED
+from chordcache.media.video_decoder import UNSTATED, context_like
 
 _HEADER_DECODERS = ("hevc", "libdav1d", "mpeg1video", "mpeg2video", "mpeg4", "prores", "vp8")
 """Decoders that read headers without decoding a picture, if they are set to skip all frames (FFmpeg 8.1). libdav1d
@@ -81,9 +81,7 @@ def _h264_display(sps: Sps, bits: Bits) -> StreamHeader:
 
 def _decoded_header(codec: Any, packet: Any) -> StreamHeader | None:
     """Let a second decoder read the headers. Return None if it refuses them; the decoder of the file reports that."""
-    spare: Any = av.CodecContext.create(codec.name, "r")
-    spare.extradata, spare.codec_tag = codec.extradata, codec.codec_tag
-    spare.width, spare.height = codec.width, codec.height
+    spare = context_like(codec)
     spare.thread_count = 1
     spare.skip_frame = "ALL"
     try:

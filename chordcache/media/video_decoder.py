@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, TypeAlias
 
 import av
@@ -25,6 +26,10 @@ _OPTIONS = {
     "hevc": {"err_detect": "explode"},
 }
 """Options by name of the decoder"""
+
+_KEEPERS = ("vp7", "vp8")
+"""Decoders that keep a part of what came before a keyframe (FFmpeg 8.1). If a packet after it is missing, the pictures
+would depend on where a reader begins"""
 
 _COLORS = ("colorspace", "color_primaries", "color_trc")
 
@@ -118,6 +123,8 @@ class VideoDecoder:
         """Decode a packet, return the pictures that come out, each with the tag of its packet, and set ``problem``."""
         if self._keeps:
             self._remember_packet(packet, tag)
+        if packet.is_keyframe and self._context.is_open and self._context.name in _KEEPERS:
+            self._context = self._spare({})
         num_said = len(self._said())
         pictures = self._pictures(self._context, packet, tag)
         if len(self._said()) > num_said and self._is_stuffed(packet, num_said):
@@ -158,15 +165,14 @@ class VideoDecoder:
             if not self._is_leading:
                 self.problem = f"the decoder refuses it: {reason_of(error, first_serious(said[num_said:]))}"
             return []
-        new = [message for message in said[num_said:] if not (self._is_unsettled and _ABSENT.search(message[2]))]
-        words = None if self._is_leading else first_serious(new)
-        if words is not None:
-            self.problem = words
-        elif not self._is_open and any(picture.is_corrupt for picture in pictures):
+        if len(said) > num_said and not self._is_leading:
+            new = [message for message in said[num_said:] if not (self._is_unsettled and _ABSENT.search(message[2]))]
+            self.problem = first_serious(new)
+        if self.problem is None and not self._is_open and any(picture.is_corrupt for picture in pictures):
             self.problem = MARKED
         for picture in pictures if self._claims else ():
             self._complete(picture)
-        return [(picture.opaque and picture.opaque.value, picture) for picture in pictures]
+        return [(getattr(picture.opaque, "value", None), picture) for picture in pictures]
 
     def _complete(self, picture: Any) -> None:
         """Give a picture the colors that its stream does not state, and the container does.
@@ -260,13 +266,21 @@ class VideoDecoder:
     def _spare(self, options: dict[str, str]) -> Any:
         """Return another context for the same track."""
         old = self._context
-        spare: Any = av.CodecContext.create(old.name, "r")
-        spare.extradata = old.extradata
-        spare.codec_tag = old.codec_tag
-        for name in ("width", "height", "color_primaries", "color_trc", "colorspace", "color_range"):
+        spare = context_like(old)
+        for name in (*_COLORS, "color_range"):
             setattr(spare, name, getattr(old, name))
         _configure(spare, {**_OPTIONS.get(old.name, {}), **options}, self._motion_vectors)
         return spare
+
+
+def context_like(context: Any) -> Any:
+    """Return another context for the same track, without the colors that the container states."""
+    other: Any = av.CodecContext.create(context.name, "r")
+    other.extradata = context.extradata
+    other.width, other.height = context.width, context.height
+    with suppress(UnicodeDecodeError):  # PyAV 18 cannot read a tag of other bytes, which no decoder knows either
+        other.codec_tag = context.codec_tag
+    return other
 
 
 def _are_equal(a: Any, b: Any) -> bool:

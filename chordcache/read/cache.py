@@ -10,16 +10,17 @@ from typing import NamedTuple
 
 import numpy as np
 
+from chordcache.amounts import counted
 from chordcache.arguments import did_you_mean
 from chordcache.errors import FeatureAbsentError, NotFoundError, UsageError, printable
+from chordcache.features.built_in import read_side
 from chordcache.features.frames import FramesReadSide
-from chordcache.features.read_sides import read_side
 from chordcache.media.cropping import Rectangle
 from chordcache.media.frame_numbers import frame_numbers
 from chordcache.read.near_keys import hint_for
 from chordcache.read.video import Video, open_feature
-from chordcache.records import FeatureInfo
 from chordcache.storage.catalog import Catalog
+from chordcache.storage.feature_info import FeatureInfo
 from chordcache.storage.row_clock import FrameGroups, has_times, is_of_video
 from chordcache.storage.sidecar import Sidecar
 
@@ -95,7 +96,7 @@ class Cache:
         return self._here.catalog
 
     def __repr__(self) -> str:
-        return f"<Cache '{printable(self.path)}': {len(self)} videos>"
+        return f"<Cache '{printable(self.path)}': {counted(len(self), 'video')}>"
 
     def __len__(self) -> int:
         return len(self.catalog)
@@ -187,6 +188,7 @@ class Cache:
         ``mel``               [shape=(n_mels, t), dtype=float32, dB], or (C, n_mels, t): the seconds from the first
                               frame to the end of the last, silence where the sound does not reach
         ``waveform``          [shape=(t,), dtype=float32 or int16], or (C, t): the samples of the same seconds
+        ``librosa``           [shape=(..., t), dtype=float32 or float64], of the same seconds
         ``text``              [shape=(L, D), dtype=float32 or float16]: the tokens of the caption, for any frames;
                               (N, L, D) of N captions with ``captions: all`` or a padding
         ``embed``             [shape=(T, D) or (T, N, D), dtype=float32 or float16]
@@ -203,7 +205,7 @@ class Cache:
         start, stop : int, optional
             Frame numbers, half open, as in slices. By default all frames.
         indices : sequence of int, optional
-            Frame numbers in any order instead, repeats allowed. Not for mel and waveform.
+            Frame numbers in any order instead, repeats allowed. Not for mel, waveform and librosa.
         out : np.ndarray, optional
             C-contiguous memory for the result, of its shape and dtype, which is then returned.
         tier : str, optional

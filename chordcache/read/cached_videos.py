@@ -10,8 +10,9 @@ from typing import TypeVar
 
 import numpy as np
 
+from chordcache.amounts import counted
 from chordcache.errors import FeatureAbsentError, UsageError
-from chordcache.features.read_sides import read_sides
+from chordcache.features.built_in import read_sides
 from chordcache.read.cache import Cache
 from chordcache.read.clips import HOW_TO_ADD, ClipReader, FeatureReader
 from chordcache.read.selection import Videos, positions_of, select_keys, warn_of_left_out
@@ -216,8 +217,8 @@ class CachedVideos(VideoSet):
         # The catalog may have been opened again since the videos were counted. A build in between moves the positions
         if len(cache) != self._num_videos:
             raise UsageError(
-                f"{cache!r} had {self._num_videos} videos when the dataset was made. Recreate the dataset, or "
-                "pass videos=cache.keys() to pin today's videos."
+                f"{cache!r} had {counted(self._num_videos, 'video')} when the dataset was made. Recreate the dataset, "
+                "or pass videos=cache.keys() to pin today's videos."
             )
 
 
@@ -257,7 +258,7 @@ def _counted(videos: VideoSet, states: np.ndarray, features: tuple[str, ...]) ->
         lacking = np.flatnonzero(row != FeatureState.CACHED)
         if len(lacking):
             example = videos.read(int(lacking[0]), partial(_reason, name))
-            counts.append(f"{len(lacking)} of {len(row)} videos have no {name}, such as {example}")
+            counts.append(f"{len(lacking)} of {counted(len(row), 'video')} without {name}, such as {example}")
     return f"features: {'; '.join(counts)}"
 
 
@@ -272,9 +273,8 @@ def _not_built(videos: VideoSet, states: np.ndarray, clips: ClipReader) -> Featu
     positions = np.flatnonzero(states[row] == FeatureState.NOT_BUILT)
     some = ""
     if len(positions) < states.shape[1]:
-        some = (
-            f", which {len(positions)} of {states.shape[1]} videos were not built with (missing='skip' leaves them out)"
-        )
+        videos_of = f"{len(positions)} of {counted(states.shape[1], 'video')}"
+        some = f", which is missing in {videos_of} (missing='skip' leaves them out)"
 
     def error(reader: object, video: Video) -> FeatureAbsentError:
         have = dict.fromkeys(info.feature for info in video.sidecar.features)

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
+from itertools import islice
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
+from chordcache.arguments import check_choice
 from chordcache.errors import FeatureAbsentError, UsageError
+from chordcache.features.built_in import read_side, read_sides
 from chordcache.features.read_side import FIRST_FRAME_LATENTS, VARIANTS, Arrays, Clip, EncodedFrames, ReadSide
-from chordcache.features.read_sides import read_side, read_sides
 from chordcache.media.cropping import CropBox, Rectangle
-from chordcache.read.crops import SpatialTransform
+from chordcache.read.crops import SpatialTransform, choose_crop
 from chordcache.read.video import Video
-from chordcache.records import FeatureInfo
+from chordcache.storage.feature_info import FeatureInfo
 
 MISSING = ("error", "zeros", "skip")
 
@@ -50,6 +52,23 @@ class FeatureReader(Protocol):
         ...
 
 
+class ClipView(NamedTuple):
+    """The frames and the settings of one sample."""
+
+    numbers: np.ndarray
+    """[shape=(T,) or (N, T), dtype=int64, frame numbers] in any order, repeats allowed. With several clips, each array
+    of the sample has one more leading dimension"""
+    crop: CropBox | None
+    """The crop that the method ``crop`` chose"""
+    frames_out: np.ndarray | EncodedFrames | None = None
+    """Contiguous memory for the frames [shape=``frames_shape``, dtype=uint8], or the place of the frames as they are
+    stored. The arrays then do not include the frames"""
+    caption: int = 0
+    """Position of the caption of the sample in all captions of the item"""
+    noise: np.random.Generator | None = None
+    """Random numbers of the sample, for latents that are drawn from their posterior. None takes its mean"""
+
+
 @dataclass(frozen=True)
 class ClipReader:
     """A reader of several features of the same frames."""
@@ -72,117 +91,83 @@ class ClipReader:
             owners = [name for name, side in read_sides().items() if taken[0] in side.padding]
             hint = f"Did you mean '{owners[0]}'?" if owners else "A sample has something else of this name."
             raise UsageError(f"features: got '{taken[0]}', expected a feature. {hint}")
-        if self.missing not in MISSING:
-            raise UsageError(f"missing: got {self.missing!r}, expected one of {', '.join(MISSING)}")
+        check_choice(MISSING, missing=self.missing)
 
     def check_zeros(self, name: str, reader: FeatureReader, video: Video) -> None:
         """Raise ``FeatureAbsentError`` if a feature that is absent from a video does not have a known shape."""
-        crop, info = self.crop(video, np.random.default_rng(0)), video.sidecar.feature(name)
+        crop, info = self.crop(video, partial(np.random.default_rng, 0)), video.sidecar.feature(name)
         assert info is not None
-        _zeros(read_side(name), self._clip(reader, video, np.zeros(1, np.int64), crop, one_thread=False), info)
+        (clip,) = self._clips(reader, video, [ClipView(np.zeros(1, np.int64), crop)], one_thread=False)
+        _zeros(read_side(name), clip, info)
 
-    def crop(self, video: Video, random: np.random.Generator) -> CropBox | None:
+    def crop(self, video: Video, random: Callable[[], np.random.Generator]) -> CropBox | None:
         """Choose the crop of a sample. None leaves the pictures as they are stored."""
-        return (
-            None if self.spatial_transform is None else self.spatial_transform.choose(video.height, video.width, random)
-        )
+        crop = self.spatial_transform
+        return None if crop is None else choose_crop(crop, video.height, video.width, random)
 
     def frames_shape(self, video: Video, numbers: np.ndarray, crop: CropBox | None) -> tuple[int, ...]:
         """Return the shape (T, h, w, 3) of the frames that ``read`` decodes, or would decode if requested."""
         return (*numbers.shape, *(crop.size if crop else (video.height, video.width)), 3)
 
-    def read(
-        self,
-        cache: FeatureReader,
-        video: Video,
-        numbers: np.ndarray,
-        crop: CropBox | None,
-        *,
-        one_thread: bool,
-        frames_out: np.ndarray | EncodedFrames | None = None,
-        caption: int = 0,
-        noise: np.random.Generator | None = None,
-    ) -> Arrays:
-        """Read a clip, or several of one video.
+    def read(self, cache: FeatureReader, video: Video, views: Sequence[ClipView], *, one_thread: bool) -> list[Arrays]:
+        """Read samples of one video.
 
         Parameters
         ----------
         cache, video
             The reader of features, and a video that it has.
-        numbers : np.ndarray [shape=(T,) or (N, T), dtype=int64, frame numbers]
-            Frames in any order, repeats allowed. With several clips, each array has one more leading dimension.
-        crop : CropBox or None
-            The crop that the method ``crop`` chose.
+        views : sequence of ClipView
+            The samples.
         one_thread : bool
             Switch OpenCV's own threads off, for the whole process and from now on, if OpenCV is used.
-        frames_out : np.ndarray, optional [shape=``frames_shape``, dtype=uint8], or EncodedFrames
-            Contiguous memory for the frames, or the place of the frames as they are stored. The returned arrays then
-            do not include the frames.
-        caption : int
-            Position of the caption of the sample in all captions of the item.
-        noise : np.random.Generator, optional
-            Random numbers of the sample, for latents that are drawn from their posterior. By default, take its mean.
 
         Returns
         -------
-        dict of str to np.ndarray
-            The arrays of each feature, see ``ChordVideoDataset``. With ``missing="zeros"`` also ``present``
+        list of dict of str to np.ndarray
+            The arrays of each sample, see ``ChordVideoDataset``. With ``missing="zeros"`` also ``present``
             [shape=(len(features),), dtype=bool].
 
         Raises
         ------
         IndexError, FeatureAbsentError, DamageError
-            As in ``Cache.read``.
+            As in ``Cache.read``, for any of the samples.
         UsageError
             If frames go backwards and the flow between them is requested, or if several clips differ in a shape.
         """
-        if numbers.ndim > 1:
-            outs = [frames_out] * len(numbers) if not isinstance(frames_out, np.ndarray) else frames_out
-            clips = [
-                self.read(cache, video, rows, crop, one_thread=one_thread, frames_out=out, caption=caption, noise=noise)
-                for rows, out in zip(numbers, outs, strict=True)
-            ]
-            return {name: _stacked(name, video, [clip[name] for clip in clips]) for name in clips[0]}
-        clip = self._clip(
-            cache, video, numbers, crop, one_thread=one_thread, frames_out=frames_out, caption=caption, noise=noise
-        )
-        arrays: Arrays = {}
+        clips = self._clips(cache, video, views, one_thread=one_thread)
+        arrays: list[Arrays] = [{} for _ in clips]
         present = []
         for name in self.features:
             side, info = read_side(name), video.sidecar.feature(name)
             if self.missing == "zeros" and info is not None and info.absent is not None:
-                arrays |= _zeros(side, clip, info)
+                of_feature = [_zeros(side, clip, info) for clip in clips]
                 present.append(False)
             else:
-                arrays |= side.read_clip(clip)
+                of_feature = side.read_clips(clips)
                 present.append(True)
-        return {**arrays, "present": np.array(present)} if self.missing == "zeros" else arrays
+            for own, more in zip(arrays, of_feature, strict=True):
+                own |= more
+        if self.missing == "zeros":
+            for own in arrays:
+                own["present"] = np.array(present)
+        rest = iter(arrays)
+        return [
+            next(rest) if view.numbers.ndim == 1 else _stacked(video, list(islice(rest, len(view.numbers))))
+            for view in views
+        ]
 
-    def _clip(
-        self,
-        reader: FeatureReader,
-        video: Video,
-        numbers: np.ndarray,
-        crop: CropBox | None,
-        *,
-        one_thread: bool,
-        frames_out: np.ndarray | EncodedFrames | None = None,
-        caption: int = 0,
-        noise: np.random.Generator | None = None,
-    ) -> Clip:
-        return Clip(
-            partial(reader.read, video),
-            partial(reader.iter_frames, video),
-            partial(reader.read_encoded, video),
-            video,
-            numbers,
-            crop,
-            self.variants,
-            one_thread,
-            frames_out,
-            caption,
-            noise,
-        )
+    def _clips(self, reader: FeatureReader, video: Video, views: Sequence[ClipView], *, one_thread: bool) -> list[Clip]:
+        """Return the clips of samples, one after the other."""
+        of_video = partial(reader.read, video), partial(reader.iter_frames, video), partial(reader.read_encoded, video)
+        clips = []
+        for numbers, crop, out, caption, noise in views:
+            rows = numbers if numbers.ndim > 1 else [numbers]
+            outs = out if numbers.ndim > 1 and isinstance(out, np.ndarray) else [out] * len(rows)
+            clips += [
+                Clip(*of_video, video, row, crop, self.variants, one_thread, place, caption, noise)
+                for row, place in zip(rows, outs, strict=True)
+            ]
+        return clips
 
 
 def cached_features(names: tuple[str, ...]) -> tuple[tuple[str, ...], frozenset[str]]:
@@ -205,14 +190,19 @@ def cached_features(names: tuple[str, ...]) -> tuple[tuple[str, ...], frozenset[
     return features, frozenset(VARIANTS.keys() & set(names))
 
 
-def _stacked(name: str, video: Video, arrays: list[np.ndarray]) -> np.ndarray:
-    shapes = {array.shape for array in arrays}
-    if len(shapes) > 1:
-        raise UsageError(
-            f"clip_sampler: got clips of video '{video.key}' with '{name}' of shapes "
-            f"{', '.join(map(str, sorted(shapes)))}, expected one shape. Take one clip a sample, with clips_per_video."
-        )
-    return np.stack(arrays)
+def _stacked(video: Video, clips: list[Arrays]) -> Arrays:
+    """Return the arrays of several clips of a sample, with one more dimension."""
+    stacked = {}
+    for name in clips[0]:
+        shapes = {clip[name].shape for clip in clips}
+        if len(shapes) > 1:
+            raise UsageError(
+                f"clip_sampler: got clips of video '{video.key}' with '{name}' of shapes "
+                f"{', '.join(map(str, sorted(shapes)))}, expected one shape. Take one clip a sample, with "
+                "clips_per_video."
+            )
+        stacked[name] = np.stack([clip[name] for clip in clips])
+    return stacked
 
 
 def _zeros(side: ReadSide, clip: Clip, info: FeatureInfo) -> Arrays:

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from functools import lru_cache
+from typing import Protocol, cast
 
 import numpy as np
 
@@ -82,8 +84,8 @@ class RandomResizedCrop(_Sized):
 
     Notes
     -----
-    Source: torchvision's ``RandomResizedCrop``. It makes ten draws. If none of them fits into the picture, it takes the
-    largest crop in the middle whose shape is within ``ratio``.
+    Source: torchvision's ``RandomResizedCrop``. It makes ten draws. If none fits into the picture, it takes the largest
+    crop in the middle whose shape is within ``ratio``.
     """
 
     scale: tuple[float, float] = (0.08, 1.0)
@@ -202,6 +204,18 @@ class HorizontalFlip:
 
 def _in_the_middle(height: int, width: int, crop: tuple[int, int], size: tuple[int, int]) -> CropBox:
     return CropBox((height - crop[0]) // 2, (width - crop[1]) // 2, *crop, size)
+
+
+def choose_crop(crop: SpatialTransform, height: int, width: int, random: Callable[[], np.random.Generator]) -> CropBox:
+    """Choose the crop of one sample. A crop that draws nothing is chosen once for a size, without random numbers."""
+    if type(crop) in (CenterCrop, Resize, Pad):
+        return _fixed_crop(cast(Resize, crop), height, width)
+    return crop.choose(height, width, random())
+
+
+@lru_cache(maxsize=1024)
+def _fixed_crop(crop: CenterCrop | Resize | Pad, height: int, width: int) -> CropBox:
+    return crop.choose(height, width, np.random.default_rng(0))
 
 
 def crop_sizes(crop: SpatialTransform | None, pictures: np.ndarray) -> np.ndarray | None:

@@ -7,8 +7,9 @@ import numpy as np
 from chordcache.errors import FeatureAbsentError, MediaError
 from chordcache.media.segments import end_of, span_of
 from chordcache.read.video import Video
-from chordcache.records import FeatureInfo, VideoRecord
-from chordcache.storage.artefacts.artefact import Claims
+from chordcache.records import VideoRecord
+from chordcache.storage.artefacts.claims import Claims
+from chordcache.storage.feature_info import FeatureInfo
 from chordcache.storage.layout import key_of
 from chordcache.storage.row_clock import is_of_video
 

@@ -13,6 +13,7 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
+from chordcache.amounts import counted
 from chordcache.digests import hex64
 from chordcache.errors import NotFoundError, UsageError, printable
 from chordcache.read.cache import Cache
@@ -100,7 +101,7 @@ def warn_of_left_out(
     if reasons:
         num_left_out = num_quarantined + sum(others.values())
         warnings.warn(
-            f"{what}: {num_left_out} of {num_all} videos are left out: {', '.join(reasons)}{end}.",
+            f"{what}: left out {num_left_out} of {counted(num_all, 'video')}: {', '.join(reasons)}{end}.",
             stacklevel=stacklevel,
         )
 

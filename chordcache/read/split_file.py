@@ -37,10 +37,10 @@ Rows: TypeAlias = tuple[list[str], list[int], Callable[[str], Iterator[str]]]
 def read_split(path: Path, knows: Sequence[Callable[[str], bool]]) -> Rows:
     """Read a split file.
 
-    The file is UTF-8 text with a name on each line, which columns may follow. They are separated by tabs, commas,
-    semicolons or spaces. A header line names its columns, one of which is of names, such as "path". Or it is a table of
-    ``open_table``. Functions of ``knows`` say whether a name is that of a video, the strictest first. They show which
-    column has the names, and are called for the first lines only.
+    The file is UTF-8 text with a name on each line, or a table of ``open_table``. Further columns may follow the name,
+    after tabs, commas, semicolons or spaces. A header line names the columns, such as "path". Functions of ``knows``
+    return whether a video has a name, the strictest first. They show which column has the names, and are called for the
+    first lines only.
 
     Raises
     ------
@@ -67,7 +67,7 @@ def _of_table(table: Table) -> Rows:
     column = next((name for name in _NAME_COLUMNS if name in table.types), None)
     if column is None:
         raise UsageError(
-            f"split file '{printable(table.path)}': got the columns {table.found}, "
+            f"split file '{printable(table.path)}': got the columns {table.column_names}, "
             f"expected one of {', '.join(_NAME_COLUMNS)}"
         )
     is_clips = column == "youtube_id" and all(name in table.types for name in _TIMES)

@@ -8,13 +8,16 @@ from pathlib import Path
 
 import numpy as np
 
+from chordcache.amounts import counted
 from chordcache.arguments import did_you_mean
 from chordcache.errors import DamageError, FeatureAbsentError, printable
+from chordcache.features.built_in import read_side, read_sides
 from chordcache.features.item_fields import fits
-from chordcache.features.read_sides import read_side, read_sides
-from chordcache.records import ContentFacts, FeatureInfo
-from chordcache.storage.artefacts.artefact import Artefact, Claims
+from chordcache.records import ContentFacts
+from chordcache.storage.artefacts.artefact import Artefact
+from chordcache.storage.artefacts.claims import Claims
 from chordcache.storage.artefacts.open_files import open_artefact
+from chordcache.storage.feature_info import FeatureInfo
 from chordcache.storage.sidecar import Sidecar
 
 
@@ -67,7 +70,8 @@ class Video:
         return self.sidecar.content
 
     def __repr__(self) -> str:
-        return f"<Video {self.key}: {self.num_frames} frames {self.width}x{self.height}, {self.duration_seconds:.2f} s>"
+        frames = f"{counted(self.num_frames, 'frame')} {self.width}x{self.height}"
+        return f"<Video {self.key}: {frames}, {self.duration_seconds:.2f} s>"
 
     def feature(self, name: str, tier: str | None = None) -> FeatureInfo:
         """Return the record of a feature, which names its artefact.

@@ -260,11 +260,6 @@ class _LiveSource(VideoSource):
             raise FeatureAbsentError("the stream does not have a sound track that can be read")
         raise FeatureAbsentError(f"this {type(self).__name__} does not keep sound. Open a recording with MP4Source.")
 
-    @property
-    def _num_readable(self) -> int | None:
-        """None, because frames are still to come."""
-        return None
-
     def _read(self, wanted: list[int]) -> Iterator[np.ndarray]:
         for number in wanted:
             yield self._opened.get(number, self._timeout_seconds)

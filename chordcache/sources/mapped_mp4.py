@@ -16,7 +16,7 @@ from chordcache.media.exact_frames import FrameIndex, FrameReader, seek_frames_o
 from chordcache.media.joints import Joints
 from chordcache.media.mp4_decoder import SampleDecoder
 from chordcache.media.mp4_samples import VideoTrack, read_video_track, refused
-from chordcache.media.source_file import opened
+from chordcache.media.source_bytes import opened
 from chordcache.sources.media_file import AS_STORED, Converter, DecodedFile, MP4Source, naming
 
 _HIGH_444 = 244

@@ -166,12 +166,8 @@ class VideoSource(ABC):
 
     def _checked(self, indices: Sequence[int] | np.ndarray) -> list[int]:
         self._check_open()
-        return frame_numbers(indices, self._num_readable, f"'{printable(self._name)}'")
-
-    @property
-    def _num_readable(self) -> int | None:
-        """Number of frames that can be read, None if more are to come."""
-        return self.num_frames
+        num_readable = None if self.is_live else self.num_frames  # of a live source, more are to come
+        return frame_numbers(indices, num_readable, f"'{printable(self._name)}'")
 
 
 class CachedSource(VideoSource):

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 
-from chordcache.records import Description, Record
+from chordcache.json_records import Record
+from chordcache.records import Description
 
 
 class AnnotationNames(Record, frozen=True):

@@ -1,4 +1,4 @@
-"""Files that appear complete or not at all, also after a power cut, and the error of a full disk."""
+"""Files that appear complete or not at all, also after a power cut, appended lines, and the error of a full disk."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import errno
 import os
 import shutil
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from functools import cache
 from pathlib import Path
@@ -281,3 +281,41 @@ def publish_text(cache: Path, file: str, text: str) -> None:
             target.flush()
             os.fsync(target.fileno())
         publish_all(cache, {partial: file}, are_synced=True)
+
+
+# Lines that are appended to a file
+
+
+def _unshare(cache: Path, name: str) -> None:
+    """Give a file that is also in a copy of the cache by hard links, as ``cp -al`` makes, a content of its own."""
+    try:
+        with opener.open_binary(cache, name) as file:
+            if os.fstat(file.fileno()).st_nlink < 2:
+                return
+            place = f".{os.path.basename(name)}-{os.getpid()}.partial"
+            opener.remove(cache, place)  # of a killed process, or a link of a stranger
+            partial, flags = cache / place, os.O_WRONLY | os.O_CREAT | os.O_EXCL
+            with no_space_as_error(partial), open(opener.open_file(cache, place, flags), "wb") as copy:
+                shutil.copyfileobj(file, copy)
+        publish_all(cache, {partial: name})
+    except FileNotFoundError:
+        return
+
+
+def append_lines(cache: Path, name: str, lines: Sequence[str], *, is_flushed: bool = False) -> None:
+    """Append lines with one write, and flush it if asked to. A line that an earlier kill cut off is removed first."""
+    flags = os.O_RDWR | os.O_CREAT | os.O_APPEND
+    _unshare(cache, name)
+    with no_space_as_error(cache / name), open(opener.open_file(cache, name, flags), "ab+") as file:
+        if end := file.seek(0, os.SEEK_END):
+            file.seek(-1, os.SEEK_END)
+            if file.read(1) != b"\n":
+                start = file.seek(max(0, end - opener.MAX_BYTES))
+                num_bytes = file.read().rfind(b"\n") + 1
+                if start and not num_bytes:
+                    raise opener.too_large(cache / name, "a line")
+                file.truncate(start + num_bytes)
+        file.write("".join(f"{line}\n" for line in lines).encode("ascii"))
+        if is_flushed:
+            file.flush()
+            os.fsync(file.fileno())

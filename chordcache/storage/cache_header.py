@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from chordcache.arguments import did_you_mean
 from chordcache.choices import ON_DAMAGE
-from chordcache.errors import DamageError, FormatVersionError, NotFoundError, UnreadableError, printable
-from chordcache.records import Record
+from chordcache.errors import DamageError, FormatVersionError, NotFoundError, UnreadableError, UsageError, printable
+from chordcache.json_records import Record
 from chordcache.storage.atomic import publish_text
 from chordcache.storage.opener import exists, make_folder
 from chordcache.storage.sealed_json import read_sealed, seal_versioned
@@ -40,6 +41,15 @@ class Header(Record, frozen=True, forbid_unknown_fields=False):
     """Choice of the last build for damaged files, one of ``ON_DAMAGE``"""
     index_digests: tuple[str, str] = ("", "")
     """xxh3-128 of the index that the last build was given, and of the ``index.jsonl`` that it wrote"""
+
+
+def roots_now(known: Mapping[str, str], moved: Mapping[str, str] | None) -> dict[str, str]:
+    """Return the folder of each root, some of which have moved. Raises ``UsageError`` for a name that no root has."""
+    for name in moved or ():
+        if name not in known:
+            names = ", ".join(map(printable, known))
+            raise UsageError(f"roots: got '{printable(name)}', expected one of {names}{did_you_mean(name, known)}")
+    return {**known, **(moved or {})}
 
 
 def read_header(cache: Path) -> Header:

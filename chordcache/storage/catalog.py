@@ -15,11 +15,12 @@ import numpy as np
 
 from chordcache.digests import sealed_body
 from chordcache.errors import ChordcacheError, FormatVersionError, NotFoundError, printable
-from chordcache.records import FeatureInfo, Packed, Record, Side, from_json, parse_json
+from chordcache.json_records import Record, Side, from_json, parse_json
 from chordcache.storage.annotation_names import AnnotationNames
 from chordcache.storage.cache_header import read_header
 from chordcache.storage.catalog_columns import INT32, INT64, SECTIONS, UINT64, Columns, hash_of
 from chordcache.storage.catalog_file import CATALOG, HEAD_BYTES, OLD_CATALOG, CatalogFile, matching
+from chordcache.storage.feature_info import FeatureInfo, Packed
 from chordcache.storage.layout import is_key, pack_file, sidecar_file
 from chordcache.storage.opener import MAX_BYTES, exists
 from chordcache.storage.part_folders import in_parts
@@ -74,6 +75,11 @@ class Catalog:
                 raise _no_catalog(cache) from None
         self._file = file
         self.damage = file.damage
+
+    @property
+    def digest(self) -> str:
+        """Hash of all sidecars and columns."""
+        return self._file.digest
 
     def _array(self, name: str, dtype: np.dtype, length: int) -> np.ndarray:
         content = self._file.section(name)
@@ -175,7 +181,7 @@ class Catalog:
         return pictures
 
     def _line(self, position: int) -> bytes:
-        start, stop = int(self._offsets[position]), int(self._offsets[position + 1])
+        start, stop = self._offsets.item(position), self._offsets.item(position + 1)
         if not HEAD_BYTES <= start < stop <= min(self._file.num_bytes, start + MAX_BYTES):
             raise self.damage(f"row {position} is not inside the file")
         return self._file.read(start, stop - start)
@@ -189,7 +195,7 @@ class Catalog:
     def _row(self, position: int) -> tuple[Sidecar, bytes]:
         line = self._line(position)
         sidecar = Sidecar.from_line(line, str(self._file.path))
-        if hash_of(sidecar.key) != self._hashes[position]:
+        if hash_of(sidecar.key) != self._hashes.item(position):
             raise self.damage(f"row {position} is of another video")
         return sidecar, line
 
@@ -232,7 +238,7 @@ class Catalog:
 
     def mtime_ns(self, position: int) -> int:
         """Return the last value of ``row``."""
-        return int(self._mtimes[position])
+        return int(self._mtimes.item(position))
 
     def files(self, position: int) -> tuple[str, set[str]]:
         """Return the key of a video and the names of its files and packs, without a check of its other values.
@@ -251,9 +257,9 @@ class Catalog:
             status = os.lstat(f"{self.cache}/{sidecar_file(key)}")
         except OSError:  # the one who reads it raises
             return False
-        num_bytes = int(self._offsets[position + 1]) - int(self._offsets[position])
-        stated = num_bytes, int(self._mtimes[position])
-        return stat.S_ISREG(status.st_mode) and (status.st_size, status.st_mtime_ns) == stated
+        num_bytes = self._offsets.item(position + 1) - self._offsets.item(position)
+        is_same = status.st_mtime_ns == self.mtime_ns(position) and status.st_size == num_bytes
+        return is_same and stat.S_ISREG(status.st_mode)
 
     def check_digests(self) -> None:
         """Compare the digest of every row and section. Raises ``DamageError``."""

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from chordcache.errors import DamageError, printable
-from chordcache.records import to_json
+from chordcache.json_records import to_json
 from chordcache.storage.annotation_names import AnnotationCounter
 from chordcache.storage.atomic import no_space_as_error, partial_folder, publish
 from chordcache.storage.catalog_file import CATALOG, HEAD_BYTES, OLD_CATALOG, write_catalog_file

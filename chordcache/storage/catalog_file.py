@@ -18,7 +18,7 @@ from typing import Any, BinaryIO
 
 from chordcache.digests import hex128, sealed, sealed_body
 from chordcache.errors import ChordcacheError, DamageError, UsageError, printable
-from chordcache.storage.opener import open_file, readable
+from chordcache.storage.opener import open_file, readable, unreadable
 
 CATALOG = "catalog.bin"
 """Name of the file, in the folder of its cache"""
@@ -105,7 +105,9 @@ class CatalogFile:
         self._table = self._read_head()
 
     def _read_head(self) -> Mapping[str, tuple[int, int, str]]:
-        body = sealed_body(self.read(0, HEAD_BYTES).rstrip(b" \n"))
+        line = self.read(0, HEAD_BYTES).rstrip(b" \n")
+        self.digest = hex128(line)
+        body = sealed_body(line)
         if body is None:
             raise self.damage("the digest of its head does not match")
         try:
@@ -135,8 +137,10 @@ class CatalogFile:
 
     def read(self, start: int, num_bytes: int) -> bytes:
         """Return bytes at a position. Raises ``DamageError`` if the file ends before them."""
-        with readable(self.path):
+        try:
             data = os.pread(self._fd, num_bytes, start)
+        except OSError as error:  # not by ``readable``, which takes a microsecond for each sidecar
+            raise unreadable(self.path, error) from None
         if len(data) != num_bytes:
             raise self.damage("it is cut off")
         return data

@@ -14,8 +14,10 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 
-from chordcache.records import MAX_ROWS, MAX_SIDE, Description, FeatureInfo, Limit, Record, Side, from_json
+from chordcache.json_records import MAX_ROWS, MAX_SIDE, Limit, Record, Side, from_json
+from chordcache.records import Description
 from chordcache.storage.artefacts.tiers import KINDS, TIERS
+from chordcache.storage.feature_info import FeatureInfo
 from chordcache.storage.row_clock import CLOCK_FACTS, clock_problem, has_times
 
 _MAX_ROW_BYTES = 1 << 30
@@ -73,6 +75,11 @@ class _Waveform(_Params, frozen=True, forbid_unknown_fields=False):
     sample_rate: _Rate | None
     dtype: Literal["float32", "int16"]
     channels: Literal["mono", "all"]
+
+
+class _Librosa(_Params, frozen=True, forbid_unknown_fields=False):
+    sample_rate: _Rate
+    hop_length: Annotated[int, Limit(ge=1, le=1 << 16)]
 
 
 class _Samples(_Params, frozen=True, forbid_unknown_fields=False):
@@ -227,7 +234,7 @@ def _built_in_problem(info: FeatureInfo, sidecar: Any) -> str | None:
         clock = "frames_per_row" if info.params["compression"][0] > 1 else ""
     if CLOCK_FACTS.intersection(info.facts) != ({clock} if clock else set()):
         return f"facts {', '.join(info.facts)[:80]}"
-    if info.dtype not in rules.dtypes or min(info.shape[1:], default=0) < 1 or not rules.shape(info, sidecar):
+    if info.dtype not in rules.dtypes or min(info.shape[1:], default=1) < 1 or not rules.shape(info, sidecar):
         return f"{info.dtype} of shape {info.shape}"
     return None
 
@@ -256,6 +263,10 @@ def _motion(info: FeatureInfo, sidecar: Any) -> bool:
 def _mel(info: FeatureInfo, sidecar: Any) -> bool:
     is_regular = math.isclose(info.facts["row_seconds"], info.params["hop_length"] / info.params["sample_rate"])
     return len(info.shape) == 3 - info.params["mono"] and info.shape[-1] == info.params["n_mels"] and is_regular
+
+
+def _librosa(info: FeatureInfo, sidecar: Any) -> bool:
+    return math.isclose(info.facts["row_seconds"], info.params["hop_length"] / info.params["sample_rate"])
 
 
 def _waveform(info: FeatureInfo, sidecar: Any) -> bool:
@@ -289,6 +300,7 @@ _FEATURES: Mapping[str, _Feature] = {
     "motion": _Feature(("float16",), _motion, facts=_GridFacts, arrays=(".covered", ".types")),
     "mel": _Feature(("float32",), _mel, _Mel, clock="row_seconds"),
     "waveform": _Feature(("float32", "int16"), _waveform, _Waveform, _Samples, clock="row_seconds"),
+    "librosa": _Feature(("float32", "float64"), _librosa, _Librosa, clock="row_seconds"),
     "text": _Feature(_FLOATS, _text, _Text, _TextFacts, clock="is_of_video"),
     "latents": _Feature(_FLOATS, _latents, _Latents, _LatentsFacts),
     "embed": _Feature(_FLOATS, lambda info, sidecar: len(info.shape) in (2, 3) and info.shape[0] == sidecar.num_frames),

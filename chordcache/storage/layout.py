@@ -30,7 +30,8 @@ from functools import cache
 
 from chordcache.digests import hex64
 from chordcache.errors import UsageError, printable
-from chordcache.records import Identity, Segment, VideoRecord, to_json
+from chordcache.json_records import to_json
+from chordcache.records import Identity, Segment, VideoRecord
 from chordcache.storage.artefacts.tiers import TIERS
 
 PACKS = "packs"
@@ -38,6 +39,7 @@ PACKS = "packs"
 
 _SLUG_LENGTH = 40
 _KEY = r"[A-Za-z0-9_-]+-[0-9a-f]{16}"
+_KEY_PATTERN = re.compile(_KEY)
 _OTHER_LETTERS = re.compile(r"[^A-Za-z0-9_]+")
 
 
@@ -79,31 +81,30 @@ def key_of(record: VideoRecord) -> str:
 
 def is_key(text: str) -> bool:
     """Return whether ``video_key`` could have made ``text``."""
-    return re.fullmatch(_KEY, text) is not None
+    return _KEY_PATTERN.fullmatch(text) is not None
 
 
-def is_artefact_file(tier: str, file: str) -> bool:
-    """Return whether ``artefact_file`` could have made ``file``."""
-    if tier not in TIERS:
-        return False
-    match = _artefact_pattern(tier, TIERS[tier].suffix, TIERS[tier].one_file).fullmatch(file)
-    return match is not None and match["fan"] == _fan(match["key"])
+def key_of_artefact(tier: str, file: str) -> str | None:
+    """Return the key in the name of a file, or None if ``artefact_file`` could not have made the name."""
+    match = _artefact_pattern(tier).fullmatch(file) if tier in TIERS else None
+    return match["key"] if match is not None and match["fan"] == fan_of(match["key"]) else None
 
 
 @cache
-def _artefact_pattern(tier: str, suffix: str, one_file: bool) -> re.Pattern[str]:
+def _artefact_pattern(tier: str) -> re.Pattern[str]:
     # One for each tier: one for each file took longer than the rest of reading a sidecar
-    feature = "" if one_file else r"\.[a-z][a-z0-9_]{0,39}"
-    return re.compile(rf"{tier}/(?P<fan>..)/(?P<key>{_KEY}){feature}\.[0-9a-f]{{8}}{re.escape(suffix)}")
+    feature = "" if TIERS[tier].one_file else r"\.[a-z][a-z0-9_]{0,39}"
+    return re.compile(rf"{tier}/(?P<fan>..)/(?P<key>{_KEY}){feature}\.[0-9a-f]{{8}}{re.escape(TIERS[tier].suffix)}")
 
 
-def _fan(key: str) -> str:
+def fan_of(key: str) -> str:
+    """Return the name of the folder of a video's files, in the folders of sidecars and of tiers."""
     return key[-16:-14]
 
 
 def sidecar_file(key: str) -> str:
     """Return the name of the sidecar of a video, relative to the cache."""
-    return f"videos/{_fan(key)}/{key}.json"
+    return f"videos/{fan_of(key)}/{key}.json"
 
 
 def pack_file(pack: str) -> str:
@@ -122,13 +123,22 @@ def artefact_file(
     """
     generation = hex64(json.dumps([sorted(fingerprints.values()), to_json(source), ctime_ns, digest]).encode())[:8]
     feature = "" if TIERS[tier].one_file else f".{next(iter(fingerprints))}"
-    return f"{tier}/{_fan(key)}/{key}{feature}.{generation}{TIERS[tier].suffix}"
+    return f"{tier}/{fan_of(key)}/{key}{feature}.{generation}{TIERS[tier].suffix}"
 
 
 def file_of_key(file: str, key: str) -> str:
     """Return the name of an artefact as one of another video. The artefact is of the same source and parameters."""
     tier, _, name = file.split("/")
-    return f"{tier}/{_fan(key)}/{key}.{name.partition('.')[2]}"
+    return f"{tier}/{fan_of(key)}/{key}.{name.partition('.')[2]}"
+
+
+def is_plain_path(path: str) -> bool:
+    """Return whether a path is ASCII without NUL, and no part of it is empty or begins with a dot.
+
+    Nothing is wrong with such a path. This takes a fifth of the time of ``path_problem``.
+    """
+    whole = f"/{path}/"
+    return path.isascii() and "\0" not in path and "//" not in whole and "/." not in whole
 
 
 def path_problem(path: object) -> str | None:

@@ -106,10 +106,11 @@ def locked_beside(cache: Path) -> Iterator[None]:
         raise _needs_finish(cache)
     fd = opener.open_file(cache, _FILE, os.O_RDWR | os.O_CREAT)
     try:
-        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise LockedError(f"cache '{printable(cache)}' is being written by {_owner(fd)}") from None
         yield
-    except BlockingIOError:
-        raise LockedError(f"cache '{printable(cache)}' is being written by {_owner(fd)}") from None
     finally:
         os.close(fd)
 

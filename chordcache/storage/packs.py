@@ -22,16 +22,17 @@ from pathlib import Path
 
 from chordcache.digests import hex128
 from chordcache.errors import ChordcacheError, DamageError, NotFoundError, UnreadableError, printable
-from chordcache.records import FeatureInfo, Packed, Record, to_json
+from chordcache.json_records import Record, to_json
 from chordcache.storage import feature_files
 from chordcache.storage.artefacts.tiers import TIERS
-from chordcache.storage.atomic import no_space_as_error, partial_file, publish_all
+from chordcache.storage.atomic import append_lines, no_space_as_error, partial_file, publish_all
 from chordcache.storage.catalog import Catalog
 from chordcache.storage.catalog_columns import Columns
 from chordcache.storage.catalog_file import HEAD_BYTES, CatalogFile, write_catalog_file
+from chordcache.storage.feature_info import FeatureInfo, Packed
 from chordcache.storage.layout import PACKS, pack_file
 from chordcache.storage.opener import list_folder, readable
-from chordcache.storage.sealed_json import append_lines, iter_sealed, seal
+from chordcache.storage.sealed_json import iter_sealed, seal
 from chordcache.storage.sidecar import Sidecar
 
 REMOVED_FILE = f"{PACKS}/removed.jsonl"

@@ -8,9 +8,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from chordcache.choices import ON_DAMAGE
-from chordcache.records import Identity, Record
-from chordcache.storage.atomic import publish_text
-from chordcache.storage.sealed_json import append_lines, iter_sealed, seal
+from chordcache.json_records import Record
+from chordcache.records import Identity
+from chordcache.storage.atomic import append_lines, publish_text
+from chordcache.storage.sealed_json import iter_sealed, seal
 
 _FILE = "quarantine.jsonl"
 

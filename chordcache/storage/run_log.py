@@ -14,9 +14,11 @@ from pathlib import Path
 
 from chordcache import __version__
 from chordcache.errors import ChordcacheError, UsageError
-from chordcache.records import Record, RunSummary
+from chordcache.json_records import Record
+from chordcache.records import RunSummary
 from chordcache.storage import opener
-from chordcache.storage.sealed_json import append_lines, iter_sealed, seal
+from chordcache.storage.atomic import append_lines
+from chordcache.storage.sealed_json import iter_sealed, seal
 
 RUNS_FILE = "runs.jsonl"
 """Name of the file in a cache"""

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import json
-import math
 import os
-import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import Any, TypeVar
 
 from chordcache.digests import sealed, sealed_body
 from chordcache.errors import DamageError, FormatVersionError, NotFoundError, printable
-from chordcache.records import Record, from_json, parse_json, to_json
+from chordcache.json_records import FINITE_JSON, Record, from_json, parse_json, to_json
 from chordcache.storage import opener
-from chordcache.storage.atomic import no_space_as_error, publish_all
 
 FORMAT_VERSION = 4
 """Version of the format. It is raised when an older reader would misread what is written now."""
@@ -97,21 +94,6 @@ def check_version(data: Mapping[str, Any], source: str | os.PathLike[str]) -> No
         )
 
 
-def _finite(text: str) -> float:
-    value = float(text)
-    if not math.isfinite(value):
-        _refuse(text)
-    return value
-
-
-def _refuse(text: str) -> NoReturn:
-    raise ValueError(f"{text} is not a finite number")
-
-
-FINITE_JSON = json.JSONDecoder(parse_float=_finite, parse_constant=_refuse)
-"""Decoder that refuses numbers that are not finite"""
-
-
 def read_sealed(cache: Path, name: str, kind: type[T], what: str) -> T:
     """Read a file of one sealed line. Raises as ``unseal_as`` and ``opener.read_file`` do."""
     path = f"{cache}/{name}"
@@ -132,38 +114,3 @@ def iter_sealed(cache: Path, name: str, kind: type[T], what: str) -> Iterator[T]
         if not line.endswith(b"\n"):
             return
         yield unseal_as(line.replace(b"\r\n", b"\n"), f"{cache}/{name}", kind, what)
-
-
-def _unshare(cache: Path, name: str) -> None:
-    """Give a file that is also in a copy of the cache by hard links, as ``cp -al`` makes, a content of its own."""
-    try:
-        with opener.open_binary(cache, name) as file:
-            if os.fstat(file.fileno()).st_nlink < 2:
-                return
-            place = f".{os.path.basename(name)}-{os.getpid()}.partial"
-            opener.remove(cache, place)  # of a killed process, or a link of a stranger
-            partial, flags = cache / place, os.O_WRONLY | os.O_CREAT | os.O_EXCL
-            with no_space_as_error(partial), open(opener.open_file(cache, place, flags), "wb") as copy:
-                shutil.copyfileobj(file, copy)
-        publish_all(cache, {partial: name})
-    except FileNotFoundError:
-        return
-
-
-def append_lines(cache: Path, name: str, lines: Sequence[str], *, is_flushed: bool = False) -> None:
-    """Append lines with one write, and flush it if asked to. A line that an earlier kill cut off is removed first."""
-    flags = os.O_RDWR | os.O_CREAT | os.O_APPEND
-    _unshare(cache, name)
-    with no_space_as_error(cache / name), open(opener.open_file(cache, name, flags), "ab+") as file:
-        if end := file.seek(0, os.SEEK_END):
-            file.seek(-1, os.SEEK_END)
-            if file.read(1) != b"\n":
-                start = file.seek(max(0, end - opener.MAX_BYTES))
-                num_bytes = file.read().rfind(b"\n") + 1
-                if start and not num_bytes:
-                    raise opener.too_large(cache / name, "a line")
-                file.truncate(start + num_bytes)
-        file.write("".join(f"{line}\n" for line in lines).encode("ascii"))
-        if is_flushed:
-            file.flush()
-            os.fsync(file.fileno())

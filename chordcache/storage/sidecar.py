@@ -2,29 +2,18 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated
 
 from chordcache.errors import DamageError, NotFoundError, printable
-from chordcache.records import (
-    MAX_FRAMES,
-    ContentFacts,
-    Count,
-    DamageFacts,
-    Description,
-    FeatureInfo,
-    Identity,
-    Length,
-    Limit,
-    Moment,
-    Side,
-)
-from chordcache.storage.artefacts.artefact import Claims
+from chordcache.json_records import MAX_FRAMES, Count, Length, Limit, Moment, Side
+from chordcache.records import ContentFacts, DamageFacts, Description, Identity
+from chordcache.storage.artefacts.claims import Claims
 from chordcache.storage.artefacts.tiers import TIERS
 from chordcache.storage.feature_checks import feature_problem
-from chordcache.storage.layout import is_artefact_file, is_key, path_problem, sidecar_file
+from chordcache.storage.feature_info import FeatureInfo
+from chordcache.storage.layout import is_key, key_of_artefact, path_problem, sidecar_file
 from chordcache.storage.opener import read_file
 from chordcache.storage.sealed_json import seal_versioned, unseal_as
 
@@ -109,10 +98,12 @@ class Sidecar(Description, frozen=True):
     def with_features(self, features: Iterable[FeatureInfo]) -> Sidecar:
         """Return a copy with other features of the same frames. Those that it had before are superseded."""
         features = in_order(features)
+        if features == self.features and not self.superseded:
+            return self
         others = {_identity(info): info for info in (*self.superseded, *self.features)}
         for info in features:
             others.pop(_identity(info), None)
-        frames = next((info for info in features if info.feature == "frames" and info.shape), None)
+        frames = _frames_of(features)
         height, width = frames.shape[1:3] if frames else (self.height, self.width)
         superseded = tuple(others.values())[-_MAX_SUPERSEDED:]
         return self.replace(features=features, superseded=superseded, width=width, height=height)
@@ -133,22 +124,21 @@ class Sidecar(Description, frozen=True):
         """Return the reason why no build can have written it, or why it names a file outside its cache, or None."""
         if not is_key(self.key):
             return "a key that no video has"
-        if self._frames is not None and self._frames.shape[1:3] != (self.height, self.width):
-            return f"frames of {self._frames.shape} with the size {self.width}x{self.height}"
+        frames = _frames_of(self.features)
+        if frames is not None and frames.shape[1:3] != (self.height, self.width):
+            return f"frames of {frames.shape} with the size {self.width}x{self.height}"
         if problem := path_problem(self.path):
             return f"a path that cannot be used: {problem}"
         for info in (*self.features, *self.superseded):
-            if info.file is not None and not (
-                is_artefact_file(info.tier, info.file) and os.path.basename(info.file).startswith(f"{self.key}.")
-            ):
+            if info.file is not None and key_of_artefact(info.tier, info.file) != self.key:
                 return "a file that is not one of its video's"
             if problem := feature_problem(info, self):
                 return problem
         return None
 
-    @property
-    def _frames(self) -> FeatureInfo | None:
-        return next((info for info in self.features if info.feature == "frames" and info.shape), None)
+
+def _frames_of(features: Iterable[FeatureInfo]) -> FeatureInfo | None:
+    return next((info for info in features if info.feature == "frames" and info.shape), None)
 
 
 def in_order(features: Iterable[FeatureInfo]) -> tuple[FeatureInfo, ...]:

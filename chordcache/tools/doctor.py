@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
 from chordcache import __version__
+from chordcache.amounts import counted
 from chordcache.engine.choice import check_jobs, num_workers
 from chordcache.engine.limits import Limits
 from chordcache.engine.worker import ONE_THREAD
@@ -126,7 +128,7 @@ def diagnose(
     Parameters
     ----------
     path : str or PathLike
-        Folder of the cache, or the one that it will be made in. ``NotFoundError`` if it does not exist.
+        Folder of the cache, or the folder in which it will be made. ``NotFoundError`` if it does not exist.
     jobs : int, optional
         Number of worker processes that will run, by default one for each processor.
     system : System, optional
@@ -135,7 +137,7 @@ def diagnose(
     Returns
     -------
     tuple of Finding
-        All findings, those that are ok too.
+        All findings, also those without a problem.
     """
     check_jobs(jobs)
     if not os.path.lexists(path):
@@ -151,7 +153,7 @@ def _checked(is_bad: bool, name: str, what: str, why: str, action: str, severity
 
 
 def _cpus(place: _Place) -> Iterator[Finding]:
-    what = f"{place.workers} workers, {place.usable_cpus:g} processors of {os.cpu_count()}"
+    what = f"{counted(place.workers, 'worker')}, {place.usable_cpus:g} of {counted(os.cpu_count() or 1, 'processor')}"
     why = "More workers than processors wait for each other, and each needs memory."
     num_cpus = max(1.0, place.usable_cpus)
     yield _checked(place.workers > num_cpus, "processors", what, why, f"chordcache build -j {int(num_cpus)}")
@@ -186,7 +188,7 @@ def _memory(place: _Place) -> Iterator[Finding]:
     if memory is None:
         yield Finding("memory", "note", "not known", "The number of workers that fit cannot be checked.", "free -h")
         return
-    what = f"{_size(memory)} for {place.workers} workers"
+    what = f"{_size(memory)} for {counted(place.workers, 'worker')}"
     if memory < place.workers * _WORKER_BYTES:
         why = f"A worker needs up to {_size(_WORKER_BYTES)}, and for 8K video 1 GiB. The kernel kills it otherwise."
         action = f"chordcache build -j {max(1, memory // _WORKER_BYTES)}"
@@ -265,6 +267,18 @@ def _space(place: _Place) -> Iterator[Finding]:
     yield _checked(has_few, "inodes", what, why, f"df -i {printable(place.folder)}")
 
 
+def _temporary(_place: _Place) -> Iterator[Finding]:
+    wanted = os.environ.get("TMPDIR", "")
+    try:
+        used = tempfile.gettempdir()
+    except FileNotFoundError:  # Python has tried /tmp and the working folder too
+        used = "nowhere"
+    is_other = used == "nowhere" or (wanted != "" and os.path.abspath(wanted) != used)
+    what = f"{printable(used)}, although TMPDIR is {printable(wanted) or 'not set'}" if is_other else printable(used)
+    why = "Python takes another folder, which may be small, if this one does not exist or cannot be written to."
+    yield _checked(is_other, "TMPDIR", what, why, 'mkdir -p "$TMPDIR"')
+
+
 def _versions(_place: _Place) -> Iterator[Finding]:
     versions = {"chordcache": __version__, **library_versions()}
     yield Finding("versions", "ok", ", ".join(f"{name} {version}" for name, version in versions.items()))
@@ -296,5 +310,5 @@ def _size(num_bytes: float) -> str:
 
 _CHECKS = (
     _cpus, _threads, _container, _memory, _shared_memory, _limits,
-    _disk, _read_ahead, _space, _versions, _opencv,
+    _disk, _read_ahead, _space, _temporary, _versions, _opencv,
 )  # fmt: skip

@@ -6,7 +6,6 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -19,9 +18,11 @@ from chordcache.choices import PLAN_FILES
 from chordcache.config.config import config_from_json
 from chordcache.config.presets import preset_names
 from chordcache.config.yaml_files import read_config
+from chordcache.engine import terminal
 from chordcache.engine.limits import Limits
 from chordcache.errors import UsageError
 from chordcache.index.index_files import Index
+from chordcache.temporary import temporary_folder
 
 _NUM_COMPARED = 6
 """Number of files of the sample that are built again with each preset"""
@@ -95,9 +96,8 @@ def plan_build(
     ``jobs`` and ``roots`` are those of ``dry_run``. It also raises as ``dry_run`` does.
     """
     budget, options = budget or Budget(), options or BuildOptions()
-    with TemporaryDirectory(prefix="chordcache-plan-") as folder:
-        cache = Path(folder, "cache")
-        result = dry_run(index, cache, options=options, sample=sample, progress=progress, **arguments)
+    with temporary_folder() as folder:
+        result = dry_run(index, folder / "cache", options=options, sample=sample, progress=progress, **arguments)
     if result.estimate is None or result.sample is None:
         return Plan(result)
     num_bytes, seconds = result.estimate.num_bytes, result.estimate.elapsed_seconds
@@ -120,15 +120,18 @@ def _presets(
     compared = useful[:: max(1, len(useful) // _NUM_COMPARED)]
     weights = sample.weights[compared]
     before = weights @ _numbers([sample.measured[number] for number in compared])
-    for name in preset_names() if compared else ():
-        config = config_from_json(read_config(name), plan.config)
-        artefacts = artefacts_of(plan.requested, resolve_features(plan.requested, config), config)
-        if artefacts != plan.artefacts:
-            changes: dict[str, Any] = {"artefacts": artefacts, "picture": config.picture}
-            files = [[replace(task, **changes) for task in sample.files[number]] for number in compared]
-            after, _ = build_sample(files, limits, shown=shown)
-            size, time = (weights @ _numbers(after) / np.maximum(before, 1e-12)).tolist()
-            yield name, (size, time)
+    names = preset_names() if compared else ()
+    with terminal.progress_bar(len(names), "preset", shown=shown, name="presets") as bar:
+        for name in names:
+            config = config_from_json(read_config(name), plan.config)
+            artefacts = artefacts_of(plan.requested, resolve_features(plan.requested, config), config)
+            if artefacts != plan.artefacts:
+                changes: dict[str, Any] = {"artefacts": artefacts, "picture": config.picture}
+                files = [[replace(task, **changes) for task in sample.files[number]] for number in compared]
+                after, _ = build_sample(files, limits, shown=False)
+                size, time = (weights @ _numbers(after) / np.maximum(before, 1e-12)).tolist()
+                yield name, (size, time)
+            bar.update()
 
 
 def _numbers(measured: Sequence[Measured]) -> np.ndarray:

@@ -17,7 +17,7 @@ from kornia.enhance import normalize
 
 from chordcache.arguments import check_at_least, check_share
 from chordcache.errors import UsageError
-from chordcache.features.read_sides import read_sides
+from chordcache.features.built_in import read_sides
 from chordcache.read.clips import cached_features
 from chordcache.train.boxes import BOX_TYPES, is_boxes
 from chordcache.train.mixing import MIXED, WITHOUT_MEANING, check_motion, mixed
@@ -159,7 +159,7 @@ class BatchAugment:
         self._check_features("features", cached_features(tuple(features))[0])
         self._fields = frozenset(fields)
         self._check_boxes("fields", [name for name, kind in fields.items() if kind in BOX_TYPES])
-        self._policy = None if policy is None else _made(policy, geometric)
+        self._policy = None if policy is None else _policy_of(policy, geometric)
         self._num_classes = num_classes or 0
         self._seed = seed
         self._mean, self._std = (torch.tensor(values, dtype=torch.float32, device="cpu") for values in (mean, std))
@@ -272,7 +272,7 @@ class BatchAugment:
         return requests
 
 
-def _made(name: str, geometric: bool) -> PolicyAugmentBase:
+def _policy_of(name: str, geometric: bool) -> PolicyAugmentBase:
     """Make a policy of kornia."""
     make, operations = _POLICIES[name]
     if not geometric:

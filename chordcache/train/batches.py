@@ -23,8 +23,9 @@ from chordcache.train.gpu_decode import FrameDecoder
 Batch: TypeAlias = dict[str, Any]
 Collate: TypeAlias = Callable[[Sequence[Batch]], Batch]
 
-FrameBuffer: TypeAlias = Callable[[tuple[int, ...]], torch.Tensor | EncodedFrames | None]
-"""Function from the shape of a clip's frames to memory for them, the place of them as they are stored, or None."""
+FrameBuffer: TypeAlias = Callable[[tuple[int, ...]], tuple[np.ndarray, torch.Tensor] | EncodedFrames | None]
+"""Function from the shape of a clip's frames to memory for them and its permuted view, the place of them as they are
+stored, or None."""
 
 Allocate: TypeAlias = Callable[[tuple[int, ...]], torch.Tensor]
 """Function that makes a uint8 tensor of a shape. Its contents are undefined."""
@@ -41,15 +42,24 @@ class FrameMemory:
     def __init__(self, num_clips: int, allocate: Allocate) -> None:
         self._num_clips = num_clips
         self._allocate = allocate
-        self._frames: torch.Tensor | None = None
+        self._memory: np.ndarray | None = None
+        self._views: tuple[torch.Tensor, ...] = ()
         self._lock = threading.Lock()
 
-    def clip(self, number: int, shape: tuple[int, ...]) -> torch.Tensor | None:
-        """Return the memory of a clip [shape=(T, h, w, 3), dtype=uint8]. None if the first clip has another shape."""
+    def clip(self, number: int, shape: tuple[int, ...]) -> tuple[np.ndarray, torch.Tensor] | None:
+        """Return the memory of a clip [shape=(T, h, w, 3), dtype=uint8], and a view of it as (T, 3, h, w).
+
+        None if the first clip has another shape.
+        """
         with self._lock:
-            if self._frames is None:
-                self._frames = self._allocate((self._num_clips, *shape))
-        return self._frames[number] if self._frames.shape[1:] == shape else None
+            if self._memory is None:
+                frames = self._allocate((self._num_clips, *shape))
+                self._memory, self._views = frames.numpy(), frames.movedim(-1, -3).unbind()
+        return (self._memory[number], self._views[number]) if self._memory.shape[1:] == shape else None
+
+    def buffers(self, places: range) -> list[FrameBuffer]:
+        """Return the function ``clip`` of some clips."""
+        return [partial(self.clip, place) for place in places]
 
 
 def allocate(shape: tuple[int, ...]) -> torch.Tensor:
@@ -98,12 +108,13 @@ class RecycledMemory:
 def as_one(tensors: Sequence[torch.Tensor]) -> torch.Tensor | None:
     """Return one tensor with these as its parts along a new first dimension, if they are consecutive in one storage."""
     first = tensors[0]
-    step = first.numel()
+    step, kind = first.numel(), (first.dtype, first.shape, first.stride())
+    memory, begin = first.untyped_storage().data_ptr(), first.storage_offset()
     for i, tensor in enumerate(tensors):
         if (
-            tensor.untyped_storage().data_ptr() != first.untyped_storage().data_ptr()
-            or tensor.storage_offset() != first.storage_offset() + i * step
-            or (tensor.dtype, tensor.shape, tensor.stride()) != (first.dtype, first.shape, first.stride())
+            tensor.storage_offset() != begin + i * step
+            or tensor.untyped_storage().data_ptr() != memory
+            or (tensor.dtype, tensor.shape, tensor.stride()) != kind
         ):
             return None
     return first.as_strided((len(tensors), *first.shape), (step, *first.stride()))
@@ -114,7 +125,7 @@ class BatchUnderWay:
 
     def __init__(
         self,
-        read_sample: Callable[[tuple[int, int], FrameBuffer], Batch],
+        read_samples: Callable[[Sequence[tuple[int, int]], Sequence[FrameBuffer]], list[Batch]],
         indices: Sequence[tuple[int, int]],
         collate: Collate,
         allocate: Allocate,
@@ -122,7 +133,7 @@ class BatchUnderWay:
         stream: SideStream | None,
         decode: FrameDecoder | None = None,
     ) -> None:
-        self._read_sample = read_sample
+        self._read_samples = read_samples
         self._indices = indices
         self._collate = collate
         self._allocate = allocate
@@ -137,18 +148,21 @@ class BatchUnderWay:
         self._is_sent: torch.cuda.Event | None = None
 
     def begin(self, pool: ThreadPoolExecutor, num_threads: int) -> None:
-        """Queue the clips, a few at a time. To hand one to a thread takes longer than to read a small one."""
+        """Queue the clips, a few at a time. To hand one to a thread takes longer than to read a small one.
+
+        The clips of a turn are read together, so that a single thread gets all at once.
+        """
         num_clips = len(self._indices)
         memory = FrameMemory(num_clips, self._allocate)
-        num_at_once = max(1, num_clips // (_TURNS * num_threads))
+        num_at_once = num_clips if num_threads == 1 else max(1, num_clips // (_TURNS * num_threads))
         runs = [range(start, min(start + num_at_once, num_clips)) for start in range(0, num_clips, num_at_once)]
         self._reads = [pool.submit(self._read, run, memory) for run in runs]
 
     def _read(self, run: range, memory: FrameMemory) -> None:
         with record_function("chordcache: read clips"):
-            for place in run:
-                buffer = partial(memory.clip, place) if self._decode is None else EncodedFrames
-                self._samples[place] = self._read_sample(self._indices[place], buffer)
+            buffers = memory.buffers(run) if self._decode is None else [EncodedFrames] * len(run)
+            places = slice(run.start, run.stop)
+            self._samples[places] = self._read_samples(self._indices[places], buffers)
         with self._lock:
             self._num_left -= len(run)
             is_last = not self._num_left

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import tokenizers
 
+from chordcache.arguments import check_at_least
 from chordcache.errors import NotFoundError, UsageError, printable
 
 _NUM_KEPT = 1 << 14
@@ -25,23 +27,31 @@ class CaptionTokenizer:
     path : str or Path
         A ``tokenizer.json``, as ``Tokenizer.save`` of the package ``tokenizers`` writes it. Its settings for special
         tokens and truncation are used. ``collate`` does the padding.
+    length : int, optional
+        Number of ids of every caption in a batch: longer ones are cut, and ``collate`` pads shorter ones to it. By
+        default, captions are padded to the longest of their batch.
 
     Raises
     ------
     NotFoundError, UsageError
-        If the file does not exist, or is not a tokenizer.
+        If the file does not exist, or is not a tokenizer, or ``length`` has no room for its special tokens.
     """
 
-    def __init__(self, path: str | Path) -> None:
+    def __init__(self, path: str | Path, *, length: int | None = None) -> None:
+        self.length = length
         self.path = Path(path).absolute()
         self._tokenizer = _read(self.path)
         self.pad_id: int = (self._tokenizer.padding or {"pad_id": 0})["pad_id"]
         """Token id for padding, 0 if the tokenizer does not define one"""
         self._tokenizer.no_padding()
+        if length is not None:
+            check_at_least(max(1, self._tokenizer.num_special_tokens_to_add(is_pair=False)), length=length)
+            settings = self._tokenizer.truncation or {"direction": "right"}
+            self._tokenizer.enable_truncation(length, direction=settings["direction"])
         self._ids = lru_cache(_NUM_KEPT)(self._encode)
 
-    def __reduce__(self) -> tuple[type[CaptionTokenizer], tuple[Path]]:
-        return CaptionTokenizer, (self.path,)
+    def __reduce__(self) -> tuple[Any, tuple[Path]]:
+        return partial(CaptionTokenizer, length=self.length), (self.path,)
 
     def __repr__(self) -> str:
         return f"<CaptionTokenizer '{printable(self.path)}'>"

@@ -6,7 +6,6 @@ import operator
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -48,13 +47,34 @@ class ClipDataset(Dataset[dict[str, Any]], ABC):
         """Return the number of samples."""
 
     @abstractmethod
-    def read_sample(self, index: int | tuple[int, int], buffer: FrameBuffer | None = None) -> dict[str, Any]:
-        """Read one sample, see ``__getitem__``. Decode its frames into the caller's memory, if that fits.
+    def _drawn(self, index: int | tuple[int, int]) -> tuple[int, int]:
+        """Return the epoch and the position of an index. A plain int counts as a read of its sample."""
 
-        ``buffer`` takes the shape (T, h, w, 3) of the frames, and returns a uint8 tensor of that shape or None. If it
-        returns a tensor, ``frames`` is a permuted view of it instead of a contiguous tensor of its own. If it returns
-        an ``EncodedFrames``, that is ``frames``, and has the JPEGs.
+    @abstractmethod
+    def _read(self, indices: Sequence[tuple[int, int]], buffers: Sequence[FrameBuffer | None]) -> list[dict[str, Any]]:
+        """Read samples, as ``read_samples`` does, in any order. Raise the error of any sample."""
+
+    def read_samples(
+        self, indices: Sequence[int | tuple[int, int]], buffers: Sequence[FrameBuffer | None]
+    ) -> list[dict[str, Any]]:
+        """Read samples together, see ``__getitem__``. Decode the frames of each into the caller's memory, if that fits.
+
+        Each of ``buffers`` takes the shape (T, h, w, 3) of the frames. It returns None, or a uint8 array of that shape
+        and a tensor, a permuted view of the array. ``frames`` is then that tensor instead of a contiguous one of its
+        own. If it returns an ``EncodedFrames``, that is ``frames``, and has the JPEGs. Raises the error of the first
+        sample that cannot be read.
         """
+        drawn = [self._drawn(index) for index in indices]
+        try:
+            return self._read(drawn, buffers)
+        except Exception:  # item boundary: the first sample that fails is looked for
+            for index, buffer in zip(drawn, buffers, strict=True) if len(drawn) > 1 else ():
+                self._read([index], [buffer])  # raises: samples are not read in their order
+            raise
+
+    def read_sample(self, index: int | tuple[int, int], buffer: FrameBuffer | None = None) -> dict[str, Any]:
+        """Read one sample, see ``read_samples``."""
+        return self.read_samples([index], [buffer])[0]
 
     @abstractmethod
     def describe(self, index: tuple[int, int]) -> tuple[Video, tuple[int, ...]]:
@@ -172,8 +192,7 @@ class ClipDataset(Dataset[dict[str, Any]], ABC):
         is in shared memory. The ``collate`` of ``make_loader`` passes the tensor on without a copy. Other collate
         functions may copy it.
         """
-        memory = FrameMemory(len(indices), allocate)
-        return [self.read_sample(index, partial(memory.clip, i)) for i, index in enumerate(indices)]
+        return self.read_samples(indices, FrameMemory(len(indices), allocate).buffers(range(len(indices))))
 
     def _split(self, index: int | tuple[int, int]) -> tuple[int | None, int]:
         """Return the epoch of an index, None for a plain int, and the position in [0, len)."""

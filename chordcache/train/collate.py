@@ -11,7 +11,7 @@ import torch
 from torch.utils.data import default_collate
 
 from chordcache.errors import UsageError
-from chordcache.features.read_sides import read_sides
+from chordcache.features.built_in import read_sides
 from chordcache.train.batches import as_one
 from chordcache.train.boxes import Boxes, is_boxes
 
@@ -46,7 +46,8 @@ def collate(samples: Sequence[dict[str, Any]], *, tokenizer: CaptionTokenizer | 
                               ``lengths["waveform"][:, -1]`` samples
         ``text_mask``         [shape=(B, L), dtype=bool] True for tokens of the feature ``text``, False for padding;
                               from the samples if they have it
-        ``caption_ids``       [shape=(B, n), dtype=int64] the tokenizer's padding after the shorter ones
+        ``caption_ids``       [shape=(B, n), dtype=int64] the tokenizer's padding after the shorter ones; n is the
+                              tokenizer's ``length``, or that of the longest
         ``caption_mask``      [shape=(B, n), dtype=bool] True for tokens, False for padding
         ====================  ==============================================================================
 
@@ -75,21 +76,24 @@ def collate(samples: Sequence[dict[str, Any]], *, tokenizer: CaptionTokenizer | 
             batch[name] = default_collate(values)
     if tokenizer is not None:
         ids = [torch.from_numpy(np.array(tokenizer(sample["caption"]))) for sample in samples]
-        batch["caption_ids"], lengths["caption_ids"] = _stacked("caption_ids", ids, tokenizer.pad_id)
+        stacked, lengths["caption_ids"] = _stacked("caption_ids", ids, tokenizer.pad_id)
+        missing = (tokenizer.length or stacked.shape[1]) - stacked.shape[1]
+        batch["caption_ids"] = torch.nn.functional.pad(stacked, (0, missing), value=tokenizer.pad_id)
         batch["caption_mask"] = torch.arange(batch["caption_ids"].shape[1]) < lengths["caption_ids"]
     return {**batch, "lengths": lengths}
 
 
 def _stacked(name: str, values: list[torch.Tensor], nothing: float) -> tuple[torch.Tensor, torch.Tensor]:
     """Stack tensors [shape=(B, ...)], and return their shapes too [shape=(B, ndim)]."""
-    if len({value.ndim for value in values}) > 1:
-        shapes = " and ".join(sorted({str(tuple(value.shape)) for value in values}))
-        raise UsageError(f"batch: got '{name}' of shapes {shapes}, expected samples with the same number of dimensions")
+    shapes = {tuple(value.shape) for value in values}
+    if len(shapes) == 1:
+        whole = as_one(values)
+        return default_collate(values) if whole is None else whole, torch.tensor([*shapes]).repeat(len(values), 1)
+    if len({len(shape) for shape in shapes}) > 1:
+        got = " and ".join(sorted(map(str, shapes)))
+        raise UsageError(f"batch: got '{name}' of shapes {got}, expected samples with the same number of dimensions")
     lengths = torch.tensor([value.shape for value in values])
     largest = lengths.amax(0)
-    if bool((lengths == largest).all()):
-        whole = as_one(values)
-        return default_collate(values) if whole is None else whole, lengths
     out = values[0].new_full((len(values), *largest.tolist()), nothing)
     for place, value in zip(out, values, strict=True):
         place[tuple(slice(length) for length in value.shape)] = value

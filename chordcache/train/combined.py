@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike
 
+from chordcache.amounts import counted
 from chordcache.errors import UsageError
 from chordcache.read.video import Video
 from chordcache.train.batches import FrameBuffer
@@ -99,6 +100,9 @@ def subset(dataset: ClipDataset, positions: ArrayLike | slice | range) -> Subset
 class _CombinedDataset(ClipDataset):
     """Base class of datasets whose samples are those of others."""
 
+    _parts: tuple[ClipDataset, ...]
+    """These datasets"""
+
     @abstractmethod
     def _locate_all(self, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the number of the dataset that has each sample, and the positions of the samples in these."""
@@ -108,10 +112,6 @@ class _CombinedDataset(ClipDataset):
         place, own = self._locate_all(np.array([number]))
         return int(place[0]), int(own[0])
 
-    @property
-    @abstractmethod
-    def _datasets(self) -> Sequence[ClipDataset]: ...
-
     def _class_id(self, place: int, label: int) -> int:
         """Return the position in ``classes`` of a label of one of the datasets, -1 for none."""
         return label
@@ -120,23 +120,37 @@ class _CombinedDataset(ClipDataset):
         """Return the labels of a sample of one of the datasets, as positions in ``classes``."""
         return labels
 
-    def read_sample(self, index: int | tuple[int, int], buffer: FrameBuffer | None = None) -> dict[str, Any]:
-        """Read one sample, see ``ClipDataset``."""
+    def _drawn(self, index: int | tuple[int, int]) -> tuple[int, int]:
         epoch, number = self._split(index)
-        place, own = self._locate(number)
-        sample = self._datasets[place].read_sample(own if epoch is None else (epoch, own), buffer)
+        if epoch is None:
+            place, own = self._locate(number)
+            epoch = self._parts[place]._drawn(own)[0]
+        return epoch, number
+
+    def _read(self, indices: Sequence[tuple[int, int]], buffers: Sequence[FrameBuffer | None]) -> list[dict[str, Any]]:
+        places, own = self._locate_all(np.array([number for _, number in indices]))
+        samples: list[dict[str, Any]] = [{} for _ in indices]
+        for place in np.unique(places).tolist():
+            chosen = np.flatnonzero(places == place).tolist()
+            of_place = [(indices[i][0], int(own[i])) for i in chosen]
+            read = self._parts[place]._read(of_place, [buffers[i] for i in chosen])
+            for i, sample in zip(chosen, read, strict=True):
+                samples[i] = self._of_this(place, sample, "{}:{}".format(*indices[i]))
+        return samples
+
+    def _of_this(self, place: int, sample: dict[str, Any], sample_id: str) -> dict[str, Any]:
+        """Return a sample of one of the datasets with the labels and the index that it has here."""
         label = int(sample["label"])
         if self._class_id(place, label) != label:
             sample["label"] = torch.tensor(self._class_id(place, label), dtype=torch.int64)
         if "labels" in self.fields:
             sample["labels"] = self._multi_hot(place, sample["labels"])
-        drawn_epoch = sample["sample_id"].partition(":")[0]  # of a plain index, the dataset has chosen the epoch
-        return {**sample, "sample_id": f"{drawn_epoch}:{number}"}
+        return {**sample, "sample_id": sample_id}
 
     def describe(self, index: tuple[int, int]) -> tuple[Video, tuple[int, ...]]:
         """Describe a sample, see ``ClipDataset``."""
         place, own = self._locate(self._split(index)[1])
-        return self._datasets[place].describe((index[0], own))
+        return self._parts[place].describe((index[0], own))
 
     def measure(self, epoch: int, numbers: np.ndarray) -> np.ndarray | None:
         """Measure many samples, see ``ClipDataset``."""
@@ -144,7 +158,7 @@ class _CombinedDataset(ClipDataset):
         measures: np.ndarray | None = None
         for place in np.unique(places).tolist():
             chosen = places == place
-            of_dataset = self._datasets[place].measure(epoch, own[chosen])
+            of_dataset = self._parts[place].measure(epoch, own[chosen])
             if of_dataset is None or (measures is not None and measures.shape[1] != of_dataset.shape[1]):
                 return None
             if measures is None:
@@ -155,16 +169,16 @@ class _CombinedDataset(ClipDataset):
     def latents_shape(self, index: tuple[int, int]) -> tuple[int, ...]:
         """Return the shape of the latents of a sample, see ``ClipDataset``."""
         place, own = self._locate(self._split(index)[1])
-        return self._datasets[place].latents_shape((index[0], own))
+        return self._parts[place].latents_shape((index[0], own))
 
     @property
     def counts_reads(self) -> bool:
         """True while samples are read by plain indices without ``set_epoch``, see ``ClipDataset``."""
-        return any(dataset.counts_reads for dataset in self._datasets)
+        return any(dataset.counts_reads for dataset in self._parts)
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch of all reads by plain indices, also of reads from the given datasets."""
-        for dataset in self._datasets:
+        for dataset in self._parts:
             dataset.set_epoch(epoch)
 
 
@@ -182,16 +196,12 @@ class ConcatenatedDataset(_CombinedDataset):
         self._weights = None if weights is None else _checked_shares(weights, self._parts)
         self.classes, self._ids = _joined_classes(self._parts)
 
-    @property
-    def _datasets(self) -> Sequence[ClipDataset]:
-        return self._parts
-
     def __len__(self) -> int:
         return int(self._stops[-1])
 
     def __repr__(self) -> str:
         weights = "" if self._weights is None else f", weights {', '.join(f'{w:g}' for w in self._weights)}"
-        return f"<concat of {len(self._parts)} datasets: {len(self)} samples{weights}>"
+        return f"<concat of {counted(len(self._parts), 'dataset')}: {counted(len(self), 'sample')}{weights}>"
 
     def _locate_all(self, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         places = np.searchsorted(self._stops, numbers, side="right")
@@ -234,18 +244,15 @@ class SubsetOfDataset(_CombinedDataset):
     def __init__(self, dataset: ClipDataset, positions: ArrayLike | slice | range) -> None:
         _check_dataset("dataset", dataset)
         self._dataset = dataset
+        self._parts = (dataset,)
         self._positions = _checked_positions(positions, len(dataset))
         self.classes = list(dataset._class_names)
-
-    @property
-    def _datasets(self) -> Sequence[ClipDataset]:
-        return (self._dataset,)
 
     def __len__(self) -> int:
         return len(self._positions)
 
     def __repr__(self) -> str:
-        return f"<subset of {len(self)} samples of {self._dataset!r}>"
+        return f"<subset of {counted(len(self), 'sample')} of {self._dataset!r}>"
 
     def _locate_all(self, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         return np.zeros_like(numbers), self._positions[numbers]
@@ -309,7 +316,7 @@ def _checked_shares(weights: Sequence[float], parts: Sequence[ClipDataset]) -> l
         shares = np.empty(0)
     if shares.shape != (len(parts),):
         raise UsageError(f"weights: got {weights!r}, expected {len(parts)} numbers, one for each dataset")
-    check_weights("weights", shares)
+    check_weights(shares)
     return [float(share) for share in shares]
 
 
@@ -333,7 +340,7 @@ def _checked_positions(positions: ArrayLike | slice | range, length: int) -> np.
     if checked.dtype == bool and checked.shape == (length,):
         checked = np.flatnonzero(checked)
     if not checked.size:
-        raise UsageError(f"positions: got none, expected at least one of {length} samples")
+        raise UsageError(f"positions: got none, expected at least one of {counted(length, 'sample')}")
     if checked.ndim != 1 or checked.dtype.kind not in "iu":
         raise UsageError(
             f"positions: got {checked.dtype} of shape {checked.shape}, expected integers of shape (n,), a slice, or a "
@@ -343,7 +350,7 @@ def _checked_positions(positions: ArrayLike | slice | range, length: int) -> np.
     if wrong.any():
         raise UsageError(
             f"positions: got {checked[np.argmax(wrong)]}, expected positions in [{-length}, {length}) as the dataset "
-            f"has {length} samples"
+            f"has {counted(length, 'sample')}"
         )
     numbers = checked.astype(np.int64)
     return np.where(numbers < 0, numbers + length, numbers)

@@ -1,23 +1,19 @@
-"""The dataset: combines a sampler and a clip reader, and returns tensors. The dataset decides nothing itself."""
+"""The dataset: turns an index into a video and a clip request, and lets the reader of samples read it."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Mapping
-from copy import copy
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 import torch
-from torch.utils.data import get_worker_info
 
+from chordcache.amounts import counted
 from chordcache.arguments import check_at_least, checked_names
 from chordcache.errors import UsageError
-from chordcache.features.networks.latents import shape_of_clip
-from chordcache.features.read_side import EncodedFrames
-from chordcache.media.cropping import CropBox
 from chordcache.read.cache import Cache
 from chordcache.read.cached_videos import CachedVideos, settle_absences
 from chordcache.read.clips import ClipReader, FeatureReader, cached_features
@@ -29,8 +25,9 @@ from chordcache.train.clip_dataset import NO_LABELS, ClipDataset
 from chordcache.train.fields import Classes, all_labels, class_names, field_reader
 from chordcache.train.instantiate import checked_sampler
 from chordcache.train.read_counts import ReadCounts
-from chordcache.train.samplers.clip_request import EPOCHS, ClipRequest, ClipSampler, RandomStream, clip_shape
+from chordcache.train.samplers.clip_request import EPOCHS, ClipRequest, ClipSampler, clip_shape
 from chordcache.train.samplers.clip_samplers import RegularClipSampler
+from chordcache.train.samples import SampleReader
 from chordcache.train.videos import VideosToRead, cached
 
 Result = TypeVar("Result")
@@ -68,6 +65,7 @@ class ChordVideoDataset(ClipDataset):
     mel                   ``audio`` [shape=(n_mels, t) or (C, n_mels, t), dtype=float32, dB] from the earliest
                           frame of the clip to the end of the latest, at equal length for equal duration
     waveform              ``waveform`` [shape=(t,) or (C, t), dtype=float32 or int16] of the same seconds
+    librosa               ``librosa`` [shape=(..., t), dtype=float32 or float64] of the same seconds
     motion                ``motion`` [shape=(T, 2, gh, gw), dtype=float32, pixels of h x w, (dx, dy)], see
                           ``Cache.read``, and ``motion_covered`` [shape=(T, gh, gw), dtype=bool]; of an
                           h x w picture, (gh, gw) is (ceil(h / 16), ceil(w / 16))
@@ -114,10 +112,11 @@ class ChordVideoDataset(ClipDataset):
     missing : {"error", "zeros", "skip"}
         Policy for a feature that is recorded as absent from a video, such as the sound of a silent one. "error" raises
         ``FeatureAbsentError`` now. "skip" leaves out the videos that lack a feature, also if they were not built with
-        it. "zeros" returns the value that ``collate`` pads with: 0, silence for mel, NaN for pose. It adds ``present``
-        [shape=(len(features),), dtype=bool] to each sample, and raises ``FeatureAbsentError`` where the shape is
-        unknown: features of plug-ins, mel with ``mono: false``, waveform with ``channels: all`` or
-        ``sample_rate: null``, motion with ``size=None``, and a video that has none of the features.
+        it. A video that is not cached raises ``FeatureAbsentError`` in both cases, when it is read. "zeros" returns the
+        value that ``collate`` pads with: 0, silence for mel, NaN for pose. It adds ``present`` [shape=(len(features),),
+        dtype=bool] to each sample, and raises ``FeatureAbsentError`` where the shape is unknown: features of plug-ins,
+        librosa, mel with ``mono: false``, waveform with ``channels: all`` or ``sample_rate: null``, motion with
+        ``size=None``, and a video that has none of the features.
     transform : callable, optional
         Function applied last, to the tensor of ``frames`` alone. Its result replaces ``frames``. Spawned workers
         pickle the function.
@@ -134,8 +133,8 @@ class ChordVideoDataset(ClipDataset):
         Seed of the random numbers that samplers and crops draw.
     fields : sequence of str
         Annotations of the index to add to each sample: "label", "labels", "caption", "captions" and extra columns, see
-        ``docs/loading.md``. "caption" then draws one of the captions of an item for each sample of each epoch. With
-        "labels", ``classes`` are by default the labels of all items, also of those that have several.
+        ``docs/annotations.md``. "caption" then draws one of the captions of an item for each sample of each epoch. With
+        "labels", ``classes`` are by default all labels of all items.
 
     Raises
     ------
@@ -190,7 +189,6 @@ class ChordVideoDataset(ClipDataset):
         to_read = cache if isinstance(cache, VideosToRead) else cached(cache, videos)
         self._videos = to_read.open(self._clips.features)
         settle_absences(self._videos, self._clips)
-        self._transform = transform
         self._clips_per_video = clips_per_video
         self._seed = seed
         self._read_counts = ReadCounts(len(self))
@@ -202,6 +200,7 @@ class ChordVideoDataset(ClipDataset):
         self._classes = Classes(checked_names("classes", classes, "label names"))
         self.classes = self._classes.names
         self._check_videos(labels)
+        self._samples = SampleReader(self._sampler, self._clips, self._fields, self._classes, transform)
         if to_read.tries_first:
             self.describe((0, 0))
         self._videos.close()  # opened again where samples are read, which is in the workers
@@ -210,7 +209,8 @@ class ChordVideoDataset(ClipDataset):
         return len(self._videos) * self._clips_per_video
 
     def __repr__(self) -> str:
-        return f"<ChordVideoDataset of {self._videos!r}: {len(self._videos)} videos x {self._clips_per_video} clips>"
+        clips = f"{counted(len(self._videos), 'video')} x {counted(self._clips_per_video, 'clip')}"
+        return f"<ChordVideoDataset of {self._videos!r}: {clips}>"
 
     @property
     def label_ids(self) -> np.ndarray:
@@ -252,13 +252,25 @@ class ChordVideoDataset(ClipDataset):
         """True while samples are read by plain indices without ``set_epoch``, see ``ClipDataset``."""
         return self._read_counts.is_counting
 
-    def read_sample(self, index: int | tuple[int, int], buffer: FrameBuffer | None = None) -> dict[str, Any]:
-        """Read one sample, see ``ClipDataset``."""
-        return self._of_video(index, partial(self._sample, buffer))
+    def _drawn(self, index: int | tuple[int, int]) -> tuple[int, int]:
+        epoch, number = self._split(index)
+        return self._read_counts.epoch_of(number, epoch), number
+
+    def _read(self, indices: Sequence[tuple[int, int]], buffers: Sequence[FrameBuffer | None]) -> list[dict[str, Any]]:
+        of_videos: dict[int, list[int]] = {}
+        for i, (_, number) in enumerate(indices):
+            of_videos.setdefault(number // self._clips_per_video, []).append(i)
+        samples: list[dict[str, Any]] = [{} for _ in indices]
+        for position, places in of_videos.items():
+            requests = [self._request(*indices[i]) for i in places]
+            read = partial(self._samples.read, requests, [buffers[i] for i in places])
+            for i, sample in zip(places, self._videos.read(position, read), strict=True):
+                samples[i] = sample
+        return samples
 
     def describe(self, index: tuple[int, int]) -> tuple[Video, tuple[int, ...]]:
         """Describe a sample, see ``ClipDataset``."""
-        return self._of_video(index, self._described)
+        return self._of_video(index, self._samples.describe)
 
     def measure(self, epoch: int, numbers: np.ndarray) -> np.ndarray | None:
         """Measure many samples, see ``ClipDataset``."""
@@ -279,22 +291,22 @@ class ChordVideoDataset(ClipDataset):
         """Return the shape of the latents of a sample, see ``ClipDataset``."""
         if "latents" not in self._clips.features:
             return super().latents_shape(index)
-        return self._of_video(index, self._shape_of_latents)
+        return self._of_video(index, self._samples.latents_shape)
 
-    def _shape_of_latents(self, request: ClipRequest, _: FeatureReader, video: Video) -> tuple[int, ...]:
-        numbers, crop = self._view(video, request)
-        clips = numbers.reshape(-1, numbers.shape[-1])  # all of them have the shape of the first
-        rows = clips[0] + video.first_row
-        shape = shape_of_clip(video.feature("latents"), rows, crop, (video.height, video.width))
-        return (*numbers.shape[:-1], *shape)
+    def _of_video(self, index: int | tuple[int, int], function: Callable[[ClipRequest, Video], Result]) -> Result:
+        """Return the result of a function for a sample's clip request and its video."""
+        epoch, number = self._drawn(index)
 
-    def _of_video(
-        self, index: int | tuple[int, int], function: Callable[[ClipRequest, FeatureReader, Video], Result]
-    ) -> Result:
-        """Return the result of a function for a sample's clip request, the reader of its video, and the video."""
-        epoch, number = self._split(index)
-        repeat, epoch = divmod(self._read_counts.epoch_of(number, epoch), EPOCHS)
-        request = ClipRequest(
+        def result_of(_: FeatureReader, video: Video) -> Result:
+            video.read_features = self._clips.features
+            return function(self._request(epoch, number), video)
+
+        return self._videos.read(number // self._clips_per_video, result_of)
+
+    def _request(self, epoch: int, number: int) -> ClipRequest:
+        """Return the clip request of a sample."""
+        repeat, epoch = divmod(epoch, EPOCHS)
+        return ClipRequest(
             seed=self._seed,
             epoch=epoch,
             repeat=repeat,
@@ -302,63 +314,6 @@ class ChordVideoDataset(ClipDataset):
             clip=number % self._clips_per_video,
             num_clips=self._clips_per_video,
         )
-
-        def of(reader: FeatureReader, video: Video) -> Result:
-            video.read_features = self._clips.features
-            return function(request, reader, video)
-
-        return self._videos.read(number // self._clips_per_video, of)
-
-    def _view(self, video: Video, request: ClipRequest) -> tuple[np.ndarray, CropBox | None]:
-        """Choose the frames and the crop of a sample."""
-        numbers = np.asarray(self._sampler.frame_numbers(video, request), np.int64)
-        return numbers, self._clips.crop(video, request.generator(RandomStream.CROP))
-
-    def _described(self, request: ClipRequest, _: FeatureReader, video: Video) -> tuple[Video, tuple[int, ...]]:
-        shape = self._clips.frames_shape(video, *self._view(video, request))
-        if self._fields.draws_caption:
-            video = copy(video)
-            video.caption = self._fields.caption(video, request)[1]
-        return video, shape
-
-    def _sample(
-        self, buffer: FrameBuffer | None, request: ClipRequest, reader: FeatureReader, video: Video
-    ) -> dict[str, Any]:
-        """Read one sample: choose frames, read the clip, make tensors."""
-        numbers, crop = self._view(video, request)
-        position, caption = self._fields.caption(video, request)
-        has_frames = "frames" in self._clips.features
-        memory = buffer(self._clips.frames_shape(video, numbers, crop)) if buffer and has_frames else None
-        arrays = self._clips.read(
-            reader,
-            video,
-            numbers,
-            crop,
-            one_thread=get_worker_info() is not None,
-            frames_out=memory.numpy() if isinstance(memory, torch.Tensor) else memory,
-            caption=position,
-            noise=request.generator(RandomStream.LATENTS) if "latents" in self._clips.features else None,
-        )
-        sample: dict[str, Any] = {} if memory is None else {"frames": memory}
-        if isinstance(memory, torch.Tensor):
-            sample["frames"] = memory.movedim(-1, -3)
-        sample |= {name: torch.from_numpy(array) for name, array in arrays.items()}
-        if self._transform is not None and "frames" in sample:
-            if isinstance(memory, EncodedFrames):
-                raise UsageError(
-                    "transform: got one with frames that a GPU decodes, expected None. Take augment= of ClipLoader."
-                )
-            sample["frames"] = self._transform(sample["frames"])
-        return {
-            **sample,
-            "pts_seconds": torch.from_numpy(video.pts_seconds[numbers]),
-            **_with_tensors(self._fields.read(video, numbers, crop, self._classes)),
-            "label": torch.from_numpy(np.array(self._classes.id_of(video.label, f"video '{video.key}'"), np.int64)),
-            "caption": caption,
-            "video": video.key,
-            # Not a tensor, which would follow the batch to a GPU: to read it there waits for all queued work
-            "sample_id": f"{request.epoch + request.repeat * EPOCHS}:{request.index}",
-        }
 
     def _labels(self) -> list[str]:
         """Return the distinct labels of all videos, sorted. Those of items with several only if samples have them."""
@@ -375,14 +330,3 @@ class ChordVideoDataset(ClipDataset):
         for video in self._videos if unknown else ():
             for label in all_labels(video) if "labels" in self._fields.types else [video.label]:
                 self._classes.id_of(label, f"video '{video.key}'")
-
-
-def _with_tensors(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return values with tensors in place of arrays, also of those in boxes."""
-    out = dict(values)
-    for name, value in values.items():
-        if isinstance(value, np.ndarray):
-            out[name] = torch.from_numpy(value)
-        elif isinstance(value, Mapping):
-            out[name] = _with_tensors(value)
-    return out

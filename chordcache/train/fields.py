@@ -9,10 +9,11 @@ from typing import Any
 
 import numpy as np
 
+from chordcache.amounts import counted
 from chordcache.arguments import checked_names
 from chordcache.errors import UsageError, printable
+from chordcache.features.built_in import read_sides
 from chordcache.features.item_fields import all_captions
-from chordcache.features.read_sides import read_sides
 from chordcache.index.class_labels import NumberCheck, is_class_id
 from chordcache.media.cropping import CropBox
 from chordcache.read.cached_videos import VideoSet
@@ -204,6 +205,6 @@ def _check_complete(name: str, kind: str, names: AnnotationNames, num_items: int
     num_missing = 0 if num_items is None or name in _BUILT_IN else num_items - names.extra.get(name, 0)
     if num_missing and kind in _WITHOUT_MISSING:
         raise UsageError(
-            f"fields: got '{name}' ({kind}), which {num_missing} of {num_items} items do not have, expected a value in "
-            f"every item. {_how_to_select(name)}"
+            f"fields: got '{name}' ({kind}), which is missing in {num_missing} of "
+            f"{counted(num_items or 0, 'item')}, expected a value in every item. {_how_to_select(name)}"
         )

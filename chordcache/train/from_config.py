@@ -46,7 +46,7 @@ def make_dataset(config: ConfigLike, **arguments: Any) -> ChordVideoDataset:
     """Make the dataset that the section ``train`` of a config describes.
 
     The sections ``source``, ``dataset``, ``clip_sampler``, ``time_transform`` and ``crop`` are used, see
-    ``docs/loading.md``. A dataset of an index has the videos of ``chordcache.videos.indexed``, or those of
+    ``docs/training-config.md``. A dataset of an index has the videos of ``chordcache.videos.indexed``, or those of
     ``from_files`` if the source is one of files. A cache that does not exist is made with this config.
 
     Parameters
@@ -134,7 +134,7 @@ def make_loader(
     """Make a DataLoader whose workers decode each batch into one tensor in shared memory.
 
     The workers persist from epoch to epoch, use one thread each, and start by ``start_method``. Batches are pinned
-    where there is CUDA. Each pass is a new epoch, or the one that ``loader.sampler.set_epoch`` chose.
+    where there is CUDA. Each pass is a new epoch, or the epoch that ``loader.sampler.set_epoch`` chose.
     ``loader.sampler.state_dict(num_batches_consumed=n)`` returns the position of a run. ``len(loader)`` is the number
     of batches in a whole epoch.
 
@@ -323,7 +323,7 @@ def _videos_to_read(
     if source is not None:
         if on_miss != "error":
             raise UsageError(f"on_miss: got {on_miss!r} and a {type(source).__name__}, expected one of them")
-        return from_files(source, videos, index=index)
+        return from_files(source, videos, index=index, config=settings)
     if index is None:
         return cached(cache, videos, on_miss=on_miss)
     if videos is not None:

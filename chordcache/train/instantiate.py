@@ -81,7 +81,7 @@ def instantiate(kind: str, config: object, section: str | None = None, **given: 
     >>> later = {"name": "adaptive", "temperature": 0.5, "fps": 8}
     >>> stages = {0: {"name": "random"}, 10: later}
     >>> instantiate("clip_sampler", {"name": "schedule", "stages": stages}).at(10)
-    AdaptiveSampler(num_frames=16, stride=None, pad='repeat', fps=8, temperature=0.5)
+    AdaptiveSampler(num_frames=16, stride=None, pad='repeat', fps=8, temperature=0.5, lengths=None)
     """
     section = section or f"train.{kind}"
     if not isinstance(config, Mapping):

@@ -11,7 +11,8 @@ import torch
 from torch.profiler import record_function
 from torch.utils.data import BatchSampler, DataLoader, Sampler
 
-from chordcache.arguments import check_at_least
+from chordcache.amounts import counted
+from chordcache.arguments import check_at_least, check_choice
 from chordcache.errors import UsageError
 from chordcache.train.batches import Batch, BatchUnderWay, Collate, RecycledMemory, SideStream, allocate_pinned
 from chordcache.train.clip_dataset import ClipDataset
@@ -70,14 +71,14 @@ _DECODERS = ("cpu", "cuda")
 
 
 class ClipLoader:
-    """Loader of batches that threads of this process decode, a few ahead. It starts, pickles and copies nothing.
+    """Loader whose batches threads of this process decode, a few ahead. It starts no process and copies nothing.
 
-    JPEG is decoded without the GIL, straight into each batch's own tensor. With a CUDA ``device`` the batches are
+    JPEG is decoded without the GIL, straight into each batch's own tensor. With a CUDA ``device``, the batches are
     pinned and copied on a separate stream, while the GPU works on earlier batches.
 
-    Each ``iter(loader)`` is a pass over one epoch: the one that ``set_epoch`` chose, or else the one after the last
-    pass. Use one pass at a time. Leaving a pass early ends its
-    threads, each after its current clip. An exception in a thread is raised unchanged where its batch was due.
+    Each ``iter(loader)`` is a pass over one epoch: the epoch that ``set_epoch`` chose, or else the next one. Use one
+    pass at a time. Leaving a pass early ends its threads, each after its current clips. An exception in a thread is
+    raised unchanged in place of its batch.
 
     Parameters
     ----------
@@ -134,7 +135,7 @@ class ClipLoader:
         check_at_least(1, num_threads=num_threads)
         check_at_least(0, prefetch=prefetch)
         check_not_of_torch(dataset)
-        if not callable(getattr(dataset, "read_sample", None)):
+        if not callable(getattr(dataset, "read_samples", None)):
             raise UsageError(
                 f"dataset: got a {type(dataset).__name__}, expected a ChordVideoDataset, or what chordcache.concat or "
                 "chordcache.subset made. Use a DataLoader for others."
@@ -149,19 +150,18 @@ class ClipLoader:
         self._collate = collate
         self._augment = augment
         self._device = None if device is None else torch.device(device)
-        if decode not in _DECODERS:
-            raise UsageError(f"decode: got {decode!r}, expected one of {', '.join(_DECODERS)}")
+        check_choice(_DECODERS, decode=decode)
         self._decode = gpu_decoder(self._device or torch.device("cpu")) if decode == "cuda" else None
         self._allocate = allocate_pinned if torch.cuda.is_available() else RecycledMemory(prefetch + 2).allocate
         self._consumed = 0, 0
         """Epoch, and number of its batches that this pass has returned"""
 
     def __repr__(self) -> str:
-        size = "clips of a budget" if self._batch_size is None else f"{self._batch_size} clips"
+        size = "clips of a budget" if self._batch_size is None else counted(self._batch_size, "clip")
         device = "" if self._device is None else f", device {self._device}"
         return (
-            f"<ClipLoader of {self.dataset!r}: {len(self)} batches of {size}, {self._num_threads} threads, "
-            f"epoch {self.epoch}{device}>"
+            f"<ClipLoader of {self.dataset!r}: {counted(len(self), 'batch')} of {size}, "
+            f"{counted(self._num_threads, 'thread')}, epoch {self.epoch}{device}>"
         )
 
     @property
@@ -238,7 +238,7 @@ class ClipLoader:
         stream = SideStream(self._device) if self._device is not None and self._device.type == "cuda" else None
         pending: deque[BatchUnderWay] = deque()
         for indices in self.batch_sampler:
-            read = self.dataset.read_sample
+            read = self.dataset.read_samples
             pending.append(
                 BatchUnderWay(read, indices, self._collate, self._allocate, self._device, stream, self._decode)
             )

@@ -11,8 +11,8 @@ import torch
 from torch.nn.functional import one_hot
 
 from chordcache.errors import UsageError
+from chordcache.features.built_in import read_side
 from chordcache.features.motion import BLOCK_PX, grid_size
-from chordcache.features.read_sides import read_side
 
 WITHOUT_MEANING: Mapping[str, Mapping[str, str]] = {
     "mixup": {

@@ -7,18 +7,16 @@ from copy import copy
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias, cast
+from typing import TypeAlias, cast
 
 from chordcache.arguments import did_you_mean
 from chordcache.config.config import Config
 from chordcache.errors import UsageError
+from chordcache.index.index_files import Index
 from chordcache.read.cache import Cache
 from chordcache.read.cached_videos import CachedVideos, VideoSet
 from chordcache.read.selection import Videos
 from chordcache.sources.video_source import CachedSource, VideoSource
-
-if TYPE_CHECKING:  # a dataset of a cache needs no index, whose readers take 30 ms to import
-    from chordcache.index.index_files import Index
 
 Files: TypeAlias = "str | Path | Iterable[str | Path]"
 """A folder, a file, or several of them"""
@@ -49,7 +47,7 @@ def cached(cache: str | Path | Cache, videos: Videos | None = None, *, on_miss: 
     videos : iterable of str, callable, str or Path, optional
         The videos to read. By default all, in the order of their keys. Give keys or paths as in ``Video.path``, which
         are read in the order given, or a predicate that takes a ``Video``, or a split file: text with a key or a path
-        on each line, see ``docs/loading.md``. Videos in quarantine are left out, with one warning.
+        on each line, see ``docs/training.md``. Videos in quarantine are left out, with one warning.
     on_miss : {"error", "skip"}
         Policy for a name in ``videos`` that no cached video has. "error" raises ``NotFoundError`` when the dataset is
         made. "skip" leaves it out, with a warning.
@@ -88,8 +86,8 @@ def indexed(
 ) -> VideosToRead:
     """Return the videos of an index, cached or not, in its order and with its labels and captions.
 
-    A segment that is not cached is read from its file, if that is cached whole. Videos in quarantine, and those that
-    the scan could not read, are left out, with one warning.
+    A segment that is not cached is read from its file, if the file is cached whole. Videos in quarantine, and videos
+    that the scan could not read, are left out, with one warning.
 
     Parameters
     ----------
@@ -125,13 +123,18 @@ def indexed(
 
 
 def from_files(
-    source: VideoSource, files: Files | None = None, *, index: Index | str | Path | None = None
+    source: VideoSource,
+    files: Files | None = None,
+    *,
+    index: Index | str | Path | None = None,
+    config: Config | str | Path | None = None,
 ) -> VideosToRead:
     """Return videos whose frames a source reads from files, without a cache.
 
-    Only "frames" can be read, and only by samplers that need frame times alone. A sample has the same values as from a
-    cache of the same pictures in ``codec: raw``. The dataset opens the first video when it is made, and each sample
-    opens its file.
+    A sample has the same values as from a cache of the same pictures in ``codec: raw``. The dataset opens the first
+    video when it is made, and each sample opens its file. A dataset of "frames" alone needs a sampler that needs frame
+    times alone. For any other feature, such as flow or mel, each sample decodes its whole file. ``MP4Source`` and
+    ``MappedMP4Source`` can be read so, and no class that is derived from them.
 
     Parameters
     ----------
@@ -142,6 +145,8 @@ def from_files(
         Folders and files. A folder has the videos that ``scan`` would find. Give these or an index.
     index : Index, str or Path, optional
         The output of ``scan``, or a hand-written list, with labels and captions.
+    config : Config, str or Path, optional
+        How features other than frames are made. Its pictures are those of the source. By default the packaged defaults.
 
     Raises
     ------
@@ -158,13 +163,14 @@ def from_files(
         raise UsageError(f"source: got {source!r}, expected a VideoSource such as MP4Source()")
     kind = type(source).__name__
     if isinstance(source, CachedSource):
-        if index is not None:
-            raise UsageError(f"index: got one with a {kind}, expected None. Take chordcache.videos.indexed.")
+        for name, value in (("index", index), ("config", config)):
+            if value is not None:
+                raise UsageError(f"{name}: got one with a {kind}, expected None. Take chordcache.videos.indexed.")
         return cached(source.cache, cast(Videos, files))
     if (index is None) == (files is None):
         given = "none" if files is None else "both"
         raise UsageError(f"index and files: got {given} with a {kind}, expected one of them")
-    return VideosToRead(partial(_open_files, source, files, index), tries_first=True)
+    return VideosToRead(partial(_open_files, source, files, index, config), tries_first=True)
 
 
 def _check_on_miss(on_miss: str, valid: Sequence[str]) -> None:
@@ -190,8 +196,16 @@ def _open_indexed(
 
 
 def _open_files(
-    source: VideoSource, files: Files | None, index: Index | str | Path | None, features: tuple[str, ...]
+    source: VideoSource,
+    files: Files | None,
+    index: Index | str | Path | None,
+    config: Config | str | Path | None,
+    features: tuple[str, ...],
 ) -> VideoSet:
-    from chordcache.train.misses.source_videos import SourceVideos  # not before: it loads a decoder
+    from chordcache.train.misses.source_features import SOURCES, config_of, index_of  # not before: it loads a decoder
+    from chordcache.train.misses.source_videos import SourceVideos
 
+    if type(source) in SOURCES and set(features) != {"frames"}:
+        index = index_of(files) if index is None else index
+        return _open_indexed(index, None, "source", config_of(source, config), features)
     return SourceVideos(source, index, files, features)

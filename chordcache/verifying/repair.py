@@ -28,10 +28,10 @@ from chordcache.storage import atomic, feature_files, layout, opener, sealed_jso
 from chordcache.storage.cache_header import Header, read_header, write_header
 from chordcache.storage.catalog import Catalog
 from chordcache.storage.catalog_file import CATALOG
+from chordcache.storage.find_sidecars import Sidecars, update_catalog, write_catalog
 from chordcache.storage.lock import locked
 from chordcache.storage.packs import REMOVED_FILE, Packs, mark_of, names_of_packs
 from chordcache.storage.run_log import RUNS_FILE, RunNotes, recorded
-from chordcache.storage.sidecars import Sidecars, update_catalog, write_catalog
 from chordcache.verifying.findings import Damage
 from chordcache.verifying.verify_lists import check_index, find_orphans
 
@@ -72,26 +72,23 @@ def repair(
     Raises
     ------
     DamageError
-        If the index of the cache does not name a damaged video. Its source is then unknown.
+        If the index of the cache does not name a damaged video, so that its source is unknown.
     LockedError
         If another process writes to the cache, unless ``wait``.
     """
     folder = Path(cache).absolute()
-    rebuild = frozenset(finding.file for finding in _broken(damage))
+    broken = [finding for finding in damage if finding.kind in ("damaged", "missing")]
     trusted = trusted_names(load_config(config))
     read_header(folder)  # raises before a lock is made in a folder that is not a cache
     say = functools.partial(terminal.say, shown=display_of(progress).messages)
     engine = pool.prepared(engine_of(jobs))
-    options = BuildOptions(rebuild=rebuild, limits=limits or Limits())
-    with stop_signals(), locked(folder, say if wait else None), recorded(folder, "repair", jobs=engine.jobs) as notes:
+    options = BuildOptions(rebuild=frozenset(finding.file for finding in broken), limits=limits or Limits())
+    waits = locked(folder, say if wait else None)
+    with stop_signals(resumes=True), waits, recorded(folder, "repair", jobs=engine.jobs) as notes:
         build = functools.partial(
             build_as_before, folder, roots=roots, jobs=engine, options=options, notes=notes, trusted=trusted
         )
-        return _repair(folder, _broken(damage), options, functools.partial(build, progress=progress))
-
-
-def _broken(damage: Sequence[Damage]) -> list[Damage]:
-    return [finding for finding in damage if finding.kind in ("damaged", "missing")]
+        return _repair(folder, broken, options, functools.partial(build, progress=progress))
 
 
 def _repair(

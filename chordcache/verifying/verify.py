@@ -12,6 +12,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from chordcache.amounts import counted
+from chordcache.arguments import check_choice
 from chordcache.building.build_plan import fingerprints_of, resolve_features
 from chordcache.building.build_task import is_stale
 from chordcache.building.fix_commands import build_command, repair_command
@@ -30,7 +32,6 @@ from chordcache.errors import (
     MediaError,
     NotFoundError,
     UnreadableError,
-    UsageError,
 )
 from chordcache.features.frames import record_decoder
 from chordcache.features.item_fields import fits
@@ -43,17 +44,17 @@ from chordcache.media.source_file import (
     open_source,
     real_folder,
 )
-from chordcache.records import FeatureInfo
 from chordcache.storage import feature_files, layout
 from chordcache.storage.artefacts.open_files import FRAME_ARRAYS, check_artefact
-from chordcache.storage.cache_header import read_header
+from chordcache.storage.cache_header import read_header, roots_now
+from chordcache.storage.feature_info import FeatureInfo
+from chordcache.storage.find_sidecars import Sidecars, iter_keys
 from chordcache.storage.opener import unreadable
 from chordcache.storage.packs import Packs, read_packed
 from chordcache.storage.part import Part
 from chordcache.storage.quarantine import Quarantine
 from chordcache.storage.run_log import recorded
 from chordcache.storage.sidecar import Sidecar, read_sidecar
-from chordcache.storage.sidecars import Sidecars, iter_keys
 from chordcache.verifying.findings import Damage, VerifyReport
 from chordcache.verifying.verify_lists import (
     check_catalog,
@@ -113,8 +114,8 @@ def verify(
         "quick" checks files and sizes. "default" also checks the digest of every file. "deep" also decodes every
         record, and compares counts and times.
     source : bool
-        True to check also whether the sources changed, decode random frames of each again, and compare pixels and
-        times.
+        True to check also whether the sources changed, to compute a random sample of frames, flow and motion of each
+        again, and all sound, and to compare them with the cache.
     jobs : int or Engine, optional
         Number of worker processes, by default one for each processor.
     roots : mapping of str to str, optional
@@ -123,27 +124,26 @@ def verify(
         "I/N" checks the part I of N: each video is in one part. Only part 1 checks the lists and searches for extra
         files. All parts together find what a check of the whole cache finds.
     config : str, Path or Config, optional
-        A config that names the plug-ins and the models of the cache. It is not known whether their features are stale
-        if only the cache names them, since a cache may come from anyone.
+        A config that names the plug-ins and the models of the cache. Those that only the cache names are not loaded,
+        since a cache may come from anyone. A note then says that their features may be stale.
     progress : bool or Display
         True to show progress on standard error: a bar on a terminal, else a line every 30 seconds.
 
     Returns
     -------
     VerifyReport
-        Its ``damage`` is empty if the cache is sound. ``repair`` accepts the damage.
+        Its ``damage`` is empty if the cache is intact. ``repair`` accepts the damage.
 
     Raises
     ------
     UsageError
-        If the level or the part does not exist.
+        If the level, the part or a root does not exist.
     NotFoundError, DamageError, FormatVersionError
         If the folder is not a cache, or its ``chordcache.json`` cannot be read.
     UnreadableError
-        If the sidecars cannot be listed, so that nothing can be said about the videos.
+        If the sidecars cannot be listed.
     """
-    if level not in VERIFY_LEVELS:
-        raise UsageError(f"level: got '{level}', expected one of {', '.join(VERIFY_LEVELS)}")
+    check_choice(VERIFY_LEVELS, level=level)
     share = Part.parse(part) if part is not None else Part(1, 1)
     engine = engine_of(jobs)  # raises for a wrong number, also where no worker is needed
     folder = Path(cache).absolute()
@@ -173,7 +173,8 @@ def _verify(
     display: Display,
 ) -> VerifyReport:
     header = read_header(folder)
-    where = {**header.roots, **(roots or {})} if source else None
+    folders = roots_now(header.roots, roots)
+    where = folders if source else None
     problems: dict[str, ChordcacheError] = {}
     sidecars = Sidecars(folder, Packs(folder, problems))
     own_keys, all_keys = set(iter_keys(folder)), sidecars.sorted_keys()
@@ -280,7 +281,7 @@ def _counted(findings: list[Damage], num_videos: int) -> list[Damage]:
     rest = [finding for finding in findings if finding.kind != "incomplete"]
     for (message, fix_command), (first, *others) in lacking.items():
         count = len(others) + 1
-        what = f"{count} of {num_videos} videos, such as this one: {message}"
+        what = f"{count} of {counted(num_videos, 'video')}, such as this one: {message}"
         rest.append(Damage("incomplete", first.file, what, fix_command, count=count) if others else first)
     return rest
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Set
 from contextlib import suppress
 from pathlib import Path
 
+from chordcache.amounts import counted
 from chordcache.building.existing_cache import unnamed_files
 from chordcache.building.fix_commands import build_command, completing_command, gc_command, repair_command
 from chordcache.building.requested import Features
@@ -23,12 +24,12 @@ from chordcache.index.index_files import cached_index
 from chordcache.storage import layout, opener
 from chordcache.storage.catalog import Catalog
 from chordcache.storage.catalog_file import CATALOG
+from chordcache.storage.find_sidecars import Sidecars
 from chordcache.storage.packs import REMOVED_FILE, Pack, Packs, mark_of
 from chordcache.storage.part_folders import in_parts
 from chordcache.storage.quarantine import Quarantine
 from chordcache.storage.run_log import RUNS_FILE, read_runs
 from chordcache.storage.sidecar import Sidecar
-from chordcache.storage.sidecars import Sidecars
 from chordcache.verifying.findings import Damage
 
 
@@ -97,7 +98,8 @@ def check_catalog(
     except (DamageError, UnreadableError) as error:
         return [_of_error(cache, file, error)]
     if late := lagging | unseen:
-        what = f"the catalog lags behind {len(late)} sidecars, such as '{min(late)}': a build is running or was killed"
+        num_late = counted(len(late), "sidecar")
+        what = f"the catalog lags behind {num_late}, such as '{min(late)}': a build is running or was killed"
         findings.append(Damage("incomplete", file, what, completing_command(cache, features)))
     return findings
 
@@ -147,7 +149,7 @@ def check_index(cache: Path, keys: set[str], features: Features) -> list[Damage]
     except (DamageError, UnreadableError, UsageError) as error:
         return [*findings, _of_error(cache, "index.jsonl", error)]
     if missing:
-        what = f"{len(missing)} of {num_records} indexed videos {'is' if len(missing) == 1 else 'are'} not built yet"
+        what = f"not built yet: {len(missing)} of {counted(num_records, 'indexed video')}"
         what += f", such as {', '.join(repr(printable(path)) for path in list(missing.values())[:3])}"
         command = completing_command(cache, features)
         only = next(iter(missing)) if len(missing) == 1 else None

@@ -8,18 +8,20 @@ from pathlib import Path
 
 import numpy as np
 
+from chordcache.amounts import counted
 from chordcache.config.config import Config
 from chordcache.errors import ConfigError, DamageError, MediaError
 from chordcache.features.decode_pass import DecodePass, DecodeResult
+from chordcache.features.feed import decode_item
 from chordcache.features.packet_frames import PACKET_CODECS, read_planes
 from chordcache.features.registry import FeatureSpec, resolve
 from chordcache.media import jpeg
 from chordcache.media.first_damage import damage_of
 from chordcache.media.planes import split
-from chordcache.records import FeatureInfo
 from chordcache.storage import feature_files
 from chordcache.storage.artefacts.artefact import Artefact
 from chordcache.storage.artefacts.writer import Block
+from chordcache.storage.feature_info import FeatureInfo
 from chordcache.storage.row_clock import CLOCK_FACTS, has_times
 from chordcache.storage.sidecar import Sidecar
 
@@ -68,14 +70,14 @@ def compare_with_source(cache: Path, sidecar: Sidecar, config: Config, path: str
     if damage != sidecar.damage:
         raise _differs(f"got damage ({damage}), expected that of the sidecar ({sidecar.damage})")
     decode_pass = DecodePass(specs, sinks, config.picture, with_content=False, only=frozenset(shown))
-    facts = decode_pass.run(path, sidecar.segment, damage=damage)
+    facts = decode_item(path, decode_pass, sidecar.segment, damage)
     if len(facts.pts_seconds) != num_frames:
-        raise _differs(f"got {len(facts.pts_seconds)} frames, expected {num_frames} as in the cache")
+        raise _differs(f"got {counted(len(facts.pts_seconds), 'frame')}, expected {num_frames} as in the cache")
     for info in {info.file: info for info in sidecar.features if info.file}.values():
         with feature_files.open_file(cache, info, sidecar.claims) as artefact:
             _compare_frames(artefact, facts)
     for comparer in comparers:
-        absent = decode_pass.made[comparer.feature].absent
+        absent = decode_pass.results[comparer.feature].absent
         if absent is not None:
             raise _differs(f"'{comparer.feature}' is cached, and absent now: {absent}")
         comparer.finish()
@@ -176,7 +178,7 @@ class _Comparer:
         """Compare the number of rows of sound. Raises ``MediaError`` if it differs."""
         for name, num_taken in self._num_taken.items():
             if "row_seconds" in self._info.facts and num_taken != self._info.num_rows[name]:
-                raise _differs(f"'{name}' has {num_taken} rows, cached are {self._info.num_rows[name]}")
+                raise _differs(f"'{name}' has {counted(num_taken, 'row')}, cached are {self._info.num_rows[name]}")
 
     def _decoded(self, record: bytes) -> np.ndarray:
         picture = np.empty(self._info.shape[1:], np.uint8)

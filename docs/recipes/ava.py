@@ -9,7 +9,7 @@ dataset = cc.ChordVideoDataset(videos, clip_sampler=sampler, fields=("boxes",), 
 loader = cc.make_loader(dataset, batch_size=2, num_workers=2)
 model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.LazyLinear(4))
 optimizer = torch.optim.SGD(model.parameters(), lr=1e-9)
-for frames, found in ((batch["frames"], batch["boxes"]) for epoch in range(2) for batch in loader):
-    loss = (model(frames[found["sample"], found["frame"]].float()) - found["boxes"]).square().mean()
+for frames, boxes in ((batch["frames"], batch["boxes"]) for epoch in range(2) for batch in loader):
+    loss = (model(frames[boxes["sample"], boxes["frame"]].float()) - boxes["boxes"]).square().mean()
     loss.backward()
     optimizer.step()

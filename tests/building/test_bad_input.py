@@ -551,3 +551,12 @@ def test_a_row_of_the_longest_texts_is_read_again_and_a_longer_one_refused(tmp_p
         assert cc.verify(tmp_path / "cache", jobs=1).damage == []
     with cc.open_cache(tmp_path / "cache") as cache:
         assert len(cache[0].sidecar.extra["c13"]) == 1 << 20
+
+
+def test_a_picture_that_no_reader_takes_is_not_published(tmp_path: Path, make_video: Maker, run_seen: Cli) -> None:
+    """A sidecar's sides have a bound."""
+    ffmpeg("-f", "lavfi", "-i", "color=s=16x16400:d=0.08:r=25", "-c:v", "ffv1", tmp_path / "tall.mkv")
+    make_video(tmp_path / "corpus/sound.mp4", num_frames=4)
+    shutil.move(tmp_path / "tall.mkv", tmp_path / "corpus/tall.mkv")
+    assert journey(tmp_path, run_seen) == (0, 3, 0)
+    assert processes.quarantine(tmp_path / "cache")["tall.mkv"]["cause"] == "refused-size"

@@ -23,6 +23,7 @@ from chordcache.config.features import FlowConfig, MelConfig, MotionConfig, Plug
 from chordcache.config.picture import Bucket, FramesConfig, PictureConfig
 from chordcache.errors import UsageError
 from chordcache.features.decode_pass import DecodePass
+from chordcache.features.feed import decode_item
 from chordcache.features.registry import resolve
 from chordcache.media.video_decoder import VideoDecoder
 from chordcache.records import RunSummary
@@ -74,7 +75,7 @@ def test_frames_after_the_last_one_are_not_decoded(
         return decode(self, *args)
 
     monkeypatch.setattr(VideoDecoder, "decode", count)
-    decoded = DecodePass({}, {}, PictureConfig(buckets=(WIDE, LONG)), with_content=True).run(str(source))
+    decoded = decode_item(str(source), DecodePass({}, {}, PictureConfig(buckets=(WIDE, LONG)), with_content=True))
     assert decoded.source_frames.tolist() == list(range(33))
     assert num_packets < 45
     assert decoded.content is not None

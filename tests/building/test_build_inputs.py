@@ -30,7 +30,7 @@ def test_a_folder_is_scanned_and_built(tmp_path: Path, clips: Path, run_cli) -> 
     videos = place(clips, tmp_path, "a.mp4")
     done = run_cli("build", videos, "-o", tmp_path / "cache")
     assert done.returncode == 0, done.stderr
-    assert f"scanned 1 videos of '{videos}'" in done.stderr
+    assert f"scanned 1 video of '{videos}'" in done.stderr
     cc.scan(videos, output=tmp_path / "i.json", jobs=HERE)
     assert cc.build(tmp_path / "i.json", tmp_path / "cache", jobs=HERE).num_up_to_date == 1  # it has the keys of a scan
     assert cc.build(str(videos), tmp_path / "cache", jobs=HERE).num_up_to_date == 1

@@ -66,7 +66,7 @@ def check(work: Path, cache: Path) -> None:
             assert np.array_equal(arrays[key], values), key
 
 
-PATTERNS = {"network": "chordcache.engine.networks.server", "worker": "chordcache.engine.worker"}
+PATTERNS = {"network": "chordcache.engine.inference.server", "worker": "chordcache.engine.worker"}
 
 
 @pytest.mark.parametrize("victim", [*PATTERNS, "run"])

@@ -22,9 +22,9 @@ from chordcache.index.index_files import IndexWriter
 from chordcache.records import RunSummary
 from chordcache.storage import sealed_json
 from chordcache.storage.catalog_file import HEAD_BYTES
+from chordcache.storage.find_sidecars import Sidecars, write_catalog
 from chordcache.storage.layout import sidecar_file
 from chordcache.storage.packs import write_pack
-from chordcache.storage.sidecars import Sidecars, write_catalog
 from chordcache.train.misses import background
 
 pytestmark = [pytest.mark.usefixtures("inline"), pytest.mark.timeout(300)]
@@ -577,7 +577,8 @@ def test_commands(work: Path, run_cli: Cli) -> None:
     assert done.returncode == 0
     assert done.stdout.startswith("packed 5 videos, ")
     assert f"into 1 pack; 'chordcache gc {cache}' removes their former files" in done.stdout
-    assert json.loads(run_cli("pack", cache, "--json").stdout) == {"num_videos": 0, "num_packs": 0, "num_bytes": 0}
+    again = json.loads(run_cli("pack", cache, "--json").stdout)
+    assert again.items() >= {"num_videos": 0, "num_packs": 0, "num_bytes": 0}.items()
     assert run_cli("pack", cache).stdout == "nothing to pack\n"
     assert run_cli("gc", cache, "--yes").returncode == 0
     assert run_cli("verify", cache).returncode == 0

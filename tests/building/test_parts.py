@@ -23,10 +23,10 @@ from chordcache.building.parts import balanced, estimated
 from chordcache.errors import LockedError, UsageError
 from chordcache.index.index_files import read_index
 from chordcache.storage import layout
+from chordcache.storage.find_sidecars import iter_keys
 from chordcache.storage.lock import locked
 from chordcache.storage.part_folders import plan_folders
 from chordcache.storage.run_log import read_runs
-from chordcache.storage.sidecars import iter_keys
 
 pytestmark = [pytest.mark.usefixtures("inline"), pytest.mark.timeout(300)]
 
@@ -45,9 +45,10 @@ def on_machine(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
 def test_parts_make_the_cache_of_a_whole_build(work: Path, tmp_path: Path, run_cli: Cli) -> None:
     cache = tmp_path / "cache"
     summaries = [build_part(work, cache, f"{number}/3") for number in (2, 3)]
+    missing = {"num_parts": 3, "missing": [1], "summary": None}
     done = run_cli("finish", cache, "--json")
-    assert (done.returncode, json.loads(done.stdout)) == (6, {"num_parts": 3, "missing": [1], "summary": None})
-    assert "1 of 3 parts are not complete: --array=1; " in run_cli("finish", cache).stdout
+    assert (done.returncode, json.loads(done.stdout).items() >= missing.items()) == (6, True)
+    assert "1 of 3 parts not complete: --array=1; " in run_cli("finish", cache).stdout
     summaries.append(build_part(work, cache, "1/3"))
     assert sum(summary.num_inputs for summary in summaries) == NUM_GOOD + 1
     assert min(summary.num_done for summary in summaries) >= 2
@@ -274,7 +275,7 @@ def test_what_a_part_publishes_during_finish_and_after_it(
     with monkeypatch.context() as patch:
         patch.setattr(finish_module, "_move", move)
         patch.setattr(finish_module, "iter_keys", lambda cache: iter(set(iter_keys(cache)) - {key}))
-        with pytest.raises(cc.DamageError, match=f"has no sidecars of 1 videos .* such as '{key}'"):
+        with pytest.raises(cc.DamageError, match=f"has no sidecars of 1 video .* such as '{key}'"):
             finish(cache)  # says that it is not there, and moves no sidecar without its artefacts
     assert not (cache / layout.sidecar_file(key)).exists()
     finish(cache)

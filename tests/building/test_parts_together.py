@@ -162,7 +162,7 @@ def test_latents_of_two_parts_of_which_one_loses_its_network(work: Path, tmp_pat
 
         def networks() -> list[int]:
             return [
-                pid for pid in processes.alive_with(parts[0].mark) if "networks.server" in processes.command_of(pid)
+                pid for pid in processes.alive_with(parts[0].mark) if "inference.server" in processes.command_of(pid)
             ]
 
         assert processes.wait_until(networks, 60)

@@ -16,7 +16,7 @@ from helpers.processes import files_of, sidecars
 
 import chordcache as cc
 from chordcache.building import build_plan as plans
-from chordcache.building.build_plan import make_plan
+from chordcache.building.planning import make_plan
 from chordcache.config.config import config_from_json
 from chordcache.errors import UsageError
 from chordcache.storage.lock import locked

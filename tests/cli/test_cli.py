@@ -29,7 +29,7 @@ def test_commands_without_options_work(journey):
     assert [result.returncode for result in results] == [0, 0, 0, 0]
     assert results[0].stdout.startswith("scanned 4, unchanged 0, broken 0 of 4 videos in ")
     assert results[1].stdout.startswith("done 4, up to date 0, quarantined 0 of 4 in ")
-    assert results[2].stdout == "sound: 4 videos\n"
+    assert results[2].stdout == "intact: 4 videos, all checksums match\n"
     assert "people 2" in results[3].stdout
     assert [result.stderr for result in results] == [""] * 4
 
@@ -39,12 +39,12 @@ def test_json_is_for_machines(journey, run_cli):
     for step, expected in (
         (("scan", "videos", "--labels", "dir"), {"num_up_to_date": 4, "num_failed": 0}),
         (("build",), {"num_up_to_date": 4, "num_failed": 0}),
-        (("info",), {"videos": 4, "frames": 622}),
-        (("info", "index.json"), {"videos": 4, "frames_expected": 622}),
+        (("info",), {"num_videos": 4, "num_frames": 622}),
+        (("info", "index.json"), {"num_videos": 4, "num_frames": 622}),
     ):
         data = json.loads(run_cli(*step, "--json", cwd=folder).stdout)
         assert data.items() >= expected.items()
-    assert json.loads(run_cli("verify", "--json", cwd=folder).stdout) == []
+    assert json.loads(run_cli("verify", "--json", cwd=folder).stdout)["damage"] == []
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -68,7 +68,7 @@ def test_the_group_lists_the_journey_in_order(run_cli):
         (("verify", "nowhere"), 10, "chordcache verify: error: no cache at "),
         (("info", "nowhere"), 10, "chordcache info: error: no cache at "),
         (("gc", "nowhere"), 10, "chordcache gc: error: no cache at "),
-        (("scan",), 2, "Missing argument"),
+        (("scan",), 2, "ROOT: got nothing, expected a value. See 'chordcache scan --help'."),
         (("play",), 2, "got 'play', expected a command"),
         (("verify", "--dry-run"), 2, "--dry-run: got no --repair, expected both"),
         (
@@ -114,6 +114,15 @@ def test_moved_data_is_found_with_root(journey, run_cli, tmp_path):
     result = run_cli("build", folder / "index.json", "-o", "cache", "--root", f"videos={moved}", cwd=tmp_path)
     assert result.returncode == 0
     assert run_cli("verify", "cache", "--source", cwd=tmp_path).returncode == 0
+
+
+@pytest.mark.parametrize("command", [("build", "{index}"), ("verify", "--source"), ("bench",)], ids=str)
+def test_a_root_that_does_not_exist(journey, run_cli, tmp_path, command):
+    folder, _ = journey
+    arguments = [argument.format(index=folder / "index.json") for argument in command]
+    result = run_cli(*arguments, "-o", folder / "cache", "--root", f"video={tmp_path}", cwd=tmp_path)
+    assert result.returncode == 2
+    assert f"{command[0]}: error: --root: got 'video', expected one of videos. Did you mean 'videos'?" in result.stderr
 
 
 def test_an_index_that_another_program_wrote_again_is_built(journey, run_cli, tmp_path):

@@ -7,11 +7,13 @@ import json
 import re
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import click
 import pytest
 from click.testing import CliRunner
 
+import chordcache
 from chordcache.arguments import did_you_mean
 from chordcache.cli import COMMANDS, cli
 from chordcache.cli.commands import GroupedCommand, heading_of
@@ -28,6 +30,15 @@ def run(tmp_path, monkeypatch):
     return lambda *args, **env: CliRunner().invoke(cli, args, prog_name="chordcache", env=env)
 
 
+def test_a_question_that_is_not_answered_is_not_a_bug(run, monkeypatch):
+    """The end of the input is Ctrl-C: 130, not 1, which stands for a bug."""
+    monkeypatch.setattr("chordcache.collect_garbage", lambda *args, **options: ["npz/aa/a.npz"])
+    monkeypatch.setattr("chordcache.cli.gc_command.sys", SimpleNamespace(stdin=SimpleNamespace(isatty=lambda: True)))
+    result = run("gc")
+    assert result.exit_code == 130
+    assert result.stderr.endswith("chordcache gc: error: interrupted\n")
+
+
 # Suggestions
 
 
@@ -39,10 +50,15 @@ def run(tmp_path, monkeypatch):
         (["config", "shwo"], 2, "chordcache config: error: got 'shwo', expected a command. Did you mean 'show'?\n"),
         (["config", "xyz"], 2, "got 'xyz', expected a command: list, show\n"),
         (["\x1b[31m"], 2, "chordcache: error: got '\\x1b[31m', expected a command: scan, index"),
-        (["build", "--teir", "npz"], 2, "No such option"),
-        (["build", "--on-damage", "trimm"], 2, "'quarantine', 'trim'. Did you mean 'trim'?"),
+        (["build", "--teir", "npz"], 2, "build: error: got '--teir', expected an option. Did you mean '--tier'?\n"),
+        (["--teir"], 2, "chordcache: error: got '--teir', expected an option. See 'chordcache --help'.\n"),
+        (["build", "--jobs"], 2, "build: error: --jobs: got nothing, expected a value\n"),
+        (["build", "--json=1"], 2, "build: error: --json: got a value, expected none\n"),
+        (["merge", "a"], 2, "merge: error: --output: got nothing, expected CACHE. See 'chordcache merge --help'.\n"),
+        (["verify", "a", "b"], 2, "got unexpected extra argument (b). See 'chordcache verify --help'.\n"),
+        (["build", "--on-damage", "trimm"], 2, "got 'trimm', expected one of quarantine, trim. Did you mean 'trim'?\n"),
         (["scan", ".", "--level", "HEADER"], 2, "Did you mean 'headers'?"),
-        (["scan", ".", "--level", "x"], 2, "is not one of 'headers', 'packets', 'content'.\n"),
+        (["scan", ".", "--level", "x"], 2, "--level: got 'x', expected one of headers, packets, content, frames\n"),
         (["completion", "fsh"], 2, "Did you mean 'fish'?"),
         (["config", "show", "flwo"], 10, "got 'flwo', expected a YAML file or a preset: compact, default, "),
         (["config", "show", "flwo"], 10, ". Did you mean 'flow'?\n"),
@@ -53,6 +69,22 @@ def test_mistyped_words(run, args, code, message):
     result = run(*args)
     assert (result.exit_code, result.stdout) == (code, "")
     assert message in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("args", "command", "code", "message"),
+    [
+        (["ls", "nowhere", "--json"], "ls", 10, "no cache at "),
+        (["scan", "--json", ".", "--level", "x"], "scan", 2, "--level: got 'x', expected one of headers, "),
+        (["biuld", "--json"], None, 2, "got 'biuld', expected a command"),
+    ],
+)
+def test_errors_are_json_where_the_result_is(run, args, command, code, message):
+    result = run(*args)
+    assert (result.exit_code, result.stdout) == (code, "")
+    data = json.loads(result.stderr)
+    assert data["error"].startswith(message)
+    assert data == {**data, "command": command, "version": chordcache.__version__, "exit_code": code}
 
 
 @pytest.fixture(scope="module")
@@ -179,6 +211,22 @@ def test_every_option_belongs_to_a_group(name, run):
     assert "--help" in sections.partition("\nOutput:")[2]
 
 
+def test_the_most_used_options_of_build_come_first(run):
+    first = run("build", "--help").stdout.partition("\nMost used:\n")[2].partition("\n\n")[0]
+    assert re.findall(r"^  ((?:-\w, )?--\w+)", first, re.M) == [
+        "-o, --output",
+        "--features",
+        "-c, --config",
+        "-j, --jobs",
+    ]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_defaults_and_variables_are_not_written_by_hand(name):
+    options = [param for param in cli.get_command(CONTEXT, name).params if isinstance(param, click.Option)]
+    assert [option.name for option in options if re.search(r"\[|default|CHORDCACHE_", option.help)] == []
+
+
 # Environment variables
 
 
@@ -199,24 +247,37 @@ def test_variables_are_defaults(run, tmp_path, index):
     )
 
 
-@pytest.mark.parametrize("name", ["verify", "gc", "info"])
-def test_the_cache_of_the_variable(run, name):
-    result = run(name, CHORDCACHE_CACHE="mine")
+@pytest.mark.parametrize("words", ["verify", "gc", "info", "ls", "finish", "pack", "unpack", "warm --memory 1GB"])
+def test_the_cache_of_the_variable_and_of_the_option(run, words):
+    result = run(*words.split(), CHORDCACHE_CACHE="mine")
     assert result.exit_code == 10
     assert "CHORDCACHE_CACHE=mine" in result.stderr
+    result = run(*words.split(), "-o", "other", CHORDCACHE_CACHE="mine")
+    assert result.exit_code == 10
+    assert re.search("no cache at '.*other'", result.stderr)
+
+
+def test_a_key_needs_no_cache_where_one_is_known(run):
+    for args, cache in ((["show", "a"], "mine"), (["info", "-o", "other", "a"], "other"), (["show", "x", "a"], "x")):
+        result = run(*args, CHORDCACHE_CACHE="mine")
+        assert result.exit_code == 10
+        assert re.search(f"no cache at '.*{cache}'", result.stderr)
+    assert run("ls", "a", "-o", "b").stderr == "chordcache ls: error: -o: got 'b' and 'a', expected one cache\n"
+    both = run("info", "a", "-o", "b", "c")
+    assert both.stderr == "chordcache info: error: -o: got it with CACHE and KEY, expected one cache\n"
 
 
 @pytest.mark.parametrize(
     ("variables", "message"),
     [
-        ({"CHORDCACHE_JOBS": "many"}, "'-j' / '--jobs' (from CHORDCACHE_JOBS): 'many' is not a valid integer"),
+        ({"CHORDCACHE_JOBS": "many"}, "--jobs: got 'many', expected an integer (CHORDCACHE_JOBS=many is set in"),
         ({"CHORDCACHE_TIER": "lmdb npx"}, "--tier: got 'npx', expected one of lmdb, npz, hdf5. Did you mean 'npz'?"),
         ({"CHORDCACHE_TIER": "npx"}, "(CHORDCACHE_TIER=npx is set in the environment)\n"),
         ({"CHORDCACHE_CONFIG": "flwo"}, "(CHORDCACHE_CONFIG=flwo is set in the environment)\n"),
         ({"CHORDCACHE_CONFIG": "no.yaml"}, "(CHORDCACHE_CONFIG=no.yaml is set in the environment)\n"),
         ({"CHORDCACHE_FILE_MEMORY": "7"}, "(CHORDCACHE_FILE_MEMORY=7 is set in the environment)\n"),
         ({"CHORDCACHE_STALL_TIMEOUT": "0"}, "(CHORDCACHE_STALL_TIMEOUT=0 is set in the environment)\n"),
-        ({"CHORDCACHE_FILE_TIMEOUT": "x"}, "'--file-timeout' (from CHORDCACHE_FILE_TIMEOUT): 'x' is not a valid float"),
+        ({"CHORDCACHE_FILE_TIMEOUT": "x"}, "--file-timeout: got 'x', expected a number (CHORDCACHE_FILE_TIMEOUT=x"),
     ],
 )  # fmt: skip
 def test_errors_name_the_variable(run, index, variables, message):

@@ -61,7 +61,7 @@ def assert_clean(text: str) -> None:
 
 
 def test_ls_agrees_with_the_files(folder, run_cli):
-    listed = json.loads(run_cli("ls", "--json", cwd=folder).stdout)
+    listed = json.loads(run_cli("ls", "--json", cwd=folder).stdout)["videos"]
     expected = sidecars(folder)
     assert [video["key"] for video in listed] == sorted(expected)
     for video in listed:
@@ -69,24 +69,33 @@ def test_ls_agrees_with_the_files(folder, run_cli):
         files = {info["file"] for info in data["features"] if "file" in info}
         assert video["num_bytes"] == sum(os.stat(folder / "cache" / file).st_size for file in files)
         assert (video["path"], video["num_frames"]) == (data["path"], data["num_frames"])
-        assert video["seconds"] == pytest.approx(data["duration_seconds"], abs=1e-6)
+        assert video["duration_seconds"] == pytest.approx(data["duration_seconds"], abs=1e-6)
 
 
 def test_ls_prints_a_line_for_each_video(folder, run_cli):
     result = run_cli("ls", "cache", cwd=folder)
     assert (result.returncode, result.stderr) == (0, "")
-    lines = result.stdout.splitlines()
+    header, *lines = result.stdout.splitlines()
+    assert header.split() == ["key", "duration", "frames", "size", "bytes", "segment", "labels", "path"]
     assert len(lines) == 3
     assert_clean(result.stdout)
     for line, (key, data) in zip(lines, sorted(sidecars(folder).items()), strict=True):
         size = sum(os.stat(folder / "cache" / info["file"]).st_size for info in data["features"] if "file" in info)
-        for part in (key, f"{data['num_frames']} frames", "64x48", human_bytes(size)):
+        for part in (key, f" {data['num_frames']}  ", "64x48", human_bytes(size)):
             assert part in line
+        assert line[header.index("path") :] == cc.errors.printable(data["path"])
     assert "street/evil\\x1b[31m\\u202egpj.mp4" in result.stdout
 
 
+def test_ls_shows_segments_and_episodes(folder, run_cli, monkeypatch):
+    video = ListedVideo("k", "a.mp4", 2.5, 1, 2, 2, 5, "walk, run", {"start_seconds": 1.5, "end_seconds": 4}, 7)
+    monkeypatch.setattr("chordcache.look.video_facts.iter_listed", lambda *_: [video])
+    result = run_cli("ls", cwd=folder)
+    assert re.split("  +", result.stdout.splitlines()[1])[5:] == ["episode 7, [1.5, 4.0) s", "walk, run", "a.mp4"]
+
+
 def test_problems_are_those_of_the_quarantine(folder, run_cli):
-    problems = json.loads(run_cli("info", "--problems", "--json", cwd=folder).stdout)
+    problems = json.loads(run_cli("info", "--problems", "--json", cwd=folder).stdout)["problems"]
     for problem, failure in zip(problems, failures(folder), strict=True):
         assert problem["kind"] == "quarantined"
         for name in ("key", "root", "path", "stage", "cause", "message"):
@@ -102,7 +111,7 @@ def test_info_problems_say_what_to_do(folder, run_cli):
         for part in (failure["stage"], failure["cause"], failure["message"], REMEDIES[failure["cause"]]):
             assert part in result.stdout[place:]
     assert result.stdout.endswith("2 problems\n")
-    of_index = json.loads(run_cli("info", "index.json", "--problems", "--json", cwd=folder).stdout)
+    of_index = json.loads(run_cli("info", "index.json", "--problems", "--json", cwd=folder).stdout)["problems"]
     broken = {r["path"]: r["error"] for r in json.loads((folder / "index.json").read_text())["records"] if "error" in r}
     assert {problem["path"]: problem["message"] for problem in of_index} == broken
 
@@ -114,7 +123,7 @@ def test_damaged_videos_are_problems(tmp_path, make_video, run_cli):
     arguments = ("--tier", "lmdb", "--on-damage", "trim")
     for step in (("scan", "videos"), ("build", *arguments)):
         run_cli(*step, cwd=tmp_path)
-    (problem,) = json.loads(run_cli("info", "--problems", "--json", cwd=tmp_path).stdout)
+    (problem,) = json.loads(run_cli("info", "--problems", "--json", cwd=tmp_path).stdout)["problems"]
     (data,) = sidecars(tmp_path).values()
     assert (problem["kind"], problem["cause"]) == ("damaged", data["damage"]["cause"])
     assert data["damage"]["message"] in problem["message"]
@@ -128,7 +137,7 @@ def test_info_of_one_video_has_all_its_facts(folder, run_cli):
         assert_clean(result.stdout)
         assert len(result.stdout) < 5000
         facts = json.loads(run_cli("info", "cache", key, "--json", cwd=folder).stdout)
-        assert (facts["frames"], facts["source_bytes"]) == (data["num_frames"], data["source"]["size"])
+        assert (facts["num_frames"], facts["num_source_bytes"]) == (data["num_frames"], data["source"]["size"])
         for feature, info in zip(facts["features"], data["features"], strict=True):
             assert (feature["shape"], feature["absent"]) == (info.get("shape", []), info.get("absent"))
             assert info.get("absent", info.get("file", "")) in result.stdout
@@ -142,15 +151,15 @@ def test_info_prints_sizes_for_people_and_bytes_for_machines(folder, run_cli):
     assert_clean(text)
     for name, size in facts["bytes"].items():
         assert f"{name} {human_bytes(size)}" in text
-    old = {"format_version", "videos", "frames", "hours", "bytes", "absent", "labels", "quarantined", "damaged"}
-    assert facts.keys() >= old | {"roots", "features", "config"}
+    old = {"format_version", "num_videos", "num_frames", "duration_seconds", "bytes", "absent", "labels", "damaged"}
+    assert facts.keys() >= old | {"num_quarantined", "roots", "features", "config"}
 
 
 def test_info_lists_twenty_labels(tmp_path, run_cli):
     lines = "".join(f"v{number}.mp4,{number:03}\n" for number in range(700))
     (tmp_path / "list.csv").write_text("path,label\n" + lines)
     text = run_cli("info", "list.csv", cwd=tmp_path).stdout
-    assert "019 1, ... and 680 more" in text
+    assert "labels               019 1\nlabels               ... and 680 more\n" in text
     assert len(json.loads(run_cli("info", "list.csv", "--json", cwd=tmp_path).stdout)["labels"]) == 700
 
 
@@ -178,7 +187,7 @@ def test_show_writes_a_picture_and_prints_its_path(folder, run_cli, tmp_path):
         (("cache", "a-", "-o", "cache/x.png"), 2, "--output: got 'cache/x.png', which is inside the cache"),
         (("cache", "a-", "-o", "nowhere/x.png"), 2, "cannot write the picture 'nowhere/x.png': No such file"),
         (("cache", "a-", "--start", "9"), 2, "--start: got 9 with stop"),
-        (("cache",), 2, "Missing argument 'KEY|PATH'"),
+        ((), 2, "KEY|PATH: got nothing, expected a key or a path"),
     ],
 )
 def test_wrong_arguments_of_show(folder, run_cli, arguments, code, message):
@@ -212,8 +221,8 @@ def test_caches_without_videos(tmp_path, run_cli):
     (tmp_path / "videos" / "junk.mp4").write_bytes(b"junk")
     run_cli("scan", "videos", cwd=tmp_path)
     assert run_cli("build", "--tier", "lmdb", cwd=tmp_path).returncode == 3
-    assert run_cli("ls", cwd=tmp_path).stdout == ""
-    assert json.loads(run_cli("ls", "--json", cwd=tmp_path).stdout) == []
+    assert len(run_cli("ls", cwd=tmp_path).stdout.splitlines()) == 1
+    assert json.loads(run_cli("ls", "--json", cwd=tmp_path).stdout)["videos"] == []
     assert "junk.mp4" in run_cli("info", "--problems", cwd=tmp_path).stdout
     assert "videos               0\n" in run_cli("info", cwd=tmp_path).stdout
     assert run_cli("show", "cache", "junk", cwd=tmp_path).returncode == 10
@@ -236,8 +245,9 @@ def test_a_closed_pipe_is_not_an_error(folder):
 
 
 def test_extractors_are_those_of_the_classes(run_cli):
-    extractors = {extractor["name"]: extractor for extractor in json.loads(run_cli("extractors", "--json").stdout)}
-    assert list(extractors)[:9] == "frames flow motion mel waveform pose text latents embed".split()
+    listed = json.loads(run_cli("extractors", "--json").stdout)["extractors"]
+    extractors = {extractor["name"]: extractor for extractor in listed}
+    assert list(extractors)[:10] == "frames flow motion mel waveform librosa pose text latents embed".split()
     assert extractors["mel"]["parameters"]["n_mels"] == 80
     assert extractors["flow"]["tiers"] == ["npz", "hdf5"]
     assert extractors["frames"]["tiers"] == ["lmdb", "hdf5"]
@@ -268,9 +278,8 @@ def test_plug_ins_are_found_by_entry_points(run_cli, tmp_path):
     path = f"{tmp_path}{os.pathsep}{Path(cc.__file__).parent.parent}"
     result = run_cli("extractors", "--json", env={"PYTHONPATH": path})
     assert result.returncode == 0, result.stderr
-    extractors = {
-        extractor["name"]: extractor for extractor in json.loads(result.stdout) if extractor["package"] == "pixels"
-    }
+    listed = json.loads(result.stdout)["extractors"]
+    extractors = {extractor["name"]: extractor for extractor in listed if extractor["package"] == "pixels"}
     assert extractors["mean"]["missing"] is None
     assert extractors["mean"]["description"] == "The mean of each frame."
     assert extractors["mean"]["parameters"] == {"power": "(required)", "scale": 2.5, "how": "<built-in function print>"}
@@ -289,7 +298,7 @@ def test_forged_names_are_escaped(folder, run_cli, tmp_path, monkeypatch):
     reseal(cache / "quarantine.jsonl", key=BAD, root=BAD, cause=BAD, stage=BAD, message=BAD)
     header = json.loads((cache / "chordcache.json").read_text())
     reseal(cache / "chordcache.json", versions={**header.get("versions", {}), BAD: BAD})
-    video = ListedVideo(BAD, BAD, 1.0, 1, 2, 2, 5, BAD)
+    video = ListedVideo(BAD, BAD, 1.0, 1, 2, 2, 5, BAD, episode=BAD)
     monkeypatch.setattr("chordcache.look.video_facts.iter_listed", lambda *_: [video])
     monkeypatch.setattr("chordcache.look.video_facts.describe_video", lambda video: {**facts(video), "show": BAD})
     facts = describe_video
@@ -318,6 +327,5 @@ def test_a_config_with_control_characters_is_still_yaml(tmp_path, run_cli):
         result = run_cli("config", "show", "c.yaml", cwd=tmp_path)
         assert_clean(result.stdout)
         (tmp_path / "c.yaml").write_text(result.stdout)
-    assert json.loads(run_cli("config", "show", "c.yaml", "--json", cwd=tmp_path).stdout)["train"] == {
-        "dataset": {"x": "\x1b[2J\u202e\x7f"}
-    }
+    shown = json.loads(run_cli("config", "show", "c.yaml", "--json", cwd=tmp_path).stdout)
+    assert shown["config"]["train"] == {"dataset": {"x": "\x1b[2J\u202e\x7f"}}

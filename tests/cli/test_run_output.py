@@ -19,10 +19,13 @@ from typing import Any
 
 import pytest
 import yaml
+from click.testing import CliRunner
 from conftest import run_chordcache, write_video
+from helpers.commands import COMMANDS
 
 import chordcache as cc
 from chordcache.building.dry_run import Reason
+from chordcache.cli import cli
 
 pytestmark = pytest.mark.usefixtures("inline")
 
@@ -81,7 +84,7 @@ def test_scan_and_build_through_pipes(work: Path, run_cli: Cli) -> None:
 
 def test_verify_through_pipes(built: Path, run_cli: Cli) -> None:
     done = run_cli("verify", "-j", "1", cwd=built)
-    assert done.stdout == "sound: 2 videos\n"
+    assert done.stdout == "intact: 2 videos, all checksums match\n"
     first, last = done.stderr.splitlines()
     assert first == "chordcache verify: 0 of 2 videos"
     assert last.startswith("chordcache verify: 2 of 2 videos, done in ")
@@ -90,7 +93,7 @@ def test_verify_through_pipes(built: Path, run_cli: Cli) -> None:
 def test_verify_and_repair_through_pipes(built: Path, run_cli: Cli) -> None:
     next((built / "cache/lmdb").rglob("a-*.lmdb")).write_bytes(b"damaged")
     done = run_cli("verify", "-j", "1", "--repair", "-v", cwd=built)
-    assert (done.returncode, done.stdout) == (0, "sound: 2 videos\n")
+    assert (done.returncode, done.stdout) == (0, "intact: 2 videos, all checksums match\n")
     starts = [line for line in done.stderr.splitlines() if re.match(r"chordcache (verify|repair): 0 of", line)]
     assert [line.split()[1] for line in starts] == ["verify:", "repair:", "verify:"]
     assert "2 of 2 videos, 1 damaged, done in" in done.stderr
@@ -119,9 +122,33 @@ def test_quiet_and_verbose_exclude_each_other(scanned: Path, run_cli: Cli) -> No
     assert "--quiet: got --verbose too" in done.stderr
 
 
-@pytest.mark.parametrize("command", [("scan", "videos"), ("build",), ("verify",), ("gc",), ("build", "--dry-run")])
-def test_json_is_alone_on_standard_output(built: Path, run_cli: Cli, command: tuple[str, ...]) -> None:
-    json.loads(run_cli(*command, "--json", cwd=built).stdout)
+@pytest.mark.usefixtures("inline")
+def test_json_is_one_object_with_names_of_one_kind(built: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(built)
+    lines = (
+        *("scan videos", "build", "build --dry-run", "verify", "verify --quick --part 1/2", "gc", "pack", "unpack"),
+        *(
+            "ls",
+            "info",
+            "info index.json",
+            "info cache a",
+            "info --problems",
+            "config list",
+            "config show flow",
+            "doctor",
+        ),
+        *("extractors", "finish", "warm --memory 1MB", "show a -o a.png", "report"),
+    )
+    for line in lines:
+        done = CliRunner().invoke(cli, [*line.split(), "--json"])
+        assert done.stdout, (line, done.stderr)
+        data = json.loads(done.stdout)
+        command = [word for word in line.split()[:2] if word in (*COMMANDS, "list", "show")]
+        assert list(data.items())[:2] == [("command", " ".join(command)), ("version", cc.__version__)], line
+        counts = {name for name, value in data.items() if type(value) is int and not name.startswith("num_")}
+        assert counts <= {"format_version", "width", "height", "display_width", "display_height"}, line
+        numbers = {name for name, value in data.items() if type(value) is float}
+        assert all(name.endswith(("_seconds", "_share")) for name in numbers), (line, numbers)
 
 
 @pytest.mark.parametrize(
@@ -165,6 +192,29 @@ def test_a_terminal_shows_a_bar(work: Path) -> None:
         assert ("... and 2 more" in text) == (command[0] != "verify")
         if command[0] == "build":
             assert " frames/s" in text
+
+
+def test_colors_are_for_terminals(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    red, bold = "\x1b[31m\x1b[1m", "\x1b[1m"
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    assert red in on_terminal(work, "ls", "nowhere")[1]
+    assert "\x1b" not in on_terminal(work, "--color", "never", "ls", "nowhere")[1]
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert "\x1b" not in on_terminal(work, "ls", "nowhere")[1]
+    assert red in on_terminal(work, "--color", "always", "ls", "nowhere")[1]
+    for command, heading in (
+        (["build", "--help"], "Output"),
+        (["help", "build"], "Output"),
+        (["--help"], "Make a cache"),
+    ):
+        assert f"{bold}{heading}" in CliRunner().invoke(cli, ["--color", "always", *command]).stdout
+        assert "\x1b" not in CliRunner().invoke(cli, command).stdout
+
+
+def test_a_text_of_a_file_has_no_colors_of_its_own(work: Path) -> None:
+    done = CliRunner().invoke(cli, ["--color", "always", "info", str(work / "\x1b[2J")])
+    assert "\\x1b[2J" in done.stderr
+    assert "\x1b[2J" not in done.stderr
 
 
 @pytest.mark.parametrize("unbuffered", ["", "1"])
@@ -266,7 +316,8 @@ def test_bash_sees_the_pipe_of_a_command_as_that_of_others(built: Path) -> None:
 
 def test_gc_with_nothing_to_remove(built: Path, run_cli: Cli) -> None:
     assert run_cli("gc", cwd=built).stdout == "nothing to remove\n"
-    assert json.loads(run_cli("gc", "--json", cwd=built).stdout) == {"files": [], "num_removed": 0, "kept": []}
+    nothing = {"command": "gc", "version": cc.__version__, "files": [], "num_removed": 0, "kept": []}
+    assert json.loads(run_cli("gc", "--json", cwd=built).stdout) == nothing
 
 
 def test_gc_as_json(built: Path, run_cli: Cli) -> None:

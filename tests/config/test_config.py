@@ -97,7 +97,7 @@ def test_features_are_added_and_taken_out(text: str, names: tuple[str, ...]) -> 
 
 
 def test_settings_that_are_left_out_have_their_defaults() -> None:
-    config = config_from_json({"features": {"flow": {"method": "dis"}, "mel": {"n_mels": 40}}})
+    config = config_from_json({"features": {"flow": {"dtype": "float16"}, "mel": {"n_mels": 40}}})
     assert config.features["flow"] == FlowConfig(method="dis", dtype="float16")
     assert config.features["mel"] == MelConfig(n_mels=40, hop_length=160)
 

@@ -33,6 +33,33 @@ def test_the_process_itself_builds(make_video: Callable[..., Path], tmp_path: Pa
     assert not cc.verify(tmp_path / "cache", level="deep", jobs=Engine("inline")).damage
 
 
+STOPPED = """
+import os, signal
+import numpy as np
+from chordcache.features.base import Extractor
+
+class Stopped(Extractor):
+    def add_frame(self, frame):
+        if frame.number == 3:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return {self.name: np.zeros((1, 1))}
+"""
+
+
+def test_a_signal_in_an_extractor_stops_the_process_itself(
+    make_video: Callable[..., Path], run_process: Callable[..., Any], tmp_path: Path
+) -> None:
+    """It is not taken for a fault of the extractor, which puts the video into quarantine."""
+    make_video(tmp_path / "videos" / "a.mp4", num_frames=8)
+    (tmp_path / "stopped.py").write_text(STOPPED)
+    (tmp_path / "config.yaml").write_text("features: {mine: {extractor: 'stopped:Stopped'}}\n")
+    cc.scan([tmp_path / "videos"], output=tmp_path / "index.json", jobs=Engine("inline"))
+    args = ("build", "index.json", "-o", "cache", "-c", "config.yaml", "--features", "mine", "--engine", "inline")
+    done = run_process(*args, cwd=tmp_path, env={"PYTHONPATH": str(tmp_path)})
+    assert done.returncode == 143, done.stderr
+    assert not (tmp_path / "cache" / "quarantine.jsonl").exists()
+
+
 @pytest.mark.parametrize(("jobs", "expected"), [(None, 8), (1, 1), (20, 20), (-1, 8), (-2, 7), (-8, 1), (-100, 1)])
 def test_negative_numbers_of_jobs_are_those_of_joblib(jobs: int | None, expected: int) -> None:
     assert num_workers(jobs, 8) == expected

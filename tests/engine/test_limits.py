@@ -96,7 +96,7 @@ def test_the_message_names_the_line_that_hangs() -> None:
 
 
 @pytest.mark.slow
-def test_many_that_hang_are_the_files_doing_not_the_environments() -> None:
+def test_many_hanging_files_do_not_count_as_a_broken_environment() -> None:
     tasks = [("hang", number) for number in range(MAX_DEATHS_IN_A_ROW + 1)]
     crashes = outcomes(hang_each, tasks, limits=Limits(stall_seconds=0.3, retries=0))
     assert {crash.cause for crash in crashes.values()} == {"timeout"}

@@ -20,8 +20,8 @@ from helpers.network_tasks import Faults, Task, expected, make_network, run_task
 
 from chordcache.engine import pool
 from chordcache.engine.choice import Engine
+from chordcache.engine.inference.network import Network
 from chordcache.engine.limits import NO_LIMITS, Limits
-from chordcache.engine.networks.network import Network
 from chordcache.errors import UsageError, WorkersDiedError
 
 pytestmark = pytest.mark.timeout(120)

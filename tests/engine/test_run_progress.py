@@ -89,7 +89,7 @@ def test_lines_come_while_a_video_takes_long(
         for _ in range(3):
             assert are_there.acquire(timeout=60)
         progress.done("v/a.mp4")
-    assert lines(capsys).count("chordcache build: 0 of 1 videos") >= 2
+    assert lines(capsys).count("chordcache build: 0 of 1 video") >= 2
 
 
 def test_five_failures_are_named_and_the_others_counted(capsys: pytest.CaptureFixture[str]) -> None:

@@ -38,6 +38,9 @@ from fault_injection.slice import calls_in_slice, is_in_slice
 RESULTS = REPOSITORY / ".reliability.jsonl"
 """One line per call; those made with other code count for nothing."""
 
+MAX_NAMED = 8
+"""Number of variants that a row of the table names"""
+
 TABLE = re.compile(r"(?<=<!-- table -->\n).*?(?=<!-- end of table -->)", re.DOTALL)
 
 
@@ -139,16 +142,25 @@ def _table(run: _Run, chosen: Sequence[Experiment]) -> str:
         "| | what is done | trials | failures | figures |",
         "|---|---|---:|---:|---|",
     ]
+    rows: dict[tuple[str, str], list[Experiment]] = {}
     for experiment in sorted(chosen, key=lambda experiment: (experiment.guarantee[0], int(experiment.guarantee[1:]))):
-        outcomes = list(run.outcomes[experiment.name].values())
-        variant = f" ({experiment.variant})" if experiment.variant else ""
+        rows.setdefault((experiment.guarantee, experiment.what), []).append(experiment)
+    for (guarantee, what), experiments in rows.items():
+        outcomes = [outcome for experiment in experiments for outcome in run.outcomes[experiment.name].values()]
         num_trials = sum(outcome.count for outcome in outcomes)
         num_failed = sum(outcome.failure is not None for outcome in outcomes)
         lines.append(
-            f"| {experiment.guarantee} | {experiment.what}{variant} "
-            f"| {num_trials:,} | {num_failed} | {joined(outcomes)} |"
+            f"| {guarantee} | {what}{_variants(experiments)} | {num_trials:,} | {num_failed} | {joined(outcomes)} |"
         )
     return "\n".join(lines) + "\n"
+
+
+def _variants(experiments: Sequence[Experiment]) -> str:
+    """Return the variants of an experiment in parentheses, or their number if they are many."""
+    names = [experiment.variant for experiment in experiments if experiment.variant]
+    if len(names) > MAX_NAMED:
+        return f" ({len(names)} variants)"
+    return f" ({'; '.join(names)})" if names else ""
 
 
 def _order(chosen: Sequence[Experiment]) -> list[Experiment]:

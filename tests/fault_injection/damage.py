@@ -130,7 +130,7 @@ def every_kind_of_damage(trial: Trial) -> Figures:
     done = run_chordcache("verify", cache, "-j1", "--json")
     assert processes.fine(done.stderr), done.stderr
     assert done.returncode == 5
-    check_named([Damage(**fields) for fields in json.loads(done.stdout)], struck)
+    check_named([Damage(**fields) for fields in json.loads(done.stdout)["damage"]], struck)
     return {"sum_files_struck": len(struck), "sum_found": len(struck), "sum_false_alarms": 0}
 
 
@@ -213,9 +213,9 @@ def repair(trial: Trial) -> Figures:
     before = processes.files_of(cache)
     damaged = key_of(str(_strike_one(trial.rng.choice(pairs(cache)), trial)))
     done = run_chordcache("verify", cache, "-j1", "--repair")
-    assert (done.returncode, done.stdout) == (0, f"sound: {NUM_VIDEOS} videos\n"), done.stdout + done.stderr
-    only_sidecar = "built 0 of 1 videos again, 1 needed only their sidecars"
-    assert "built 1 of 1 videos again" in done.stderr or only_sidecar in done.stderr, done.stderr
+    assert (done.returncode, done.stdout) == (0, f"intact: {NUM_VIDEOS} videos, all checksums match\n"), done
+    only_sidecar = "built 0 of 1 video again, 1 needed only a sidecar"
+    assert "built 1 of 1 video again" in done.stderr or only_sidecar in done.stderr, done.stderr
     after = processes.files_of(cache)
     assert {key_of(file) for file in after if after[file] != before.get(file)} == {damaged}
     assert after.keys() == before.keys()

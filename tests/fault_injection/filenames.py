@@ -174,9 +174,12 @@ def _journey(trial: Trial, count: int) -> Figures:
 
 
 def _through(index: Path, other: Path, names: set[str]) -> None:
-    """Write an index in another form, and see that it names the same files."""
+    """Write an index in another form, and see that it names the same files. Facts are not read from CSV."""
     records = list(cc.read_index(index))
     cc.read_index(index).write(other)
+    if other.suffix == ".csv":
+        facts = dict.fromkeys(("identity", "level", "header", "packets", "audio", "content", "frames"))
+        records = [record.replace(**facts) for record in records]
     assert list(cc.read_index(other)) == records
     assert {record.path for record in records} == names
 

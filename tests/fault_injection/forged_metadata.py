@@ -321,7 +321,7 @@ def hdf5_that_leads_out(trial: Trial) -> Figures:
         run, ends, _, mib = _read(trial.folder)
         assert sorted(ends) == ["1.mp4", "2.mp4", "3.mp4", "DamageError"], ends
         verified = traced(trial.folder, "verify", "cache", "--deep", "--json", "-j1")
-        damaged = {finding["file"] for finding in json.loads(verified.stdout)}
+        damaged = {finding["file"] for finding in json.loads(verified.stdout)["damage"]}
         assert damaged == {str(artefact.relative_to(cache))}, verified.stdout
         assert run.touched_below(elsewhere) | verified.touched_below(elsewhere) == set()
         maximum_mib = max(maximum_mib, mib)

@@ -25,11 +25,11 @@ from chordcache.engine.choice import Engine
 from chordcache.engine.limits import Limits
 from chordcache.look.video_facts import describe_video
 from chordcache.media.cropping import Rectangle
-from chordcache.records import FeatureInfo
 from chordcache.storage import layout, sealed_json
 from chordcache.storage.artefacts.open_files import create_artefact
+from chordcache.storage.feature_info import FeatureInfo
+from chordcache.storage.find_sidecars import iter_keys, write_catalog
 from chordcache.storage.sidecar import Sidecar, read_sidecar
-from chordcache.storage.sidecars import iter_keys, write_catalog
 from fault_injection.harness import Figures, Trial, experiment
 
 NUM_FRAMES = 10

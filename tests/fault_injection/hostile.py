@@ -23,8 +23,8 @@ from helpers import processes
 
 from chordcache.media.source_file import identify
 from chordcache.storage import layout
+from chordcache.storage.find_sidecars import iter_keys
 from chordcache.storage.sidecar import read_sidecar
-from chordcache.storage.sidecars import iter_keys
 from fault_injection.harness import Figures, Trial, experiment
 from fault_injection.malicious_media import CLAIMS, SOUND, naming_others
 from fault_injection.strace import Traced, traced, web_server

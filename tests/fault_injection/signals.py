@@ -26,8 +26,8 @@ MAX_SECONDS = 5
 """To the end of the command, and from there to the end of its children."""
 
 STOPPED = re.compile(
-    r"(chordcache verify: built \d+ of \d+ videos again(, \d+ needed only their sidecars)?\n)?"
-    r"chordcache \w+: error: (stopped by signal (\d+); the same command resumes|interrupted)\n"
+    r"(chordcache verify: built \d+ of \d+ videos? again(, \d+ needed only a sidecar)?\n)?"
+    r"chordcache \w+: error: (stopped by signal (\d+)(; the same command resumes)?|interrupted)\n"
 )
 """All that a user may see, unless the signal came before Python had its handlers; the first line is of a repair."""
 

@@ -153,7 +153,7 @@ def edited_while_read(trial: Trial) -> Figures:
 def _accused(folder: Path) -> set[str]:
     """The sources that verify finds changed, relative to the folder."""
     verified = run_chordcache("verify", "--source", "--json", "-j2", cwd=folder)
-    findings = json.loads(verified.stdout)
+    findings = json.loads(verified.stdout)["damage"]
     assert {finding["kind"] for finding in findings} <= {"stale", "orphan"}, findings  # a rebuild leaves orphans
     assert verified.returncode == (6 if findings else 0), verified.stderr
     return {os.path.relpath(finding["file"], folder) for finding in findings if finding["kind"] == "stale"}

@@ -15,7 +15,7 @@ TEN = (
     "R4.torn_in_the_middle",
     "R5.lock_of_the_dead",
     "R10.cut_off[mp4]",
-    "R11.every_kind_of_damage[npz]",
+    "R11.random_bits[npz]",
     "R13.flip_and_read[lmdb-jpeg]",
     "R22.damaged[h264.ts]",
     "S3.special_files[during build]",

@@ -15,7 +15,7 @@ import xxhash
 import chordcache as cc
 from chordcache.errors import DamageError
 from chordcache.index.index_files import IndexWriter, read_index
-from chordcache.storage import cache_header, quarantine, sealed_json
+from chordcache.storage import atomic, cache_header, quarantine
 from chordcache.storage.catalog import Catalog
 from chordcache.storage.catalog_file import CATALOG
 from chordcache.storage.sidecar import read_sidecar
@@ -137,7 +137,7 @@ def added_to_after_a_tear(trial: Trial) -> Figures:
     start = len(data) - len(lines[-1])
     for length in range(start, len(data)):
         path.write_bytes(data[:length])
-        sealed_json.append_lines(path.parent, path.name, [lines[0].decode().rstrip("\n")])
+        atomic.append_lines(path.parent, path.name, [lines[0].decode().rstrip("\n")])
         assert path.read_bytes() == b"".join([*lines[:-1], lines[0]]), f"{length} of {len(data)} bytes"
     return {"sum_cuts": len(data) - start}
 

@@ -51,9 +51,10 @@ def index(videos: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def full(index: Path) -> Path:
-    """Every feature in every tier. Do not write into it."""
+    """Every feature in every tier, flow as floats. Do not write into it."""
     cache = index.parent / "full"
-    summary = cc.build(index, cache, tiers=EVERY_TIER, config=config_from_json(ALL_IN_HDF5), jobs=2)
+    config = config_from_json({**ALL_IN_HDF5, "features": {"flow": {"dtype": "float16"}}})
+    summary = cc.build(index, cache, tiers=EVERY_TIER, config=config, jobs=2)
     assert (summary.num_done, summary.num_failed) == (4, 0)
     return cache
 
@@ -146,7 +147,7 @@ with h5py.File(sys.argv[1]) as h5:
 def test_other_tools_open_hdf5(full: Path) -> None:
     file = full / info_of(full, "sound.mp4")["hdf5", "flow"]["file"]
     done = subprocess.run([sys.executable, "-c", LOOK, file], check=True, capture_output=True, text=True)
-    assert json.loads(done.stdout) == ["pixels per kept-frame step, (dx, dy)", "farneback", "/pts_seconds", "ffd8"]
+    assert json.loads(done.stdout) == ["pixels per kept-frame step, (dx, dy)", "dis", "/pts_seconds", "ffd8"]
 
 
 def test_slices_are_frame_numbers(full: Path) -> None:
@@ -264,13 +265,13 @@ def test_a_parameter_of_flow_rebuilds_flow_alone(index: Path, tmp_path: Path, mo
 
     really = FeatureSpec.make
     monkeypatch.setattr(FeatureSpec, "make", lambda spec: (computed.append(spec.name), really(spec))[1])
-    config = config_from_json({"features": {"flow": {"method": "dis"}}})
+    config = config_from_json({"features": {"flow": {"preset": "fast"}}})
     summary = build_here(monkeypatch, index, cache, tiers=["lmdb", "npz"], config=config)
     assert summary.num_done == 4
     assert computed == ["flow"] * 4
     after = info_of(cache, "sound.mp4")
     assert after["lmdb", "frames"] == before["lmdb", "frames"]
-    assert after["npz", "flow"]["params"]["method"] == "dis"
+    assert after["npz", "flow"]["params"]["preset"] == "fast"
     for name in ("motion", "mel"):
         with np.load(cache / before["npz", name]["file"]) as old, np.load(cache / after["npz", name]["file"]) as new:
             np.testing.assert_array_equal(old[name], new[name])

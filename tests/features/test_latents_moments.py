@@ -19,7 +19,7 @@ from helpers.networks import VAES, load_vae
 import chordcache as cc
 from chordcache.config.config import config_from_json
 from chordcache.engine.choice import Engine
-from chordcache.features.networks.latents import _normalized
+from chordcache.features.networks.latent_rows import _normalized
 from chordcache.features.registry import resolve
 from chordcache.media.cropping import CropBox
 from chordcache.train.samplers.clip_request import ClipRequest, RandomStream

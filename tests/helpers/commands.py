@@ -1,8 +1,8 @@
 """The commands of chordcache, in the order of ``chordcache --help``."""
 
 COMMANDS = (
-    *("scan", "index", "config", "plan", "build"),
-    *("finish", "verify", "merge", "pack", "unpack", "gc"),
+    *("scan", "index", "audit", "config", "plan", "build"),
+    *("finish", "verify", "merge", "pack", "unpack", "gc", "export", "warm"),
     *("info", "ls", "show", "report", "bench"),
     *("extractors", "doctor", "completion", "help"),
 )

@@ -47,7 +47,7 @@ Input = TypeVar("Input")
 Output = TypeVar("Output")
 
 
-def each(function: Callable[[Input], Output], inputs: list[Input]) -> list[Output]:
+def map_in_threads(function: Callable[[Input], Output], inputs: list[Input]) -> list[Output]:
     """Apply a function to many inputs, on threads: the work is done by commands and by code without the GIL."""
     with ThreadPoolExecutor(NUM_THREADS) as pool:
         return list(pool.map(function, inputs))

@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from chordcache.engine.networks.connections import connection_to
-from chordcache.engine.networks.network import Network, NetworkError
+from chordcache.engine.inference.connections import connection_to
+from chordcache.engine.inference.network import Network, NetworkError
 
 
 @dataclass(frozen=True)

@@ -71,7 +71,7 @@ def wait_until(condition: Any, timeout: float, step: float = 0.005) -> bool:
 
 
 _PROGRESS = re.compile(
-    r"^(chordcache (scan|build|repair|verify): [\d,]+( of [\d,]+)? videos(, .*)?|"
+    r"^(chordcache (scan|build|repair|verify): [\d,]+( of [\d,]+)? videos?(, .*)?|"
     r"  .+?: [a-z-]+: .*|  \.\.\. and [\d,]+ more.*)\n",
     re.MULTILINE,
 )

@@ -16,6 +16,7 @@ from chordcache.index.index_files import read_index
 from chordcache.records import (
     AudioFacts,
     ContentFacts,
+    FrameFacts,
     HeaderFacts,
     Identity,
     PacketFacts,
@@ -28,12 +29,13 @@ def test_column_names_are_unique_and_cover_every_fact() -> None:
     names = [column.name for column in COLUMNS]
     assert len(set(names)) == len(names)
     num_facts = sum(
-        len(cls.__struct_fields__) for cls in (Segment, Identity, HeaderFacts, PacketFacts, AudioFacts, ContentFacts)
+        len(cls.__struct_fields__)
+        for cls in (Segment, Identity, HeaderFacts, PacketFacts, AudioFacts, ContentFacts, FrameFacts)
     )
     num_own = len(VideoRecord.__struct_fields__) - len(
-        ["segment", "identity", "header", "packets", "content", "audio", "extra"]
+        ["segment", "identity", "header", "packets", "content", "audio", "frames", "extra"]
     )
-    assert len(names) == num_facts + num_own + len(["root_path"])
+    assert len(names) == num_facts + num_own + len(["root_path"]) - len(["frame_steps"])
 
 
 def test_csv_holds_nothing_that_runs_or_steers_a_terminal(tmp_path: Path) -> None:

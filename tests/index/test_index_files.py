@@ -31,16 +31,16 @@ from chordcache.errors import (
 )
 from chordcache.index.csv_index import COLUMNS
 from chordcache.index.index_files import IndexWriter, read_index
+from chordcache.json_records import Record, to_json
 from chordcache.records import (
     AudioFacts,
     ContentFacts,
+    FrameFacts,
     HeaderFacts,
     Identity,
     PacketFacts,
-    Record,
     Segment,
     VideoRecord,
-    to_json,
 )
 from chordcache.storage import sealed_json
 
@@ -161,8 +161,12 @@ BY_TYPE: dict[Any, st.SearchStrategy[Any]] = {
     int: st.integers(-(2**63), 2**63),
     float: st.floats(allow_nan=False, allow_infinity=False),
     bool: st.booleans(),
+    bytes: st.binary(max_size=9),
     tuple[int, ...]: st.lists(st.integers(), max_size=3).map(tuple),
     tuple[float, ...]: st.lists(st.floats(allow_nan=False, allow_infinity=False), max_size=3).map(tuple),
+    tuple[tuple[float, float], ...]: st.lists(st.tuples(*[st.floats(allow_nan=False, allow_infinity=False)] * 2)).map(
+        tuple
+    ),
 }
 BY_TYPE.update({kind | None: st.none() | strategy for kind, strategy in list(BY_TYPE.items())})
 
@@ -194,6 +198,7 @@ video_records = st.builds(
     packets=st.none() | packet_facts,
     content=st.none() | facts(ContentFacts),
     audio=st.none() | facts(AudioFacts),
+    frames=st.none() | facts(FrameFacts),
     extra=st.dictionaries(texts | st.sampled_from([column.name for column in COLUMNS]), texts, max_size=3),
 )
 
@@ -388,7 +393,20 @@ def with_more_members(path: Path) -> None:
     path.write_text(json.dumps({"note": {"by": ["me"]}, "records": document.pop("records"), **document, "x": None}))
 
 
-@pytest.mark.parametrize("rewrite", [by_json_tool, in_one_line, as_utf8_with_a_mark, with_more_members])
+def in_lines_of_two(path: Path) -> None:
+    head, *lines = path.read_text().split(",\n")
+    pairs = [", ".join(lines[number : number + 2]) for number in range(0, len(lines), 2)]
+    path.write_text(",\n".join([head, *pairs]))
+
+
+def with_broken_lines(path: Path) -> None:
+    path.write_text(path.read_text().replace(', "path"', ',\n"path"').replace(",\n{", ", {"))
+
+
+@pytest.mark.parametrize(
+    "rewrite",
+    [by_json_tool, in_one_line, in_lines_of_two, with_broken_lines, as_utf8_with_a_mark, with_more_members],
+)
 @pytest.mark.parametrize("num_records", [0, 1, 3, 700])
 def test_json_that_another_program_wrote_again(
     tmp_path: Path, rewrite: Callable[[Path], None], num_records: int
@@ -453,6 +471,19 @@ def test_mistakes_in_plain_json(tmp_path: Path, before: str, after: str, message
     assert before in text
     path.write_text(text.replace(before, after, 1))
     with pytest.raises(DamageError, match=message):
+        read_index(path)
+
+
+def test_a_key_that_stands_twice_among_many_records(tmp_path: Path) -> None:
+    records = [RECORDS[0].replace(path=f"{number}.mp4", caption='a "b" c') for number in range(60)]
+    path = write_index(tmp_path / "index.json", records)
+    text = path.read_text()
+    path.write_text(text.replace('a \\"b\\" c', "a \\u0022b\\u0022 c"))
+    assert read_all(path) == records
+    path.write_text(
+        text.replace('a \\"b\\" c', "a \\u0022b\\u0022 c").replace('"path": "7.', '"path": "x", "path": "7.')
+    )
+    with pytest.raises(DamageError, match="got the key 'path' twice"):
         read_index(path)
 
 

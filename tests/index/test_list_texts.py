@@ -224,7 +224,7 @@ def test_videos_without_a_caption_are_named(tmp_path: Path, clips: Path) -> None
     write(videos / "c.txt", " \n")
     records, _, summary = indexed(videos, "pairs")
     assert [record.caption for record in records] == ["A cat", None, None]
-    assert summary.notes == ("2 videos have no caption: b.mp4, c.mp4",)
+    assert summary.notes == ("2 videos without a caption: b.mp4, c.mp4",)
 
 
 def test_a_folder_of_labels_alone_needs_no_captions(tmp_path: Path, clips: Path) -> None:

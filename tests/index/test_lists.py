@@ -355,8 +355,8 @@ def test_a_list_becomes_a_cache(tmp_path: Path, clips: Path, run_cli) -> None:
     write(tmp_path / "val.csv", "label,youtube_id,time_start,time_end,split\njump,a,1,2,val\nrun,b,1,2,val\n")
     result = run_cli("index", "val.csv", "--format", "kinetics", "--videos", "videos", cwd=tmp_path)
     assert result.returncode == 3
-    assert result.stdout.startswith("indexed 1 items of 1 files in ")
-    assert result.stderr == "chordcache index: warning: 1 files are missing: b_000001_000002.mp4\n"
+    assert result.stdout.startswith("indexed 1 item of 1 file in ")
+    assert result.stderr == "chordcache index: warning: 1 file is missing: b_000001_000002.mp4\n"
     result = run_cli("build", cwd=tmp_path)
     assert result.returncode == 0, result.stderr
     assert "jump 1" in run_cli("info", cwd=tmp_path).stdout

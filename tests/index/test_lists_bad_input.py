@@ -17,6 +17,7 @@ from helpers.lists import indexed, place, write, write_json
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import chordcache as cc
 from chordcache.choices import LIST_FORMATS
 from chordcache.errors import NotFoundError, UsageError
 from chordcache.index.index_files import read_index
@@ -224,6 +225,8 @@ def test_missing_files_are_counted_and_named(tmp_path: Path, clips: Path, run_cl
     summary = json.loads(result.stdout)
     assert summary.pop("elapsed_seconds") >= 0
     assert summary == {
+        "command": "index",
+        "version": cc.__version__,
         "num_items": 60,
         "num_files": 20,
         "num_missing_items": 60,

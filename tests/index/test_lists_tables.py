@@ -131,6 +131,7 @@ def test_the_command_takes_columns_and_values(tmp_path: Path, clips: Path, run_c
         (("--column", "path"), "--column: got 'path', expected MEANING=NAME"),
         (("--column", "path=x"), "--column: got path='x', expected one of 'clip', 'split'"),
         (("--where", "=val"), "--where: got '=val', expected COLUMN=VALUE"),
+        (("--where", "split=val", "--where", "split=train"), "--where: got 'split' twice, expected one value for it"),
     ):
         result = run_cli(*arguments, *options, cwd=tmp_path)
         assert result.returncode == 2

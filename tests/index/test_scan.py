@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import gc
 import json
+import os
 from pathlib import Path
 
 import numpy as np
@@ -51,8 +52,8 @@ def test_each_level_adds_its_facts(folder):
     for number, level in enumerate(SCAN_LEVELS):
         record = by_path(cc.scan([folder], level=level))["walk/a.mp4"]
         assert record.level == level
-        present = [part is not None for part in (record.header, record.packets, record.content)]
-        assert present == [True, number >= 1, number >= 2]
+        present = [part is not None for part in (record.header, record.packets, record.content, record.frames)]
+        assert present == [True, number >= 1, number >= 2, number >= 3]
 
 
 def test_header_and_packet_facts(folder):
@@ -116,7 +117,7 @@ def test_labels_by_folder_and_by_table(folder, tmp_path):
     record = records["walk/a.mp4"]
     assert (record.label, record.caption, record.extra) == ("strolling", "a square moves", {"person": "p1"})
     assert records["walk/b.mkv"].label is None
-    assert any("1 rows" in warning and "none.mp4" in warning for warning in result.warnings)
+    assert any("1 row " in warning and "none.mp4" in warning for warning in result.warnings)
 
 
 def test_a_second_scan_looks_only_at_what_changed(folder, tmp_path, make_video):
@@ -149,6 +150,24 @@ def test_the_temporary_file_lives_as_long_as_the_result(folder):
     del result
     gc.collect()
     assert not path.parent.exists()
+
+
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+def test_a_forked_process_does_not_remove_the_temporary_file(folder):
+    result = cc.scan([folder], level="headers")
+    child = os.fork()
+    if not child:
+        del result
+        gc.collect()
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert len(list(result)) == 4
+
+
+def test_without_a_temporary_folder(folder, tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "missing"))
+    with pytest.raises(cc.CacheWriteError, match="cannot make a temporary folder: .*; set TMPDIR to a folder"):
+        cc.scan([folder], level="headers")
 
 
 @pytest.mark.parametrize("suffix", [".json", ".jsonl", ".csv"])
@@ -187,7 +206,7 @@ def test_shell_globs_of_one_folder_are_one_corpus(folder):
 
 
 def test_wrong_arguments(folder, tmp_path):
-    with pytest.raises(cc.UsageError, match="^level: got 'deep', expected one of headers, packets, content$"):
+    with pytest.raises(cc.UsageError, match="^level: got 'deep', expected one of headers, packets, content, frames$"):
         cc.scan([folder], level="deep")
     with pytest.raises(cc.NotFoundError, match="no such corpus"):
         cc.scan([tmp_path / "nowhere"])
@@ -208,8 +227,8 @@ def test_folder_without_videos_is_an_error_and_the_earlier_index_stays(tmp_path,
     (frames / "out.mp4").symlink_to(folder / "walk" / "a.mp4")
     done = run_cli("scan", frames, "-o", index)
     assert done.returncode == 10
-    others = "24 other files: 20 .jpg, 2 .md, 1 without a suffix, 1 links out of the root, see --follow-symlinks"
-    assert f"ROOT...: got '{frames}' with {others}, expected at least one video. A folder of frames?" in done.stderr
+    others = "24 other files: 20 .jpg, 2 .md, 1 without a suffix, 1 link out of the root, see --follow-symlinks"
+    assert f"ROOT: got '{frames}' with {others}, expected at least one video. A folder of frames?" in done.stderr
     assert index.read_bytes() == before
     assert "'Folders of frames' in docs/command_line.md" in done.stderr
     assert "## Folders of frames" in (Path(__file__).parents[2] / "docs" / "command_line.md").read_text()

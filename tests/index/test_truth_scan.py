@@ -83,7 +83,9 @@ def scanned(corpus, run_cli, tmp_path_factory) -> Records:
 @pytest.fixture(scope="module")
 def probed(corpus, scanned) -> Truths:
     """Output of ffprobe for the files in which it finds a video with packets and no fault of the container."""
-    probes = ffmpeg_reference.each(lambda name: ffmpeg_reference.probe(corpus / name, packets=True), list(scanned))
+    probes = ffmpeg_reference.map_in_threads(
+        lambda name: ffmpeg_reference.probe(corpus / name, packets=True), list(scanned)
+    )
     readable = {
         name: facts
         for name, facts in zip(scanned, probes, strict=True)

@@ -206,5 +206,5 @@ def test_texts_for_people(hostile):
         assert repr(cache) == f"<Cache '{hostile}': 2 videos>"
         dataset = cc.ChordVideoDataset(cache.path, clip_sampler=cc.RandomClipSampler(num_frames=4), size=(32, 32))
         loader = cc.ClipLoader(dataset, batch_size=2, num_threads=1, device=torch.device("cpu"))
-        assert repr(loader) == f"<ClipLoader of {dataset!r}: 1 batches of 2 clips, 1 threads, epoch 0, device cpu>"
+        assert repr(loader) == f"<ClipLoader of {dataset!r}: 1 batch of 2 clips, 1 thread, epoch 0, device cpu>"
         assert len(repr(cache[0])) < 200

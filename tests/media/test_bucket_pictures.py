@@ -197,5 +197,5 @@ def test_every_odd_file_has_the_shape_of_its_bucket(corpus: Path, tmp_path: Path
         file = tmp_path / "cache" / str(video.feature("frames").file)
         return bucket_reference.worst_psnr_db(source, file, video.bucket)
 
-    psnr = dict(zip((video.path for video in seen), ffmpeg_reference.each(worst, seen), strict=True))
+    psnr = dict(zip((video.path for video in seen), ffmpeg_reference.map_in_threads(worst, seen), strict=True))
     assert not {path: value for path, value in psnr.items() if value < LOWER_PSNR_DB}

@@ -61,7 +61,7 @@ MORE_FILMS = {
     "prores.mov": ("-c:v", "prores_ks", "-profile:v", "0", "-pix_fmt", "yuv422p10le"),
 }
 NUM_MUTANTS = 6 * int(os.environ.get("TRIALS", "1"))
-"""Damaged copies of each film. TRIALS=14 makes those of docs/damaged-files.md"""
+"""Damaged copies of each film. TRIALS=14 makes those of docs/development/trials.md"""
 
 
 @pytest.fixture(scope="module")
@@ -280,7 +280,7 @@ def test_option_overrides_config(work):
     keeping = Config(frames=FramesConfig(codec="raw", on_damage="trim"), features={})
     assert counts(cached(work, "quarantine", config=keeping)) == (1, 0, 2)
     assert counts(cached(work, config=keeping)) == (1, 1, 1)
-    assert cc.summarize(work / "cache")["damaged"]["videos"] == 1
+    assert cc.summarize(work / "cache")["damaged"]["num_videos"] == 1
 
 
 def test_hand_written_index(work):

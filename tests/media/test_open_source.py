@@ -277,3 +277,16 @@ def test_a_look_sees_a_file_that_took_the_name(tmp_path: Path) -> None:
     assert state == look(str(path))
     assert state is not None
     assert state.identity.size == len("another")
+
+
+def test_a_missing_folder_is_resolved_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "clip.mp4").write_bytes(b"one")
+    folders: list[str] = []
+    real = os.path.realpath
+    monkeypatch.setattr(os.path, "realpath", lambda path: folders.append(str(path)) or real(path))
+    looks = FolderLooks()
+    for folder in ("none", "."):
+        for _ in range(3):
+            state = looks.look_or_none(f"{tmp_path}/{folder}/clip.mp4", str(tmp_path))
+            assert (state is None) == (folder == "none")
+    assert folders == [f"{tmp_path}/none", f"{tmp_path}/."]

@@ -96,6 +96,21 @@ def test_a_raw_stream_that_ends_in_a_unit_without_a_picture(
     assert len(pictures(tmp_path / name)[0]) == NUM_FRAMES
 
 
+@pytest.mark.parametrize(
+    ("name", "shift", "mask", "sets"), [("raw.h264", 0, 31, (7, 8)), ("raw.hevc", 1, 63, (32, 33, 34))]
+)
+def test_a_raw_stream_that_ends_in_parameter_sets_is_cut_off(
+    films: Path, tmp_path: Path, name: str, shift: int, mask: int, sets: tuple[int, ...]
+) -> None:
+    """The picture that they are for is missing."""
+    nal_units = units((films / name).read_bytes())
+    last_set = max(number for number, unit in enumerate(nal_units) if unit[3] >> shift & mask in sets)
+    assert last_set > 20
+    (tmp_path / name).write_bytes(b"".join(nal_units[: last_set + 1]))
+    with pytest.raises(MediaError):
+        pictures(tmp_path / name)
+
+
 def test_a_picture_lost_in_mid_stream_is_not_taken_for_such_an_end(films: Path, tmp_path: Path) -> None:
     """One picture of a raw stream is replaced by a message."""
     nal_units = units((films / "raw.h264").read_bytes())

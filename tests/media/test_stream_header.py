@@ -124,3 +124,14 @@ def test_keyframes_at_one_time_are_as_many_frames(tmp_path: Path) -> None:
         times = [frame.pts_seconds for frame in decode_frames(media)]
     assert len(set(times)) == 4
     assert packets.keyframe_pts_seconds == pytest.approx(times)
+
+
+def test_a_tag_that_is_not_text(tmp_path: Path) -> None:
+    """The track also states its codec by a number, by which FFmpeg decodes it."""
+    ffmpeg(*SOURCE, "-c:v", "mpeg4", tmp_path / "a.mp4")
+    data = (tmp_path / "a.mp4").read_bytes()
+    assert data.count(b"mp4v") == 1
+    (tmp_path / "b.mp4").write_bytes(data.replace(b"mp4v", b"m\x804v"))
+    assert stated(tmp_path / "b.mp4") == stated(tmp_path / "a.mp4")
+    with open_media(str(tmp_path / "b.mp4")) as media:
+        assert len(list(decode_frames(media))) == 5

@@ -162,7 +162,7 @@ def unequal_sources(root: Path, folder: Path, cached: list[cc.Video]) -> dict[st
             same = np.array_equal(source.get_frames(numbers), mapped.get_frames(numbers))
             return None if same and np.array_equal(source.pts_seconds, mapped.pts_seconds) else "file and mapped file"
 
-    differences = zip(map(name_of, cached), ffmpeg_reference.each(difference, cached), strict=True)
+    differences = zip(map(name_of, cached), ffmpeg_reference.map_in_threads(difference, cached), strict=True)
     return {name: what for name, what in differences if what is not None}
 
 
@@ -219,7 +219,9 @@ def built(corpus, run_process, tmp_path_factory) -> Facts:
             "videos": dict(
                 zip(
                     map(name_of, cached),
-                    ffmpeg_reference.each(lambda video: compared(root / name_of(video), cache, video), cached),
+                    ffmpeg_reference.map_in_threads(
+                        lambda video: compared(root / name_of(video), cache, video), cached
+                    ),
                     strict=True,
                 )
             ),
@@ -250,7 +252,7 @@ def test_every_video_is_cached_or_in_quarantine(corpus, built):
         for path in files_below(corpus)
         if path.name != TOO_BIG and not path.read_bytes()[:64].lstrip().startswith(b"#EXTM3U")
     ]
-    probed = ffmpeg_reference.each(ffmpeg_reference.probe, paths)
+    probed = ffmpeg_reference.map_in_threads(ffmpeg_reference.probe, paths)
     shown = {str(path.relative_to(corpus)) for path, facts in zip(paths, probed, strict=True) if facts.video}
     assert len(shown) > 200
     assert shown - {*built["videos"], *built["quarantined"]} == set()
@@ -302,7 +304,7 @@ def test_times_of_frames_without_a_clock(corpus, videos):
 
 def test_clock_is_what_the_packets_have(corpus, videos):
     names = list(videos)
-    probed = ffmpeg_reference.each(lambda name: ffmpeg_reference.probe(corpus / name, packets=True), names)
+    probed = ffmpeg_reference.map_in_threads(lambda name: ffmpeg_reference.probe(corpus / name, packets=True), names)
     clocks = {name: facts.timestamp_source for name, facts in zip(names, probed, strict=True)}
     assert {name: facts["timestamp_source"] for name, facts in videos.items()} == clocks
 
@@ -407,7 +409,9 @@ def built_raw(corpus, run_process, tmp_path_factory) -> dict[str, Facts]:
         paths = [path for path in files_below(corpus) if path.name != TOO_BIG and path.suffix not in (".m3u8", ".mp3")]
         paths = [path for path in paths if path.parent.name not in ("encrypted", "unsupported_codec")]
         for path, probed in zip(
-            paths, ffmpeg_reference.each(lambda path: ffmpeg_reference.probe(path, packets=True), paths), strict=True
+            paths,
+            ffmpeg_reference.map_in_threads(lambda path: ffmpeg_reference.probe(path, packets=True), paths),
+            strict=True,
         ):
             if probed.video is None or not probed.video_packets:
                 continue

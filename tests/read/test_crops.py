@@ -24,7 +24,7 @@ from torch.utils.data import DataLoader  # noqa: E402
 import chordcache as cc  # noqa: E402
 from chordcache.config.config import config_from_json  # noqa: E402
 from chordcache.errors import UsageError  # noqa: E402
-from chordcache.features import read_sides  # noqa: E402
+from chordcache.features import built_in  # noqa: E402
 from chordcache.features.flow import cut_flow  # noqa: E402
 from chordcache.features.pose import cut_pose  # noqa: E402
 from chordcache.media import jpeg, turbojpeg  # noqa: E402
@@ -428,7 +428,7 @@ def dots(tmp_path_factory: pytest.TempPathFactory, make_video: Callable[..., Pat
     (folder / "two_dots.py").write_text(PLUG_IN)
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(folder)
-        patch.setitem(read_sides.BUILT_IN, "pose", read_sides.BUILT_IN["pose"]._replace(extractor="two_dots:Dots"))
+        patch.setitem(built_in.BUILT_IN, "pose", built_in.BUILT_IN["pose"]._replace(extractor="two_dots:Dots"))
         patch.setattr("chordcache.engine.pool.run", lambda build, tasks, **_: ((task, build(task)) for task in tasks))
         config = config_from_json({"features": {"flow": None, "mel": None, "motion": None, "pose": {"stride": 1}}})
         cc.build(

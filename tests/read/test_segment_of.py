@@ -200,7 +200,7 @@ def test_whole_files_and_both_kinds_of_segments_in_one_dataset(work: Path, tmp_p
     firsts = {dataset.classes[sample["label"]]: float(sample["pts_seconds"][0]) for sample in dataset}
     assert firsts == pytest.approx({"whole": 1.48, "ranged": 2.0, "own": 1.0, "both": 0.0})
     missing = write_list(tmp_path, [*rows, "b.mov,missing,2,3,,"], "missing.csv")
-    with pytest.raises(NotFoundError, match="1 of 5 videos that are not in"):
+    with pytest.raises(NotFoundError, match="1 of 5 videos not in"):
         cc.ChordVideoDataset(cc.videos.indexed(missing, cache))
 
 
@@ -263,7 +263,7 @@ def test_an_item_in_a_bucket_does_not_have_all_frames(work: Path, tmp_path: Path
     cache = tmp_path / "cache"
     cc.build(work / "files.json", cache, tiers=("lmdb",), config=config, jobs=HERE)
     index = work / "videos" / "list.csv"
-    with pytest.raises(NotFoundError, match="5 of 5 videos that are not in"):
+    with pytest.raises(NotFoundError, match="5 of 5 videos not in"):
         cc.ChordVideoDataset(cc.videos.indexed(index, cache))
     dataset = cc.ChordVideoDataset(cc.videos.indexed(index, cache, on_miss="source"), size=None)
     assert float(dataset[0]["pts_seconds"][0]) >= 2.0

@@ -12,14 +12,14 @@ import pytest
 from helpers.ffmpeg import copy_start
 
 import chordcache as cc
-from chordcache.storage.sidecars import write_catalog
+from chordcache.storage.find_sidecars import write_catalog
 
 ONE_BUILD = """
 import pathlib, sys, time
 from chordcache.index.index_files import read_index
 from chordcache.index.grouping import IndexRows
 from chordcache.building.build_options import BuildOptions
-from chordcache.building.build_plan import make_plan
+from chordcache.building.planning import make_plan
 from chordcache.building.build_task import planned_files
 from chordcache.media.versions import tool_versions
 from chordcache.building.file_build import build_file

@@ -38,7 +38,7 @@ def test_latents_of_a_cluster_are_those_of_one_machine(
         assert one.keys() == other.keys()
         for key in one.keys():  # noqa: SIM118
             assert np.abs(one.read(key, "latents") - other.read(key, "latents")).max() <= 1e-5
-    servers = [pid for pid in processes.alive_with(cluster.mark) if "networks.server" in processes.command_of(pid)]
+    servers = [pid for pid in processes.alive_with(cluster.mark) if "inference.server" in processes.command_of(pid)]
     assert processes.wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in servers), 10)
 
 

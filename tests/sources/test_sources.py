@@ -14,6 +14,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
+import av
 import numpy as np
 import pytest
 from helpers import ffmpeg_reference
@@ -157,6 +158,23 @@ def test_random_access_is_bit_equal_to_one_decode(name: str, cls: type[cc.MP4Sou
             assert hashlib.md5(source.get_frame(number).tobytes()).hexdigest() == expected[number], number
         several = source.get_frames(numbers[:9])
         assert [hashlib.md5(frame.tobytes()).hexdigest() for frame in several] == [expected[n] for n in numbers[:9]]
+
+
+@pytest.mark.parametrize("lost", [13, 14])
+def test_a_packet_that_vp8_lacks_unnoticed_changes_no_frame_by_where_decoding_begins(tmp_path: Path, lost: int) -> None:
+    whole, path = tmp_path / "whole.webm", tmp_path / "a.webm"
+    picture = ("-f", "lavfi", "-i", "testsrc2=s=160x128:r=25:d=2")
+    ffmpeg(*picture, "-c:v", "libvpx", "-b:v", "1M", "-g", "12", "-auto-alt-ref", "0", whole)
+    with av.open(str(whole)) as source, av.open(str(path), "w") as target:
+        track = target.add_stream_from_template(source.streams.video[0])
+        for number, packet in enumerate(packet for packet in source.demux(video=0) if packet.size):
+            packet.stream = track
+            if number != lost:
+                target.mux(packet)
+    with cc.MP4Source().open(path) as in_order:
+        frames = in_order.get_frames(range(in_order.num_frames))
+    with cc.MP4Source().open(path) as at_once:
+        assert np.array_equal(at_once.get_frames(range(lost, len(frames))), frames[lost:])
 
 
 @pytest.mark.parametrize("name", [name for name in MADE if name.endswith("mp4")])

@@ -16,7 +16,7 @@ import chordcache as cc
 from chordcache.storage import catalog_file, sealed_json
 from chordcache.storage.catalog import Catalog
 from chordcache.storage.catalog_file import CATALOG, HEAD_BYTES
-from chordcache.storage.sidecars import Sidecars
+from chordcache.storage.find_sidecars import Sidecars
 
 
 @pytest.fixture(scope="module")

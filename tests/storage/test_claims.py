@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 from chordcache.errors import DamageError
-from chordcache.records import FeatureInfo
 from chordcache.storage.artefacts import artefact as artefact_module
-from chordcache.storage.artefacts import hdf5_store, lmdb_pages
-from chordcache.storage.artefacts.artefact import Claims
+from chordcache.storage.artefacts import lmdb_pages
+from chordcache.storage.artefacts.claims import Claims
 from chordcache.storage.artefacts.lmdb_pages import find_values
 from chordcache.storage.artefacts.open_files import create_artefact, open_artefact
+from chordcache.storage.feature_info import FeatureInfo
 
 HEIGHT, WIDTH = 32, 48
 NUM = 4
@@ -218,8 +218,8 @@ def test_large_records_are_found_one_after_the_other(
 ) -> None:
     records = [bytes([n]) * 1000 for n in range(40)]
     path = _write(tmp_path / f"a{suffix}", records, _times(40))
-    for module in (artefact_module, hdf5_store):
-        monkeypatch.setattr(module, "BYTES_AT_ONCE", 2500)
+    for name in ("BYTES_AT_ONCE", "_BLOCK_BYTES"):
+        monkeypatch.setattr(artefact_module, name, 2500)
     with open_artefact(path, path.stat().st_size) as artefact:
         assert list(map(bytes, artefact.records("frames", range(40)))) == records
         assert list(map(bytes, artefact.records("frames", [7, 3, 39]))) == [records[n] for n in (7, 3, 39)]

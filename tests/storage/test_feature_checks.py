@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from chordcache.errors import DamageError
-from chordcache.records import FeatureInfo, Identity
+from chordcache.records import Identity
 from chordcache.storage import sealed_json
+from chordcache.storage.feature_info import FeatureInfo
 from chordcache.storage.sidecar import Sidecar
 
 KEY = "a-0123456789abcdef"

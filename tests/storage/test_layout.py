@@ -66,14 +66,14 @@ def _numbers(path: Path) -> list[int]:
 def test_every_truncation_of_a_list_loses_the_torn_line_alone(tmp_path: Path) -> None:
     path = tmp_path / "list.jsonl"
     for number in range(3):
-        sealed_json.append_lines(tmp_path, path.name, [sealed_json.seal({"number": number})])
+        atomic.append_lines(tmp_path, path.name, [sealed_json.seal({"number": number})])
     whole = path.read_bytes()
     ends = [i + 1 for i, byte in enumerate(whole) if byte == 10]
     for size in range(len(whole) + 1):
         path.write_bytes(whole[:size])
         num_whole = sum(end <= size for end in ends)
         assert _numbers(path) == list(range(num_whole))
-        sealed_json.append_lines(tmp_path, path.name, [sealed_json.seal({"number": 9})])
+        atomic.append_lines(tmp_path, path.name, [sealed_json.seal({"number": 9})])
         assert _numbers(path) == [*range(num_whole), 9]
 
 
@@ -114,11 +114,11 @@ def test_files_of_one_feature_have_its_name() -> None:
         for feature in ("flow", "mel")
     ]
     assert [name.split(".")[1] for name in names] == ["flow", "mel"]
-    assert all(layout.is_artefact_file("npz", name) for name in names)
-    assert not any(layout.is_artefact_file(tier, name) for tier in ("lmdb", "hdf5") for name in names)
+    assert all(layout.key_of_artefact("npz", name) for name in names)
+    assert not any(layout.key_of_artefact(tier, name) for tier in ("lmdb", "hdf5") for name in names)
     of_other = [layout.file_of_key(name, "other-fedcba9876543210") for name in names]
     assert all(
-        layout.is_artefact_file("npz", name) and name.startswith("npz/fe/other-fedcba9876543210.") for name in of_other
+        layout.key_of_artefact("npz", name) and name.startswith("npz/fe/other-fedcba9876543210.") for name in of_other
     )
     assert [name.split(".")[1:] for name in of_other] == [name.split(".")[1:] for name in names]
 

@@ -16,7 +16,7 @@ from helpers import processes, small_disks
 
 import chordcache as cc
 from chordcache.errors import LockedError
-from chordcache.storage.lock import locked
+from chordcache.storage.lock import locked, locked_beside
 
 pytestmark = [pytest.mark.usefixtures("inline"), pytest.mark.timeout(120)]
 
@@ -51,6 +51,11 @@ def holder(work: Path) -> Iterator[subprocess.Popen[str]]:
         assert process.stdout.readline() == "held\n"
         yield process
         process.kill()
+
+
+def test_an_error_of_the_body_is_not_a_lock_that_is_held(tmp_path: Path) -> None:
+    with pytest.raises(BlockingIOError, match="of the body"), locked_beside(tmp_path):
+        raise BlockingIOError("of the body")
 
 
 def is_waiting(run: processes.Run) -> bool:

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from chordcache.errors import ChordcacheError, DamageError, UnreadableError
-from chordcache.storage import atomic, opener, sealed_json
+from chordcache.storage import atomic, opener
 from chordcache.storage.artefacts.open_files import open_artefact
 
 pytestmark = pytest.mark.timeout(30)
@@ -94,7 +94,7 @@ READS: dict[str, Callable[[Path, str], object]] = {
 ARTEFACTS = ("npz", "hdf5", "lmdb")
 WRITES: dict[str, Callable[[Path, str], object]] = {
     "write": write,
-    "append": lambda cache, name: sealed_json.append_lines(cache, name, ["a line"]),
+    "append": lambda cache, name: atomic.append_lines(cache, name, ["a line"]),
 }
 IN_FOLDERS: dict[str, Callable[[Path, str], object]] = {
     "publish": publish,
@@ -182,7 +182,7 @@ def test_a_sparse_file_is_not_read(cache: Path, num_bytes: int) -> None:
     with pytest.raises(UnreadableError, match="got a line of more than 16 MiB, expected less"):
         list(opener.iter_lines(cache, FILE))
     with pytest.raises(UnreadableError, match="got a line of more than 16 MiB, expected less"):
-        sealed_json.append_lines(cache, FILE, ["a line"])
+        atomic.append_lines(cache, FILE, ["a line"])
     assert (cache / FILE).stat().st_size == num_bytes
 
 

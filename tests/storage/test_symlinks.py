@@ -199,10 +199,7 @@ def test_a_list_written_by_hand(linked: Path) -> None:
 def test_a_link_that_is_named_to_scan(linked: Path, run_cli: Cli) -> None:
     done = run_cli("scan", "root/a.mp4", "root/b.mp4", "-o", "index.json", "-j1", cwd=linked)
     assert done.returncode == 0
-    assert (
-        "1 symbolic links that lead out of the root were skipped, since follow_symlinks (--follow-symlinks) is off"
-        in done.stderr
-    )
+    assert "skipped 1 symbolic link out of the root, since follow_symlinks (--follow-symlinks) is off" in done.stderr
     assert [record.path for record in cc.read_index(linked / "index.json")] == ["a.mp4"]
     done = run_cli("scan", "root/a.mp4", "root/b.mp4", "-o", "index.json", "-j1", "--follow-symlinks", cwd=linked)
     assert (done.returncode, done.stderr) == (0, "")

@@ -14,23 +14,23 @@ from helpers.catalogs import forge
 from chordcache.digests import hex128
 from chordcache.errors import DamageError, FormatVersionError
 from chordcache.index.index_files import read_index
+from chordcache.json_records import Record, to_json
 from chordcache.records import (
     AudioFacts,
     ContentFacts,
     DamageFacts,
-    FeatureInfo,
+    FrameFacts,
     HeaderFacts,
     Identity,
     PacketFacts,
-    Record,
     Segment,
     VideoRecord,
-    to_json,
 )
 from chordcache.storage import layout
 from chordcache.storage.cache_header import Header, read_header
 from chordcache.storage.catalog import Catalog
 from chordcache.storage.catalog_columns import publish_catalog
+from chordcache.storage.feature_info import FeatureInfo
 from chordcache.storage.quarantine import Failure, Quarantine
 from chordcache.storage.sealed_json import FORMAT_VERSION, OLDEST_VERSION, read_sealed, seal, seal_versioned, unseal_as
 from chordcache.storage.sidecar import Sidecar, read_sidecar
@@ -83,9 +83,10 @@ RECORD = VideoRecord(
     "v", "a.mp4", IDENTITY, "content", "no moov", "decode", "open",
     HeaderFacts("mp4", "h264", "High", "yuv420p", 8, "bt709", "bt709", "bt709", "limited",
                 4, 4, 4, 4, 90, True, "1:1", 25.0, 25.0, 1.5, 9),
-    PacketFacts(9, 9, -0.04, 0.3, True, "pts", (0, 5), (0.0, 0.25), 1),
+    PacketFacts(9, 9, -0.04, 0.3, True, "pts", (0, 5), (0.0, 0.25), 1, b"steps"),
     CONTENT,
     AudioFacts("aac", 48000, 2, 1.5, -0.02),
+    FrameFacts(9, "a" * 32, 1, ((0.0, 2.5),), ((0.0, 3.0),), -0.02, 1.5, 1.52),
     **DESCRIPTION,
 )  # fmt: skip
 REQUEST = BuildRequest(RECORD, "/data", True)
@@ -95,6 +96,7 @@ WRONG: dict[Any, list[Any]] = {
     int: ["5", 5.0, True, [5], {}],
     float: ["0.5", True, [0.5], {}],
     bool: [1, "true", []],
+    bytes: ["not base64", 5, True, ["YQ=="], {}],
     tuple: ["ab", 5, {}, True],
     dict: ["ab", 5, [], True],
 }

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -127,7 +128,7 @@ def test_limits_of_a_container(machine: Machine, cgroup: str, files: dict[str, s
     assert findings["container"].what == "limited to 1.5 processors and 3 GiB of memory"
     cpus = min(1.5, len(os.sched_getaffinity(0)))
     assert findings["processors"].severity == "warning"
-    assert findings["processors"].what.startswith(f"8 workers, {cpus:g} processors of ")
+    assert findings["processors"].what.startswith(f"8 workers, {cpus:g} of ")
     assert findings["processors"].action == "chordcache build -j 1"
     assert (findings["memory"].severity, findings["memory"].action) == ("warning", "chordcache build -j 6")
     assert machine.findings(jobs=2)["memory"].action == "chordcache build --file-memory 1536"
@@ -198,6 +199,24 @@ def test_a_disk_with_little_room(small_disk, machine: Machine) -> None:
     assert findings["file system"].what == f"tmpfs at {folder}"
 
 
+@pytest.mark.parametrize("variable", ["missing", "there", None])
+def test_a_folder_of_tmpdir_that_python_does_not_take(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, variable: str | None
+) -> None:
+    (machine.top / "there").mkdir()
+    monkeypatch.setattr("tempfile.tempdir", None)
+    monkeypatch.delenv("TMPDIR", raising=False)
+    if variable is not None:
+        monkeypatch.setenv("TMPDIR", str(machine.top / variable))
+    finding = machine.findings()["TMPDIR"]
+    used = tempfile.gettempdir()
+    if variable == "missing":
+        assert finding.severity == "warning"
+        assert finding.what == f"{used}, although TMPDIR is {machine.top / variable}"
+    else:
+        assert (finding.severity, finding.what) == ("ok", used)
+
+
 PACKAGE = """
 import sys
 from chordcache.tools.doctor import diagnose
@@ -226,7 +245,7 @@ def test_a_second_opencv(tmp_path: Path) -> None:
 def test_the_command_on_this_machine(run_cli, tmp_path: Path) -> None:
     result = run_cli("doctor", tmp_path)
     assert (result.returncode, result.stderr) == (0, "")
-    findings = json.loads(run_cli("doctor", tmp_path, "--json", "-j", "2").stdout)
+    findings = json.loads(run_cli("doctor", tmp_path, "--json", "-j", "2").stdout)["findings"]
     assert {finding["severity"] for finding in findings} <= {"ok", "note", "warning"}
     for finding in findings:
         assert f"{finding['severity']:8} {finding['name']:12} " in result.stdout

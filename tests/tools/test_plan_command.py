@@ -19,6 +19,7 @@ from chordcache.building import estimate
 from chordcache.cli.options import size_option
 from chordcache.config.config import Config, config_from_json
 from chordcache.config.yaml_files import load_config, read_config
+from chordcache.engine import terminal
 from chordcache.errors import UsageError
 from chordcache.tools.plan import Budget, plan_build
 
@@ -247,8 +248,19 @@ def test_presets_that_fit(few: cc.ScanResult, tmp_path: Path) -> None:
     assert_near(fitting["smallest"].num_bytes, true_size, 0.05)
 
 
+def test_a_terminal_shows_how_many_presets_were_tried(
+    few: cc.ScanResult, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(terminal, "is_terminal", lambda: True)
+    plan_build(few, budget=Budget(1.0), sample=1, progress=True)
+    text = capsys.readouterr().err
+    assert "sample: 100%" in text
+    assert "presets: 100%" in text
+
+
 def test_a_preset_keeps_the_other_settings(few: cc.ScanResult, tmp_path: Path) -> None:
-    config = config_from_json({**FLOW, "frames": {"short_side": 64}})
+    floats = {"flow": {**FLOW["features"]["flow"], "dtype": "float16"}}
+    config = config_from_json({"features": floats, "frames": {"short_side": 64}})
     size = built(few, tmp_path / "cache", config, tiers=["npz"], features=["flow"])
     budget = Budget(0.6 * size)
     result = plan_build(few, tiers=["npz"], features=["flow"], config=config, sample=3, budget=budget)
@@ -291,6 +303,7 @@ def test_the_command_is_a_dry_run_with_a_sample(few: cc.ScanResult, tmp_path: Pa
     planned = json.loads(run_cli("plan", "--sample", "2", "--json", cwd=tmp_path).stdout)
     dry = json.loads(run_cli("build", "--dry-run", "--sample", "2", "--json", cwd=tmp_path).stdout)
     assert (planned.pop("fits"), planned.pop("alternatives"), planned.pop("exit_code")) == (True, [], 0)
+    assert (planned.pop("command"), dry.pop("command")) == ("plan", "build")
     assert planned.pop("cache") is None
     assert dry.pop("cache") == str(tmp_path / "cache")
     for data in (planned, dry):
@@ -313,8 +326,9 @@ def test_a_sample_of_no_files(few: cc.ScanResult, tmp_path: Path) -> None:
     ("arguments", "exit_code", "message"),
     [
         (("nowhere.json",), 10, "nowhere.json"),
-        (("--budget", "4XB"), 2, "--budget: got '4XB', expected a size such as 400GB or 1.5TiB"),
-        (("--budget", "0"), 2, "--budget: got 0.0, expected a positive number"),
+        (("--budget", "4XB"), 2, "--budget: got '4XB', expected a size with a unit, such as 400GB or 1.5TiB"),
+        (("--budget", "5"), 2, "--budget: got '5', expected a size with a unit, such as 400GB or 1.5TiB"),
+        (("--budget", "0B"), 2, "--budget: got 0.0, expected a positive number"),
         (("--hours", "-1"), 2, "--hours: got -1.0, expected a positive number"),
         (("--sample", "0"), 2, "--sample"),
         (("--tier", "tape"), 2, "--tier: got 'tape'"),
@@ -332,7 +346,7 @@ def test_wrong_arguments(
 
 @pytest.mark.parametrize(
     ("text", "expected"),
-    [("400GB", 400e9), ("1.5TiB", 1.5 * 2**40), ("12", 12.0), ("3k", 3000.0), ("2 mib", 2.0**21)],
+    [("400GB", 400e9), ("1.5TiB", 1.5 * 2**40), ("12 B", 12.0), ("3k", 3000.0), ("2 mib", 2.0**21)],
 )
 def test_sizes(text: str, expected: float) -> None:
     @click.command()

@@ -20,8 +20,8 @@ from chordcache.config.features import FlowConfig, MelConfig, MotionConfig, Wave
 from chordcache.config.picture import Bucket, FramesConfig  # noqa: E402
 from chordcache.index.index_files import IndexWriter  # noqa: E402
 from chordcache.records import VideoRecord  # noqa: E402
-from chordcache.train.samplers.budget_batches import form_batches  # noqa: E402
 from chordcache.train.samplers.clip_request import ClipRequest  # noqa: E402
+from chordcache.train.samplers.formed_batches import form_batches  # noqa: E402
 
 BUCKETS = (Bucket(48, 80, 9), Bucket(80, 48, 9), Bucket(64, 64, 9), Bucket(48, 80, 10), Bucket(50, 80, 13))
 

@@ -23,9 +23,10 @@ from torch.utils.data import DataLoader  # noqa: E402
 import chordcache as cc  # noqa: E402
 from chordcache.errors import UsageError  # noqa: E402
 from chordcache.read.crops import Pad  # noqa: E402
-from chordcache.train.samplers.budget_batches import form_batches  # noqa: E402
+from chordcache.train.samplers.budget_batches import largest_budget  # noqa: E402
 from chordcache.train.samplers.clip_request import ClipRequest, clip_shape  # noqa: E402
 from chordcache.train.samplers.clip_samplers import DenseClips, SamplerSchedule  # noqa: E402
+from chordcache.train.samplers.formed_batches import form_batches  # noqa: E402
 from chordcache.train.samplers.time_transforms import FrameDrop, TemporalCrop, TimeWarp  # noqa: E402
 
 # More workers than processors are not a fault here; the tests want two on any machine
@@ -225,6 +226,10 @@ def test_tokens_of_a_tokenizer_file(cache: cc.Cache, tmp_path: Path) -> None:
     assert max(batch["caption_ids"].numel() for batch in loader) <= 20
     batches.set_epoch(0)
     assert list(batches) == list(cc.BudgetBatchSampler(dataset, max_tokens=20, tokenizer=str.split))
+    padded = cc.CaptionTokenizer(tmp_path / "words.json", length=10)  # collate pads each caption to it
+    batches = cc.BudgetBatchSampler(dataset, max_tokens=20, tokenizer=padded)
+    loader = cc.ClipLoader(dataset, None, sampler=batches, collate=partial(cc.collate, tokenizer=padded))
+    assert max(batch["caption_ids"].numel() for batch in loader) == 20
 
 
 def test_samples_are_measured_without_frames_too(cache: cc.Cache) -> None:
@@ -569,3 +574,58 @@ def test_a_loaded_state_is_not_dropped_for_an_earlier_epoch(cache: cc.Cache) -> 
     assert (len(second), second.num_left, list(second)) == (len(whole), len(whole) - 2, whole[2:])
     second.set_epoch(1)
     assert second.num_left == len(second)
+
+
+# The budget that a GPU takes. ``step`` raises the error that torch raises when the memory of a GPU ends
+
+
+@pytest.mark.parametrize(
+    ("lowest", "more", "capacity"), [(1, 0, 0), (1, 9, 1), (3, 500, 0), (40, 900, 870), (40, 900, 900), (500, 5000, 77)]
+)
+def test_the_largest_budget_that_fits(lowest: int, more: int, capacity: int) -> None:
+    tried: list[int] = []
+
+    def attempt(budget: int) -> None:
+        tried.append(budget)
+        if budget > lowest + capacity:
+            raise torch.cuda.OutOfMemoryError
+
+    fits = largest_budget(attempt, lowest, lowest + more)
+    assert fits in tried
+    assert 0.95 * min(lowest + capacity, lowest + more) - 1 <= fits <= lowest + capacity
+    assert len(tried) == len(set(tried)) <= 20
+
+
+@pytest.mark.parametrize(("capacity", "expected"), [(120, 120), (10**9, 364)])
+def test_fit(cache: cc.Cache, monkeypatch: pytest.MonkeyPatch, capacity: int, expected: int) -> None:
+    steps: list[int] = []
+
+    def step(batch: dict[str, Any]) -> None:
+        num_frames = math.prod(batch["frames"].shape[:2])
+        steps.append(num_frames)
+        if num_frames > capacity:
+            raise torch.cuda.OutOfMemoryError
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    sampler = cc.BudgetBatchSampler(whole_videos(cache), max_frames=60)
+    before = batches_of(sampler)
+    assert sampler.fit(step) == expected == max(num_frames for num_frames in steps if num_frames <= capacity)
+    sampler.set_epoch(0)
+    assert batches_of(sampler) == before
+
+
+def test_fit_of_a_model_that_is_too_large(cache: cc.Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+    def step(batch: dict[str, Any]) -> None:
+        raise torch.cuda.OutOfMemoryError
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    with pytest.raises(
+        UsageError, match="^step: got one that runs out of GPU memory with the largest sample alone, of 40"
+    ):
+        cc.BudgetBatchSampler(whole_videos(cache), max_frames=60).fit(step)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="a machine without a GPU")
+def test_fit_needs_a_gpu(cache: cc.Cache) -> None:
+    with pytest.raises(UsageError, match=r"^step: got no GPU, expected CUDA, .*\. Give max_frames instead of fit"):
+        cc.BudgetBatchSampler(whole_videos(cache), max_frames=60).fit(lambda batch: None)

@@ -70,6 +70,24 @@ def test_ids_are_those_of_tokenizers(path: Path) -> None:
     assert tokenizer("").tolist() == [0, 1]
 
 
+@pytest.mark.parametrize("length", [6, 64])
+def test_a_fixed_length(path: Path, length: int) -> None:
+    """The batch is that of the package tokenizers, padded and cut to the length."""
+    tokenizer = pickle.loads(pickle.dumps(cc.CaptionTokenizer(path, length=length)))
+    batch = cc.collate([{"caption": caption} for caption in CAPTIONS], tokenizer=tokenizer)
+    direct = Tokenizer.from_file(str(path))
+    direct.enable_truncation(length)
+    direct.enable_padding(pad_id=2, pad_token="[PAD]", length=length)
+    encodings = direct.encode_batch(CAPTIONS)
+    assert batch["caption_ids"].tolist() == [encoding.ids for encoding in encodings]
+    assert batch["caption_mask"].int().tolist() == [encoding.attention_mask for encoding in encodings]
+
+
+def test_a_length_of_nothing(path: Path) -> None:
+    with pytest.raises(UsageError, match="length: got 0"):
+        cc.CaptionTokenizer(path, length=0)
+
+
 def test_a_caption_is_tokenised_once(path: Path) -> None:
     tokenizer = cc.CaptionTokenizer(path)
     first = tokenizer("a dog")
@@ -133,6 +151,23 @@ def test_batches_may_be_written_to(path: Path) -> None:
     batch = cc.collate([sample("a dog")], tokenizer=tokenizer)
     batch["caption_ids"][:] = 7
     assert tokenizer("a dog").tolist() == ids_of(path, "a dog")
+
+
+def test_a_length_cuts_where_the_file_says(path: Path, tmp_path: Path) -> None:
+    direct = Tokenizer.from_file(str(path))
+    direct.enable_truncation(20, direction="left")
+    direct.save(str(tmp_path / "left.json"))
+    long, (first, *_, last) = CAPTIONS[-1], ids_of(path, "")
+    whole = [first, *ids_of(path, "a man walks " * 2)[1:-1]]
+    tokens = cc.CaptionTokenizer(tmp_path / "left.json", length=6)(long).tolist()
+    assert tokens == [first, *ids_of(tmp_path / "left.json", long)[-5:-1], last]
+    assert cc.CaptionTokenizer(path, length=6)(long).tolist() == [*whole[:5], last]
+
+
+def test_a_length_without_room_for_special_tokens(path: Path) -> None:
+    assert cc.CaptionTokenizer(path, length=2)("a dog").tolist() == ids_of(path, "")
+    with pytest.raises(UsageError, match="length: got 1, expected an integer of at least 2"):
+        cc.CaptionTokenizer(path, length=1)
 
 
 @pytest.mark.parametrize(

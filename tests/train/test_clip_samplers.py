@@ -517,6 +517,48 @@ def test_adaptive_with_a_clock_that_is_set_back() -> None:
     assert all(0 <= clip[0] < clip[-1] < 30 for clip in clips)
 
 
+def test_adaptive_lengths_follow_the_motion() -> None:
+    """A clip with more than the mean motion is shorter, one with less is longer."""
+    source = moving([1.0] * 20 + [8.0] * 3 + [1.0] * 20)
+    sampler = AdaptiveSampler(8, 1, lengths=(2, 12), temperature=1000.0)
+    clips = [sampler.frame_numbers(source, ClipRequest(index=i)) for i in range(400)]
+    mean = np.mean(source.content.motion_per_second)
+    for clip in clips:
+        motion = np.array(source.content.motion_per_second)[clip[0] // 10]
+        is_inside = (clip[0] + 8) // 10 == clip[0] // 10  # all of it in one second
+        assert 2 <= len(clip) <= 12
+        assert not is_inside or len(clip) == pytest.approx(np.clip(8 * mean / motion, 2, 12), abs=1)
+        assert clip.tolist() == list(range(clip[0], clip[0] + len(clip))) or clip[-1] == 429
+    assert {2, 12} <= {len(clip) for clip in clips}
+
+
+def test_adaptive_lengths_have_no_shape_and_the_starts_of_a_fixed_length() -> None:
+    source, requests = moving([1, 4, 0, 2]), [ClipRequest(index=i) for i in range(20)]
+    fixed, varied = AdaptiveSampler(4, 2), AdaptiveSampler(4, 2, lengths=[2, 6])
+    starts = [[sampler.frame_numbers(source, request)[0] for request in requests] for sampler in (fixed, varied)]
+    assert starts[0] == starts[1]
+    assert fixed.clip_shape(np.array([40]), 0) == (4,)
+    assert varied.clip_shape(np.array([40]), 0) is None
+
+
+@pytest.mark.parametrize("pad", ["repeat", "loop", "error"])
+@pytest.mark.parametrize("rate", [{"stride": 1}, {"fps": 10}], ids=str)
+def test_adaptive_lengths_near_the_end_of_a_video(pad: str, rate: dict[str, int]) -> None:
+    """A clip that is longer than ``num_frames`` is moved inside, since the video has all of its frames."""
+    source = moving([8.0] * 3 + [1.0] * 10)
+    source.duration_seconds = 13.0
+    sampler = AdaptiveSampler(16, pad=pad, lengths=(4, 64), temperature=1000.0, **rate)
+    clips = [sampler.frame_numbers(source, ClipRequest(index=i)) for i in range(200)]
+    assert all((np.diff(clip) == 1).all() for clip in clips)
+    assert {len(clip) for clip in clips if clip[-1] == 129} >= {38}
+
+
+@pytest.mark.parametrize("lengths", [(0, 4), (4, 2), (4,), 3, (1.5, 2)], ids=str)
+def test_adaptive_lengths_that_are_wrong(lengths: Any) -> None:
+    with pytest.raises(UsageError, match="lengths: got"):
+        AdaptiveSampler(lengths=lengths)
+
+
 @pytest.mark.parametrize("per_second", [[], [0.0, 0.0, 0.0]])
 def test_adaptive_without_motion_is_random(per_second: list[float]) -> None:
     source = SimpleNamespace(num_frames=30, content=SimpleNamespace(motion_per_second=tuple(per_second)))

@@ -132,7 +132,7 @@ def test_label_ids_of_a_cache_that_changed(
     make_video(tmp_path / "0.mp4", num_frames=10, size=(32, 32))
     index.write_text("path,label\n0.mp4,jump\n1.mp4,run\n")
     cc.build(index, tmp_path / "cache", features=["frames"], jobs=HERE)
-    with pytest.raises(UsageError, match="had 1 videos when the dataset was made"):
+    with pytest.raises(UsageError, match="had 1 video when the dataset was made"):
         _ = dataset.label_ids
     assert names_of(pinned) == ["run"]
     index.write_text("path,label\n0.mp4,jump\n1.mp4,fly\n")
@@ -376,9 +376,7 @@ def test_classes_are_balanced(b: cc.ChordVideoDataset, caches: dict[str, Path]) 
 
 def test_balance_needs_labels(caches: dict[str, Path]) -> None:
     dataset = dataset_of(caches["c"])
-    with pytest.raises(
-        UsageError, match="^weights: got 'balanced' for 1 samples without a label, expected a label for"
-    ):
+    with pytest.raises(UsageError, match="^weights: got 'balanced' for 1 sample without a label, expected a label for"):
         cc.ChordSampler(dataset, weights="balanced")
     labeled = cc.subset(dataset, np.flatnonzero(dataset.label_ids >= 0))  # as the message says
     assert {index for _, index in cc.ChordSampler(labeled, weights="balanced", num_samples=50)} == {0, 1}

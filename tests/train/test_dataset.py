@@ -25,6 +25,7 @@ from chordcache.errors import DamageError, FormatVersionError, NotFoundError, Us
 from chordcache.read.cache import Cache  # noqa: E402
 from chordcache.read.video import Video  # noqa: E402
 from chordcache.storage.sealed_json import seal  # noqa: E402
+from chordcache.train.combined import concat  # noqa: E402
 from chordcache.train.dataset import ChordVideoDataset  # noqa: E402
 from chordcache.train.fields import class_names  # noqa: E402
 from chordcache.train.samplers.clip_request import ClipRequest  # noqa: E402
@@ -577,6 +578,25 @@ def test_damage_is_an_error_and_nothing_is_put_in_its_place(
     assert served == cache.keys()[:bad]
     with pytest.raises(DamageError, match=r"is damaged: got \d+ bytes, expected \d+; run 'chordcache verify"):
         dataset[bad]
+
+
+class FailsAt(RegularClipSampler):
+    """Raise an error for samples 1 and 2."""
+
+    def frame_numbers(self, video: Video, request: ClipRequest) -> np.ndarray:
+        if request.index in (1, 2):
+            raise KeyError(request.index)
+        return super().frame_numbers(video, request)
+
+
+@pytest.mark.parametrize("joined", [False, True])
+def test_the_error_of_a_batch_is_that_of_its_first_sample(cache: Cache, joined: bool) -> None:
+    dataset = ChordVideoDataset(cache, clip_sampler=FailsAt(num_frames=2), clips_per_video=2)
+    both = concat([dataset, dataset]) if joined else dataset
+    with pytest.raises(KeyError, match="2"):
+        both.__getitems__([(0, 0), (0, 2), (0, 1)])  # samples 0 and 1 are of one video, and are read together
+    with pytest.raises(KeyError, match="1"):
+        both.__getitems__([len(both) - 1, 1, 2] if joined else [0, 1, 2])
 
 
 def test_errors_of_a_transform_come_through(cache: Cache) -> None:

@@ -24,7 +24,7 @@ from torch.utils.data import DataLoader  # noqa: E402
 import chordcache as cc  # noqa: E402
 from chordcache.config.config import config_from_json  # noqa: E402
 from chordcache.errors import FeatureAbsentError, UsageError  # noqa: E402
-from chordcache.features import read_sides  # noqa: E402
+from chordcache.features import built_in  # noqa: E402
 from chordcache.features.flow import compose_flow, cut_flow  # noqa: E402
 from chordcache.features.frames import cut_frames  # noqa: E402
 from chordcache.features.motion import cut_motion, grid_size  # noqa: E402
@@ -437,8 +437,8 @@ def poses(tmp_path: Path, make_video: Callable[..., Path], monkeypatch: pytest.M
         make_video(tmp_path / "videos" / name, num_frames=8, size=size, planes=dot, options={"crf": "4"})
     (tmp_path / "landmarks.py").write_text(PLUG_INS)
     monkeypatch.syspath_prepend(tmp_path)
-    pose = read_sides.BUILT_IN["pose"]._replace(extractor="landmarks:Brightest")
-    monkeypatch.setitem(read_sides.BUILT_IN, "pose", pose)
+    pose = built_in.BUILT_IN["pose"]._replace(extractor="landmarks:Brightest")
+    monkeypatch.setitem(built_in.BUILT_IN, "pose", pose)
     monkeypatch.setattr("chordcache.engine.pool.run", lambda build, tasks, **_: ((task, build(task)) for task in tasks))
     config = config_from_json({"features": {"flow": None, "mel": None, "motion": None, "pose": {"stride": 1}}})
     summary = cc.build(cc.scan([tmp_path / "videos"]), tmp_path / "cache", tiers=["lmdb", "npz"], config=config)
@@ -462,7 +462,7 @@ def test_pose_of_a_clip(poses: cc.Cache, size: tuple[int, int] | None) -> None:
 
 
 def test_pose_that_is_missing(poses: cc.Cache) -> None:
-    with pytest.raises(FeatureAbsentError, match=r"1 of 1 videos have no pose, such as 'small-.*' \(nothing fits in\)"):
+    with pytest.raises(FeatureAbsentError, match=r"1 of 1 video without pose, such as 'small-.*' \(nothing fits in\)"):
         sample_of(poses, "small.mp4", (0, 1), features=["pose"])
     sample = sample_of(poses, "small.mp4", (0, 1), features=["pose"], missing="zeros")
     assert sample["pose"].shape == (2, 33, 4)
@@ -506,9 +506,9 @@ def test_present_lists_the_features_of_a_video(cache: cc.Cache) -> None:
 @pytest.mark.parametrize(
     ("feature", "match"),
     [
-        ("mel", r"have no mel, such as 'vp9-.*' \(no audio track\)"),
-        ("motion", r"have no motion, such as 'vp9-.*' \(codec 'vp9' exports no"),
-        ("sound", r"have no sound, such as 'vp9-.*' \(too quiet\)"),
+        ("mel", r"without mel, such as 'vp9-.*' \(no audio track\)"),
+        ("motion", r"without motion, such as 'vp9-.*' \(codec 'vp9' exports no"),
+        ("sound", r"without sound, such as 'vp9-.*' \(too quiet\)"),
     ],
 )
 def test_missing_is_an_error(cache: cc.Cache, feature: str, match: str) -> None:
@@ -586,7 +586,7 @@ def test_a_video_that_was_cached_without_a_feature(tmp_path: Path, make_video: C
         cc.build(index, tmp_path / "cache", tiers=tiers, config=config, jobs=1)
     settings = {"features": ["mel"], "clip_sampler": Numbers((0, 4))}
     assert cc.ChordVideoDataset(tmp_path / "cache", missing="skip", **settings)[0]["audio"].shape == (80, 20)
-    with pytest.raises(FeatureAbsentError, match="which 1 of 2 videos were not built with .* video 'b-"):
+    with pytest.raises(FeatureAbsentError, match="which is missing in 1 of 2 videos .* video 'b-"):
         cc.ChordVideoDataset(tmp_path / "cache", missing="zeros", **settings)
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import pickle
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -149,6 +151,48 @@ def test_loaders(videos: Path, source: type[cc.MP4Source | MappedMP4Source]) -> 
             assert_same({**one, "lengths": 0}, {**other, "lengths": 0})
 
 
+@pytest.mark.parametrize(("source", "given"), [(cc.MP4Source, "folder"), (MappedMP4Source, "index")])
+def test_flow_and_sound_are_those_of_a_cache(
+    index: cc.Index, videos: Path, tmp_path: Path, source: type[cc.MP4Source], given: str
+) -> None:
+    config = config_from_json({**RAW, "features": {"mel": {"n_mels": 40}}})
+    features = ["frames", "flow", "mel"]
+    cc.build(index, tmp_path / "cache", features=features, config=config, jobs=HERE)
+    options: dict[str, Any] = {"clip_sampler": SAMPLER, "size": (40, 40), "features": features, "missing": "zeros"}
+    files = {"files": videos} if given == "folder" else {"index": index}
+    dataset = cc.ChordVideoDataset(from_files(source(PICTURE), config=config, **files), **options)
+    expected = cc.ChordVideoDataset(tmp_path / "cache", videos=list(_keys(dataset)), **options)
+    assert len(dataset) == len(expected) == 3
+    names = ("label",) if given == "folder" else ()  # an index has the labels
+    for number in range(3):
+        sample = dataset[0, number]
+        assert (sample["flows"].shape[:2], sample["audio"].shape[0]) == ((3, 2), 40)
+        assert_same(sample, expected[0, number], but=names)
+    assert dataset[0, 0]["present"].tolist() == [True, True, True]
+    copy = pickle.loads(pickle.dumps(dataset))  # as for workers that are spawned
+    assert_same(copy[0, 1], dataset[0, 1])
+
+
+def test_the_frames_of_a_config_are_taken_for_their_pictures(videos: Path) -> None:
+    """A source with the section frames of a config gives flow too, whatever its codec."""
+    frames = FramesConfig(short_side=48, fps=12, quality=80)
+    samples = [
+        cc.ChordVideoDataset(from_files(cc.MP4Source(pictures), videos / "a.mp4"), features=["flow"])[0]
+        for pictures in (frames, PICTURE)
+    ]
+    assert_same(*samples)
+
+
+def test_the_index_of_files_is_removed(videos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    dataset = cc.ChordVideoDataset(from_files(cc.MP4Source(PICTURE), videos / "a.mp4"), features=["mel"])
+    assert dataset[0]["audio"].any()
+    assert len(list(tmp_path.glob("chordcache-*"))) == 2  # the index, and a cache without videos
+    del dataset
+    gc.collect()
+    assert list(tmp_path.glob("chordcache-*")) == []
+
+
 def test_content_of_a_scan_is_used(index: cc.Index, cache: Path) -> None:
     sampler = AdaptiveSampler(num_frames=4, stride=2)
     of_index = from_files(cc.MP4Source(PICTURE), index=index)
@@ -189,7 +233,10 @@ def test_a_config_switches_the_source(
 @pytest.mark.parametrize(
     ("arguments", "match"),
     [
-        ({"features": ["frames", "mel"]}, "^features: got 'mel' with a MP4Source, expected only 'frames'.* on_miss="),
+        (
+            {"source": _Halves(), "features": ["frames", "mel"]},
+            "^features: got 'mel' with a _Halves, expected only 'frames'.* take MP4Source or MappedMP4Source",
+        ),
         ({"videos": "train.txt"}, "^videos: got a selection and a set of videos, expected one of them$"),
         ({"index": "index.json"}, "^index and files: got both with a MP4Source, expected one of them"),
         ({"files": None}, "^index and files: got none with a MP4Source, expected one of them"),

@@ -131,7 +131,7 @@ def test_missing_values(cache: Path) -> None:
 
 
 def test_an_int_that_is_missing_is_an_error(cache: Path) -> None:
-    with pytest.raises(UsageError, match=r"'rare' \(int\), which 2 of 3 items do not have, expected .*\. Select items"):
+    with pytest.raises(UsageError, match=r"'rare' \(int\), which is missing in 2 of 3 items, .*\. Select items"):
         dataset_of(cache, "rare")
     assert len(dataset_of(cache, "rare", videos=lambda video: video.extra.get("rare") is not None)) == 1
     with pytest.raises(UsageError, match=r"'rare' \(int\), which video '\w+-\w+' does not have"):

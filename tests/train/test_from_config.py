@@ -153,7 +153,7 @@ def test_videos_of_an_index_as_a_config_names_them(train: dict[str, Any], videos
 def test_a_selection_as_a_config_names_it(train: dict[str, Any], videos: Path, cache: Path) -> None:
     (videos / "split.txt").write_text("3.mp4\nnone.mp4\n1.mp4\n")
     train["dataset"] = {"videos": str(videos / "split.txt"), "on_miss": "skip"}
-    with pytest.warns(UserWarning, match="1 of 3 videos are left out: 1 not cached"):
+    with pytest.warns(UserWarning, match="left out 1 of 3 videos: 1 not cached"):
         dataset = cc.make_dataset({"train": train})
     assert [dataset[0, i]["caption"] for i in range(2)] == ["video 3", "video 1"]
     dataset = cc.make_dataset({"train": train}, videos=["2.mp4"])
@@ -173,7 +173,7 @@ def test_configs_that_choose_the_flow_by_flow_mode(train: dict[str, Any], videos
 
 
 def test_every_name_is_documented() -> None:
-    text = (REPOSITORY / "docs" / "loading.md").read_text()
+    text = "".join((REPOSITORY / "docs" / name).read_text() for name in ("training-config.md", "sampling.md"))
     for kind, names in NAMED.items():
         assert [name for name in names if f"`{name}`" not in text] == [], kind
 

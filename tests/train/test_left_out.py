@@ -44,7 +44,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory, make_video: Callable[..., P
     return folder
 
 
-def made(cache: Any, **settings: Any) -> cc.ChordVideoDataset:
+def dataset_of(cache: Any, **settings: Any) -> cc.ChordVideoDataset:
     """The dataset of a set of videos, or of the cache in a folder."""
     cache = cache / "cache" if isinstance(cache, Path) else cache
     return cc.ChordVideoDataset(cache, **{"clip_sampler": CLIP, "size": None, **settings})
@@ -74,11 +74,11 @@ def test_a_video_in_quarantine_is_left_out_with_one_warning(folder: Path, tmp_pa
     train = {"source": {"name": "cache", "path": str(folder / "cache")}, "dataset": {"videos": str(split)}}
     ways: dict[str, Callable[[], cc.ChordVideoDataset]] = {
         "config": lambda: cc.make_dataset({"train": train}, clip_sampler=CLIP, size=None),
-        "index": lambda: made(of_list(folder)),
-        "paths": lambda: made(folder, videos=PATHS),
-        "split file": lambda: made(folder, videos=split),
+        "index": lambda: dataset_of(of_list(folder)),
+        "paths": lambda: dataset_of(folder, videos=PATHS),
+        "split file": lambda: dataset_of(folder, videos=split),
     }
-    with pytest.warns(UserWarning, match=r"1 of 5 videos are left out: 1 in quarantine \(\w+ 1\). List them") as caught:
+    with pytest.warns(UserWarning, match=r"left out 1 of 5 videos: 1 in quarantine \(\w+ 1\). List them") as caught:
         dataset = ways[way]()
     assert len(caught) == 1
     assert caught[0].filename == __file__ or way == "config"
@@ -92,9 +92,9 @@ def test_no_sidecar_is_read_for_a_row_of_a_list(folder: Path, tmp_path: Path, mo
     original = Sidecar.from_line
     monkeypatch.setattr(Sidecar, "from_line", lambda line, source: parsed.append(line) or original(line, source))
     with pytest.warns(UserWarning, match="left out"):
-        made(folder, videos=split_of(tmp_path, "".join(f"{path} 1\n" for path in PATHS)))
+        dataset_of(folder, videos=split_of(tmp_path, "".join(f"{path} 1\n" for path in PATHS)))
     with pytest.warns(UserWarning, match="left out"):
-        made(of_list(folder), missing="skip", features=("frames", "mel"))
+        dataset_of(of_list(folder), missing="skip", features=("frames", "mel"))
     assert not parsed
 
 
@@ -103,7 +103,7 @@ def test_only_videos_in_quarantine(folder: Path) -> None:
         pytest.warns(UserWarning, match="1 of 1"),
         pytest.raises(UsageError, match="got no cached video among 1 names"),
     ):
-        made(folder, videos=[PATHS[-1]])
+        dataset_of(folder, videos=[PATHS[-1]])
 
 
 def test_videos_that_are_not_built(folder: Path, tmp_path: Path, make_video: Callable[..., Path]) -> None:
@@ -112,26 +112,26 @@ def test_videos_that_are_not_built(folder: Path, tmp_path: Path, make_video: Cal
     split = split_of(tmp_path, rows)
     with (
         pytest.warns(UserWarning, match="1 in quarantine"),
-        pytest.raises(NotFoundError, match=r"got 1 of 5 videos that are not in .*B/new.mp4"),
+        pytest.raises(NotFoundError, match=r"got 1 of 5 videos not in .*B/new.mp4"),
     ):
-        made(cc.videos.indexed(index, folder / "cache"))
+        dataset_of(cc.videos.indexed(index, folder / "cache"))
     with pytest.raises(NotFoundError, match=r"line 6: got 'B/new.mp4'.* 1 of 6 names match no video.*on_miss='skip'"):
-        made(folder, videos=split)
-    reasons = r"2 of 6 videos are left out: 1 in quarantine \(\w+ 1\), 1 not cached, such as 'B/new.mp4'"
+        dataset_of(folder, videos=split)
+    reasons = r"left out 2 of 6 videos: 1 in quarantine \(\w+ 1\), 1 not cached, such as 'B/new.mp4'"
     for videos in (
         cc.videos.indexed(index, folder / "cache", on_miss="skip"),
         cc.videos.cached(folder / "cache", split, on_miss="skip"),
         cc.videos.cached(folder / "cache", rows.split("\n")[:-1], on_miss="skip"),
     ):
         with pytest.warns(UserWarning, match=reasons) as caught:
-            dataset = made(videos)
+            dataset = dataset_of(videos)
         assert len(caught) == 1
         assert paths_of(dataset, folder) == list(PATHS[:4])
 
 
 def test_a_source_in_quarantine_is_not_read_again(folder: Path) -> None:
-    with pytest.warns(UserWarning, match="1 of 5 videos are left out: 1 in quarantine"):
-        dataset = made(of_list(folder, on_miss="source"))
+    with pytest.warns(UserWarning, match="left out 1 of 5 videos: 1 in quarantine"):
+        dataset = dataset_of(of_list(folder, on_miss="source"))
     assert paths_of(dataset, folder) == list(PATHS[:4])
 
 
@@ -139,10 +139,10 @@ def test_a_source_in_quarantine_is_not_read_again(folder: Path) -> None:
 
 
 def test_absent_features_are_an_error_when_the_dataset_is_made(folder: Path) -> None:
-    match = r"^features: 3 of 4 videos have no mel, such as '\w+.*' \(no audio track\). Take missing='zeros'"
+    match = r"^features: 3 of 4 videos without mel, such as '\w+.*' \(no audio track\). Take missing='zeros'"
     with pytest.raises(FeatureAbsentError, match=match):
-        made(folder, features=("frames", "mel"))
-    loud = made(folder, features=("frames", "mel"), videos=lambda video: video.path == PATHS[0])
+        dataset_of(folder, features=("frames", "mel"))
+    loud = dataset_of(folder, features=("frames", "mel"), videos=lambda video: video.path == PATHS[0])
     assert loud[0]["audio"].max() > -100
 
 
@@ -154,16 +154,16 @@ def test_skip_leaves_out_videos_without_a_feature(folder: Path, way: str) -> Non
         "index": cc.videos.indexed(index, folder / "cache"),
         "split file": cc.videos.cached(folder / "cache", split_of(folder, "\n".join(PATHS[:4]))),
     }
-    dataset = made(lists[way], features=("frames", "mel"), missing="skip", clips_per_video=2)
+    dataset = dataset_of(lists[way], features=("frames", "mel"), missing="skip", clips_per_video=2)
     assert len(dataset) == len(dataset.label_ids) == 2
     assert paths_of(dataset, folder) == [PATHS[0]] * 2
     assert "present" not in dataset[0]
-    with pytest.raises(FeatureAbsentError, match="3 of 3 videos have no mel, .* No video has all of them"):
-        made(folder, features=("frames", "mel"), missing="skip", videos=PATHS[1:4])
+    with pytest.raises(FeatureAbsentError, match="3 of 3 videos without mel, .* No video has all of them"):
+        dataset_of(folder, features=("frames", "mel"), missing="skip", videos=PATHS[1:4])
 
 
 def test_missing_sound_is_silence(folder: Path) -> None:
-    dataset = made(folder, features=("frames", "mel"), missing="zeros", videos=[PATHS[1], PATHS[0]])
+    dataset = dataset_of(folder, features=("frames", "mel"), missing="zeros", videos=[PATHS[1], PATHS[0]])
     silent, loud = dataset[0], dataset[1]
     assert silent["audio"].shape == loud["audio"].shape
     assert torch.all(silent["audio"] == -100)
@@ -171,7 +171,7 @@ def test_missing_sound_is_silence(folder: Path) -> None:
 
 
 def test_silence_without_another_feature_has_the_frame_times_of_the_cache(folder: Path) -> None:
-    dataset = made(folder, features=["mel"], missing="zeros", videos=PATHS[1:2])
+    dataset = dataset_of(folder, features=["mel"], missing="zeros", videos=PATHS[1:2])
     assert torch.all(dataset[0]["audio"] == -100)
 
 
@@ -179,11 +179,11 @@ def test_videos_that_were_not_built_with_a_feature(tmp_path: Path, make_video: C
     for name, tiers in (("a", ["lmdb", "npz"]), ("b", ["lmdb"])):
         make_video(tmp_path / name / f"{name}.mp4", num_frames=8, audio=True)
         cc.build(cc.scan([tmp_path / name]), tmp_path / "cache", tiers=tiers, config=CONFIG, jobs=HERE)
-    match = "^features: got 'mel', which 1 of 2 videos were not built with .* expected one of frames, .* video 'b-"
+    match = "^features: got 'mel', which is missing in 1 of 2 videos .* expected one of frames, .* video 'b-"
     for missing in ("error", "zeros"):
         with pytest.raises(FeatureAbsentError, match=match):
-            made(tmp_path, features=("frames", "mel"), missing=missing)
-    assert paths_of(made(tmp_path, features=("frames", "mel"), missing="skip"), tmp_path) == ["a.mp4"]
+            dataset_of(tmp_path, features=("frames", "mel"), missing=missing)
+    assert paths_of(dataset_of(tmp_path, features=("frames", "mel"), missing="skip"), tmp_path) == ["a.mp4"]
 
 
 def test_the_catalog_has_the_states_of_each_feature(folder: Path) -> None:
@@ -214,14 +214,14 @@ def test_the_catalog_has_the_states_of_each_feature(folder: Path) -> None:
     ],
 )
 def test_published_split_files(folder: Path, tmp_path: Path, name: str, text: str | bytes, expected: list[int]) -> None:
-    dataset = made(folder, videos=str(split_of(tmp_path, text, name)))
+    dataset = dataset_of(folder, videos=str(split_of(tmp_path, text, name)))
     assert paths_of(dataset, folder) == [PATHS[number] for number in expected]
 
 
 def test_a_split_file_that_names_a_video_twice(folder: Path, tmp_path: Path) -> None:
     split = split_of(tmp_path, "A/loud.mp4 1\nB/my clip.mp4 2\nA/loud.mp4 3\n")
     with pytest.warns(UserWarning, match="1 of 3 rows name a video that an earlier row names. It is read once"):
-        dataset = made(folder, videos=split)
+        dataset = dataset_of(folder, videos=split)
     assert paths_of(dataset, folder) == ["A/loud.mp4", "B/my clip.mp4"]
 
 
@@ -244,18 +244,18 @@ def test_split_files_that_name_no_video(
     folder: Path, tmp_path: Path, text: str | bytes, error: type[Exception], match: str
 ) -> None:
     with pytest.raises(error, match=match):
-        made(folder, videos=split_of(tmp_path, text))
+        dataset_of(folder, videos=split_of(tmp_path, text))
 
 
 def test_one_key_as_a_string(folder: Path) -> None:
     key = cc.open_cache(folder / "cache").keys()[1]
-    assert made(folder, videos=key)[0]["video"] == key
-    assert len(made(folder, videos=PATHS[0])) == 1
+    assert dataset_of(folder, videos=key)[0]["video"] == key
+    assert len(dataset_of(folder, videos=PATHS[0])) == 1
     match = "cannot read split file 'loud': No such file or directory. It is not a video of .* either. Near keys: loud-"
     with pytest.raises(NotFoundError, match=match):
-        made(folder, videos="loud")
+        dataset_of(folder, videos="loud")
     with pytest.raises(UsageError, match="videos: got 3, expected keys, such as cache.keys"):
-        made(folder, videos=[3])
+        dataset_of(folder, videos=[3])
 
 
 # Labels
@@ -268,13 +268,13 @@ def test_a_dataset_without_labels_warns_if_it_is_asked_for_them(
     cc.build(cc.scan([tmp_path / "videos"]), tmp_path / "cache", jobs=HERE)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        silent = made(tmp_path)
+        silent = dataset_of(tmp_path)
         assert silent[0]["label"] == -1
         cc.concat([silent, silent])
         cc.subset(silent, [0])
     for settings in ({"classes": ["run"]}, {"fields": "label"}, {"fields": ["labels"], "classes": ["run"]}):
         with pytest.warns(UserWarning, match="got no label in any sample.*Scan with --labels") as caught:
-            made(tmp_path, **settings)
+            dataset_of(tmp_path, **settings)
         assert len(caught) == 1
     with pytest.warns(UserWarning, match="got no label in any sample"):
         assert silent.classes == []
@@ -284,11 +284,11 @@ def test_a_dataset_without_labels_warns_if_it_is_asked_for_them(
 
 
 def test_loaders_without_a_shuffle_have_the_order_of_the_dataset(folder: Path) -> None:
-    dataset = made(folder)
+    dataset = dataset_of(folder)
     keys = cc.open_cache(folder / "cache").keys()
     for loader in (cc.ClipLoader(dataset, 2, shuffle=False), cc.make_loader(dataset, 2, 0, shuffle=False)):
         assert [key for batch in loader for key in batch["video"]] == keys
-    many = made(folder, clips_per_video=20)
+    many = dataset_of(folder, clips_per_video=20)
     for loader in (cc.ClipLoader(many, 80), cc.make_loader(many, 80, 0, shuffle=True)):
         assert next(iter(loader))["video"] != [key for key in keys for _ in range(20)]
     sampler = cc.ChordSampler(dataset, batch_size=2)
@@ -306,7 +306,7 @@ def test_loaders_without_a_shuffle_have_the_order_of_the_dataset(folder: Path) -
 )
 def test_arguments_of_torch_have_named_errors(folder: Path, name: str, value: object, hint: str) -> None:
     with pytest.raises(UsageError, match=rf"^{name}: got an argument that make_loader does not have.*{hint}"):
-        cc.make_loader(made(folder), 2, 0, **{name: value})
+        cc.make_loader(dataset_of(folder), 2, 0, **{name: value})
 
 
 # What people write
@@ -314,7 +314,7 @@ def test_arguments_of_torch_have_named_errors(folder: Path, name: str, value: ob
 
 @pytest.mark.parametrize("sampler", ["random", "uniform", cc.RandomClipSampler, {"name": "uniform", "num_frames": 4}])
 def test_samplers_by_name_and_as_classes(folder: Path, sampler: Any) -> None:
-    frames = made(folder, clip_sampler=sampler, features="frames")[0]["frames"]
+    frames = dataset_of(folder, clip_sampler=sampler, features="frames")[0]["frames"]
     assert len(frames) == (4 if isinstance(sampler, dict) else 16)
 
 
@@ -330,11 +330,11 @@ def test_samplers_by_name_and_as_classes(folder: Path, sampler: Any) -> None:
 )
 def test_errors_say_what_to_write(folder: Path, settings: dict[str, Any], match: str) -> None:
     with pytest.raises(cc.ChordcacheError, match=match):
-        made(folder, **settings)
+        dataset_of(folder, **settings)
 
 
 def test_indices_of_other_types(folder: Path) -> None:
-    cache, dataset = cc.open_cache(folder / "cache"), made(folder)
+    cache, dataset = cc.open_cache(folder / "cache"), dataset_of(folder)
     assert cache[np.int64(1)].key == cache.keys()[1] == dataset[np.int64(1)]["video"]
     cache[1]  # is in memory now, where 1.0 would be found
     for index in (slice(0, 2), 1.0, None):

@@ -139,11 +139,12 @@ def shut_down(loader: DataLoader[Any]) -> None:
 
 def test_workers_use_one_thread(cache: Cache) -> None:
     class CountsThreads(ChordVideoDataset):
-        def read_sample(self, *args: Any) -> dict[str, Any]:
+        def read_samples(self, *args: Any) -> list[dict[str, Any]]:
             import cv2
 
-            sample = super().read_sample(*args)
-            return {**sample, "threads": torch.tensor([torch.get_num_threads(), cv2.getNumThreads()])}
+            samples = super().read_samples(*args)
+            threads = [torch.get_num_threads(), cv2.getNumThreads()]
+            return [{**sample, "threads": torch.tensor(threads)} for sample in samples]
 
     loader = make_loader(CountsThreads(cache, size=(80, 64)), 5, 1, start_method="fork")
     (batch,) = loader

@@ -239,9 +239,9 @@ def test_error_is_as_before(built: Path) -> None:
         assert_same(sample, next(candidate for candidate in expected if candidate["video"] == sample["video"]))
     (built / "videos/half.csv").write_text("path\njump/b-frames.mp4\n")
     build(built / "videos/half.csv", built / "half", jobs=HERE)
-    with pytest.raises(NotFoundError, match="got 1 of 2 videos that are not in .*, such as 'jump/turned.mp4'"):
+    with pytest.raises(NotFoundError, match="got 1 of 2 videos not in .*, such as 'jump/turned.mp4'"):
         on_demand(built, "half", "error")
-    with pytest.warns(UserWarning, match="1 of 2 videos are left out: 1 not cached, such as 'jump/turned.mp4'"):
+    with pytest.warns(UserWarning, match="left out 1 of 2 videos: 1 not cached, such as 'jump/turned.mp4'"):
         dataset = on_demand(built, "half", "skip")
     assert len(dataset) == 1
     assert dataset[0]["frames"].shape == (4, 3, 64, 96)
@@ -296,7 +296,7 @@ def test_broken_records_are_left_out(copy: Path, sparse: Path) -> None:
     (copy / "videos/jump/turned.mp4").write_bytes(b"no video" * 100)
     scan([copy / "videos"], output=copy / "index.jsonl", labels="dir", jobs=HERE)
     with pytest.warns(
-        UserWarning, match="1 of 2 videos are left out: 1 that the scan could not read, such as 'jump/turned"
+        UserWarning, match="left out 1 of 2 videos: 1 that the scan could not read, such as 'jump/turned"
     ):
         assert len(on_demand(copy, sparse, "source")) == 1
 
@@ -344,10 +344,10 @@ def test_sources_without_a_cache(sources: Path, whole: Path, tmp_path: Path, mon
         for sample, one in zip(loader, expected, strict=True):
             assert torch.equal(sample["frames"], one["frames"])
             assert torch.equal(sample["motion"], one["motion"])
-    assert len(list(tmp_path.iterdir())) == 1
+    assert len(list(tmp_path.glob("chordcache-*"))) == 1  # multiprocessing keeps a folder of its own there
     del dataset, loader
     gc.collect()
-    assert list(tmp_path.iterdir()) == []
+    assert list(tmp_path.glob("chordcache-*")) == []
 
 
 def test_the_config_of_a_cache_that_does_not_exist(built: Path) -> None:

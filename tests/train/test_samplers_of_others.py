@@ -1,4 +1,4 @@
-"""The table of docs/loading.md: samplers against torchcodec's own, and against the rules of mmaction2 1.2."""
+"""The table of docs/sampling.md: samplers against torchcodec's own, and against the rules of mmaction2 1.2."""
 
 from __future__ import annotations
 

@@ -99,7 +99,7 @@ def test_missing_videos(folder: Path) -> None:
         cc.videos.cached(cache, NAMES, on_miss="skip"),
         cc.videos.indexed(index, cache, on_miss="skip"),
     ):
-        with pytest.warns(UserWarning, match="1 of 3 videos are left out: 1 not cached, such as 'c.mp4'") as caught:
+        with pytest.warns(UserWarning, match="left out 1 of 3 videos: 1 not cached, such as 'c.mp4'") as caught:
             assert len(cc.ChordVideoDataset(videos)) == 2
         assert [warning.filename for warning in caught] == [__file__]
 

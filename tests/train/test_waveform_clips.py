@@ -411,9 +411,8 @@ def test_settings_make_a_cache_stale(videos: Path, tmp_path: Path) -> None:
 
 
 def test_extractors_lists_it(run_cli: Callable[..., Any]) -> None:
-    (extractor,) = [
-        extractor for extractor in json.loads(run_cli("extractors", "--json").stdout) if extractor["name"] == "waveform"
-    ]
+    listed = json.loads(run_cli("extractors", "--json").stdout)["extractors"]
+    (extractor,) = (extractor for extractor in listed if extractor["name"] == "waveform")
     assert extractor["parameters"] == {"sample_rate": 16000, "dtype": "float32", "channels": "mono"}
     assert extractor["tiers"] == ["npz"]
     assert extractor["missing"] is None

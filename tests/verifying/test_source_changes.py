@@ -212,7 +212,7 @@ def test_bit_rot_of_a_source_is_found_by_its_hash(tmp_path: Path, disk: Path, ma
     assert done.returncode == 6, done.stdout
     assert done.stdout == (
         f"stale: '{source}': the source, unchanged by its size and mtime: its bytes changed: xxh3-128 {digest}, "
-        f"was {truth}; restore the file, or touch it if it is right\n1 findings\n"
+        f"was {truth}; restore the file, or touch it if it is right\n1 finding\n"
     )
     # what is cached stays; another tier of other bytes is not put beside it
     assert run_cli("build", "-j1", cwd=tmp_path).stdout.startswith("done 0, up to date 1, quarantined 0 of 1")

@@ -23,10 +23,10 @@ import chordcache as cc
 from chordcache.building.join_parts import finish
 from chordcache.cli import cli
 from chordcache.engine.choice import Engine
+from chordcache.storage.find_sidecars import write_catalog
 from chordcache.storage.layout import pack_file, sidecar_file
 from chordcache.storage.packs import write_pack
 from chordcache.storage.sidecar import read_sidecar
-from chordcache.storage.sidecars import write_catalog
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -307,10 +307,10 @@ def test_a_merge_of_a_cache_that_is_not_complete_fails(whole: Path, cache: Path)
     sidecar_of(cache).unlink()
     done = run(whole, cache, "merge")
     assert done.exit_code == 5  # the catalog names the video
-    assert f"'{cache / 'videos'}': got no sidecars of 1 videos" in done.output
+    assert f"'{cache / 'videos'}': got no sidecars of 1 video" in done.output
     cc.repair(cache, [], jobs=INLINE)
     shutil.copytree(cache, cache.with_name("copy"))
-    with pytest.raises(cc.UsageError, match=r"^caches: got '.*cache', where 1 of 5 indexed videos are not built yet"):
+    with pytest.raises(cc.UsageError, match=r"^caches: got '.*cache', which lacks 1 of 5 indexed videos"):
         cc.merge([cache, cache.with_name("copy")], cache.with_name("merged"))
     assert not cache.with_name("merged").exists()
     assert cc.merge([cache, whole / "cache"], cache.with_name("merged")).num_done == 4  # together they are complete
@@ -323,7 +323,7 @@ def test_finish_fails_where_sidecars_of_its_parts_are_missing(whole: Path, tmp_p
     sidecar = next((tmp_path / "cache").glob("parts/*/*/videos/*/*.json"))
     line = sidecar.read_text()
     sidecar.unlink()
-    with pytest.raises(cc.DamageError, match="has no sidecars of 1 videos that its parts have built"):
+    with pytest.raises(cc.DamageError, match="has no sidecars of 1 video that its parts have built"):
         finish(tmp_path / "cache")
     assert [*(tmp_path / "cache").glob("parts/*/plan.json")]
     sidecar.write_text(line)
@@ -381,7 +381,7 @@ def test_verify_and_gc_agree_about_orphans(whole: Path, cache: Path) -> None:
     assert orphans.keys() == {"lmdb/notes.txt", str(temporary.relative_to(cache)), f"{name}.{generation}.lmdb"}
     done = run(whole, cache, "gc")
     assert done.exit_code == 6
-    assert "removed 1 files" in done.output
+    assert "removed 1 file" in done.output
     left = [finding for finding in orphans.values() if not finding.fix_command]
     assert {finding.message for finding in left} == {"chordcache did not make it, and gc leaves it; move it away"}
     for finding in left:
@@ -416,12 +416,12 @@ def test_videos_that_are_not_built_yet_are_one_finding(whole: Path, cache: Path)
     cc.repair(cache, [], jobs=INLINE)
     (finding,) = cc.verify(cache, level="quick").damage
     assert (finding.kind, finding.count) == ("incomplete", 3)
-    assert finding.message.startswith("3 of 5 indexed videos are not built yet, such as '")
+    assert finding.message.startswith("not built yet: 3 of 5 indexed videos, such as '")
     assert finding.fix_command.startswith("chordcache build ")
     done = run(whole, cache, "verify")
     assert done.exit_code == 6
     assert done.output == f"incomplete: {finding}\n"
-    (data,) = json.loads(CliRunner().invoke(cli, ["verify", str(cache), "--quick", "--json"]).stdout)
+    (data,) = json.loads(CliRunner().invoke(cli, ["verify", str(cache), "--quick", "--json"]).stdout)["damage"]
     assert (data["kind"], data["count"]) == ("incomplete", 3)
     assert json.loads((cache / "runs.jsonl").read_text().splitlines()[-1])["counts"]["num_incomplete"] == 3
 

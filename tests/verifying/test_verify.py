@@ -22,8 +22,8 @@ from helpers.sealed import reseal
 
 import chordcache as cc
 from chordcache.storage.catalog_file import CATALOG
+from chordcache.storage.find_sidecars import Sidecars
 from chordcache.storage.sealed_json import seal
-from chordcache.storage.sidecars import Sidecars
 from chordcache.verifying.findings import Damage, VerifyReport
 from chordcache.verifying.verify_lists import check_catalog
 
@@ -54,7 +54,7 @@ def cache(whole: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(whole / "cache", tmp_path / "cache"))
 
 
-def found(cache: Path, **options: object) -> tuple[int, list[Damage]]:
+def verified(cache: Path, **options: object) -> tuple[int, list[Damage]]:
     report = cc.verify(cache, jobs=HERE, **options)
     return report.exit_code, report.damage
 
@@ -74,7 +74,8 @@ def test_an_undamaged_cache_passes_and_is_not_written_to(cache: Path, run_cli: C
         path: path.stat() for path in cache.rglob("*") if path.is_file() and path.name not in (".lock", "runs.jsonl")
     }
     done = run_cli("verify", cache, "-j1", *options)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "sound: 3 videos\n", "")
+    compared = "sizes" if "--quick" in options else "checksums"
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"intact: 3 videos, all {compared} match\n", "")
     assert {path: path.stat().st_mtime_ns for path in before} == {p: s.st_mtime_ns for p, s in before.items()}
 
 
@@ -94,14 +95,14 @@ def test_a_flipped_bit_of_an_artefact(cache: Path, where: str) -> None:
         "last byte": size - 1,
     }
     processes.flip(artefact, places[where], 3)
-    code, damage = found(cache)
+    code, damage = verified(cache)
     assert code == 5
     ((kind, file, key),) = [(finding.kind, finding.file, finding.key) for finding in damage]
     assert (kind, file) == ("damaged", str(artefact.relative_to(cache)))
     assert key == artefact.name.split(".")[0]
     assert damage[0].fix_command == f"chordcache verify --repair {cache}"
-    assert found(cache, level="quick")[0] == 0  # sizes only, as it says
-    assert found(cache, level="deep")[0] == 5
+    assert verified(cache, level="quick")[0] == 0  # sizes only, as it says
+    assert verified(cache, level="deep")[0] == 5
 
 
 @pytest.mark.parametrize("damage", ["truncated", "empty", "longer", "deleted", "folder", "fifo"])
@@ -116,7 +117,7 @@ def test_an_artefact_that_changed(cache: Path, damage: str, level: str) -> None:
         artefact.mkdir()
     elif damage == "fifo":
         os.mkfifo(artefact)
-    code, findings = found(cache, level=level)
+    code, findings = verified(cache, level=level)
     assert code == 5
     assert [(finding.kind, finding.file) for finding in findings] == [
         ("missing" if damage == "deleted" else "damaged", str(artefact.relative_to(cache)))
@@ -125,7 +126,7 @@ def test_an_artefact_that_changed(cache: Path, damage: str, level: str) -> None:
 
 def test_two_artefacts_swapped(cache: Path) -> None:
     processes.swap(of(cache, "a.mp4")[1], of(cache, "b.mp4")[1])
-    code, findings = found(cache)
+    code, findings = verified(cache)
     assert code == 5
     assert {finding.kind for finding in findings} == {"damaged"}
     assert len(findings) == 2
@@ -139,7 +140,7 @@ def test_every_byte_of_a_json_file_counts(cache: Path, name: str) -> None:
     for offset in sorted({*range(0, size, max(1, size // 40)), size - 1, size - 2}):
         processes.flip(path, offset, offset % 7)
         try:
-            code = found(cache, level="quick")[0]
+            code = verified(cache, level="quick")[0]
         except cc.ChordcacheError as error:
             code = error.exit_code
             if name not in str(error) and name != "sidecar":
@@ -148,7 +149,7 @@ def test_every_byte_of_a_json_file_counts(cache: Path, name: str) -> None:
             unseen.append((offset, code))
         processes.flip(path, offset, offset % 7)
     assert unseen == []
-    assert found(cache)[0] == 0
+    assert verified(cache)[0] == 0
 
 
 def facts_of(cache: Path) -> tuple:
@@ -176,7 +177,7 @@ def test_a_flipped_bit_of_the_catalog_is_found(cache: Path) -> None:
         assert [finding.file for finding in findings] == [CATALOG], f"bit {bit}"
         processes.flip(path, bit // 8, bit % 8)
     assert path.read_bytes() == data
-    assert found(cache) == (0, [])
+    assert verified(cache) == (0, [])
 
 
 def test_readers_see_a_flipped_bit_of_the_catalog(cache: Path) -> None:
@@ -216,13 +217,13 @@ def test_readers_see_a_flipped_bit_of_the_catalog(cache: Path) -> None:
 )
 def test_a_catalog_that_contradicts_itself(cache: Path, name: str, content: Callable[[bytes], bytes | None]) -> None:
     forge(cache, sections={name: content(sections_of(cache)[name])})
-    code, findings = found(cache)
+    code, findings = verified(cache)
     assert code == 5
     assert findings[0].file == CATALOG
     with contextlib.suppress(cc.ChordcacheError):
         facts_of(cache)
     assert cc.repair(cache, findings, jobs=HERE).num_failed == 0
-    assert found(cache)[0] == 0
+    assert verified(cache)[0] == 0
 
 
 @pytest.mark.parametrize(
@@ -246,7 +247,7 @@ def test_a_head_that_contradicts_its_file(cache: Path, head: dict[str, object]) 
     stated = json.loads(data[:4096])
     del stated["xxh3_128"]
     path.write_bytes(seal({**stated, **head}).encode().ljust(4095) + b"\n" + data[4096:])
-    code, findings = found(cache)
+    code, findings = verified(cache)
     assert (code, findings[0].file) == (5, CATALOG)
     with pytest.raises(cc.DamageError, match=rf"{CATALOG}' is damaged"):
         facts_of(cache)
@@ -259,7 +260,7 @@ def test_a_lost_sidecar_comes_back_from_the_catalog(cache: Path, run_cli: Cli) -
     inode = artefact.stat().st_ino
     done = run_cli("verify", cache, "-j1", "--repair")
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "built 0 of 1 videos again, 1 needed only their sidecars" in done.stderr
+    assert "built 0 of 1 video again, 1 needed only a sidecar" in done.stderr
     assert sidecar.read_bytes() == line
     assert artefact.stat().st_ino == inode
 
@@ -302,7 +303,7 @@ def test_a_file_that_is_not_a_catalog(cache: Path, run_cli: Cli, damage: str) ->
         path.mkdir()
     elif damage != "deleted":
         path.write_bytes({"empty": b"", "text": b"no catalog\n" * 999, "truncated": data[:4096]}[damage])
-    code, findings = found(cache)
+    code, findings = verified(cache)
     assert code == (15 if damage == "folder" else 5)
     assert [finding.file for finding in findings if finding.kind != "incomplete"] == [CATALOG]
     with pytest.raises(cc.ChordcacheError, match="Is a directory" if damage == "folder" else "--repair"):
@@ -328,7 +329,7 @@ def test_a_damaged_sidecar_names_itself_and_the_command(cache: Path, run_cli: Cl
 
 def test_two_sidecars_swapped(cache: Path) -> None:
     processes.swap(of(cache, "a.mp4")[0], of(cache, "b.mp4")[0])
-    code, findings = found(cache)
+    code, findings = verified(cache)
     assert code == 5
     assert (
         len([finding for finding in findings if finding.kind == "damaged" and finding.file.startswith("videos/")]) == 2
@@ -337,7 +338,7 @@ def test_two_sidecars_swapped(cache: Path) -> None:
 
 def test_a_deleted_sidecar_is_detected(cache: Path) -> None:
     of(cache, "b.mp4")[0].unlink()
-    code, findings = found(cache)
+    code, findings = verified(cache)
     assert code in (5, 6)
     assert any(finding.kind in ("missing", "incomplete") and "b" in finding.file for finding in findings)
 
@@ -345,7 +346,7 @@ def test_a_deleted_sidecar_is_detected(cache: Path) -> None:
 def test_a_sidecar_under_another_key(cache: Path) -> None:
     sidecar, _ = of(cache, "a.mp4")
     shutil.copy(sidecar, sidecar.with_name("other-" + sidecar.name))
-    assert found(cache)[0] != 0
+    assert verified(cache)[0] != 0
 
 
 # Strays
@@ -366,7 +367,7 @@ def test_an_orphan(cache: Path, run_cli: Cli, name: str, fix_command: str) -> No
     path = cache / name
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("orphan")
-    code, findings = found(cache)
+    code, findings = verified(cache)
     assert code == 6
     assert [finding.kind for finding in findings] == ["orphan"]
     assert name.startswith(findings[0].file)
@@ -374,13 +375,13 @@ def test_an_orphan(cache: Path, run_cli: Cli, name: str, fix_command: str) -> No
     if fix_command:
         assert run_cli("gc", cache, "--yes").returncode == 0
         assert not path.exists()
-        assert found(cache)[0] == 0
+        assert verified(cache)[0] == 0
 
 
 def test_an_orphan_beside_damage_does_not_hide_it(cache: Path) -> None:
     (cache / "notes.txt").touch()
     processes.flip(of(cache, "a.mp4")[1], 5000)
-    assert found(cache)[0] == 5
+    assert verified(cache)[0] == 5
 
 
 # The files at the top
@@ -545,7 +546,7 @@ def test_an_artefact_of_another_video_is_not_read_as_this_one(tmp_path: Path, ma
     a, b = of(tmp_path / "cache", "a.mp4")[1], of(tmp_path / "cache", "b.mp4")[1]
     assert a.stat().st_size == b.stat().st_size
     processes.swap(a, b)
-    assert found(tmp_path / "cache")[0] == 5
+    assert verified(tmp_path / "cache")[0] == 5
 
 
 def _flat(number: int, width: int, height: int) -> object:
@@ -600,7 +601,7 @@ def test_repair_builds_only_what_is_damaged(whole: Path, cache: Path, run_cli: C
 def test_repair_of_one_of_two_names_how_much_it_built(cache: Path, run_cli: Cli) -> None:
     processes.flip(of(cache, "a.mp4")[1], 9000)
     done = run_cli("verify", cache, "-j1", "--repair")
-    assert "built 1 of 1 videos again" in done.stderr
+    assert "built 1 of 1 video again" in done.stderr
 
 
 def test_repair_without_the_source_keeps_the_rest(whole: Path, cache: Path, run_cli: Cli, tmp_path: Path) -> None:
@@ -628,7 +629,7 @@ def test_dry_run_needs_repair(cache: Path, run_cli: Cli) -> None:
 def test_json_findings(cache: Path, run_cli: Cli) -> None:
     processes.flip(of(cache, "a.mp4")[1], 9000)
     done = run_cli("verify", cache, "-j1", "--json")
-    (finding,) = json.loads(done.stdout)
+    (finding,) = json.loads(done.stdout)["damage"]
     assert done.returncode == 5
     assert finding["kind"] == "damaged"
     assert finding["fix_command"].startswith("chordcache verify --repair ")
@@ -688,10 +689,10 @@ def test_the_output_names_the_part(cache: Path, run_cli: Cli) -> None:
     assert [report["damage"] for report in parts] == [[], []]
     assert sum(report["num_videos"] for report in parts) == 3
     done = run_cli("verify", cache, "-j1", "--part", "1/1")
-    assert (done.returncode, done.stdout) == (0, "sound: 3 videos in part 1/1\n")
+    assert (done.returncode, done.stdout) == (0, "intact: 3 videos in part 1/1, all checksums match\n")
     processes.flip(of(cache, "a.mp4")[1], 9000)
     done = run_cli("verify", cache, "-j1", "--part", "1/1")
-    assert (done.returncode, done.stdout.splitlines()[-1]) == (5, "1 findings in part 1/1")
+    assert (done.returncode, done.stdout.splitlines()[-1]) == (5, "1 finding in part 1/1")
 
 
 @pytest.mark.parametrize(

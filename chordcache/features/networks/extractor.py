@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from chordcache.engine.networks.connections import Stream
-from chordcache.engine.networks.network import NetworkError
+from chordcache.amounts import counted
+from chordcache.engine.inference.connections import Stream
+from chordcache.engine.inference.network import NetworkError
 from chordcache.errors import ConfigError, MediaError, UsageError
 from chordcache.features.base import NO_ROWS, Extractor, Rows
 from chordcache.features.networks.pretrained import is_folder
@@ -151,7 +152,7 @@ def devices_of(key: str, device: str) -> tuple[str, ...]:
         return (device,)
     raise UsageError(
         f"{key}: got {device}, expected one of: {', '.join(('auto', 'cpu', *_all(num_gpus)))}. PyTorch finds "
-        f"{num_gpus or 'no'} GPU{'s' * (num_gpus != 1)} on this machine."
+        f"{counted(num_gpus, 'GPU') if num_gpus else 'no GPU'} on this machine."
     )
 
 

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 
 from chordcache.config.picture import PictureConfig
-from chordcache.errors import ConfigError, DamageError, UsageError, printable
-from chordcache.features.base import NO_ROWS, Rows
+from chordcache.errors import ConfigError
+from chordcache.features.base import Rows
 from chordcache.features.networks.extractor import PretrainedExtractor, stored
 from chordcache.features.networks.pretrained import (
     check_files,
@@ -21,59 +20,11 @@ from chordcache.features.networks.pretrained import (
     missing_package,
     problem_of_model,
 )
-from chordcache.features.read_side import FIRST_FRAME_LATENTS, NORMALIZED_LATENTS, Arrays, Clip, ReadSide
-from chordcache.media.cropping import CropBox
-from chordcache.records import FeatureInfo
-from chordcache.storage.row_clock import FrameGroups
+from chordcache.features.networks.vae_classes import VAES, compression_of
+from chordcache.features.read_side import FIRST_FRAME_LATENTS
 
 if TYPE_CHECKING:
     from chordcache.media.scaling import Frame
-
-Shape: TypeAlias = tuple[int, int, int, int]
-
-
-class VaeClass(NamedTuple):
-    """A class of VAEs of diffusers, and the form in which training scripts take its latents."""
-
-    compression: Callable[[Mapping[str, Any]], Sequence[Any]]
-    """Function of config.json: numbers of frames, and of rows and columns of pixels, that become one in the latents"""
-    axes: str = "cthw"
-    """Order of the axes of a clip, such as (C, t, h, w)"""
-    first_frame: Callable[[Mapping[str, Any]], str] = lambda config: "alone"
-    """Function of config.json: how pipelines encode the first frame for image-to-video, see ``LatentsExtractor``"""
-
-
-def _of_levels(config: Mapping[str, Any], default: Sequence[int]) -> int:
-    return int(2 ** (len(config.get("block_out_channels", default)) - 1))
-
-
-def _of_ltx(config: Mapping[str, Any]) -> Sequence[Any]:
-    halvings = 2 ** sum(map(bool, config.get("spatio_temporal_scaling", (True, True, True, False))))
-    frames, pixels = config.get("temporal_compression_ratio"), config.get("spatial_compression_ratio")
-    return frames or config.get("patch_size_t", 1) * halvings, pixels or config.get("patch_size", 4) * halvings
-
-
-VAES: Mapping[str, VaeClass] = {
-    "AutoencoderKL": VaeClass(lambda config: (1, _of_levels(config, (64,))), "tchw"),
-    "AutoencoderKLCogVideoX": VaeClass(
-        lambda config: (config.get("temporal_compression_ratio", 4), _of_levels(config, (128, 256, 256, 512))), "tchw"
-    ),
-    "AutoencoderKLHunyuanVideo": VaeClass(
-        lambda config: (config.get("temporal_compression_ratio", 4), config.get("spatial_compression_ratio", 8))
-    ),
-    "AutoencoderKLLTXVideo": VaeClass(_of_ltx),
-    "AutoencoderKLMochi": VaeClass(
-        lambda config: (
-            math.prod(config.get("temporal_expansions", (1, 2, 3))),
-            math.prod(config.get("spatial_expansions", (2, 2, 2))),
-        )
-    ),
-    "AutoencoderKLWan": VaeClass(
-        lambda config: (config.get("scale_factor_temporal", 4), config.get("scale_factor_spatial", 8)),
-        first_frame=lambda config: "alone" if config.get("is_residual") else "before_gray",  # residual is Wan 2.2 TI2V
-    ),
-}
-"""``_class_name`` in a model's config.json to the class. Settings that are not there have the defaults of diffusers"""
 
 _KEY = "features.latents.model"
 
@@ -181,7 +132,7 @@ class LatentsExtractor(PretrainedExtractor):
         if problem_of_model(_KEY, arguments, "_class_name", VAES):
             return arguments  # ``missing_requirement`` says so
         config = config_of(_KEY, section.model)
-        per_row, per_pixel = _compression_of(config)
+        per_row, per_pixel = compression_of(_KEY, config)
         if per_row > 1 and (section.clip_frames - 1) % per_row:
             raise ConfigError(
                 f"features.latents.clip_frames: got {section.clip_frames}, expected 1 plus a multiple of {per_row}, "
@@ -270,8 +221,6 @@ class LatentsExtractor(PretrainedExtractor):
 
     def rows_of(self, outputs: Sequence[Any]) -> Rows:
         """Return the latents of the next pictures or clips."""
-        if not outputs:
-            return NO_ROWS
         if outputs[0][1]:
             self.facts["normalization"] = outputs[0][1]
         moments = np.concatenate([moments for moments, _ in outputs], axis=1)
@@ -311,125 +260,3 @@ class LatentsExtractor(PretrainedExtractor):
                 "features.latents.fit: pad, or another frames.short_side or frames.buckets"
             )
         return np.pad(picture, ((0, bottom), (0, right), (0, 0)), mode="edge")
-
-
-def _compression_of(config: Mapping[str, Any]) -> list[int]:
-    """Return how many frames, and how many rows and columns of pixels, become one in the latents."""
-    try:
-        factors = VAES[config["_class_name"]].compression(config)
-    except TypeError:  # another type than diffusers writes
-        factors = (None, None)
-    if not all(type(number) in (int, float) and number in range(1, 65) for number in factors):
-        raise ConfigError(
-            f"{_KEY}: got a config.json that compresses by {factors}, expected whole numbers from 1 to 64"
-        )
-    return [int(number) for number in factors]
-
-
-class LatentsReadSide(ReadSide):
-    """The read side of latents: the rows that cover the frames of a clip, cut in units of latents."""
-
-    padding: ClassVar[Mapping[str, float]] = {"latents": 0, "latents_first_frame": 0}
-    is_spatial: ClassVar[bool] = True
-
-    def read_clip(self, clip: Clip) -> Arrays:
-        """Read the rows, and cut them. Raise ``UsageError`` for a crop that scales or mirrors, or cuts a latent.
-
-        If the variance is stored too, the result is drawn from the posterior [dtype=float32]. With
-        ``latents.first_frame`` also ``latents_first_frame`` of the same shape. Raise ``UsageError`` if the frames do
-        not begin with the first frame of a clip as it was encoded, or end in another one.
-        """
-        info = clip.video.feature(self.name)
-        latents = self._part(clip, info, self.name)
-        if info.params.get("moments") and clip.noise is not None:
-            logvar = self._part(clip, info, f"{self.name}.logvar")
-            if logvar.shape != latents.shape:
-                raise DamageError(
-                    f"'{self.name}' of video '{printable(clip.video.key)}': got a variance of shape {logvar.shape}, "
-                    f"expected {latents.shape}. Build it again."
-                )
-            latents = latents + np.exp(0.5 * logvar.astype(np.float32)) * clip.noise.standard_normal(
-                latents.shape, np.float32
-            )
-        arrays = {self.name: _normalized(latents, info) if NORMALIZED_LATENTS in clip.variants else latents}
-        if FIRST_FRAME_LATENTS in clip.variants:
-            arrays["latents_first_frame"] = self._condition(clip, info)
-        return arrays
-
-    def _condition(self, clip: Clip, info: FeatureInfo) -> np.ndarray:
-        rows = self._part(clip, info, FIRST_FRAME_LATENTS)
-        length = info.facts.get("frames_per_clip") or clip.video.num_frames + clip.video.first_row
-        start, stop = (number + clip.video.first_row for number in clip.span)
-        if start % length or stop - start > length:
-            raise UsageError(
-                f"clip_sampler: got frames {clip.span[0]} to {clip.span[1] - 1} of video '{printable(clip.video.key)}' "
-                f"for '{FIRST_FRAME_LATENTS}', expected frames of one clip of {length}, from its first on. Take "
-                "LatentClipSampler."
-            )
-        if NORMALIZED_LATENTS not in clip.variants:
-            return rows
-        inverts = (info.params.get("normalization") or {}).get("invert_scale_latents", False)
-        normalized = _normalized(rows, info, inverts_scale=inverts)
-        if info.params["first_frame"] == "alone":  # the rows after it are zero after normalization, as in the pipelines
-            normalized.swapaxes(0, info.params.get("axes", "tchw").index("t"))[1:] = 0
-        return normalized
-
-    def _part(self, clip: Clip, info: FeatureInfo, array: str) -> np.ndarray:
-        rows = clip.read(array, indices=clip.numbers)
-        if clip.crop is None or clip.crop == _whole(clip.picture):
-            return rows
-        top, left, height, width = _in_latents(clip.crop, clip.picture, info)
-        return rows[..., top : top + height, left : left + width].copy()
-
-
-def _normalized(latents: np.ndarray, info: FeatureInfo, *, inverts_scale: bool = False) -> np.ndarray:
-    """Return latents [shape=(t, C, h, w)] as training scripts take them [dtype=float32], see ``VaeClass.axes``.
-
-    ``(latents - latents_mean) * scaling_factor / latents_std``, or with ``shift_factor`` in place of the mean.
-    ``inverts_scale`` divides by the scaling factor, as CogVideoX 1.5 does for the first frame.
-    """
-    values = {**(info.params.get("normalization") or {}), **(info.facts.get("normalization") or {})}
-    shift = values.get("latents_mean", values.get("shift_factor", 0.0))
-    offset, std = (np.asarray(value, np.float32).reshape(-1, 1, 1) for value in (shift, values.get("latents_std", 1.0)))
-    scale = np.float32(values.get("scaling_factor", 1.0))
-    normalized = (latents.astype(np.float32) - offset) * ((1 / scale if inverts_scale else scale) / std)
-    # Caches without axes are of the classes that there were before, of which Wan's alone has a mean
-    axes = info.params.get("axes", "cthw" if "latents_mean" in values else "tchw")
-    return np.ascontiguousarray(normalized.transpose(["tchw".index(axis) for axis in axes]))
-
-
-def shape_of_clip(info: FeatureInfo, numbers: np.ndarray, crop: CropBox | None, picture: tuple[int, int]) -> Shape:
-    """Return the shape (t, C, h, w) of the latents of a clip of these frame numbers [shape=(T,), dtype=int64].
-
-    ``info`` is the record of the latents, and ``picture`` the (height, width) of the cached frames of the video,
-    [pixels]. Raise ``UsageError`` as ``LatentsReadSide.read_clip``.
-    """
-    groups = FrameGroups.of(info.facts)
-    num_rows = len(numbers) if groups is None else len(np.unique(groups.row_of(numbers)))
-    _, channels, height, width = info.shape
-    if crop is not None and crop != _whole(picture):
-        *_, height, width = _in_latents(crop, picture, info)
-    return num_rows, channels, height, width
-
-
-def _whole(picture: tuple[int, int]) -> CropBox:
-    return CropBox(0, 0, *picture, size=picture)
-
-
-def _in_latents(crop: CropBox, picture: tuple[int, int], info: FeatureInfo) -> tuple[int, int, int, int]:
-    """Return top, left, height and width of a crop in latents. Raise ``UsageError`` if these are not whole numbers."""
-    _, pixels = info.params["compression"]
-    if info.shape[-2:] != tuple(-(-side // pixels) for side in picture):  # frames may be kept from an earlier config
-        raise UsageError(
-            f"size: got latents of {info.shape[-2]}x{info.shape[-1]} for frames of {picture[0]}x{picture[1]} pixels, "
-            "expected latents of these frames. Take size=None, or build both with one config."
-        )
-    box = (crop.top, crop.left, crop.height, crop.width)
-    is_inside = min(box) >= 0 and crop.top + crop.height <= picture[0] and crop.left + crop.width <= picture[1]
-    if crop.flip or crop.size != (crop.height, crop.width) or not is_inside or any(edge % pixels for edge in box):
-        raise UsageError(
-            f"size: got {crop} of a picture of {picture}, expected a crop that latents can have: at multiples of "
-            f"{pixels} pixels, inside of the picture, neither scaled nor mirrored. Take size=None, or such a crop."
-        )
-    top, left, height, width = (edge // pixels for edge in box)
-    return top, left, height, width

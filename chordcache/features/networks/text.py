@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import html
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -24,96 +22,23 @@ from chordcache.features.networks.pretrained import (
     missing_package,
     problem_of_model,
 )
+from chordcache.features.networks.text_encoder import (
+    ENCODERS,
+    POOLED_ENCODERS,
+    Encoder,
+    Encoding,
+    Pooler,
+    check_limits,
+)
 from chordcache.features.read_side import Arrays, Clip, ReadSide
-from chordcache.records import FeatureInfo
 from chordcache.storage.artefacts.artefact import Artefact, checked_out
-
-ENCODERS: Mapping[str, str] = {
-    "t5": "T5EncoderModel",
-    "umt5": "UMT5EncoderModel",
-    "clip": "CLIPTextModel",
-    "clip_text_model": "CLIPTextModel",
-    "llama": "LlamaModel",
-}
-"""``model_type`` in a model's config.json to its class in transformers"""
-
-_POOLED_ENCODERS = ("clip", "clip_text_model")
-"""Keys of ``ENCODERS`` that have a pooled output"""
+from chordcache.storage.feature_info import FeatureInfo
 
 _KEY = "features.text.model"
 _POOLED_KEY = "features.text.pooled_model"
 
 _POOLED = "text.pooled"
 """Name of the array of pooled embeddings"""
-
-
-class _Encoding(NamedTuple):
-    """The embedding of one caption."""
-
-    states: np.ndarray
-    """[shape=(L, D), dtype=float32] of tokens, and of padding with ``padding: max_length``"""
-    num_tokens: int
-    """Number of the first states that are not of padding"""
-    num_left_out: int
-    """Number of tokens after the last one that fits"""
-    pooled: np.ndarray | None
-    """[shape=(D,), dtype=float32] output of the second encoder, if there is one"""
-
-
-class _Pooler(NamedTuple):
-    """A second encoder, of which only the pooled output is used."""
-
-    tokenizer: Any
-    network: Any
-
-    def encode(self, caption: str) -> np.ndarray:
-        """Return the pooled output [shape=(D,), dtype=float32], as the pipelines do: padded, and without a mask."""
-        import torch
-
-        length = self.network.config.max_position_embeddings
-        tokens = self.tokenizer(caption, truncation=True, max_length=length, padding="max_length", return_tensors="pt")
-        with torch.inference_mode():
-            pooled = self.network(tokens["input_ids"].to(self.network.device)).pooler_output
-        return np.asarray(pooled[0].float().cpu().numpy())
-
-
-@dataclass(frozen=True)
-class _Encoder:
-    """The result of ``setup``: a model, and how it gets captions. See ``TextExtractor``."""
-
-    tokenizer: Any
-    network: Any
-    max_tokens: int
-    """Largest number of tokens, with those that are skipped"""
-    is_padded: bool = False
-    mask: bool = True
-    hidden_state: int = -1
-    template: str = "{}"
-    skip_tokens: int = 0
-    clean: bool = False
-    pooler: _Pooler | None = None
-
-    def encode(self, caption: str) -> _Encoding:
-        """Return the embedding of a caption."""
-        import torch
-
-        text = self.template.replace("{}", _cleaned(caption) if self.clean else caption)
-        num_whole = len(self.tokenizer(text, truncation=False, verbose=False)["input_ids"])
-        padding = "max_length" if self.is_padded else False
-        tokens = self.tokenizer(
-            text, truncation=True, max_length=self.max_tokens, padding=padding, return_tensors="pt"
-        ).to(self.network.device)
-        num_tokens = int(tokens["attention_mask"].sum())
-        if not self.mask:
-            del tokens["attention_mask"]
-        with torch.inference_mode():
-            if self.hidden_state == -1:
-                states = self.network(**tokens).last_hidden_state
-            else:
-                states = self.network(**tokens, output_hidden_states=True).hidden_states[self.hidden_state]
-        rows = states[0, self.skip_tokens :].float().cpu().numpy()
-        pooled = None if self.pooler is None else self.pooler.encode(caption)
-        return _Encoding(rows, max(0, num_tokens - self.skip_tokens), max(0, num_whole - self.max_tokens), pooled)
 
 
 class TextExtractor(PretrainedExtractor):
@@ -208,7 +133,7 @@ class TextExtractor(PretrainedExtractor):
         problem = missing_package("torch", "transformers") or problem_of_model(_KEY, arguments, "model_type", ENCODERS)
         if problem is None and arguments.get("pooled_model"):
             pooled = {"model": arguments["pooled_model"]}
-            return problem_of_model(_POOLED_KEY, pooled, "model_type", _POOLED_ENCODERS)
+            return problem_of_model(_POOLED_KEY, pooled, "model_type", POOLED_ENCODERS)
         return problem
 
     @classmethod
@@ -224,7 +149,7 @@ class TextExtractor(PretrainedExtractor):
         pooler = None
         if pooled:
             pooled_tokenizer = transformers.AutoTokenizer.from_pretrained(**location(pooled[1]))
-            pooler = _Pooler(pooled_tokenizer, load_network("CLIPTextModel", pooled[0]).to(device))
+            pooler = Pooler(pooled_tokenizer, load_network("CLIPTextModel", pooled[0]).to(device))
         kept = ("mask", "hidden_state", "template", "skip_tokens", "clean")
         settings = {name: arguments[name] for name in kept if name in arguments}
         positions = getattr(network.config, "max_position_embeddings", None)
@@ -234,7 +159,7 @@ class TextExtractor(PretrainedExtractor):
             longest = min(limit for limit in limits if limit is not None)
         else:  # as the pipelines do, which pass it whatever the tokenizer says
             longest = max_tokens + skipped
-        encoder = _Encoder(
+        encoder = Encoder(
             tokenizer,
             network.to(device),
             longest,
@@ -242,7 +167,7 @@ class TextExtractor(PretrainedExtractor):
             pooler=pooler,
             **settings,
         )
-        _check_limits(encoder, positions)
+        check_limits(encoder, positions)
         return encoder
 
     def begin(self, video: VideoInfo) -> str | None:
@@ -252,7 +177,7 @@ class TextExtractor(PretrainedExtractor):
 
     @classmethod
     def infer(cls, model: Any, inputs: list[Any]) -> Sequence[Any]:
-        """Return the ``_Encoding`` of each caption."""
+        """Return the ``Encoding`` of each caption."""
         return [model.encode(caption) for caption in inputs]
 
     def last_inputs(self) -> Sequence[Any]:
@@ -319,7 +244,7 @@ def encode_pooled(config: Config, captions: Sequence[str] = ("",), *, device: st
     return stored(pooled, np.dtype(arguments["dtype"]))
 
 
-def _encoded(config: Config, captions: Sequence[str], device: str) -> tuple[Mapping[str, Any], Sequence[_Encoding]]:
+def _encoded(config: Config, captions: Sequence[str], device: str) -> tuple[Mapping[str, Any], Sequence[Encoding]]:
     """Return the arguments of the extractor of a config, and the encodings of captions."""
     from chordcache.features.registry import check_requirement, resolve  # readers of a cache do not need it
 
@@ -337,52 +262,19 @@ def _places(arguments: Mapping[str, Any]) -> list[str]:
     return [model, arguments.get("tokenizer") or model, *seconds]
 
 
-def _pooled(outputs: Sequence[_Encoding]) -> np.ndarray | None:
+def _pooled(outputs: Sequence[Encoding]) -> np.ndarray | None:
     """Return the pooled embeddings [shape=(N, D), dtype=float32], None without a second encoder."""
     rows = [output.pooled for output in outputs if output.pooled is not None]
     return np.stack(rows) if rows else None
 
 
-def _stacked(outputs: Sequence[_Encoding], length: int = 0) -> np.ndarray:
+def _stacked(outputs: Sequence[Encoding], length: int = 0) -> np.ndarray:
     """Return embeddings [shape=(N, L, D), dtype=float32] with zeros after each, of at least this length."""
     longest = max(length, *(len(output.states) for output in outputs))
     rows = np.zeros((len(outputs), longest, outputs[0].states.shape[1]), np.float32)
     for row, output in zip(rows, outputs, strict=True):
         row[: len(output.states)] = output.states
     return rows
-
-
-def _check_limits(encoder: _Encoder, positions: int | None) -> None:
-    """Raise ``UsageError`` if a model cannot encode as its arguments say."""
-    if positions is not None and encoder.max_tokens > positions:
-        raise UsageError(
-            f"features.text.max_tokens: got {encoder.max_tokens} with skip_tokens, expected at most {positions}, the "
-            "positions of the model. Take fewer tokens."
-        )
-    num_states = encoder.network.config.num_hidden_layers + 1
-    if encoder.hidden_state < -num_states:
-        raise UsageError(
-            f"features.text.hidden_state: got {encoder.hidden_state}, expected -{num_states} to -1, the hidden states "
-            "of the model. Take one of them."
-        )
-    side = encoder.tokenizer.padding_side
-    if encoder.is_padded and (side != "right" or encoder.tokenizer.pad_token is None):
-        got = f"padding on the {side}" if encoder.tokenizer.pad_token else "no token for padding"
-        raise UsageError(
-            f"features.text.tokenizer: got {got}, expected a tokenizer that pads on the right. Take that of the "
-            "generator."
-        )
-
-
-def _cleaned(caption: str) -> str:
-    """Return a caption as ``prompt_clean`` of Wan's pipeline does without the package ftfy.
-
-    Examples
-    --------
-    >>> _cleaned(" cats &amp;amp; dogs\\n run ")
-    'cats & dogs run'
-    """
-    return " ".join(html.unescape(html.unescape(caption)).split())
 
 
 class TextReadSide(ReadSide):

@@ -180,7 +180,7 @@ def _action_names(path: Path) -> dict[str, str]:
     """Read AVA's list of actions as CSV: label_id,label_name,label_type."""
     table = CsvTable(path)
     if not {"label_id", "label_name"} <= table.types.keys():
-        raise UsageError(f"classes: got the columns {table.found}, expected label_id and label_name")
+        raise UsageError(f"classes: got the columns {table.column_names}, expected label_id and label_name")
     names = {}
     for line, row in table.rows():
         names[row.get("label_id", "")] = name = row.get("label_name", "")

@@ -69,7 +69,7 @@ def _open_with(path: Path, required: tuple[str, ...], declared: Mapping[str, str
     table = open_table(path, declared)
     if missing := [name for name in required if name not in table.types]:
         raise UsageError(
-            f"'{printable(path)}': got the columns {table.found}, expected {', '.join(required)}; "
+            f"'{printable(path)}': got the columns {table.column_names}, expected {', '.join(required)}; "
             f"'{missing[0]}' is missing"
         )
     return table
@@ -82,7 +82,7 @@ def _columns(table: Table, options: ListOptions) -> dict[str, str]:
         if meaning not in _USUAL:
             raise UsageError(f"columns: got '{printable(meaning)}', expected one of {', '.join(_USUAL)}")
         if name not in table.types:
-            raise UsageError(f"columns: got {meaning}='{printable(name)}', expected one of {table.found}")
+            raise UsageError(f"columns: got {meaning}='{printable(name)}', expected one of {table.column_names}")
     if "path" in named and options.video_template:
         raise UsageError(f"columns: got path='{printable(named['path'])}' and a template, expected one of the two")
     columns = {}
@@ -92,8 +92,9 @@ def _columns(table: Table, options: ListOptions) -> dict[str, str]:
             columns[meaning] = column
     if "path" not in columns and options.video_template is None:
         raise UsageError(
-            f"'{printable(table.path)}': got the columns {table.found}, expected one of {', '.join(_USUAL['path'])}. "
-            "Name it with columns (--column path=NAME), or give video_template (--video-template)."
+            f"'{printable(table.path)}': got the columns {table.column_names}, expected one of "
+            f"{', '.join(_USUAL['path'])}. Name it with columns (--column path=NAME), or give video_template "
+            "(--video-template)."
         )
     return columns | {name: name for name in _FRAMES if name in table.types}
 

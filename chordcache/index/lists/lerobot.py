@@ -75,6 +75,12 @@ def _extra(episode: int, camera: str, info: dict[str, Any]) -> dict[str, Any]:
     return {"episode_index": episode, "camera": camera, "fps": info["fps"]}
 
 
+def _sound_claim(info: dict[str, Any], camera: str) -> dict[str, Any]:
+    """Return whether the files of a camera have sound, if the dataset states it."""
+    stated = info["features"][camera].get("info")
+    return {"has_audio": stated.get("has_audio")} if isinstance(stated, dict) else {}
+
+
 def _episodes_2(
     path: Path, info: dict[str, Any], cameras: list[str], template: Template
 ) -> Iterator[tuple[int, list[Item]]]:
@@ -89,7 +95,11 @@ def _episodes_2(
         names = {"episode_chunk": chunk, "episode_index": episode}
         files = [(camera, template.path({**names, "video_key": camera})) for camera in cameras]
         tasks = texts(row.get("tasks"))
-        yield episode, [Item(file, captions=tasks, extra=_extra(episode, camera, info)) for camera, file in files]
+        items = []
+        for camera, file in files:
+            claims = {"num_frames": row.get("length"), **_sound_claim(info, camera)}
+            items.append(Item(file, captions=tasks, extra=_extra(episode, camera, info), claims=claims))
+        yield episode, items
 
 
 def _episodes_3(
@@ -144,4 +154,5 @@ def _item_3(
         Segment(start_frame=first, end_frame=first + length),
         captions=texts(row.get("tasks")),
         extra=_extra(episode, camera, info),
+        claims=_sound_claim(info, camera),
     )

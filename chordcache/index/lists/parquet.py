@@ -53,23 +53,18 @@ def open_parquet(path: Path) -> tuple[dict[str, str], Callable[[], Rows]]:
         raise UsageError(
             f"'{printable(path)}': a Parquet list needs pyarrow: pip install 'chordcache[parquet]'"
         ) from None
-    try:
-        with pq.ParquetFile(path) as file:
-            schema = file.schema_arrow
-            problem = _problem(file, pa.types)
-            num_rows = 0
-            if problem is None:
-                with _as_damage(path, pa), open(path, "rb") as raw:
-                    problem, num_rows = _survey(file, raw)
-    except UsageError:
-        raise
-    except (pa.ArrowException, OSError, ValueError, LookupError) as error:
-        raise UsageError(f"'{printable(path)}': not Parquet: {printable(str(error))}") from None
+    with _usage_errors(path, "not Parquet", pa), pq.ParquetFile(path) as file:
+        schema = file.schema_arrow
+        problem = _problem(file, pa.types)
+        num_rows = 0
+        if problem is None:
+            with _usage_errors(path, "damaged Parquet", pa), open(path, "rb") as raw:
+                problem, num_rows = _survey(file, raw)
     if problem:
         raise UsageError(f"'{printable(path)}': {problem}")
 
     def batches() -> Iterator[Any]:
-        with _as_damage(path, pa), pq.ParquetFile(path) as file:
+        with _usage_errors(path, "damaged Parquet", pa), pq.ParquetFile(path) as file:
             yield from file.iter_batches(num_rows)
 
     def rows() -> Rows:
@@ -91,14 +86,14 @@ def open_parquet(path: Path) -> tuple[dict[str, str], Callable[[], Rows]]:
 
 
 @contextmanager
-def _as_damage(path: Path, pyarrow: Any) -> Iterator[None]:
-    """Turn the errors of a damaged file into ``UsageError``."""
+def _usage_errors(path: Path, what: str, pyarrow: Any) -> Iterator[None]:
+    """Turn the errors of a file that cannot be read into ``UsageError``. ``what`` says what it is."""
     try:
         yield
     except UsageError:
         raise
     except (pyarrow.ArrowException, OSError, ValueError, LookupError) as error:
-        raise UsageError(f"'{printable(path)}': damaged Parquet: {printable(str(error))}") from None
+        raise UsageError(f"'{printable(path)}': {what}: {printable(str(error))}") from None
 
 
 def _too_large(path: Path, row: int, got: str) -> UsageError:

@@ -125,7 +125,7 @@ class Table:
         self.path, self.unit, self.types, self.rows = path, unit, types, rows
 
     @property
-    def found(self) -> str:
+    def column_names(self) -> str:
         """The names of the columns, for a message."""
         return shortened(", ".join(f"'{printable(name)}'" for name in self.types), _MAX_MESSAGE_CHARS) or "none"
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 from types import MappingProxyType
+from typing import TypeVar
 
+from chordcache.amounts import counted
 from chordcache.arguments import as_items
 from chordcache.config.bounds import MAX_PATH_CHARS, too_long
 from chordcache.engine.signals import stop_signals
@@ -25,6 +27,8 @@ from chordcache.index.lists.locate import NUM_EXAMPLES, Locator, OutsideError
 from chordcache.index.lists.tables import as_text
 from chordcache.records import VideoRecord
 from chordcache.storage import layout
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -95,31 +99,49 @@ def index_list(
     StoppedError
         If a signal stopped the run. An earlier index stays unchanged too.
     """
-    layout.check_local("source", source)
     layout.check_local("output", output)
     if os.path.realpath(source) == os.path.realpath(output):
         raise UsageError(f"output: got '{printable(output)}', which is the list itself, expected another file")
+    return read_list(
+        source, lambda reader: reader.write(output), format=format, videos=videos, where=where, options=options
+    )
+
+
+def read_list(
+    source: str | Path,
+    use: Callable[[ListReader], T],
+    *,
+    format: str = "csv",  # the option's name
+    videos: str | Path | Sequence[str | Path] = (),
+    where: Mapping[str, str] = MappingProxyType({}),
+    options: ListOptions | None = None,
+) -> T:
+    """Return what ``use`` returns for a reader of a list. The other parameters and the errors are as in ``index_list``.
+
+    ``use`` is called again, with a reader that has more roots, if paths lie outside of the list's folder.
+    """
+    layout.check_local("source", source)
     listed = open_list(Path(source), format, options or ListOptions())
     folders = [os.fspath(folder) for folder in as_items(videos)]
-    run = _ListWriter(listed, Locator(folders, listed.folder), where)
     with stop_signals():
         try:
-            return run.write(output)
+            return use(ListReader(listed, Locator(folders, listed.folder), where))
         except OutsideError:
             if folders:
                 raise
         locator = Locator([], listed.folder)
-        added = locator.add_outer_roots(item.path for item in _ListWriter(listed, locator, where).chosen())
-        return _ListWriter(listed, locator, where, (roots_note(added),)).write(output)
+        added = locator.add_outer_roots(item.path for item in ListReader(listed, locator, where).chosen())
+        return use(ListReader(listed, locator, where, (roots_note(added),)))
 
 
-class _ListWriter:
-    """One run over a list."""
+class ListReader:
+    """One run over a list. ``roots`` has the folder of each label, and ``unit`` is the word for a row."""
 
     def __init__(
         self, listed: ItemList, locator: Locator, where: Mapping[str, str], notes: tuple[str, ...] = ()
     ) -> None:
         self._listed, self._locator, self._where, self._notes = listed, locator, where, notes
+        self.roots, self.unit = locator.roots, listed.unit
         self._rows: dict[int, int] = {}
         """Hash of the file and the segment of each item to its row"""
         self._seen_values: dict[str, set[str]] = {name: set() for name in where}
@@ -136,8 +158,7 @@ class _ListWriter:
         started = time.monotonic()
         num_items = num_missing_items = 0
         with IndexWriter(output, roots=self._locator.roots, level=None, columns=self._listed.columns) as writer:
-            for item in self._merged():
-                record = self._record(item)
+            for item, record in self.items():
                 if record is None:
                     num_missing_items += 1
                 else:
@@ -145,7 +166,7 @@ class _ListWriter:
                     self._count_remarks(item)
                     num_items += 1
             if not num_items:
-                raise self._nothing()
+                raise self.nothing()
         return ListSummary(
             num_items=num_items,
             num_files=self._locator.num_files,
@@ -157,6 +178,10 @@ class _ListWriter:
             elapsed_seconds=time.monotonic() - started,
             notes=(*self._notes, *self._notes_on_items()),
         )
+
+    def items(self) -> Iterator[tuple[Item, VideoRecord | None]]:
+        """Yield each item that is chosen, with its record, or None if its file does not exist."""
+        return ((item, self._record(item)) for item in self._merged())
 
     def _count_remarks(self, item: Item) -> None:
         """Count what a person should look at."""
@@ -172,10 +197,10 @@ class _ListWriter:
             yield f"label: {self._numbers.problem}"
         if self._num_bare and self._needs_captions:
             more = ", ..." if self._num_bare > len(self._bare) else ""
-            yield f"{self._num_bare} videos have no caption: {', '.join(map(printable, self._bare))}{more}"
+            yield f"{counted(self._num_bare, 'video')} without a caption: {', '.join(map(printable, self._bare))}{more}"
 
-    def _nothing(self) -> ChordcacheError:
-        """Return the error of an empty index."""
+    def nothing(self) -> ChordcacheError:
+        """Return the error of a list without items whose files exist."""
         name, missing = printable(self._listed.path), self._locator.missing
         if missing:
             return NotFoundError(

@@ -15,7 +15,7 @@ from typing import Any
 from markupsafe import Markup
 
 from chordcache import __version__
-from chordcache.amounts import exact_duration, human_bytes
+from chordcache.amounts import counted, exact_duration, human_bytes
 from chordcache.building.fix_commands import repair_command
 from chordcache.engine import terminal
 from chordcache.errors import ChordcacheError, printable
@@ -189,8 +189,8 @@ class Contents:
     def context(self) -> dict[str, Any]:
         """Return the values of the template."""
         self._histograms = self._measures.histograms()
-        problems, sample = self._problems, self._sample()
-        shown = f"It shows {len(self.rows):,} videos, {sample}; all figures are of all. More --videos show more."
+        problems, sample, videos = self._problems, self._sample(), counted(len(self.rows), "video")
+        shown = f"It shows {videos}, {sample}; all figures are of all. More --videos show more."
         return {
             "title": readable(self._path.absolute().name, 120),
             "is_cache": self._is_cache,
@@ -213,7 +213,7 @@ class Contents:
             "absent": [(readable(reason, 300), count) for reason, count in self.totals.absent.most_common(100)],
             "settings": self._settings,
             "version": __version__,
-            "made": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+            "created": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
             "shown": shown if sample else "",
             "data": Markup(for_script(self._data())),  # JSON that cannot end its element
             "rows": Markup(",\n".join(self.rows)),

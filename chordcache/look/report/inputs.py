@@ -12,9 +12,9 @@ from chordcache.index.index_files import cached_index, read_index
 from chordcache.read.cache import Cache
 from chordcache.read.video import Video
 from chordcache.records import ContentFacts, VideoRecord
+from chordcache.storage.find_sidecars import Sidecars
 from chordcache.storage.layout import key_of
 from chordcache.storage.sidecar import Sidecar
-from chordcache.storage.sidecars import Sidecars
 
 
 class Entry(NamedTuple):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,10 +16,11 @@ from markupsafe import Markup
 
 from chordcache.engine.signals import stop_signals
 from chordcache.errors import UsageError, printable
+from chordcache.json_records import to_json
+from chordcache.look.problems import Problem
 from chordcache.look.report.contents import Contents, Problems
 from chordcache.look.report.inputs import ReportInput
 from chordcache.look.report.rows import readable
-from chordcache.records import to_json
 from chordcache.storage.atomic import new_file
 from chordcache.storage.cache_header import read_header
 from chordcache.storage.layout import check_local
@@ -48,7 +49,12 @@ class ReportResult:
 
 
 def report(
-    path: str | Path = "cache", output: str | Path = "report.html", *, num_videos: int = 1000, progress: bool = False
+    path: str | Path = "cache",
+    output: str | Path = "report.html",
+    *,
+    num_videos: int = 1000,
+    progress: bool = False,
+    findings: Iterable[Problem] = (),
 ) -> ReportResult:
     """Write a page of all videos that works offline: figures, pictures, curves, and the findings of a quick check.
 
@@ -63,6 +69,8 @@ def report(
         all videos.
     progress : bool
         True to show a progress bar on standard error, if that is a terminal.
+    findings : iterable of Problem
+        Findings about an index, of ``chordcache.tools.audit``. Those about a cache are of a quick check.
 
     Returns
     -------
@@ -80,13 +88,15 @@ def report(
     path, output = Path(path), Path(output)
     if not 1 <= num_videos <= MAX_TILES:
         raise UsageError(f"num_videos: got {num_videos}, expected 1 to {MAX_TILES}")
-    _check_output(output, path)
+    check_output(output, path)
     problems = Problems()
     header: dict[str, Any] = {}
     is_cache = not path.is_file()
     if is_cache:
         header = to_json(read_header(path))
         problems.check(path)
+    for finding in findings:
+        problems.findings.add(finding)
     with stop_signals(), ExitStack() as stack:
         source = stack.enter_context(ReportInput(path, is_cache=is_cache))
         problems.notes += map(readable, source.notes)
@@ -135,23 +145,23 @@ def pieces_of_page(context: Mapping[str, Any]) -> Iterator[str]:
     return template.generate(**assets, **context, policy=Markup(_policy(scripts, styles)))
 
 
-def _check_output(output: Path, path: Path) -> None:
+def check_output(output: Path, path: Path, parameter: str = "output") -> None:
     """Raise ``UsageError`` if an output cannot be a new file, lies in a cache, or is what the page is made from."""
-    check_local("output", output)
+    check_local(parameter, output)
     name = printable(output)
     try:
         if output.is_dir():
-            raise UsageError(f"output: got the folder '{name}', expected a file")
+            raise UsageError(f"{parameter}: got the folder '{name}', expected a file")
         if not output.parent.is_dir():
-            raise UsageError(f"output: got '{name}', expected a file in a folder that exists")
+            raise UsageError(f"{parameter}: got '{name}', expected a file in a folder that exists")
         if output.exists() and not output.is_file():
-            raise UsageError(f"output: got '{name}', which is not a regular file, expected a file")
+            raise UsageError(f"{parameter}: got '{name}', which is not a regular file, expected a file")
         if output.exists() and path.exists() and os.path.samefile(output, path):
-            raise UsageError(f"output: got '{name}', which is also 'path', expected another file")
+            raise UsageError(f"{parameter}: got '{name}', which is also 'path', expected another file")
         folder = Path(os.path.realpath(output.parent))
         if any((parent / "chordcache.json").exists() for parent in (folder, *folder.parents)):
-            raise UsageError(f"output: got '{name}', a file in the cache, expected one outside of it")
+            raise UsageError(f"{parameter}: got '{name}', a file in the cache, expected one outside of it")
     except UsageError:
         raise
     except (OSError, ValueError) as error:
-        raise UsageError(f"output: cannot write '{name}': {error}") from None
+        raise UsageError(f"{parameter}: cannot write '{name}': {error}") from None

@@ -2,7 +2,7 @@
 const $ = id => document.getElementById(id);
 const json = id => JSON.parse($(id).textContent);
 const DATA = json("data"), PER_PAGE = 48;
-const texts = (all, numbers) => numbers.map(each => typeof each === "number" ? all[each] : each);
+const texts = (all, numbers) => numbers.map(value => typeof value === "number" ? all[value] : value);
 const VIDEOS = json("rows").map((row, number) => {
   const v = { number };
   DATA.fields.forEach((name, i) => { v[name] = DATA[name] ? texts(DATA[name], row[i]) : row[i]; });
@@ -121,20 +121,20 @@ function at(v, tag, props, start, stop) {
   return node;
 }
 function tracks(v, d) {
-  const [, h, , frames, flow, mel] = d.layout || [0, 0, 0, 0, 0, 0], found = [], add = (...parts) => found.push(track(...parts));
+  const [, h, , frames, flow, mel] = d.layout || [0, 0, 0, 0, 0, 0], nodes = [], add = (...parts) => nodes.push(track(...parts));
   const ticks = (times, className) => times.map(time => at(v, "i", { className, title: number(time) + " s" }, time));
   if (frames) add("frames", d.pose ? "with pose" : "", slots(v, d, 0, d.pose));
   if (d.keyframes) add("keyframes", "", ...ticks(d.keyframes, "tick"));
-  for (const curve of d.curves || []) found.push(curveTrack(v, curve, curve[0] === "sound" ? ticks(d.peaks || [], "peak") : []));
+  for (const curve of d.curves || []) nodes.push(curveTrack(v, curve, curve[0] === "sound" ? ticks(d.peaks || [], "peak") : []));
   if (mel) add("mel", "0 to -80 dB, low notes below", el("span", { className: "mel" }));
-  if (mel) sprite(found.at(-1).lastChild.firstChild, v, d, null, h * (frames + flow), mel);
+  if (mel) sprite(nodes.at(-1).lastChild.firstChild, v, d, null, h * (frames + flow), mel);
   if (flow) add("flow", `full color: ${number(d.flow)} px`, slots(v, d, h * frames, null));
-  if (flow) found.at(-1).firstChild.append(el("span", { className: "wheel", title: "The color of each direction, pale if short" }));
+  if (flow) nodes.at(-1).firstChild.append(el("span", { className: "wheel", title: "The color of each direction, pale if short" }));
   const parts = VIDEOS.filter(w => w !== v && w.path === v.path && w.seconds && w.start < v.start + v.seconds && w.start + w.seconds > v.start);
   if (parts.length) add("segments", "others of this file", ...parts.map((w, i) => at(v, "a", { className: `part row${i % 3}`, href: "#" + w.key,
     textContent: w.labels[0] || w.caption || w.key }, w.start - v.start, w.start - v.start + w.seconds)));
   if (d.marks && d.marks.length) add("annotations", "", ...d.marks.map(([time, text]) => at(v, "bdi", { className: "mark", textContent: text, title: `${time} s: ${text}` }, time)));
-  return found;
+  return nodes;
 }
 function curveTrack(v, [name, data, low, high, step], marks) {
   const [title, unit] = CURVES[name], y = shares([name, data]), node = track(title, `${number(low)} to ${number(high)} ${unit}`, ...marks);
@@ -157,7 +157,7 @@ function facts(v, d) {
 }
 function open(v) {
   const d = details(v), box = $("one"), time = el("span", { className: "time" }), cursor = el("i", { className: "cursor", hidden: true });
-  const found = v.seconds ? tracks(v, d) : [], axis = el("div", { className: "axis" }, ...found, cursor), near = by => shown[shown.indexOf(v) + by];
+  const nodes = v.seconds ? tracks(v, d) : [], axis = el("div", { className: "axis" }, ...nodes, cursor), near = by => shown[shown.indexOf(v) + by];
   if (v.seconds) axis.append(track("", "", ...[0, 1, 2, 3, 4].map(k => el("span", { className: "second", textContent: number(v.seconds * k / 4) + (k < 4 ? "" : " s") }))));
   const go = (by, id, text, ariaLabel) => button(text, () => { history.replaceState(null, "", "#" + near(by).key); route(); }, { id, ariaLabel, disabled: !shown.includes(v) || !near(by) });
   const body = el("div", { className: "body" }, ...(d.captions || [v.caption]).filter(Boolean).map(text => el("p", {}, el("bdi", { textContent: text }))),
@@ -167,12 +167,12 @@ function open(v) {
   box.replaceChildren(el("header", {}, el("h2", { id: "one-name" }, el("bdi", { textContent: v.path })), go(-1, "before", "‹", "Previous video"),
     go(1, "after", "›", "Next video"), button("✕", () => box.close(), { ariaLabel: "Close" })), body);
   if (!box.open) box.showModal();
-  found.filter(each => each.draw).forEach(each => each.draw());
+  nodes.filter(node => node.draw).forEach(node => node.draw());
   axis.onpointermove = e => {
     const lane = axis.querySelector(".lane").getBoundingClientRect(), seconds = (e.clientX - lane.left) / lane.width * v.seconds;
     cursor.hidden = !(seconds >= 0 && seconds <= v.seconds);
     cursor.style.left = e.clientX - axis.getBoundingClientRect().left + "px";
-    time.textContent = cursor.hidden ? "" : [number(seconds) + " s", ...found.map(each => each.value ? each.value(seconds) : "")].filter(Boolean).join(" · ");
+    time.textContent = cursor.hidden ? "" : [number(seconds) + " s", ...nodes.map(node => node.value ? node.value(seconds) : "")].filter(Boolean).join(" · ");
   };
   axis.onpointerleave = () => { cursor.hidden = true; time.textContent = ""; };
 }
@@ -187,7 +187,7 @@ function histogram(h) {
   const axis = { stroke: style.getPropertyValue("--dim").trim(), grid: { show: false }, ticks: { show: false }, font: "11px system-ui, sans-serif", gap: 3 };
   box.ariaLabel = `${h.title}, ${edge(0)} to ${edge(n)} ${h.unit}. The arrow keys choose a range, Delete removes it.`;
   let [from, to] = old ? old.bins : [0, 0];
-  const plot = new uPlot({ width: box.clientWidth - 26, height: 112, padding: [8, 18, 0, 0], legend: { show: false },
+  const plot = new uPlot({ width: box.clientWidth - 26, height: 112, padding: [8, 30, 0, 0], legend: { show: false },
     cursor: { y: false, points: { show: false }, drag: { x: true, y: false, setScale: false } },
     scales: { x: { time: false, range: [0, n] }, y: { range: (u, low, high) => [0, Math.max(1, high)] } },
     axes: [{ ...axis, size: 22, splits: () => [0, n / 3, n * 2 / 3, n], values: (u, all) => all.map(edge) },

@@ -12,11 +12,13 @@ from typing import Any
 
 import numpy as np
 
+from chordcache.amounts import counted
 from chordcache.errors import printable
 from chordcache.look.problems import problem_of_record
 from chordcache.look.report.curves import curves_of_content, level_dbfs
 from chordcache.look.report.inputs import Entry
-from chordcache.records import FeatureInfo, HeaderFacts, VideoRecord
+from chordcache.records import HeaderFacts, VideoRecord
+from chordcache.storage.feature_info import FeatureInfo
 
 FIELDS = (
     "key", "path", "labels", "caption", "traits", "frames", "seconds", "start", "width", "height",
@@ -299,7 +301,7 @@ def _facts(entry: Entry) -> Iterator[tuple[str, str]]:
         for note in sidecar.notes:
             yield "note", note
         if sidecar.num_frames_skipped:
-            yield "skipped", f"{sidecar.num_frames_skipped} frames before the first keyframe"
+            yield "skipped", f"{counted(sidecar.num_frames_skipped, 'frame')} before the first keyframe"
         if video.damage is not None:
             yield "damage", str(video.damage)
         for info in sidecar.features:
@@ -347,8 +349,8 @@ def _marks(name: str, value: Any) -> Iterator[list[Any]]:
             continue
         if math.isfinite(seconds):
             texts.setdefault(seconds, Counter())[str(box.get("label", name))] += 1
-    for seconds, counted in texts.items():
-        words = (f"{count} {label}" if count > 1 else label for label, count in counted.items())
+    for seconds, labels in texts.items():
+        words = (f"{count} {label}" if count > 1 else label for label, count in labels.items())
         yield [round(seconds, 2), readable(", ".join(words), 120)]
 
 

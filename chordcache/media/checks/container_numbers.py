@@ -15,7 +15,7 @@ from chordcache.media.checks.mp4 import loss_of_mp4
 from chordcache.media.checks.mxf import loss_of_mxf
 from chordcache.media.checks.ogg import loss_of_ogg
 from chordcache.media.checks.transport_stream import loss_of_transport_stream
-from chordcache.media.source_file import opened
+from chordcache.media.source_bytes import opened
 
 Reader: TypeAlias = "Callable[[BinaryIO, int], Loss | None]"
 """Function of an open file and the number of its video track in the container. It reads headers and tables only."""

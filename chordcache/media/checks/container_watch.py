@@ -7,6 +7,7 @@ from typing import Any
 
 import av
 
+from chordcache.amounts import counted
 from chordcache.errors import MediaError
 from chordcache.media.checks.container_numbers import first_loss
 from chordcache.media.checks.faults import Loss
@@ -101,8 +102,7 @@ class ContainerWatch:
             num_missing = packet.pts - self._last_pts - 1 if self._last_pts is not None and self.num_packets > 1 else 0
             if num_missing > 0:
                 self.num_missing += num_missing
-                frames = "1 frame" if num_missing == 1 else f"{num_missing} frames"
-                faults.append(f"{frames} before packet {self.num_packets} missing in the file")
+                faults.append(f"{counted(num_missing, 'frame')} before packet {self.num_packets} missing in the file")
             self._last_pts = packet.pts
         self.num_packets += bool(size)
         if size and self._is_promising:
@@ -132,7 +132,7 @@ class ContainerWatch:
         num_unread, num_behind = self._unread_samples() if "mp4" in name else (0, 0)
         self.num_missing += num_unread
         if num_unread:
-            samples = "1 sample" if num_unread == 1 else f"{num_unread} samples"
+            samples = counted(num_unread, "sample")
             verb = "lies" if num_unread == 1 else "lie"
             faults.append(
                 ("truncated", f"{samples} {verb} behind the end of the file")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from chordcache.amounts import counted
 from chordcache.errors import MediaError
 
 
@@ -31,7 +32,7 @@ class Faults:
         """Number of packets whose decoder reports an error"""
 
     def __bool__(self) -> bool:
-        return self.has_reason or self.num_lost > 0
+        return bool(self._what or self.num_lost)
 
     @property
     def has_reason(self) -> bool:
@@ -50,10 +51,10 @@ class Faults:
         counts = []
         num_lost = self.num_lost + self.num_missing
         if num_lost:
-            counts.append(f"{num_lost} of {num_packets + self.num_missing} frames are lost")
+            counts.append(f"lost {num_lost} of {counted(num_packets + self.num_missing, 'frame')}")
         if self.num_damaged:
-            counts.append(f"{self.num_damaged} packet{'s are' if self.num_damaged > 1 else ' is'} damaged")
+            counts.append(f"got {counted(self.num_damaged, 'damaged packet')}")
         if self._cause == "truncated" and not counts:
-            counts.append(f"{num_frames_ok} frames are there")
+            counts.append(f"got {counted(num_frames_ok, 'frame')}")
         words = f"{' and '.join(counts)}; {self._what}" if counts else self._what
         return MediaError("decode", self._cause, words, num_frames_ok)

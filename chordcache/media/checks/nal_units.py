@@ -12,7 +12,6 @@ from chordcache.media.checks.packet_reader import HEAD_BYTES, SMALL_PACKET_BYTES
 _ZERO_RUN = re.compile(rb"\0{16,}")
 """Run of zeros. H.264 and HEVC escape zeros inside a unit, so more than two in a row are padding or damage."""
 
-
 SPS, PPS = 7, 8
 
 
@@ -26,6 +25,8 @@ class NalReader(PacketReader):
     """Position of a unit's type in its first byte"""
     _pictures = range(0)
     """Types that hold a part of a picture"""
+    _parameter_sets = range(0)
+    """Types that a picture has to follow"""
     _clean = range(0)
     """Types after which pictures that are shown later do not use older ones"""
     _clean_starts = range(0)
@@ -51,6 +52,10 @@ class NalReader(PacketReader):
         """See ``PacketReader``."""
         return len(packet) < SMALL_PACKET_BYTES and self._first_type(packet) is None
 
+    def begins_picture(self, packet: memoryview) -> bool:
+        """See ``PacketReader``."""
+        return any(kind in self._parameter_sets for kind in self._types(packet))
+
     def problem(self, packet: memoryview) -> str | None:
         """See ``PacketReader``. Zeros inside a unit mean that a disk or a download left out data."""
         if self._length_bytes and [stop for _, stop in self.units(packet)][-1:] != [len(packet)]:
@@ -63,11 +68,10 @@ class NalReader(PacketReader):
 
     def _first_type(self, packet: memoryview) -> int | None:
         """Return the type of the first unit that holds a picture, None if there is none near the front."""
-        for start, _ in self.units(packet[:HEAD_BYTES]):
-            kind = packet[start] >> self._shift & self._mask
-            if kind in self._pictures:
-                return kind
-        return None
+        return next((kind for kind in self._types(packet[:HEAD_BYTES]) if kind in self._pictures), None)
+
+    def _types(self, packet: memoryview) -> Iterator[int]:
+        return (packet[start] >> self._shift & self._mask for start, _ in self.units(packet))
 
     def _is_padding(self, packet: memoryview, end: int) -> bool:
         """Return whether zeros that end here are behind a unit."""
@@ -110,7 +114,7 @@ class HevcReader(NalReader):
     """HEVC (ITU-T H.265, table 7-1)."""
 
     _mask, _shift = 0x3F, 1
-    _pictures, _clean, _clean_starts = range(32), range(16, 22), range(18, 21)
+    _pictures, _parameter_sets, _clean, _clean_starts = range(32), range(32, 35), range(16, 22), range(18, 21)
     _BROKEN_LINKS = (16, 17)
     _SKIPPED_LEADING = (8, 9)
     """RASL pictures, which refer to pictures before the one where decoding began"""
@@ -222,7 +226,7 @@ class H264Reader(NalReader):
     """
 
     _mask, _shift = 0x1F, 0
-    _pictures, _clean, _clean_starts = range(1, 6), range(5, 6), range(5, 6)
+    _pictures, _parameter_sets, _clean, _clean_starts = range(1, 6), range(SPS, PPS + 1), range(5, 6), range(5, 6)
     knows_leading = False
     _HEADER_BYTES = 48
     """Length of the part of a slice that contains all header fields read here"""
@@ -349,17 +353,13 @@ def _read_sps(bits: Bits) -> tuple[int, Sps]:
             for matrix in range(12 if chroma == 3 else 8):
                 if bits.u(1):
                     _skip_scaling_list(bits, 16 if matrix < 6 else 64)
-    frame_num_bits = bits.ue() + 4
-    order_type = bits.ue()
-    order_bits = None
-    if order_type == 0:
-        order_bits = bits.ue() + 4
-    elif order_type == 1:
+    frame_num_bits, order_type = bits.ue() + 4, bits.ue()
+    order_bits = bits.ue() + 4 if order_type == 0 else None
+    if order_type == 1:
         bits.u(1), bits.ue(), bits.ue()
         for _ in range(bits.ue()):
             bits.ue()
-    num_references = max(1, bits.ue())
-    may_skip = bool(bits.u(1))
+    num_references, may_skip = max(1, bits.ue()), bool(bits.u(1))
     blocks = bits.ue() + 1, bits.ue() + 1
     may_have_fields = not bits.u(1)
     return number, Sps(

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from enum import Enum
 from typing import Any
 
+from chordcache.amounts import counted
 from chordcache.media.checks.faults import Faults
 from chordcache.media.checks.h264_start import OpenStart, begins_open
 from chordcache.media.checks.nal_units import H264Reader
@@ -113,8 +114,9 @@ class PacketCheck:
             faults.add("decode", f"{where}: {self.problem}")
         if self.num_left_out:
             faults.num_missing += self.num_left_out
-            frames = f"{self.num_left_out} frame{'s' * (self.num_left_out != 1)}"
-            faults.add("decode", f"{where}: {frames} that others refer to are not in the file")
+            frames = counted(self.num_left_out, "frame")
+            verb = "is" if self.num_left_out == 1 else "are"
+            faults.add("decode", f"{where}: {frames} that others refer to {verb} not in the file")
 
     def why_nothing(self) -> str:
         """Return why no packet so far shows a frame."""

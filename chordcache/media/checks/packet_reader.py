@@ -41,6 +41,10 @@ class PacketReader:
         """Return whether a packet yields no frame of its own: it is only referred to, or completes another frame."""
         return False
 
+    def begins_picture(self, packet: memoryview) -> bool:
+        """Return whether a packet without a picture has what only a picture may follow."""
+        return False
+
     def may_share_frames(self, smallest_bytes: int) -> bool:
         """Return whether there may be more packets than frames, if the smallest packet has this many bytes."""
         return False

@@ -10,7 +10,7 @@ from typing import BinaryIO, NamedTuple
 import numpy as np
 
 from chordcache.media.checks.faults import Loss
-from chordcache.media.source_file import opened
+from chordcache.media.source_bytes import opened
 
 _PACKET_BYTES = {188: 0, 192: 4, 204: 0}
 """Position of the sync byte in a transport stream's packet (after a time stamp in M2TS), by length of the packet"""

@@ -14,24 +14,19 @@ import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import numpy as np
 
 from chordcache.digests import digest64
 from chordcache.errors import DamageError, UnreadableError, UsageError, printable
-from chordcache.records import FeatureInfo, Packed
 from chordcache.storage import opener
+from chordcache.storage.artefacts.claims import Claims, Layout
+from chordcache.storage.artefacts.tiers import DIGESTS
+from chordcache.storage.feature_info import Packed
 from chordcache.storage.layout import pack_file
-
-DIGESTS = ".xxh3_64"
-"""Suffix of the name of the whole array that holds a streamed array's digests."""
-
-OFFSETS = ".offsets"
-"""Suffix of the name of the array that says where each record begins, in a store that keeps records in one array."""
 
 _MAX_SECONDS = 1e12
 """[seconds] Largest time of a frame"""
@@ -43,83 +38,14 @@ between two decodings of pictures takes several times as long."""
 BYTES_AT_ONCE = 64 << 20
 """Size of records above which fewer are found together [bytes]"""
 
+_BLOCK_BYTES = 4 << 20
+"""Largest size of neighboring pieces of a file that are read at once [bytes]"""
+
 
 def row_bytes(shape: tuple[int, ...], dtype: np.dtype[Any] | None) -> int:
     """Return the size of a row [bytes], or 0 for records, whose sizes differ."""
     return 0 if dtype is None else dtype.itemsize * math.prod(shape)
 
-
-@dataclass(frozen=True)
-class Layout:
-    """The shape and dtype of a streamed array in the file."""
-
-    num_rows: int
-    row_shape: tuple[int, ...] = ()
-    dtype: np.dtype[Any] | None = None
-    """Dtype of the rows, or None if the rows are records"""
-
-
-class Claims(NamedTuple):
-    """The statements of a sidecar about the files of its video. They bound what a file can make a reader allocate."""
-
-    num_frames: int
-    features: tuple[FeatureInfo, ...]
-
-    def of_file(self, path: Path) -> Claims:
-        """Return the claims about one file."""
-        return Claims(self.num_frames, tuple(f for f in self.features if f.file and f.file.endswith(f"/{path.name}")))
-
-    @property
-    def max_rows(self) -> int:
-        """Largest number of rows or of values of an array."""
-        return max(self.num_frames, *(count for info in self.features for count in info.num_rows.values()), 0)
-
-    @property
-    def max_record_bytes(self) -> int | None:
-        """Largest size of a record of frames [bytes]: that of the picture, and a margin. None for other records."""
-        frames = next((info for info in self.features if info.feature == "frames"), None)
-        if frames is None:
-            return None
-        height, width = frames.shape[1:3]
-        return 3 * (height + _MARGIN_PX) * (width + _MARGIN_PX) + _MARGIN_BYTES
-
-    @property
-    def max_chain_bytes(self) -> int | None:
-        """The same of the records of a chain together."""
-        gop = next((info.params.get("gop", 1) for info in self.features if info.feature == "frames"), 1)
-        return None if self.max_record_bytes is None else self.max_record_bytes * gop
-
-    def layout_problem(self, name: str, layout: Layout) -> str | None:
-        """Return the reason why the rows of a file are not those that the sidecar states, or None."""
-        for info in self.features:
-            if name not in info.num_rows:
-                continue
-            if layout.num_rows != info.num_rows[name]:
-                return f"got {layout.num_rows} rows of '{name}', expected {info.num_rows[name]}"
-            if layout.dtype is not None and info.shape and (expected := _row_of(info, name)) is not None:
-                got = layout.row_shape, str(layout.dtype.newbyteorder("="))
-                if got != expected:
-                    return f"got rows of '{name}' of {got}, expected {expected}"
-        return None
-
-
-def _row_of(info: FeatureInfo, name: str) -> tuple[tuple[int, ...], str] | None:
-    """Return shape and dtype of a row of an array of a feature, or None for an array of a plug-in."""
-    shape = info.shape[1:]
-    if name == "frames" and info.params["codec"] == "yuv420":
-        return (shape[0] * 3 // 2, shape[1]), info.dtype
-    known = {
-        "flow.scale": ((), "float32"),
-        "motion.covered": (shape[:-1], "bool"),
-        "motion.types": ((), "|S1"),
-        "latents.first_frame": (shape, info.dtype),
-    }
-    return (shape, info.dtype) if name == info.feature else known.get(name)
-
-
-_MARGIN_PX = 64
-_MARGIN_BYTES = 64 << 10
-"""Margins of a coded picture: codecs fill the last blocks up, and have headers"""
 
 _HEADER_BYTES = 4096
 """Size of the header of a whole array, at most [bytes]"""
@@ -257,10 +183,11 @@ class Artefact(ABC):
             raise UsageError(f"'{name}' of '{printable(self.path)}' holds rows, no records: read them as such")
         digests = self._digests(name)
         self._check_numbers("record", numbers, len(digests))
-        pairs = zip(numbers, self._iter_records(name, numbers), strict=True)
+        wanted = zip(numbers, digests[list(numbers)].tolist(), strict=True)
+        pairs = zip(wanted, self._iter_records(name, numbers), strict=True)
         while few := list(_first_few(pairs)):
-            for number, record in few:
-                if digest64(record) != digests[number]:
+            for (number, digest), record in few:
+                if digest64(record) != digest:
                     raise self._damage(f"record {number} is not what was written")
             for _, record in few:
                 yield record
@@ -305,6 +232,40 @@ class Artefact(ABC):
                 if not num_read:
                     raise self._damage("it was cut short")
                 memory, start = memory[num_read:], start + num_read
+
+    def _read(self, start: int, size: int) -> bytes:
+        """Return bytes of the file, in memory of their own: readers in other threads keep theirs."""
+        if not (start >= 0 and 0 <= size <= self._num_bytes - start):
+            raise self._damage(f"bytes {start} to {start + size} lie outside of it")
+        try:
+            data = os.pread(self._fd, size, self._start + start)
+        except OSError as error:
+            raise self._damage(error) from None
+        if len(data) < size:  # a system call returns at most 2 GiB
+            rest = bytearray(size - len(data))
+            self._read_into(start + len(data), memoryview(rest))
+            data += rest
+        return data
+
+    def _iter_pieces(self, all_places: np.ndarray, all_sizes: np.ndarray, max_gap: int = 0) -> Iterator[memoryview]:
+        """Yield pieces of the file by their offsets and sizes, both [shape=(n,), dtype=int64, bytes].
+
+        Neighbors are read at once, with the up to ``max_gap`` bytes between them.
+        """
+        places, sizes = all_places.tolist(), all_sizes.tolist()
+        begin = 0
+        while begin < len(places):
+            start, stop = places[begin], places[begin] + sizes[begin]
+            end = begin + 1
+            while end < len(places) and 0 <= places[end] - stop <= max_gap:
+                if places[end] + sizes[end] - start > _BLOCK_BYTES:
+                    break
+                stop = places[end] + sizes[end]
+                end += 1
+            block = memoryview(self._read(start, stop - start))
+            for place, size in zip(places[begin:end], sizes[begin:end], strict=True):
+                yield block[place - start : place - start + size]
+            begin = end
 
     @abstractmethod
     def _names(self) -> frozenset[str]:
@@ -351,8 +312,8 @@ def checked_out(name: str, shape: tuple[int, ...], dtype: np.dtype[Any], out: np
     return out
 
 
-def _first_few(pairs: Iterator[tuple[int, Any]]) -> Iterator[tuple[int, Any]]:
-    """Yield the next numbers with their records, as many as are checked together."""
+def _first_few(pairs: Iterator[tuple[Any, Any]]) -> Iterator[tuple[Any, Any]]:
+    """Yield the next pairs with their records, as many as are checked together."""
     num_bytes = 0
     for pair in islice(pairs, RECORDS_AT_ONCE):
         yield pair

@@ -25,7 +25,6 @@ import os
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -34,21 +33,12 @@ import numpy as np
 
 from chordcache.digests import digest64
 from chordcache.errors import UsageError
-from chordcache.records import Packed
 from chordcache.storage.artefacts import open_files
-from chordcache.storage.artefacts.artefact import (
-    BYTES_AT_ONCE,
-    DIGESTS,
-    OFFSETS,
-    RECORDS_AT_ONCE,
-    Artefact,
-    Claims,
-    Layout,
-    row_bytes,
-    runs,
-)
-from chordcache.storage.artefacts.tiers import KINDS
+from chordcache.storage.artefacts.artefact import Artefact, row_bytes
+from chordcache.storage.artefacts.claims import Claims, Layout
+from chordcache.storage.artefacts.tiers import DIGESTS, KINDS, OFFSETS
 from chordcache.storage.artefacts.writer import ArtefactWriter, StreamedArray, write_error
+from chordcache.storage.feature_info import Packed
 
 open_files.guard_forks()
 
@@ -351,19 +341,8 @@ class Hdf5Artefact(Artefact):
         return self._offsets[name]
 
     def _iter_records(self, name: str, numbers: Sequence[int]) -> Iterator[Any]:
-        """Read records that follow each other at once."""
-        offsets = self._offsets_of(name)
-        for run in runs(numbers):
-            for first in range(run.start, run.stop, RECORDS_AT_ONCE):
-                places = offsets[first : min(first + RECORDS_AT_ONCE, run.stop) + 1].tolist()
-                are_few = places[-1] - places[0] <= BYTES_AT_ONCE
-                for start, *ends in [places] if are_few else pairwise(places):
-                    with self._errors():
-                        data = memoryview(os.pread(self._fd, ends[-1] - start, start))
-                    at = 0
-                    for end in ends:
-                        yield data[at : end - start]
-                        at = end - start
+        offsets, wanted = self._offsets_of(name), np.asarray(numbers, np.int64)
+        return self._iter_pieces(offsets[wanted], offsets[wanted + 1] - offsets[wanted])
 
 
 def _open_file(path: Path) -> Any:

@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -82,15 +82,13 @@ _TRANSACTION = (struct.Struct("<Q"), 144)
 class Values:
     """The place of each value of an environment."""
 
-    page_bytes: int
-    """Size of a page"""
-    numbers: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))
+    numbers: np.ndarray
     """Keys of the records [shape=(n,), dtype=int64], ascending"""
-    places: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))
+    places: np.ndarray
     """Offset of each record in the file [shape=(n,), dtype=int64, bytes]"""
-    sizes: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))
+    sizes: np.ndarray
     """Size of each record [shape=(n,), dtype=int64, bytes]"""
-    named: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    named: Mapping[str, tuple[int, int]]
     """Offset and size of each other value [bytes]"""
 
 
@@ -214,4 +212,4 @@ class _Leaves:
         numbers, places, sizes = (np.concatenate(parts) for parts in (self._numbers, self._places, self._sizes))
         if len(numbers) + len(self._named) != self._num_entries or (numbers[1:] <= numbers[:-1]).any():
             raise ValueError(f"got keys out of order or twice, expected {self._num_entries} keys in ascending order")
-        return Values(self._page_bytes, numbers, places, sizes, self._named)
+        return Values(numbers, places, sizes, self._named)

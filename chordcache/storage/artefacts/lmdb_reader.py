@@ -7,7 +7,6 @@ a page that is not as it expects. Nothing is shared with other readers of the fi
 from __future__ import annotations
 
 import math
-import os
 import struct
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -16,10 +15,12 @@ from typing import Any
 import numpy as np
 
 from chordcache.digests import digest64
-from chordcache.records import Packed
 from chordcache.storage.artefacts import npy
-from chordcache.storage.artefacts.artefact import BYTES_AT_ONCE, DIGESTS, Artefact, Claims, Layout
+from chordcache.storage.artefacts.artefact import BYTES_AT_ONCE, Artefact
+from chordcache.storage.artefacts.claims import Claims, Layout
 from chordcache.storage.artefacts.lmdb_pages import find_values
+from chordcache.storage.artefacts.tiers import DIGESTS
+from chordcache.storage.feature_info import Packed
 
 STREAM = "frames"
 """Name of the only streamed array."""
@@ -31,8 +32,8 @@ STARTS = f"{STREAM}.starts"
 DIGEST_BYTES = 8
 """Size of the digest before a whole array [bytes]"""
 
-_BLOCK_BYTES = 4 << 20
-"""Largest size of neighboring records that are read at once [bytes]"""
+_GAP_BYTES = 8 << 10
+"""Largest gap between neighboring records [bytes]. To read that much takes less time than another call"""
 
 _MAX_CHAINS = 16
 """Number of chains that are kept while records of them are read"""
@@ -114,20 +115,6 @@ class LmdbArtefact(Artefact):
                 raise self._damage(f"its rows do not have the shape {row_shape}")
             self._stream = Layout(num_rows, row_shape, np.dtype(np.uint8))
 
-    def _read(self, start: int, size: int) -> bytes:
-        """Return bytes of the file, in memory of their own: readers in other threads keep theirs."""
-        if not (start >= 0 and 0 <= size <= self._num_bytes - start):
-            raise self._damage(f"bytes {start} to {start + size} lie outside of it")
-        try:
-            data = os.pread(self._fd, size, self._start + start)
-        except OSError as error:
-            raise self._damage(error) from None
-        if len(data) < size:  # a system call returns at most 2 GiB
-            rest = bytearray(size - len(data))
-            self._read_into(start + len(data), memoryview(rest))
-            data += rest
-        return data
-
     def _names(self) -> frozenset[str]:
         stream = {STREAM} if STREAM + DIGESTS in self._values.named else set()
         return frozenset((stream | self._values.named.keys()) - {SHAPE, SIZES, STARTS})
@@ -176,22 +163,9 @@ class LmdbArtefact(Artefact):
         return self._iter_values(numbers) if self._chains is None else self._iter_cut(self._chains, numbers)
 
     def _iter_values(self, numbers: Sequence[int]) -> Iterator[memoryview]:
-        """Yield records. Neighbors in the file are read at once, with the rest of the page between them."""
-        positions = self._positions(numbers)
-        places, sizes = self._values.places[positions].tolist(), self._values.sizes[positions].tolist()
-        begin = 0
-        while begin < len(places):
-            start, stop = places[begin], places[begin] + sizes[begin]
-            end = begin + 1
-            while end < len(places) and 0 <= places[end] - stop <= self._values.page_bytes:
-                if places[end] + sizes[end] - start > _BLOCK_BYTES:
-                    break
-                stop = places[end] + sizes[end]
-                end += 1
-            block = memoryview(self._read(start, stop - start))
-            for place, size in zip(places[begin:end], sizes[begin:end], strict=True):
-                yield block[place - start : place - start + size]
-            begin = end
+        """Yield records. Neighbors in the file are read at once, with what lies between them."""
+        positions, values = self._positions(numbers), self._values
+        return self._iter_pieces(values.places[positions], values.sizes[positions], _GAP_BYTES)
 
     def _iter_cut(self, chains: ChainIndex, numbers: Sequence[int]) -> Iterator[memoryview]:
         """Yield records of chains. Each chain is read once for records that follow each other."""

@@ -27,10 +27,11 @@ from typing import IO, Any
 import numpy as np
 
 from chordcache.errors import UsageError
-from chordcache.records import Packed
 from chordcache.storage.artefacts import npy, open_files
-from chordcache.storage.artefacts.artefact import Artefact, Claims, Layout, row_bytes
+from chordcache.storage.artefacts.artefact import Artefact, row_bytes
+from chordcache.storage.artefacts.claims import Claims, Layout
 from chordcache.storage.artefacts.writer import ArtefactWriter, StreamedArray, write_error
+from chordcache.storage.feature_info import Packed
 
 _SUFFIX = ".npy"
 _LOCAL_HEADER = struct.Struct("<4s22xHH")
@@ -123,7 +124,7 @@ class NpzArtefact(Artefact):
         super().__init__(path, num_bytes, claims, packed)
         self._places: dict[str, int] = {}
         """Place of the first value of each array of rows in the file"""
-        with self._errors(), zipfile.ZipFile(_Directory(self._read, num_bytes)) as archive:
+        with self._errors(), zipfile.ZipFile(_Directory(self._read_some, num_bytes)) as archive:
             self._infos = self._read_directory(archive)
 
     def _read_directory(self, archive: zipfile.ZipFile) -> dict[str, zipfile.ZipInfo]:
@@ -144,7 +145,7 @@ class NpzArtefact(Artefact):
         info = self._infos[name]
         with self._errors():
             start = self._start_of(info)
-            head = self._read(start, min(npy.MAX_HEADER_BYTES, info.file_size))
+            head = self._read_some(start, min(npy.MAX_HEADER_BYTES, info.file_size))
             shape, dtype, offset = npy.parse_header(head, info.file_size)
         if not shape:
             raise self._damage(f"its array '{name}' has no axis")
@@ -153,14 +154,16 @@ class NpzArtefact(Artefact):
 
     def _start_of(self, info: zipfile.ZipInfo) -> int:
         """Return the offset of a member's content. Raise ``DamageError`` if the content ends outside the file."""
-        signature, name_length, extra_length = _LOCAL_HEADER.unpack(self._read(info.header_offset, _LOCAL_HEADER.size))
+        signature, name_length, extra_length = _LOCAL_HEADER.unpack(
+            self._read_some(info.header_offset, _LOCAL_HEADER.size)
+        )
         start: int = info.header_offset + _LOCAL_HEADER.size + name_length + extra_length
         is_whole = info.file_size == info.compress_size and start + info.file_size <= self._num_bytes
         if signature != b"PK\x03\x04" or not is_whole:
             raise self._damage(f"its member '{info.filename}' does not lie within it")
         return start
 
-    def _read(self, offset: int, num_bytes: int) -> bytes:
+    def _read_some(self, offset: int, num_bytes: int) -> bytes:
         """Return bytes of the artefact, fewer at its end. Raises ``OSError``."""
         num_bytes = min(num_bytes, self._num_bytes - offset)
         if num_bytes <= 0:  # a forged offset may be more than the system call takes
@@ -171,7 +174,7 @@ class NpzArtefact(Artefact):
         info = self._infos[name]
         self._check_size(name, info.file_size)
         with self._errors():
-            data = self._read(self._start_of(info), info.file_size)
+            data = self._read_some(self._start_of(info), info.file_size)
             if len(data) != info.file_size or zlib.crc32(data) != info.CRC:
                 raise self._damage(f"its member '{info.filename}' is not what was written")
             values = npy.loads(data)

@@ -13,13 +13,15 @@ from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any
 
 from chordcache.errors import DamageError, printable
-from chordcache.records import Packed
-from chordcache.storage.artefacts.artefact import Artefact, Claims, cache_of, row_bytes
-from chordcache.storage.artefacts.tiers import load, tier_of
+from chordcache.storage.artefacts.artefact import Artefact, cache_of, row_bytes
+from chordcache.storage.artefacts.claims import Claims
+from chordcache.storage.artefacts.tiers import tier_of
 from chordcache.storage.artefacts.writer import ArtefactWriter
+from chordcache.storage.feature_info import Packed
 from chordcache.storage.layout import pack_file
 
 FRAME_ARRAYS = ("pts_seconds", "source_frames", "keyframes")
@@ -44,12 +46,12 @@ def create_artefact(path: Path, **options: Any) -> ArtefactWriter:
     The options are keyword arguments of the tier's writer. Raises ``UsageError`` if no such tier or option exists, and
     ``NoSpaceError`` or ``CacheWriteError`` if the disk cannot take the file.
     """
-    writer: ArtefactWriter = load(tier_of(path).writer)(path, **options)
+    writer: ArtefactWriter = resolve_name(tier_of(path).writer)(path, **options)
     return writer
 
 
 def _open(path: Path, *details: Any) -> Artefact:
-    artefact: Artefact = load(tier_of(path).artefact)(path, *details)
+    artefact: Artefact = resolve_name(tier_of(path).artefact)(path, *details)
     return artefact
 
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from chordcache.errors import UsageError, printable
 
@@ -29,6 +27,12 @@ class Tier:
 
 KINDS = "biufcS"
 """Kinds of dtype that are stored: booleans, numbers, and bytes of a fixed length."""
+
+DIGESTS = ".xxh3_64"
+"""Suffix of the name of the whole array that holds a streamed array's digests."""
+
+OFFSETS = ".offsets"
+"""Suffix of the name of the array that says where each record begins, in a store that keeps records in one array."""
 
 _STORES = "chordcache.storage.artefacts"
 
@@ -61,9 +65,3 @@ def tier_of(path: Path) -> Tier:
             return tier
     suffixes = ", ".join(tier.suffix for tier in TIERS.values())
     raise UsageError(f"'{printable(path)}': got the suffix '{path.suffix}', expected one of {suffixes}.")
-
-
-def load(place: str) -> Any:
-    """Return the class that "module:Class" names."""
-    module, _, name = place.partition(":")
-    return getattr(importlib.import_module(module), name)

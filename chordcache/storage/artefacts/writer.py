@@ -15,8 +15,7 @@ import numpy as np
 
 from chordcache.digests import digest64
 from chordcache.errors import CacheWriteError, UsageError, printable
-from chordcache.storage.artefacts.artefact import DIGESTS, OFFSETS
-from chordcache.storage.artefacts.tiers import KINDS
+from chordcache.storage.artefacts.tiers import DIGESTS, KINDS, OFFSETS
 from chordcache.storage.atomic import NO_SPACE, no_space
 
 Block: TypeAlias = "np.ndarray | Sequence[bytes]"

@@ -7,9 +7,11 @@ import os
 import platform
 from collections.abc import Mapping
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 from chordcache import __version__
+from chordcache.engine import terminal
 from chordcache.errors import UsageError
 from chordcache.media.versions import library_versions
 from chordcache.tools.bench.result import BenchResult, RowResult
@@ -22,7 +24,11 @@ _MAX_TIMES = 3.0
 
 
 def bench(
-    cache: str | Path = "cache", *, options: BenchOptions | None = None, roots: Mapping[str, str] | None = None
+    cache: str | Path = "cache",
+    *,
+    options: BenchOptions | None = None,
+    roots: Mapping[str, str] | None = None,
+    progress: bool = False,
 ) -> BenchResult:
     """Measure the ways to feed a training job with clips of a cache's videos. It changes nothing in the cache.
 
@@ -37,6 +43,8 @@ def bench(
         What to measure.
     roots : mapping of str to str, optional
         Label of a root to the folder where its videos are now.
+    progress : bool
+        True to show a bar on a terminal, with the row that is measured.
 
     Raises
     ------
@@ -50,7 +58,7 @@ def bench(
         if importlib.util.find_spec(module) is None:
             raise UsageError(f"bench needs {module}, which is not installed. Run: pip install {install}")
     sample = sample_of_cache(Path(cache).absolute(), roots)
-    rows = _measured(sample, options)
+    rows = _measured(sample, options, progress)
     notes = () if sample.no_source is None else (f"The sources are left out: {sample.no_source}.",)
     machine = {
         "processors": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
@@ -60,24 +68,32 @@ def bench(
     return BenchResult(str(cache), len(sample.keys), options, machine, rows, notes)
 
 
-def _measured(sample: VideoSample, options: BenchOptions) -> tuple[RowResult, ...]:
+def _measured(sample: VideoSample, options: BenchOptions, progress: bool) -> tuple[RowResult, ...]:
     """Measure all ways."""
     pairs = [*((reader, "DataLoader") for reader in SOURCES), ("cache", "DataLoader"), ("cache", "ClipLoader")]
     with ExitStack() as stack:
         rows = [_Row(Way(*pair, sample, options)) for pair in pairs]
         for row in rows:
             stack.callback(row.close)
-        rounds = in_turn({number: row.measure for number, row in enumerate(rows)}, NUM_ROUNDS)
+        bar = stack.enter_context(terminal.progress_bar(NUM_ROUNDS * len(rows), "measurement", shown=progress))
+
+        def measure(number: int) -> float | None:
+            bar.set_description(f"row {number + 1} of {len(rows)}")
+            rate = rows[number].measure()
+            bar.update()
+            return rate
+
+        rounds = in_turn({number: partial(measure, number) for number in range(len(rows))}, NUM_ROUNDS)
     rates = [[rate for answers in rounds if (rate := answers[number])] for number in range(len(rows))]
     spreads = [spread_of(measured) if measured else None for measured in rates]
-    first = spreads[0]
+    best_source = max((spread.median for spread in spreads[: len(SOURCES)] if spread), default=None)
     return tuple(
         RowResult(
             row.way.name,
             row.way.loader,
             clips_per_second=spread.median if spread else None,
             clips_per_second_range=(spread.least, spread.most) if spread else None,
-            speedup=spread.median / first.median if spread and first else None,
+            speedup=spread.median / best_source if spread and best_source else None,
             reason=row.reason,
         )
         for row, spread in zip(rows, spreads, strict=True)

@@ -106,15 +106,21 @@ class SourceClips(ClipDataset):
     def __len__(self) -> int:
         return len(self._keys) * self._clips_per_video
 
-    def read_sample(self, index: int | tuple[int, int], buffer: FrameBuffer | None = None) -> dict[str, Any]:
-        """Read one sample, see ``ClipDataset``."""
+    def _drawn(self, index: int | tuple[int, int]) -> tuple[int, int]:
         epoch, number = self._split(index)
+        return epoch or 0, number
+
+    def _read(self, indices: Sequence[tuple[int, int]], buffers: Sequence[FrameBuffer | None]) -> list[dict[str, Any]]:
+        return [self._sample(index, buffer) for index, buffer in zip(indices, buffers, strict=True)]
+
+    def _sample(self, index: tuple[int, int], buffer: FrameBuffer | None) -> dict[str, Any]:
+        epoch, number = index
         place, clip = divmod(number, self._clips_per_video)
         video = self._cache[self._keys[place]]
-        request = ClipRequest(epoch=epoch or 0, index=number, clip=clip, num_clips=self._clips_per_video)
+        request = ClipRequest(epoch=epoch, index=number, clip=clip, num_clips=self._clips_per_video)
         numbers = self._sampler.frame_numbers(video, request)
         memory = buffer(self._shape) if buffer else None
-        out = memory.numpy() if isinstance(memory, torch.Tensor) else np.empty(self._shape, np.uint8)
+        out = memory[0] if isinstance(memory, tuple) else np.empty(self._shape, np.uint8)
         is_worker = get_worker_info() is not None
         frames = self._decode(self._paths[place], video.source_frames[numbers].tolist())
         for i, frame in enumerate(frames):
@@ -126,7 +132,7 @@ class SourceClips(ClipDataset):
             "label": torch.tensor(-1),
             "caption": "",
             "video": video.key,
-            "sample_id": f"{epoch or 0}:{number}",
+            "sample_id": f"{epoch}:{number}",
         }
 
     def describe(self, index: tuple[int, int]) -> tuple[Video, tuple[int, ...]]:

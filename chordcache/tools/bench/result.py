@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from chordcache.amounts import counted
 from chordcache.errors import printable
-from chordcache.tools.bench.ways import SOURCES, BenchOptions
+from chordcache.tools.bench.ways import BenchOptions
 
 
 @dataclass(frozen=True)
@@ -24,7 +25,7 @@ class RowResult:
     clips_per_second_range: tuple[float, float] | None = None
     """Least and greatest of the rounds"""
     speedup: float | None = None
-    """Ratio to the clips per second of the first row"""
+    """Ratio to the clips per second of the fastest row without the cache"""
     reason: str | None = None
     """Reason why the row was not measured"""
 
@@ -57,18 +58,15 @@ class BenchResult:
             reasons = "; ".join(dict.fromkeys(row.reason for row in self.rows if row.is_cache and row.reason))
             return f"The cache could not be measured: {reasons or 'it has no row'}."
         settings = self.settings
-        jobs = f"{settings.num_jobs} thread{'s' * (settings.num_jobs > 1)}"
+        jobs = counted(settings.num_jobs, "thread")
         if best.loader == "DataLoader":
-            jobs = f"{settings.workers or 'no'} worker{'s' * (settings.workers != 1)}"
+            jobs = counted(settings.workers, "worker")
         text = f"The cache feeds {best.clips_per_second:.0f} clips/s with a {best.loader} of {jobs}"
-        if best.speedup is not None:
-            text += f", {best.speedup:.1f} times {SOURCES['opencv'].partition(' ')[0]}"
         rival = _fastest(row for row in self.rows if not row.is_cache)
-        if rival is not None and rival.clips_per_second and rival.name != SOURCES["opencv"]:
-            ratio = best.clips_per_second / rival.clips_per_second
-            text += f" and {ratio:.1f} times {rival.name}, the fastest way without it"
+        if rival is not None and best.speedup is not None:
+            text += f", {best.speedup:.1f} times {rival.name}, the fastest way without it"
         share = wait_share(best, settings)
-        text += f"; a GPU step of {settings.step_ms:g} ms for {settings.batch_size} clips would "
+        text += f"; a GPU step of {settings.step_ms:g} ms for {counted(settings.batch_size, 'clip')} would "
         return text + (f"wait {share:.0%} of the time." if share >= 0.005 else "not wait.")
 
     def to_json(self) -> dict[str, Any]:
@@ -94,9 +92,10 @@ def as_text(result: BenchResult) -> str:
         table.append([row.name, row.loader, _number(row.clips_per_second, 1), least_most, _number(row.speedup, 2)])
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
     lines = [
-        f"{printable(result.source)}: {result.num_videos} videos, batches of {settings.batch_size} clips of "
-        f"{settings.num_frames} frames, {settings.stride} apart, {settings.size}x{settings.size}; {settings.workers} "
-        f"workers on {result.machine['processors']} processors",
+        f"{printable(result.source)}: {counted(result.num_videos, 'video')}, batches of "
+        f"{counted(settings.batch_size, 'clip')} of {counted(settings.num_frames, 'frame')}, {settings.stride} apart, "
+        f"{settings.size}x{settings.size}; {counted(settings.workers, 'worker')} on "
+        f"{counted(result.machine['processors'], 'processor')}",
         "",
     ]
     for cells in table:

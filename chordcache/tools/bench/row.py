@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import time
 from functools import cache
-from itertools import chain, repeat
 from typing import Any
 
+from chordcache.tools.bench.loader_waits import bench_loader
 from chordcache.tools.bench.ways import NUM_ROUNDS, Way
 
 
@@ -47,16 +47,12 @@ class _OpenWay:
         self._batch_size = 1 if batch_seconds > self._round_seconds else options.batch_size
 
     def measure(self, number: int) -> tuple[float, float]:
-        """Measure a round. It has the same clips for all ways."""
+        """Measure a round. It has the same clips for all ways. The start of the workers does not count."""
         num_jobs = self._way.options.num_jobs
-        batches = chain.from_iterable(repeat(self._loader(number)))
-        for _ in range(num_jobs):  # the start of the workers does not count
-            next(batches)
-        num_batches, spent, started = 0, 0.0, time.perf_counter()
-        while num_batches < 2 * num_jobs or spent < self._round_seconds:
-            next(batches)
-            num_batches, spent = num_batches + 1, time.perf_counter() - started
-        return num_batches * self._batch_size / spent, spent
+        result = bench_loader(
+            self._loader(number), num_batches=2 * num_jobs, seconds=self._round_seconds, num_warmup=num_jobs
+        )
+        return result.batches_per_second * self._batch_size, result.num_batches / result.batches_per_second
 
     def _loader(self, epoch: int) -> Any:
         from chordcache.train.from_config import make_loader

@@ -8,11 +8,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from chordcache.amounts import counted
 from chordcache.arguments import check_at_least, check_positive
 from chordcache.errors import UsageError, printable
 from chordcache.read.cache import open_cache
 from chordcache.read.video import Video
-from chordcache.storage.cache_header import read_header
+from chordcache.storage.cache_header import read_header, roots_now
 
 NUM_ROUNDS = 5
 """Rounds of a measurement. Each way is measured once in each, so that a slow minute of the machine hits all of them."""
@@ -29,7 +30,7 @@ SOURCES: Mapping[str, str] = {
     "mapped_mp4": "mapped MP4",
     "torchcodec": "torchcodec",
 }
-"""Reader of the sources to its name in the table. The first one is the baseline"""
+"""Reader of the sources to its name in the table"""
 
 
 @dataclass(frozen=True)
@@ -105,7 +106,7 @@ class Way:
 
 def sample_of_cache(cache: Path, roots: Mapping[str, str] | None) -> VideoSample:
     """Choose videos of a cache at random, the same ones each time. Raises ``UsageError`` if none has frames."""
-    folders = {**read_header(cache).roots, **(roots or {})}
+    folders = roots_now(read_header(cache).roots, roots)
     with open_cache(cache) as opened:
         positions = sorted(random.Random(0).sample(range(len(opened)), min(len(opened), MAX_VIDEOS)))
         chosen = (opened[position] for position in positions)
@@ -123,8 +124,8 @@ def _why_no_source(videos: Sequence[Video], paths: Sequence[str]) -> str | None:
     missing = [path for path in paths if not os.path.isfile(path)]
     if missing:
         return (
-            f"the sources of {len(missing)} of {len(paths)} videos are missing, such as '{printable(missing[0])}'. "
-            "Use --root if they moved"
+            f"the sources of {len(missing)} of {counted(len(paths), 'video')} are missing, such as "
+            f"'{printable(missing[0])}'. Use --root if they moved"
         )
     for video, path in zip(videos, paths, strict=True):
         if os.path.getsize(path) != video.sidecar.source.size:

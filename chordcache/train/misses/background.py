@@ -25,9 +25,9 @@ from typing import BinaryIO
 from chordcache import progress
 from chordcache.building.build import build_as_before
 from chordcache.building.build_options import BuildOptions
-from chordcache.building.build_plan import plan_as_before
 from chordcache.building.build_task import planned_files
 from chordcache.building.file_build import build_file
+from chordcache.building.planning import plan_as_before
 from chordcache.digests import hex64
 from chordcache.engine.child import Worker
 from chordcache.engine.choice import Engine
@@ -37,15 +37,16 @@ from chordcache.engine.worker import Raised
 from chordcache.errors import ChordcacheError, LockedError, UsageError, printable
 from chordcache.index.grouping import IndexRows
 from chordcache.index.index_files import Index, temporary_index
+from chordcache.json_records import Record
 from chordcache.media.versions import tool_versions
-from chordcache.records import Record, VideoRecord
+from chordcache.records import VideoRecord
 from chordcache.storage import feature_files, opener
 from chordcache.storage.atomic import check_space, no_space_as_error
+from chordcache.storage.find_sidecars import Sidecars
 from chordcache.storage.layout import key_of
 from chordcache.storage.lock import locked, locked_beside
 from chordcache.storage.quarantine import Failure, Quarantine, read_quarantined
 from chordcache.storage.sealed_json import read_sealed, seal
-from chordcache.storage.sidecars import Sidecars
 
 FOLDER = ".on_demand"
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Collection, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -17,8 +16,9 @@ from chordcache.building.file_build import build_file
 from chordcache.building.requested import Features
 from chordcache.config.config import Config, config_from_json
 from chordcache.config.picture import FramesConfig
-from chordcache.errors import CacheWriteError, MediaError, NotFoundError
+from chordcache.errors import MediaError, NotFoundError
 from chordcache.features.decode_pass import DecodePass
+from chordcache.features.feed import decode_item
 from chordcache.features.packet_frames import PACKET_CODECS
 from chordcache.features.registry import resolve
 from chordcache.media import jpeg
@@ -28,15 +28,17 @@ from chordcache.media.source_file import identify, open_source
 from chordcache.read.cache import Cache
 from chordcache.read.clips import FeatureReader
 from chordcache.read.video import Video
-from chordcache.records import ContentFacts, FeatureInfo, Identity, VideoRecord
+from chordcache.records import ContentFacts, Identity, VideoRecord
 from chordcache.sources.media_file import MP4Source, Show, naming
 from chordcache.storage.artefacts.open_files import forget
 from chordcache.storage.artefacts.tiers import TIERS
 from chordcache.storage.cache_header import Header, write_header
+from chordcache.storage.feature_info import FeatureInfo
+from chordcache.storage.find_sidecars import write_catalog
 from chordcache.storage.layout import key_of
 from chordcache.storage.quarantine import Failure
 from chordcache.storage.sidecar import Sidecar
-from chordcache.storage.sidecars import write_catalog
+from chordcache.temporary import temporary_folder
 from chordcache.train.misses.source_videos import SourceFrames, UncachedVideo, sidecar_of
 
 
@@ -124,12 +126,7 @@ class _TemporaryBuild:
 
     def cache(self, features: Collection[str]) -> tuple[Cache, Video]:
         """Build a cache of this video alone, with those of the features that the cache's builds include."""
-        try:
-            folder = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="chordcache-")))
-        except OSError as error:
-            raise CacheWriteError(
-                f"cannot make a temporary folder: {error}; set TMPDIR to a folder that can be written to"
-            ) from None
+        folder = self._stack.enter_context(temporary_folder())
         with naming(self._origin.path):
             sidecar = self._build(folder, first_tiers(self._header.features, features))
         write_header(folder, self._header)
@@ -162,7 +159,7 @@ class _TemporaryBuild:
         with naming(self._origin.path):
             decode_pass = DecodePass({}, {}, self.config.picture, with_content=False)
             with open_source(self._origin.path, self._origin.inside) as source:
-                return decode_pass.run(source.place, self._origin.record.segment).keyframes
+                return decode_item(source.place, decode_pass, self._origin.record.segment).keyframes
 
     @property
     def known_content(self) -> ContentFacts | None:

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import os
-import shutil
-import tempfile
 import warnings
-import weakref
 from array import array
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -17,6 +14,7 @@ from typing import TypeVar
 
 import numpy as np
 
+from chordcache.amounts import counted
 from chordcache.building.build import build
 from chordcache.building.build_options import BuildOptions
 from chordcache.config.config import Config, config_from_json, trusted_names
@@ -37,6 +35,7 @@ from chordcache.storage.catalog_columns import FeatureState
 from chordcache.storage.layout import key_hash, video_key
 from chordcache.storage.quarantine import Failure, read_quarantined
 from chordcache.storage.sidecar import Sidecar, read_sidecar
+from chordcache.temporary import keep_with, temporary_folder
 from chordcache.train.misses.background import BuildRequest, background_of, prepare
 from chordcache.train.misses.from_source import SourceVideo, first_tiers, read_source
 from chordcache.train.misses.index_records import IndexRecords
@@ -128,9 +127,10 @@ class IndexedVideos(VideoSet):
     def _cache_for(self, cache: Cache | str | Path | None, config: Config | str | Path | None, given: Config) -> Cache:
         """Open the cache. If it need not exist and does not, make it without a video."""
         if cache is None:
-            folder = tempfile.mkdtemp(prefix="chordcache-")
-            weakref.finalize(self, _remove, folder, os.getpid())
-            return self._new_cache(Path(folder, "cache"), given)
+            with ExitStack() as stack:
+                opened = self._new_cache(stack.enter_context(temporary_folder()) / "cache", given)
+                keep_with(self, stack)
+            return opened
         try:
             opened = Cache(cache.path if isinstance(cache, Cache) else cache)
         except NotFoundError:
@@ -316,13 +316,8 @@ class _Misses:
         """Raise ``NotFoundError`` if a record must be cached and is not."""
         if self._num_uncached and self._on_miss == "error":
             raise NotFoundError(
-                f"index '{printable(index.path)}': got {self._num_uncached} of {len(self.positions)} videos that are "
-                f"not in {self._cache!r}, such as '{printable(self._first_uncached)}', expected all of them. Build "
-                "them, or leave them out with on_miss='skip', or read their files with on_miss='source'."
+                f"index '{printable(index.path)}': got {self._num_uncached} of "
+                f"{counted(len(self.positions), 'video')} not in {self._cache!r}, such as "
+                f"'{printable(self._first_uncached)}', expected all of them. Build them, or leave them out "
+                "with on_miss='skip', or read their files with on_miss='source'."
             )
-
-
-def _remove(folder: str, pid: int) -> None:
-    """Remove a folder in the process that made it. Forked workers, which have a copy of its owner, leave it."""
-    if os.getpid() == pid:
-        shutil.rmtree(folder, ignore_errors=True)

@@ -20,10 +20,11 @@ from chordcache.media.source_file import identify, real_folder
 from chordcache.read.cached_videos import VideoSet
 from chordcache.read.clips import FeatureReader
 from chordcache.read.video import Video
-from chordcache.records import ContentFacts, FeatureInfo, Identity, Segment, VideoRecord
+from chordcache.records import ContentFacts, Identity, Segment, VideoRecord
 from chordcache.sources.media_file import naming
 from chordcache.sources.video_source import VideoSource
 from chordcache.storage.annotation_names import AnnotationNames
+from chordcache.storage.feature_info import FeatureInfo
 from chordcache.storage.layout import key_of
 from chordcache.storage.sidecar import Sidecar
 from chordcache.train.misses.index_records import IndexRecords
@@ -161,13 +162,13 @@ class SourceVideos(VideoSet):
             if name != "frames":
                 raise UsageError(
                     f"features: got '{name}' with a {kind}, expected only 'frames', which every source gives. For "
-                    "other features, take chordcache.videos.indexed with on_miss='source', or build a cache."
+                    "other features, take MP4Source or MappedMP4Source, or build a cache."
                 )
         self._source = source
         self._records: Sequence[VideoRecord] | IndexRecords
         self._follow_symlinks = False
         if index is None:
-            self._roots, self._records = _roots_and_records(files)
+            self._roots, self._records = roots_and_records(files)
             self.labels, self.columns = [], {}
             self._label_ids = np.full(len(self._records), -1, np.int32)
             self._annotation_names = AnnotationNames()
@@ -218,8 +219,11 @@ class SourceVideos(VideoSet):
             return sample(frames, UncachedVideo(sidecar_of(record, identity, frames, info, content), frames))
 
 
-def _roots_and_records(files: object) -> tuple[Mapping[str, str], Sequence[VideoRecord]]:
-    """Return the folder of each root, and a record of each video below folders and of each file."""
+def roots_and_records(files: object) -> tuple[Mapping[str, str], Sequence[VideoRecord]]:
+    """Return the folder of each root, and a record of each video below folders and of each file.
+
+    Raises ``UsageError`` if there is none, and ``NotFoundError``.
+    """
     if isinstance(files, (str, Path)):
         files = [files]
     if not isinstance(files, Iterable) or callable(files):

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import copy
+import gc
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sized
-from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any
 
 import numpy as np
+import torch
 from torch.utils.data.distributed import DistributedSampler
 
 from chordcache.arguments import check_at_least
-from chordcache.digests import digest64
 from chordcache.errors import UsageError
 from chordcache.read.video import Video
+from chordcache.train.batches import Collate
 from chordcache.train.clip_dataset import ClipDataset
+from chordcache.train.collate import collate
 from chordcache.train.samplers.distributed import ChordSampler, check_not_of_torch
+from chordcache.train.samplers.formed_batches import FormedBatches, cost_of, form_batches, number_rows
 
 
 class BudgetBatchSampler(DistributedSampler[list[tuple[int, int]]]):
@@ -65,7 +68,7 @@ class BudgetBatchSampler(DistributedSampler[list[tuple[int, int]]]):
     Notes
     -----
     Frames and pixels are measured by columns of the catalog, 100,000 samples in about 0.1 s. This needs a dataset of a
-    cache, a crop of chordcache, and a clip sampler with a method ``clip_shape``, see ``docs/loading.md``. All others
+    cache, a crop of chordcache, and a clip sampler with a method ``clip_shape``, see ``docs/mixing.md``. All others
     take about 0.1 ms for each sample, in every epoch, and so do captions and latents. With an index, videos that are
     not cached are opened to be measured, which takes far longer. Build the cache first.
 
@@ -118,16 +121,62 @@ class BudgetBatchSampler(DistributedSampler[list[tuple[int, int]]]):
         self._batches = self._formed(self._sampler)
         self._batch_order = self._sampler.of_batches(len(self._batches))
 
-    def _formed(self, sampler: ChordSampler) -> _Batches:
+    def fit(self, step: Callable[[Any], object], *, collate: Collate = collate) -> int:
+        """Find the largest budget for the memory of a GPU, by trying batches until it ends.
+
+        The first budget is that of the largest sample. It is doubled until ``step`` runs out of memory, then bisected
+        to 5 %. Each try reads the largest batch that the budget allows in this epoch. Take a little less than the
+        result for the run, because memory between tensors is lost in time.
+
+        Parameters
+        ----------
+        step : callable
+            Function that trains on a batch, with its forward and backward pass and the optimizer. It is called with
+            what ``collate`` returns, in CPU memory, as by a loader without ``device``. Give it a copy of the model: its
+            parameters change, and may be left in the middle of a step.
+        collate : callable
+            Function that makes a batch from a list of samples, as that of the loader.
+
+        Returns
+        -------
+        int
+            Cost of the largest batch that ``step`` took, in the unit of this sampler, such as frames for
+            ``max_frames``. The samples of an epoch may be too few to fill the memory.
+
+        Raises
+        ------
+        UsageError
+            If CUDA is not available, or the memory does not suffice for the largest sample alone.
+
+        Examples
+        --------
+        ::
+
+            max_frames = BudgetBatchSampler(dataset, max_frames=1000).fit(train_step)
+            batches = BudgetBatchSampler(dataset, max_frames=int(0.9 * max_frames))
+        """
+        if not torch.cuda.is_available():
+            raise UsageError(
+                f"step: got no GPU, expected CUDA, whose memory limits the batches. Give {self._unit} instead of fit."
+            )
+        epochs, order, axes, kinds = self._measured(self._sampler)
+        costs: dict[int, int] = {}
+
+        def attempt(budget: int) -> None:
+            batches = FormedBatches(epochs, order, *form_batches(axes, budget, kinds))
+            longest = np.maximum.reduceat(axes[batches.places], batches.starts)
+            of_batches = cost_of(longest) * (batches.stops - batches.starts)
+            largest = int(np.argmax(of_batches))
+            costs[budget] = int(of_batches[largest])
+            step(collate(self._dataset.__getitems__(batches[largest])))
+
+        of_all = len(order) * cost_of(axes.max(axis=0, keepdims=True))
+        return costs[largest_budget(attempt, int(cost_of(axes).max()), int(of_all[0]))]
+
+    def _formed(self, sampler: ChordSampler) -> FormedBatches:
         """Form the batches of a sampler's epoch."""
-        epochs, order = sampler.draws()
-        measures = self._dataset.measure(sampler.epoch, order) if self._unit in ("max_frames", "max_pixels") else None
-        if measures is None:
-            axes, kinds = self._described(epochs, order)
-        else:
-            axes = measures[:, 3:-2] if self._unit == "max_frames" else measures[:, 3:]
-            kinds = _numbered(measures * (measures[:, :1] > 0))
-        costs = _cost(axes)
+        epochs, order, axes, kinds = self._measured(sampler)
+        costs = cost_of(axes)
         if costs.max() > self._budget:
             above = np.flatnonzero(costs > self._budget)
             place = above[np.argmin(order[above])]
@@ -136,7 +185,16 @@ class BudgetBatchSampler(DistributedSampler[list[tuple[int, int]]]):
                 f"{self._unit}: got {self._budget}, expected at least {costs[place]} for sample {order[place]} of "
                 f"video '{video.key}'. Raise {self._unit}, or leave the video out of videos= or of the index."
             )
-        return _Batches(epochs, order, *form_batches(axes, self._budget, kinds))
+        return FormedBatches(epochs, order, *form_batches(axes, self._budget, kinds))
+
+    def _measured(self, sampler: ChordSampler) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """Return epoch, index, axes and kind of each sample of a sampler's epoch."""
+        epochs, order = sampler.draws()
+        measures = self._dataset.measure(sampler.epoch, order) if self._unit in ("max_frames", "max_pixels") else None
+        if measures is None:
+            return epochs, order, *self._described(epochs, order)
+        axes = measures[:, 3:-2] if self._unit == "max_frames" else measures[:, 3:]
+        return epochs, order, axes, number_rows(measures * (measures[:, :1] > 0))
 
     def _described(self, epochs: np.ndarray, order: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return axes and kind of each sample, which the dataset describes one by one."""
@@ -154,7 +212,8 @@ class BudgetBatchSampler(DistributedSampler[list[tuple[int, int]]]):
     def _axes_of(self, video: Video, shape: tuple[int, ...], sample: tuple[int, int]) -> tuple[int, ...]:
         """Return the axes of a sample, from its video and the shape of its frames (T, h, w, 3)."""
         if self._tokenizer is not None:
-            return (len(self._tokenizer(video.caption or "")),)
+            length = getattr(self._tokenizer, "length", None)  # that of every caption in a batch, see ``collate``
+            return (len(self._tokenizer(video.caption or "")) if length is None else length,)
         if self._unit == "max_latent_tokens":
             *clips, t, _, h, w = self._dataset.latents_shape(sample)
             return (*clips, *(-(-length // side) for length, side in zip((t, h, w), self._patch, strict=True)))
@@ -235,117 +294,28 @@ class BudgetBatchSampler(DistributedSampler[list[tuple[int, int]]]):
         self._batch_order.load_state_dict({**self._batch_order.state_dict(0), "num_consumed": state["num_consumed"]})
 
 
-@dataclass(frozen=True)
-class _Batches:
-    """The batches of an epoch."""
+def largest_budget(attempt: Callable[[int], object], lowest: int, highest: int) -> int:
+    """Return the largest budget in [lowest, highest], to 5 %, with which ``attempt`` does not run out of GPU memory.
 
-    epochs: np.ndarray
-    """[shape=(num_samples,), dtype=int64] epoch of each sample, in the order of the epoch"""
-    order: np.ndarray
-    """[shape=(num_samples,), dtype=int64] index of each sample, in the order of the epoch"""
-    places: np.ndarray
-    """[shape=(num_samples,), dtype=int64] positions in the order, of the samples of one batch after the other"""
-    stops: np.ndarray
-    """[shape=(num_batches,), dtype=int64] end of each batch in ``places``"""
-
-    def __len__(self) -> int:
-        return len(self.stops)
-
-    def __getitem__(self, number: int) -> list[tuple[int, int]]:
-        places = self.places[self.stops[number - 1] if number else 0 : self.stops[number]]
-        return list(zip(self.epochs[places].tolist(), self.order[places].tolist(), strict=True))
-
-    def digest(self) -> int:
-        """Return a hash of the samples of all batches."""
-        starts = np.r_[0, self.stops[:-1]]
-        numbers = np.insert(self.order[self.places], starts, self.stops - starts)
-        return digest64(numbers.astype("<i8").tobytes())
-
-
-def form_batches(axes: np.ndarray, budget: int, kinds: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
-    """Put samples into batches of similar shape, each as large as the budget allows.
-
-    The samples come in their order. Each is put into the open batch of its kind and of the ranges of its lengths, or
-    opens a new one if that batch would exceed the budget.
-
-    Parameters
-    ----------
-    axes : np.ndarray [shape=(n, k), dtype=int64]
-        Lengths of each sample that the budget counts. Their product is the cost of a single sample, which must not
-        exceed the budget. 0 stands for an axis that the sample does not have.
-    budget : int
-        Largest number of samples times the product of the longest axes in a batch.
-    kinds : np.ndarray, optional [shape=(n,), dtype=int64, in [0, n]]
-        Number of each sample's kind. Samples of different kinds do not share a batch.
-
-    Returns
-    -------
-    np.ndarray, np.ndarray [shape=(n,) and (num_batches,), dtype=int64]
-        Samples of one batch after the other, and the end of each batch there. Batches are in the order of their first
-        samples.
-
-    Examples
-    --------
-    >>> samples, stops = form_batches(np.array([[12], [30], [13], [14], [30]]), budget=60)
-    >>> samples.tolist(), stops.tolist()
-    ([0, 2, 3, 1, 4], [3, 5])
+    Raises ``UsageError`` if it does with the lowest one.
     """
-    alike = np.zeros(len(axes), np.int64) if kinds is None else kinds
-    for lengths in axes.T:
-        alike = alike * 64 + _half_octaves(lengths)
-    by_group = np.argsort(alike, kind="stable")
-    in_groups = alike[by_group]
-    ends = _batch_ends(axes[by_group], np.searchsorted(in_groups, in_groups, side="right"), budget).tolist()
-    starts = [0]
-    while ends[starts[-1]] < len(ends):
-        starts.append(ends[starts[-1]])
-    firsts = np.array(starts)
-    sizes = np.diff(firsts, append=len(ends))
-    by_first = np.argsort(by_group[firsts])
-    stops = np.cumsum(sizes[by_first])
-    shifts = firsts[by_first] - stops + sizes[by_first]
-    return by_group[np.repeat(shifts, sizes[by_first]) + np.arange(len(ends))], stops
-
-
-def _batch_ends(axes: np.ndarray, group_ends: np.ndarray, budget: int) -> np.ndarray:
-    """Return for each sample the end of the batch that begins with it.
-
-    A batch grows by half as many samples from step to step, if it then still fits. ``longest[i]`` has the longest axes
-    of the ``2 ** i`` samples from each one on.
-    """
-    places = np.arange(len(axes))
-    largest = min(int((group_ends - places).max()), budget // int(_cost(axes).min()))
-    longest = [axes]
-    while 2 ** len(longest) <= largest:
-        after = np.minimum(places + 2 ** (len(longest) - 1), len(axes) - 1)
-        longest.append(np.maximum(longest[-1], longest[-1][after]))
-    ends, own = places.copy(), np.zeros_like(axes)
-    for level in reversed(range(len(longest))):
-        grown_ends = ends + 2**level
-        grown = np.maximum(own, longest[level][np.minimum(ends, len(axes) - 1)])
-        fits = (grown_ends <= group_ends) & ((grown_ends - places) * _cost(grown) <= budget)
-        ends[fits], own[fits] = grown_ends[fits], grown[fits]
-    return ends
-
-
-def _cost(axes: np.ndarray) -> np.ndarray:
-    """Return the product of the lengths of each sample, without those that are 0."""
-    product: np.ndarray = np.maximum(axes, 1).prod(axis=1)
-    return product
-
-
-def _numbered(rows: np.ndarray) -> np.ndarray:
-    """Return a number for each row, the same for equal rows."""
-    if not rows.any():
-        return np.zeros(len(rows), np.int64)
-    _, numbers = np.unique(rows, axis=0, return_inverse=True)
-    return np.asarray(numbers, np.int64)
-
-
-def _half_octaves(lengths: np.ndarray) -> np.ndarray:
-    """Return the range of each length. Its longest length is less than the square root of 2 times its shortest.
-
-    The ranges are 1, 2, 3, 4 to 5, 6 to 7, 8 to 11, 12 to 15, 16 to 22 ...
-    """
-    _, exponents = np.frexp(np.square(lengths, dtype=np.float64))
-    return np.asarray(exponents, np.int64)
+    fits, above, budget = 0, highest + 1, lowest
+    while budget > fits:
+        try:
+            attempt(budget)
+            fits = budget
+        except torch.cuda.OutOfMemoryError:
+            above = budget
+        if above == budget:
+            gc.collect()  # before CUDA frees it: what the error held
+        torch.cuda.empty_cache()
+        if above == lowest:
+            raise UsageError(
+                f"step: got one that runs out of GPU memory with the largest sample alone, of {lowest}, expected one "
+                "that takes it. Make the clips or the model smaller."
+            )
+        if above > highest:
+            budget = min(2 * fits, highest)
+        else:
+            budget = (fits + above) // 2 if above - fits > fits // 20 else fits
+    return fits

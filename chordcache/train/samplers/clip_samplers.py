@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from chordcache.arguments import check_at_least, check_positive
+from chordcache.arguments import check_at_least, check_choice, check_positive
 from chordcache.errors import UsageError
 from chordcache.read.video import Video
 from chordcache.train.samplers.clip_request import ClipRequest, ClipSampler, ClipShape, clip_shape
@@ -119,8 +119,7 @@ class UniformFrameSampler:
 
     def __post_init__(self) -> None:
         check_at_least(1, num_frames=self.num_frames)
-        if self.position not in POSITIONS:
-            raise UsageError(f"position: got {self.position!r}, expected one of {', '.join(POSITIONS)}")
+        check_choice(POSITIONS, position=self.position)
 
     def frame_numbers(self, video: Video, request: ClipRequest) -> np.ndarray:
         """Choose the frames of one sample. See ``ClipSampler``."""

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from chordcache.arguments import check_positive
+from chordcache.arguments import check_at_least, check_positive, check_range
 from chordcache.read.video import Video
-from chordcache.train.samplers.clip_request import ClipRequest
+from chordcache.train.samplers.clip_request import ClipRequest, ClipShape
 from chordcache.train.samplers.even_clips import EvenClipSampler
 
 
@@ -55,13 +55,24 @@ class AdaptiveSampler(EvenClipSampler):
         A clip's weight is its mean motion to the power of ``1 / temperature``. Near 0, the clip with the most motion is
         taken every time. At 1, a clip with twice the motion is taken twice as often. At large values, all clips are
         equally likely.
+    lengths : (int, int), optional
+        Least and greatest number of frames of a clip, which then follows the motion. ``num_frames`` is the length of a
+        clip with the mean motion of its video. With twice that motion it has half as many frames. The motion is that of
+        ``num_frames`` frames from the start. Near the end of the video, a longer clip is moved inside. ``collate`` pads
+        such clips to the longest of a batch.
     """
 
     temperature: float = 1.0
+    lengths: tuple[int, int] | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_positive(temperature=self.temperature)
+        if self.lengths is not None:
+            check_range("lengths", self.lengths)
+            object.__setattr__(self, "lengths", tuple(self.lengths))  # a list of a config
+            check_at_least(1, lengths=self.lengths[0])
+            check_at_least(self.lengths[0], lengths=self.lengths[1])
 
     def frame_numbers(self, video: Video, request: ClipRequest) -> np.ndarray:
         """Choose the frames of one sample. See ``ClipSampler``."""
@@ -71,10 +82,16 @@ class AdaptiveSampler(EvenClipSampler):
             return clips.clip(clips.random_start(random))
         weights = (motion / motion.max()) ** (1 / self.temperature)
         up_to = np.cumsum(weights)
-        chosen = np.searchsorted(up_to, random.random() * up_to[-1], side="right")
-        return clips.clip_from(min(int(chosen), len(weights) - 1))
+        start = min(int(np.searchsorted(up_to, random.random() * up_to[-1], side="right")), len(weights) - 1)
+        if self.lengths is None:
+            return clips.clip_from(start)
+        least, most = self.lengths
+        length = round(self.num_frames * min(float(motion.mean() / max(motion[start], 1e-9)), most))
+        return replace(self, num_frames=min(max(length, least), most), lengths=None).clips(video).clip_from(start)
 
-    clip_shape = EvenClipSampler.even_shape
+    def clip_shape(self, num_frames: np.ndarray, epoch: int) -> ClipShape | None:
+        """Return the length of all clips, or None if it follows the motion. See ``ClipSampler``."""
+        return None if self.lengths else self.even_shape(num_frames, epoch)
 
 
 def _motion_of_clips(video: Video, stops: np.ndarray) -> np.ndarray | None:

@@ -13,7 +13,7 @@ from torch import distributed
 from torch.utils.data import ConcatDataset, Subset
 from torch.utils.data.distributed import DistributedSampler
 
-from chordcache.arguments import check_at_least
+from chordcache.arguments import check_at_least, check_choice
 from chordcache.digests import digest64
 from chordcache.errors import UsageError
 from chordcache.train.samplers.clip_request import EPOCHS, ClipRequest, RandomStream
@@ -137,8 +137,7 @@ class ChordSampler(DistributedSampler[tuple[int, int]]):
         self._check_draws(num_samples, shuffle)
         self.num_samples = self._num_in_dataset if num_samples is None else num_samples
         """Number of samples in an epoch, of all ranks together"""
-        if on_remainder not in ON_REMAINDER:
-            raise UsageError(f"on_remainder: got {on_remainder!r}, expected one of {', '.join(ON_REMAINDER)}")
+        check_choice(ON_REMAINDER, on_remainder=on_remainder)
         if (rank is None) != (world_size is None):
             raise UsageError(f"rank and world_size: got {rank!r} and {world_size!r}, expected both or neither")
         if rank is not None:

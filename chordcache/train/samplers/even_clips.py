@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 import numpy as np
 
-from chordcache.arguments import check_at_least, check_positive
+from chordcache.arguments import check_at_least, check_choice, check_positive
 from chordcache.errors import UsageError
 from chordcache.read.video import Video
 from chordcache.train.samplers.clip_request import ClipShape
@@ -60,7 +61,7 @@ class EvenClips(ABC):
         self.end = end
         """Position of the end of the video, which no frame of a clip reaches without padding"""
         self._pad = pad
-        self.last_start: float = max(0, last - offsets[-1])
+        self.last_start: float = max(0, last - offsets[-1].item())
         """Last position at which a whole clip can start, 0 if the video is shorter than a clip"""
 
     @property
@@ -106,8 +107,8 @@ class EvenClips(ABC):
         return self.clip(min(max(start, 0), self.last_start))
 
     def clip_from(self, frame: int) -> np.ndarray:
-        """Return the clip that starts at a frame."""
-        return self.clip(self.positions[frame])
+        """Return the clip that starts at a frame. Near the end of the video, the clip is moved inside."""
+        return self.clip(min(self.positions[frame], self.last_start))
 
     def stops(self) -> np.ndarray:
         """Return the number behind the last frame of each clip, of those that can start at frame 0, 1, 2 ..."""
@@ -116,12 +117,18 @@ class EvenClips(ABC):
         return self._frames_at(starts + self._offsets[-1]) + 1
 
 
+@lru_cache(maxsize=64)
+def _offsets(num_frames: int, stride: int) -> np.ndarray:
+    offsets = stride * np.arange(num_frames, dtype=np.int64)
+    offsets.flags.writeable = False
+    return offsets
+
+
 class ClipsByNumber(EvenClips):
     """Clips whose frames are ``stride`` frame numbers apart."""
 
     def __init__(self, video: Video, num_frames: int, stride: int, pad: str) -> None:
-        offsets = stride * np.arange(num_frames, dtype=np.int64)
-        super().__init__(video, offsets, video.num_frames - 1, video.num_frames, pad)
+        super().__init__(video, _offsets(num_frames, stride), video.num_frames - 1, video.num_frames, pad)
         self._stride = stride
 
     @property
@@ -139,8 +146,8 @@ class ClipsByNumber(EvenClips):
         return times.nearest(np.arange(0, times.starts[int(self.last_start)] + _TOLERANCE_SECONDS, seconds))
 
     def _frames_at(self, positions: np.ndarray) -> np.ndarray:
-        frames: np.ndarray = np.minimum(positions, self._video.num_frames - 1).astype(np.int64)  # rounded down
-        return frames
+        frames: np.ndarray = np.minimum(positions, self._video.num_frames - 1).astype(np.int64, copy=False)
+        return frames  # rounded down
 
     def _needs(self) -> str:
         return (
@@ -208,8 +215,7 @@ class EvenClipSampler:
                 f"stride and fps: got {self.stride!r} and {self.fps!r}, expected one of them. Give stride to choose "
                 "frames by number, or fps to choose them by time."
             )
-        if self.pad not in PADS:
-            raise UsageError(f"pad: got {self.pad!r}, expected one of {', '.join(PADS)}")
+        check_choice(PADS, pad=self.pad)
 
     def even_shape(self, num_frames: np.ndarray, epoch: int) -> ClipShape | None:
         """Return the length of a clip, or None if a video may be too short for it. See ``ClipSampler``."""

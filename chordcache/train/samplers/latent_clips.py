@@ -14,11 +14,11 @@ from chordcache.train.samplers.clip_request import ClipRequest
 
 @dataclass(frozen=True)
 class LatentClipSampler:
-    """Sampler of a random clip of those that a VAE encoded, for training on their latents.
+    """Sampler that draws one of the clips that a VAE encoded, for training on their latents.
 
-    The first latents of such a clip are those of its first frame alone, as where a generator begins. A clip that begins
-    elsewhere has latents of which some frames lie before it. A shorter rest of a video is left out, unless the video is
-    not longer.
+    The first latents of such a clip cover its first frame alone, as a generator begins. The first latents of a clip
+    that begins elsewhere also cover frames before it. A shorter rest at the end of a video is left out, unless it is
+    the whole video.
 
     Raises
     ------

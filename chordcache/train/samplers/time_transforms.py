@@ -29,7 +29,7 @@ class TimeWarp:
     sampler : ClipSampler
         Sampler of the clips.
     speed : tuple of float
-        (least, most) speed, drawn uniformly on a logarithmic scale. 2 takes every second frame of those that 1 takes.
+        (least, most) speed, drawn uniformly on a logarithmic scale. 2 takes every second frame of the clip.
 
     Examples
     --------

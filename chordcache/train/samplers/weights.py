@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from chordcache.amounts import counted
 from chordcache.errors import UsageError
 
 BALANCED = "balanced"
@@ -50,18 +51,18 @@ def checked_weights(weights: Any, dataset: Any, num_in_dataset: int) -> np.ndarr
             f"weights: got {type(weights).__name__} of shape {np.shape(checked)}, expected '{BALANCED}', or "
             f"{num_in_dataset} numbers as the dataset has samples"
         )
-    check_weights("weights", checked)
+    check_weights(checked)
     return checked
 
 
-def check_weights(name: str, weights: np.ndarray) -> None:
+def check_weights(weights: np.ndarray) -> None:
     """Raise ``UsageError`` if weights are not finite numbers of at least 0 with a finite sum above 0."""
     wrong = ~(np.isfinite(weights) & (weights >= 0))
     if wrong.any():
         place = int(np.argmax(wrong))
-        raise UsageError(f"{name}: got {weights[place]} at position {place}, expected finite numbers of at least 0")
+        raise UsageError(f"weights: got {weights[place]} at position {place}, expected finite numbers of at least 0")
     if not 0 < weights.sum() < np.inf:
-        raise UsageError(f"{name}: got a sum of {weights.sum()}, expected a finite number above 0")
+        raise UsageError(f"weights: got a sum of {weights.sum()}, expected a finite number above 0")
 
 
 def balanced_weights(label_ids: np.ndarray) -> np.ndarray:
@@ -78,8 +79,8 @@ def balanced_weights(label_ids: np.ndarray) -> np.ndarray:
     num_without = int(np.count_nonzero(label_ids < 0))
     if num_without:
         raise UsageError(
-            f"weights: got '{BALANCED}' for {num_without} samples without a label, expected a label for each sample. "
-            "Leave them out by subset(dataset, numpy.flatnonzero(dataset.label_ids >= 0))."
+            f"weights: got '{BALANCED}' for {counted(num_without, 'sample')} without a label, expected a label for "
+            "each sample. Leave them out by subset(dataset, numpy.flatnonzero(dataset.label_ids >= 0))."
         )
     weights: np.ndarray = 1 / np.bincount(label_ids)[label_ids]
     return weights

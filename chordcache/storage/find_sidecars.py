@@ -19,7 +19,7 @@ from chordcache.storage.artefacts.tiers import TIERS
 from chordcache.storage.catalog import Catalog, names_of_files
 from chordcache.storage.catalog_columns import publish_catalog
 from chordcache.storage.catalog_file import names_videos
-from chordcache.storage.layout import PACKS, is_key, pack_file, sidecar_file
+from chordcache.storage.layout import PACKS, fan_of, is_key, pack_file, sidecar_file
 from chordcache.storage.packs import Packs, mark_of
 from chordcache.storage.sidecar import Sidecar, not_cached, read_sidecar_line
 
@@ -59,9 +59,10 @@ class Sidecars:
 
     def read_or_none(self, key: str) -> Sidecar | None:
         """Return the sidecar of a video, or None if there is none or it is damaged. Raises ``UnreadableError``."""
-        with suppress(NotFoundError, DamageError):
+        try:
             return self.read(key)
-        return None
+        except (NotFoundError, DamageError):
+            return None
 
     def row(self, key: str) -> tuple[Sidecar, bytes, int]:
         """Return the sidecar of a video, its line, and the mtime of its file, as ``publish_catalog`` takes them."""
@@ -103,10 +104,12 @@ class Sidecars:
         Return None if the video's own file must be read.
         """
         catalog, position = self._catalog, bisect_left(self._keys, key)
-        with suppress(DamageError, UnreadableError, ValueError):
-            if catalog is not None and self._keys[position : position + 1] == [key]:
-                return read(catalog, position) if catalog.is_unchanged(position, key) else None
-        return None
+        if catalog is None or position == len(self._keys) or self._keys[position] != key:
+            return None
+        try:
+            return read(catalog, position) if catalog.is_unchanged(position, key) else None
+        except (DamageError, UnreadableError, ValueError):
+            return None
 
     def are_those_of_catalog(self) -> bool:
         """Return whether the catalog names the videos that have a sidecar, and none of them has changed."""
@@ -141,7 +144,7 @@ def iter_keys(cache: Path) -> Iterator[str]:
         if re.fullmatch("[0-9a-f]{2}", fan):
             for name in opener.list_folder(cache, f"videos/{fan}"):
                 key = name.removesuffix(".json")
-                if key != name and is_key(key) and sidecar_file(key) == f"videos/{fan}/{name}":
+                if key != name and is_key(key) and fan_of(key) == fan:
                     yield key
 
 

@@ -1,7 +1,7 @@
 """A network in another process, as a worker sees it: inputs are sent while others are computed.
 
-If that process dies, the inputs without an output are sent to the one that replaces it. A video of which inputs were
-being computed when two processes died fails.
+If that process dies, the next process gets the inputs without an output. If two processes die on inputs of one video,
+that video fails.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from contextlib import suppress
 from typing import Any
 
 from chordcache import progress
-from chordcache.engine.networks.messages import Begun, Done, Place, Sent, packed, receive, send
-from chordcache.engine.networks.network import Network, NetworkError
+from chordcache.engine.inference.messages import Begun, Done, Place, Sent, packed, receive, send
+from chordcache.engine.inference.network import Network, NetworkError
 from chordcache.errors import describe
 
 _MAX_DEATHS = 2
@@ -41,7 +41,7 @@ class NetworkElsewhere:
         self._pending: dict[Place, Any] = {}
         """Inputs without an output"""
         self._begun: set[Place] = set()
-        """Places of those that are being computed"""
+        """Places of the inputs that are being computed"""
         self._changed = threading.Condition()
         """Lock of all state that the thread which receives shares"""
         self._is_lost = True
@@ -116,7 +116,7 @@ class NetworkElsewhere:
             time.sleep(_RETRY_SECONDS)
 
     def _note_death(self, death: NetworkError) -> None:
-        """Fail the streams of which an input was being computed when a second process died."""
+        """Count a death for each stream whose inputs were being computed. Fail it after the second."""
         suspects = [(number, self._streams.get(number)) for number in {number for number, _ in self._begun}]
         self._begun.clear()
         for number, stream in suspects:

@@ -1,4 +1,4 @@
-"""A network that the tasks of a run share, and its batches of several videos, of which a bad one fails alone."""
+"""A network that the tasks of a run share. Its batches mix videos, and a bad video fails alone."""
 
 from __future__ import annotations
 

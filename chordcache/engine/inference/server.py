@@ -21,8 +21,8 @@ from multiprocessing.connection import Connection
 from typing import Any, NoReturn
 
 from chordcache.engine.heartbeat import Heartbeat
-from chordcache.engine.networks.messages import Begun, Done, Place, Sent, packed, receive, send
-from chordcache.engine.networks.network import Batches, Input, Network, NetworkError, kind_of
+from chordcache.engine.inference.messages import Begun, Done, Place, Sent, packed, receive, send
+from chordcache.engine.inference.network import Batches, Input, Network, NetworkError, kind_of
 from chordcache.engine.worker import prepare
 from chordcache.errors import ChordcacheError, describe
 

@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
 from chordcache import progress
-from chordcache.engine.networks.client import NetworkElsewhere, StreamElsewhere
-from chordcache.engine.networks.network import Batches, Input, Network, NetworkError, kind_of
+from chordcache.engine.inference.client import NetworkElsewhere, StreamElsewhere
+from chordcache.engine.inference.network import Batches, Input, Network, NetworkError, kind_of
 
 
 class NetworkHere:

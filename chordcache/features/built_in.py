@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
 from functools import cache
-from typing import Any, NamedTuple
+from pkgutil import resolve_name
+from typing import NamedTuple
 
 from chordcache.features.read_side import ReadSide
 
@@ -24,12 +24,13 @@ BUILT_IN = {
     "waveform": BuiltIn(
         "chordcache.features.waveform:WaveformExtractor", "chordcache.features.waveform:WaveformReadSide"
     ),
+    "librosa": BuiltIn("chordcache.features.librosa:LibrosaExtractor", "chordcache.features.librosa:LibrosaReadSide"),
     "text": BuiltIn(
         "chordcache.features.networks.text:TextExtractor", "chordcache.features.networks.text:TextReadSide"
     ),
     "latents": BuiltIn(
         "chordcache.features.networks.latents:LatentsExtractor",
-        "chordcache.features.networks.latents:LatentsReadSide",
+        "chordcache.features.networks.latent_rows:LatentsReadSide",
     ),
     "embed": BuiltIn("chordcache.features.networks.embed:EmbedExtractor", "chordcache.features.read_side:ReadSide"),
     "pose": BuiltIn("chordcache.features.pose:PoseExtractor", "chordcache.features.pose:PoseReadSide"),
@@ -42,16 +43,10 @@ def read_side(name: str) -> ReadSide:
     """Return the read side of a feature. That of a plug-in's feature is the base class."""
     if name not in BUILT_IN:
         return ReadSide(name)
-    side: ReadSide = imported(BUILT_IN[name].read_side)(name)
+    side: ReadSide = resolve_name(BUILT_IN[name].read_side)(name)
     return side
 
 
 def read_sides() -> dict[str, ReadSide]:
     """Return the read sides of all built-in features, by feature."""
     return {name: read_side(name) for name in BUILT_IN}
-
-
-def imported(reference: str) -> Any:
-    """Return the class that "module:Class" names."""
-    module, _, attribute = reference.partition(":")
-    return getattr(importlib.import_module(module), attribute)

@@ -14,16 +14,17 @@ from typing import TypeAlias
 
 from chordcache.engine import terminal
 from chordcache.engine.child import Child
+from chordcache.engine.inference.network import Network, NetworkError
+from chordcache.engine.inference.server import CONTEXT_LOST, LOADING_FAILED, Orders
 from chordcache.engine.limits import MAX_DEATHS_IN_A_ROW, Limits
-from chordcache.engine.networks.network import Network, NetworkError
-from chordcache.engine.networks.server import CONTEXT_LOST, LOADING_FAILED, Orders
 from chordcache.engine.signals import uninterruptible
 from chordcache.errors import ChordcacheError, UsageError, WorkersDiedError, printable
+from chordcache.temporary import make_temporary_folder
 
 Addresses: TypeAlias = Mapping[str, Sequence[str]]
 """Key of a network to the sockets of its processes"""
 
-_MAIN = "chordcache.engine.networks.server"
+_MAIN = "chordcache.engine.inference.server"
 """Module of a process"""
 
 _ENVIRONMENT = {"OMP_WAIT_POLICY": "PASSIVE"}
@@ -123,7 +124,7 @@ class NetworkProcesses:
     @uninterruptible()
     def _start_all(self) -> None:
         devices = [(network, device) for network in self._networks for device in network.devices()]
-        self._folder = tempfile.mkdtemp(prefix="chordcache-")  # for this user only, since messages are pickled
+        self._folder = make_temporary_folder()  # for this user only, since messages are pickled
         if len(os.fsencode(self._folder)) > _MAX_FOLDER_BYTES:
             raise UsageError(
                 f"TMPDIR: got '{printable(tempfile.gettempdir())}', expected a path of at most "

@@ -1,0 +1,91 @@
+"""The making of a build's plan, from the arguments of the build, or from everything that earlier builds requested."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from chordcache.building.build_options import BuildOptions
+from chordcache.building.build_plan import BuildPlan, merged_roots, resolve_features
+from chordcache.building.existing_cache import earlier_header, with_cached_names
+from chordcache.building.requested import request_of
+from chordcache.choices import ON_DAMAGE
+from chordcache.config.config import Config, config_from_json
+from chordcache.errors import UsageError
+from chordcache.index.column_types import merged_columns
+from chordcache.index.index_files import Index, no_videos, read_index
+from chordcache.storage.cache_header import read_header, roots_now
+
+
+def make_plan(
+    cache: Path,
+    index: str | Path | Index,
+    config: str | Path | Config | None,
+    tiers: Sequence[str] | None,
+    features: Sequence[str] | None,
+    *,
+    roots: Mapping[str, str] | None,
+    options: BuildOptions,
+) -> BuildPlan:
+    """Make the plan of ``build``, which has these parameters.
+
+    Raises ``UsageError``, ``ConfigError`` and ``NotFoundError`` if an argument is wrong, or the folder holds something
+    other than a cache.
+    """
+    earlier = earlier_header(cache)
+    config, requested, with_earlier, on_damage = request_of(config, tiers, features, earlier=earlier, drop=options.drop)
+    specs = resolve_features(with_earlier, config, {name for names in requested.values() for name in names})
+    if not isinstance(index, Index):
+        index = read_index(index)
+        if not len(index):
+            raise no_videos(index)
+    index = with_cached_names(cache, index, _absolute(roots))
+    plan = BuildPlan(cache, index, earlier, config, requested, with_earlier, specs, on_damage=on_damage)
+    return _plan(plan, roots, options)
+
+
+def plan_as_before(
+    cache: Path,
+    index: Index,
+    *,
+    roots: Mapping[str, str] | None = None,
+    options: BuildOptions,
+    trusted: Collection[str] = (),
+) -> BuildPlan:
+    """Make the plan of a build of everything that earlier builds requested, as far as it can be made here.
+
+    ``trusted`` are classes of plug-ins and models that the user has named, see ``config_from_json``.
+    """
+    earlier = read_header(cache)
+    config, features = config_from_json(earlier.config, trusted=trusted), earlier.features
+    specs = resolve_features(features, config)
+    plan = BuildPlan(cache, index, earlier, config, features, features, specs, on_damage=earlier.on_damage)
+    return _plan(plan, roots, options)
+
+
+def _plan(plan: BuildPlan, roots: Mapping[str, str] | None, options: BuildOptions) -> BuildPlan:
+    """Complete a plan with the folders of the sources, and the options that a cache remembers."""
+    moved, before = _absolute(roots), plan.earlier
+    roots_now({**plan.index.source.header.roots, **(before.roots if before else {})}, moved)  # raises for other names
+    completed = replace(
+        plan,
+        roots={**plan.index.roots, **moved},
+        moved=frozenset(moved),
+        follow_symlinks=any(other and other.follow_symlinks for other in (options, plan.index, before)),
+        source_hash=any(other and other.source_hash for other in (options, before)),
+        on_damage=options.on_damage or plan.on_damage,
+    )
+    if completed.config.picture.buckets is not None and completed.on_damage != ON_DAMAGE[0]:
+        raise UsageError(
+            f"on_damage: got '{completed.on_damage}' with frames.buckets, which decode a part of each file, expected "
+            f"'{ON_DAMAGE[0]}'. Build with --on-damage {ON_DAMAGE[0]}."
+        )
+    merged_roots(before.roots if before else {}, completed)  # raises before a build waits for a lock
+    merged_columns(before.columns if before else {}, plan.index.columns)
+    return completed
+
+
+def _absolute(roots: Mapping[str, str] | None) -> dict[str, str]:
+    return {name: os.path.abspath(path) for name, path in (roots or {}).items()}

@@ -1,0 +1,39 @@
+"""Temporary folders. Only the process that makes one removes it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import weakref
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from chordcache.errors import CacheWriteError
+
+
+def make_temporary_folder() -> str:
+    """Make a folder for this user alone, below ``TMPDIR``. Raises ``CacheWriteError``."""
+    try:
+        return tempfile.mkdtemp(prefix="chordcache-")
+    except OSError as error:
+        raise CacheWriteError(
+            f"cannot make a temporary folder: {error}; set TMPDIR to a folder that can be written to"
+        ) from None
+
+
+@contextmanager
+def temporary_folder() -> Iterator[Path]:
+    """Yield a temporary folder, which is removed at the end of the block. Raises ``CacheWriteError``."""
+    folder, pid = make_temporary_folder(), os.getpid()
+    try:
+        yield Path(folder)
+    finally:
+        if os.getpid() == pid:  # a forked process may have a copy of what keeps the folder
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def keep_with(owner: object, folders: ExitStack) -> None:
+    """Let the folders of a stack last as long as an object in this process."""
+    weakref.finalize(owner, folders.pop_all().close)

@@ -1,0 +1,125 @@
+"""The reader of samples: combines a sampler, a clip reader and annotations, and returns tensors.
+
+It decides nothing itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from copy import copy
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import get_worker_info
+
+from chordcache.errors import UsageError
+from chordcache.features.networks.latent_rows import shape_of_clip
+from chordcache.features.read_side import Arrays, EncodedFrames
+from chordcache.media.cropping import CropBox
+from chordcache.read.clips import ClipReader, ClipView, FeatureReader
+from chordcache.read.video import Video
+from chordcache.train.batches import FrameBuffer
+from chordcache.train.fields import Classes, FieldReader
+from chordcache.train.samplers.clip_request import EPOCHS, ClipRequest, ClipSampler, RandomStream
+
+
+class SampleReader:
+    """Reader of the samples of a dataset, which has these settings. See ``ChordVideoDataset``."""
+
+    def __init__(
+        self,
+        sampler: ClipSampler,
+        clips: ClipReader,
+        fields: FieldReader,
+        classes: Classes,
+        transform: Callable[[torch.Tensor], torch.Tensor] | None,
+    ) -> None:
+        self._sampler, self._clips, self._fields, self._classes = sampler, clips, fields, classes
+        self._transform = transform
+
+    def describe(self, request: ClipRequest, video: Video) -> tuple[Video, tuple[int, ...]]:
+        """Return the video of a sample, with the caption of the sample, and the shape of its frames as decoded."""
+        shape = self._clips.frames_shape(video, *self._view(video, request))
+        if self._fields.draws_caption:
+            video = copy(video)
+            video.caption = self._fields.caption(video, request)[1]
+        return video, shape
+
+    def latents_shape(self, request: ClipRequest, video: Video) -> tuple[int, ...]:
+        """Return the shape of the latents of a sample."""
+        numbers, crop = self._view(video, request)
+        clips = numbers.reshape(-1, numbers.shape[-1])  # all of them have the shape of the first
+        rows = clips[0] + video.first_row
+        shape = shape_of_clip(video.feature("latents"), rows, crop, (video.height, video.width))
+        return (*numbers.shape[:-1], *shape)
+
+    def read(
+        self,
+        requests: Sequence[ClipRequest],
+        buffers: Sequence[FrameBuffer | None],
+        reader: FeatureReader,
+        video: Video,
+    ) -> list[dict[str, Any]]:
+        """Read samples of one video: choose frames, read the clips, make tensors. See ``ClipDataset.read_samples``."""
+        video.read_features = features = self._clips.features
+        views, frames, captions = [], [], []
+        for request, buffer in zip(requests, buffers, strict=True):
+            numbers, crop = self._view(video, request)
+            position, caption = self._fields.caption(video, request)
+            shape = self._clips.frames_shape(video, numbers, crop)
+            memory = buffer(shape) if buffer and "frames" in features else None
+            out, tensor = memory if isinstance(memory, tuple) else (memory, memory)
+            noise = request.generator(RandomStream.LATENTS) if "latents" in features else None
+            views.append(ClipView(numbers, crop, out, position, noise))
+            frames.append(tensor)
+            captions.append(caption)
+        arrays = self._clips.read(reader, video, views, one_thread=get_worker_info() is not None)
+        parts = zip(requests, views, arrays, frames, captions, strict=True)
+        return [self._sample(video, *of_sample) for of_sample in parts]
+
+    def _view(self, video: Video, request: ClipRequest) -> tuple[np.ndarray, CropBox | None]:
+        """Choose the frames and the crop of a sample."""
+        numbers = np.asarray(self._sampler.frame_numbers(video, request), np.int64)
+        return numbers, self._clips.crop(video, partial(request.generator, RandomStream.CROP))
+
+    def _sample(
+        self,
+        video: Video,
+        request: ClipRequest,
+        view: ClipView,
+        arrays: Arrays,
+        frames: torch.Tensor | EncodedFrames | None,
+        caption: str,
+    ) -> dict[str, Any]:
+        """Make a sample of what was read."""
+        sample: dict[str, Any] = {} if frames is None else {"frames": frames}
+        sample |= {name: torch.from_numpy(array) for name, array in arrays.items()}
+        if self._transform is not None and "frames" in sample:
+            if isinstance(frames, EncodedFrames):
+                raise UsageError(
+                    "transform: got one with frames that a GPU decodes, expected None. Take augment= of ClipLoader."
+                )
+            sample["frames"] = self._transform(sample["frames"])
+        return {
+            **sample,
+            "pts_seconds": torch.from_numpy(video.pts_seconds[view.numbers]),
+            **_with_tensors(self._fields.read(video, view.numbers, view.crop, self._classes)),
+            "label": torch.from_numpy(np.array(self._classes.id_of(video.label, f"video '{video.key}'"), np.int64)),
+            "caption": caption,
+            "video": video.key,
+            # Not a tensor, which would follow the batch to a GPU: to read it there waits for all queued work
+            "sample_id": f"{request.epoch + request.repeat * EPOCHS}:{request.index}",
+        }
+
+
+def _with_tensors(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return values with tensors in place of arrays, also of those in boxes."""
+    out = dict(values)
+    for name, value in values.items():
+        if isinstance(value, np.ndarray):
+            out[name] = torch.from_numpy(value)
+        elif isinstance(value, Mapping):
+            out[name] = _with_tensors(value)
+    return out

@@ -1,0 +1,51 @@
+"""The site that `make docs` builds from the pages in this folder."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+from sphinx.application import Sphinx
+
+from chordcache import __version__
+
+sys.path.insert(0, str(Path(__file__).parent / "extensions"))
+
+project = "chordcache"
+release = __version__
+extensions = ["myst_parser", "sphinx.ext.autodoc", "numpydoc", "generated_reference"]
+myst_heading_anchors = 4
+highlight_language = "none"
+smartquotes = False
+
+autodoc_typehints = "none"  # the sections "Parameters" have the types
+autodoc_member_order = "bysource"
+numpydoc_show_class_members = False
+maximum_signature_line_length = 80
+
+html_theme = "furo"
+html_title = f"chordcache {release}"
+html_static_path = ["static"]
+html_css_files = ["tables.css"]
+html_show_copyright = False
+html_copy_source = False
+
+
+def link_security(app: Sphinx, docname: str, source: list[str]) -> None:
+    """Lead links to SECURITY.md, which lies outside of this folder, to the page that includes it."""
+    source[0] = source[0].replace("(../SECURITY.md)", "(security.md)")
+
+
+def help_assistive_tools(app: Sphinx, page: str, template: str, context: dict[str, Any], tree: object) -> None:
+    """State the level of headings in the menu, and let the keyboard reach code that is scrolled."""
+    for part, old, new in (
+        ("furo_navigation_tree", 'role="heading"', 'role="heading" aria-level="2"'),
+        ("body", "<pre>", '<pre tabindex="0">'),
+    ):
+        if part in context:
+            context[part] = context[part].replace(old, new)
+
+
+def setup(app: Sphinx) -> None:
+    """Connect the functions above."""
+    app.connect("source-read", link_security)
+    app.connect("html-page-context", help_assistive_tools, priority=900)  # after the theme, which makes the menu

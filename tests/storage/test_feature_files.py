@@ -1,0 +1,38 @@
+"""Looks at the files of features: whether they are there, with their sizes."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from chordcache.errors import UnreadableError
+from chordcache.storage.feature_files import FeatureFiles
+from chordcache.storage.feature_info import FeatureInfo
+
+
+def info(file: str) -> FeatureInfo:
+    return FeatureInfo("mel", "npz", "0" * 16, {}, file=file, num_bytes=5)
+
+
+def test_looks_at_many_files_in_a_folder(tmp_path: Path) -> None:
+    cache, outside = tmp_path / "cache", tmp_path / "outside"
+    for folder in (cache / "npz/aa", outside):
+        folder.mkdir(parents=True)
+        (folder / "whole").write_bytes(b"bytes")
+        (folder / "short").write_bytes(b"byte")
+        (folder / "link").symlink_to(folder / "whole")
+        (folder / "folder").mkdir()
+    (cache / "npz/bb").symlink_to(outside)
+    files = FeatureFiles(cache)
+    for _ in range(2):
+        assert files.has(info("npz/aa/whole"))
+        assert not any(files.has(info(f"npz/{name}")) for name in ("aa/short", "aa/none", "bb/whole", "cc/whole"))
+        with pytest.raises(UnreadableError, match="folder"):
+            files.has(info("npz/aa/folder"))
+        assert not files.has(info("npz/aa/link"))
+    os.replace(cache / "npz/aa/short", cache / "npz/aa/whole")
+    assert not files.has(info("npz/aa/whole"))
+    os.remove(cache / "npz/aa/whole")
+    assert not files.has(info("npz/aa/whole"))
