@@ -49,6 +49,9 @@ def _truth(whole: Path) -> dict[str, str]:
 
 
 def _values(stored: Any, path: str, tier: str, feature: str) -> Any:
+    if feature == "flow":  # codes, of a scale for each pair of frames
+        scale = stored[path, tier, "flow.scale"]
+        return stored[path, tier, "flow"].astype(np.float32) * scale[:, None, None, None]
     if feature != "frames":
         return stored[path, tier, feature]
     if tier == "hdf5":

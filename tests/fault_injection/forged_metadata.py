@@ -121,7 +121,7 @@ def caches_that_lead_out(trial: Trial) -> Figures:
     runs = [run]
     assert ends == ["DamageError"] * len(forgeries), ends
     runs.append(traced(trial.folder, "verify", "cache", "--deep", "--source", "--json", "-j1"))
-    named = {finding["file"] for finding in json.loads(runs[-1].stdout) if finding["kind"] == "damaged"}
+    named = {finding["file"] for finding in json.loads(runs[-1].stdout)["damage"] if finding["kind"] == "damaged"}
     assert {str(data["_sidecar"].relative_to(cache)) for data in sidecars.values()} <= named
     for args in (["gc", "cache"], ["verify", "cache", "--repair", "-j1"], ["build", "cache/index.jsonl", "-j1"]):
         runs.append(traced(trial.folder, *args))
