@@ -168,6 +168,7 @@ def export(
             raise UsageError(f"clip: got {clip}, expected at most {items.most_frames} frames, as the longest video has")
         if len(items) < shards:
             raise UsageError(f"shards: got {shards}, expected at most the number of samples, {len(items)}")
+        _refuse_other_folder(folder)
         with locked(folder):
             plan = _Plan(to, frames, opened.catalog.digest, items.digest, clip, stride, shards)
             _begin(folder, plan)
@@ -182,6 +183,13 @@ def export(
     return ExportSummary(num_samples, len(are_new), are_new.count(False), num_dropped, items.num_too_short)
 
 
+def _refuse_other_folder(folder: Path) -> None:
+    """Raise ``UsageError`` for a folder that was not written by this package, before a lock is left in it."""
+    names = set(opener.list_folder(folder)) if folder.is_dir() else set()
+    if names and names.isdisjoint({".lock", PLAN_FILE}):
+        raise _holds_something_else(folder)
+
+
 def _begin(folder: Path, plan: _Plan) -> None:
     """Write the plan into an empty folder. Raise ``UsageError`` if the folder has anything but the same export."""
     atomic.remove_partials(folder)
@@ -191,11 +199,15 @@ def _begin(folder: Path, plan: _Plan) -> None:
     else:
         same = not names
     if not same:
-        raise UsageError(
-            f"output: got '{printable(folder)}', which holds something else, expected a new folder, or an interrupted "
-            "export of the same cache with the same options. Name another folder."
-        )
+        raise _holds_something_else(folder)
     _publish(folder, plan)
+
+
+def _holds_something_else(folder: Path) -> UsageError:
+    return UsageError(
+        f"output: got '{printable(folder)}', which holds something else, expected a new folder, or an interrupted "
+        "export of the same cache with the same options. Name another folder."
+    )
 
 
 def _publish(folder: Path, plan: _Plan) -> None:

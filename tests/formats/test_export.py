@@ -207,6 +207,14 @@ def test_a_folder_with_other_files(work: Path, tmp_path: Path) -> None:
     with pytest.raises(cc.UsageError, match="which holds something else, expected a new folder"):
         cc.export(work / "cache", tmp_path / "out", to="folder")
     assert (tmp_path / "out" / "thesis.txt").read_text() == "years of work"
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["thesis.txt"]
+
+
+def test_a_file_in_place_of_the_folder(work: Path, tmp_path: Path) -> None:
+    (tmp_path / "out").write_text("years of work")
+    with pytest.raises(cc.UsageError, match="out': File exists"):
+        cc.export(work / "cache", tmp_path / "out", to="folder")
+    assert (tmp_path / "out").read_text() == "years of work"
 
 
 def test_a_killed_export_goes_on(work: Path, cache: cc.Cache, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -90,10 +91,16 @@ def test_a_data_loader_of_torch() -> None:
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
-    [({"num_batches": 0}, "num_batches: got 0"), ({"num_warmup": -1}, "num_warmup: got -1")],
+    [
+        ({"num_batches": 0}, "num_batches: got 0"),
+        ({"num_warmup": -1}, "num_warmup: got -1"),
+        ({"seconds": float("inf")}, "seconds: got inf"),
+        ({"seconds": float("nan")}, "seconds: got nan"),
+        ({"seconds": -1}, "seconds: got -1"),
+    ],
     ids=str,
 )
-def test_arguments(arguments: dict[str, int], message: str) -> None:
+def test_arguments(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(cc.UsageError, match=message):
         cc.bench_loader([1], **arguments)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from collections.abc import Callable, Iterable
@@ -98,6 +99,8 @@ def bench_loader(
     """
     check_at_least(1, num_batches=num_batches)
     check_at_least(0, num_warmup=num_warmup)
+    if not 0 <= seconds < math.inf:
+        raise UsageError(f"seconds: got {seconds!r}, expected a number of at least 0")
     run = step or (lambda batch: None)
     kept: list[Any] = []
     passes = _batches(loader)
