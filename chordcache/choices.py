@@ -3,7 +3,10 @@
 SCAN_LEVELS = ("headers", "packets", "content", "frames")
 """Levels of ``scan``, from the least to the most reading. Each includes the levels before it."""
 
-LIST_FORMATS = ("csv", "kinetics", "ucf101", "ssv2", "activitynet", "ava", "mmaction", "webvid", "lerobot", "pairs")
+LIST_FORMATS = (
+    *("csv", "kinetics", "ucf101", "ssv2", "activitynet", "ava", "mmaction", "webvid", "lerobot", "pairs"),
+    *("webdataset",),
+)
 """Formats of published lists, the keys of ``LIST_READERS``"""
 
 EXPORT_FORMATS = ("webdataset", "parquet", "folder", "safetensors", "musubi-wan", "ltx")

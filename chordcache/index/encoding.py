@@ -42,7 +42,11 @@ def small_text(path: str | os.PathLike[str]) -> str:
 
     Raises ``OSError``, or ``UsageError`` if it is not UTF-8 or is larger than a record.
     """
-    data = read_bounded(path)
+    return decoded(path, read_bounded(path))
+
+
+def decoded(path: str | os.PathLike[str], data: bytes) -> str:
+    """Return the text in the bytes of a file. ``path`` is its name for messages. Raises as ``small_text`` does."""
     check_narrow(path, data)
     try:
         return data.decode("utf-8-sig").replace("\r\n", "\n").replace("\r", "\n")

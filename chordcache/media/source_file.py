@@ -7,13 +7,16 @@ import os
 import stat
 import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 from chordcache.digests import digest_file
 from chordcache.errors import MediaError
+from chordcache.media.inner_source import InnerSource, inner_source
+from chordcache.media.picture_folders import is_picture
 from chordcache.media.source_bytes import as_media_error
+from chordcache.media.tar_members import split_member
 from chordcache.records import Identity
 
 TICK_SECONDS = 0.02
@@ -71,10 +74,13 @@ def _target_below(inside: str, path: str) -> str | None:
 def open_source(path: str, inside: str | None = None, *, settled: bool = False) -> Iterator[OpenSource]:
     """Open a file that is to be read. All that is read from ``place`` is of the file that was checked.
 
+    A member of a tar file is copied to memory, and so are the pictures of a folder, as a video without sound.
+
     Parameters
     ----------
     path : str
-        Path as ``os.fsdecode`` gives it.
+        Path as ``os.fsdecode`` gives it: of a file, of a folder of numbered pictures, or of a tar file with the name of
+        a member, or of the pictures of a sample, after it.
     inside : str, optional
         Real folder that links must not lead out of, also if they change meanwhile. By default they may lead anywhere.
     settled : bool
@@ -85,27 +91,46 @@ def open_source(path: str, inside: str | None = None, *, settled: bool = False) 
     Raises
     ------
     MediaError
-        ``refused-link`` if the path leads out of ``inside``; ``not-regular`` for a FIFO, a device, a socket or a
-        folder, which are not opened; ``io`` if the file cannot be read; ``changed`` if it has to be settled and is
+        ``refused-link`` if the path leads out of ``inside``; ``not-regular`` for a FIFO, a device, a socket, which are
+        not opened, or a folder of other files; ``short`` if a picture is missing; ``refused-size`` if it has to be
+        copied to memory and is too large; ``io`` if the file cannot be read; ``changed`` if it has to be settled and is
         being written to all the time.
     """
+    with _opened(path, inside) as (fd, inner):
+        state = _settled_state(fd, inner) if settled else _state(fd, inner())
+        content = inner()
+        if content is None:
+            yield OpenSource(_PLACE.format(fd), state)
+            return
+        with as_media_error():
+            copy = content.copied()
+        try:
+            yield OpenSource(_PLACE.format(copy), state)
+        finally:
+            os.close(copy)
+
+
+@contextmanager
+def _opened(path: str, inside: str | None) -> Iterator[tuple[int, Callable[[], InnerSource | None]]]:
+    """Open a file, or the file or folder that has a source inside. Yield a function that looks at what is inside."""
+    container, name = split_member(path) or (path, "")
     with as_media_error():
-        fd = _open_regular(path, inside)
+        fd = _open_regular(container, inside)
     try:
-        state = _settled_state(fd) if settled else _state(fd)
-        yield OpenSource(_PLACE.format(fd), state)
+        with as_media_error():
+            yield fd, lambda: inner_source(fd, name)
     finally:
         os.close(fd)
 
 
 def _open_regular(path: str, inside: str | None) -> int:
-    """Open a regular file. Anything else is only looked at: the open of a FIFO may hang, that of a device may act."""
+    """Open a regular file or a folder. Others are only looked at: the open of a FIFO may hang, of a device may act."""
     pinned = os.open(path, os.O_PATH) if inside is None else _pin_below(inside, path)
     try:
         mode = os.fstat(pinned).st_mode
         if stat.S_ISLNK(mode):
             raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
-        if not stat.S_ISREG(mode):
+        if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
             raise MediaError("open", "not-regular", "not a regular file")
         return os.open(_PLACE.format(pinned), os.O_RDONLY)
     except FileNotFoundError:
@@ -139,9 +164,13 @@ def _pin_below(inside: str, path: str) -> int:
     return fd
 
 
-def _state(fd: int) -> SourceState:
+def _state(fd: int, inner: InnerSource | None) -> SourceState:
     with as_media_error():
-        return _state_of(os.fstat(fd))
+        state = _state_of(os.fstat(fd))
+    if inner is None:
+        return state
+    identity = Identity(inner.num_bytes, inner.mtime_ns)
+    return SourceState(identity, max(state.ctime_ns, inner.ctime_ns), state.device, state.inode)
 
 
 def _state_of(status: os.stat_result) -> SourceState:
@@ -149,13 +178,13 @@ def _state_of(status: os.stat_result) -> SourceState:
     return SourceState(identity, status.st_ctime_ns, status.st_dev, status.st_ino)
 
 
-def _settled_state(fd: int) -> SourceState:
-    state = _state(fd)
+def _settled_state(fd: int, inner: Callable[[], InnerSource | None]) -> SourceState:
+    state = _state(fd, inner())
     for _ in range(_MAX_TICKS):
         if time.time_ns() - state.ctime_ns >= TICK_SECONDS * 1e9:
             return state
         time.sleep(TICK_SECONDS)
-        earlier, state = state, _state(fd)
+        earlier, state = state, _state(fd, inner())
         if state == earlier:
             return state
     raise MediaError("open", "changed", "the file is being written to; build again when it is complete")
@@ -163,8 +192,21 @@ def _settled_state(fd: int) -> SourceState:
 
 def look(path: str, inside: str | None = None) -> SourceState:
     """Return the state of a file that is to be read. Raises as ``open_source``."""
-    with open_source(path, inside) as source:
-        return source.state
+    with _opened(path, inside) as (fd, inner):
+        return _state(fd, inner())
+
+
+def is_source(path: str) -> bool:
+    """Return whether a path leads to a file, a folder with numbered pictures, or a member or sample of a tar file."""
+    if os.path.isfile(path):
+        return True
+    try:
+        if split_member(path):
+            return look_or_none(path) is not None
+        with os.scandir(path) as listing:
+            return any(is_picture(entry.name) for entry in listing)
+    except OSError:
+        return False
 
 
 def identify(path: str, inside: str | None = None) -> Identity:
@@ -193,6 +235,8 @@ class FolderLooks:
 
     def look_or_none(self, path: str, inside: str | None = None) -> SourceState | None:
         """Return the state of a file, or None if it is not a regular file below ``inside``, or is behind a link."""
+        if split_member(path):
+            return look_or_none(path, inside)
         folder, _, name = path.rpartition("/")  # os.path takes three times as long
         try:
             if self._place != (folder, inside):
@@ -201,7 +245,7 @@ class FolderLooks:
             status = os.stat(name, dir_fd=self._folder, follow_symlinks=False)
         except (OSError, MediaError):
             return None
-        if stat.S_ISLNK(status.st_mode):
+        if stat.S_ISLNK(status.st_mode) or stat.S_ISDIR(status.st_mode):
             return look_or_none(path, inside)
         return _state_of(status) if stat.S_ISREG(status.st_mode) else None
 

@@ -14,6 +14,7 @@ from chordcache.index.lists.items import ItemList, ListOptions
 from chordcache.index.lists.lerobot import read_lerobot
 from chordcache.index.lists.pairs import read_pairs
 from chordcache.index.lists.tables import open_for_reading
+from chordcache.index.lists.webdataset import read_webdataset
 
 
 @dataclass(frozen=True)
@@ -36,11 +37,12 @@ LIST_READERS: Mapping[str, ListFormat] = {
     "webvid": ListFormat(read_webvid, ("video_template",)),
     "lerobot": ListFormat(read_lerobot),
     "pairs": ListFormat(read_pairs),
+    "webdataset": ListFormat(read_webdataset),
 }
 """Name of each format to its reader"""
 
-_FOLDERS = ("lerobot", "pairs")
-"""Formats of lists that are folders, not files"""
+_FOLDERS = ("lerobot", "pairs", "webdataset")
+"""Formats of lists that are folders, or not text"""
 
 
 def open_list(path: Path, name: str, options: ListOptions) -> ItemList:

@@ -11,6 +11,7 @@ from typing import NamedTuple
 from chordcache.errors import UsageError, printable
 from chordcache.index.file_names import ListRoots
 from chordcache.index.walk import parse_roots
+from chordcache.media.source_file import is_source
 from chordcache.storage.layout import path_problem
 
 NUM_EXAMPLES = 5
@@ -63,7 +64,7 @@ class Locator(ListRoots):
         if hash(place) not in self._suffixes:
             suffixes = ("",) if stem == inner else _SUFFIXES
             start = os.path.join(self.roots[root], stem)
-            suffix = next((suffix for suffix in suffixes if os.path.isfile(start + suffix)), None)
+            suffix = next((suffix for suffix in suffixes if is_source(start + suffix)), None)
             self._suffixes[hash(place)] = suffix
             if suffix is None and len(self.missing) < NUM_EXAMPLES:
                 self.missing.append(inner)

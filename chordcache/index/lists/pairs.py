@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from chordcache.errors import NotFoundError, UsageError, printable
 from chordcache.index.column_types import add_kinds, settled
@@ -32,33 +32,45 @@ def read_pairs(path: Path, _options: ListOptions) -> ItemList:
     """
     if not path.is_dir():
         raise NotFoundError(f"no such folder '{printable(path)}'")
+    return paired_list(path, partial(_pairs, path))
+
+
+class Pair(NamedTuple):
+    """A video, and functions that return what lies beside it."""
+
+    path: str
+    caption: Callable[[], str]
+    """Function that returns the text, or "" """
+    members: Callable[[], Row]
+    """Function that returns the members of the JSON object"""
+
+
+def paired_list(path: Path, pairs: Callable[[], Iterator[Pair]]) -> ItemList:
+    """Return the list of the videos that a function yields with what lies beside them."""
     kinds: dict[str, str] = {}
-    for _, _, stem in _videos(path):
-        row = _members(path, stem)
+    for pair in pairs():
+        row = pair.members()
         add_kinds(kinds, {name: value for name, value in row.items() if name not in (*_LABELS, *_CAPTIONS)})
         check_width(path, kinds)
     types = settled(kinds)
     columns = {name: kind for name, kind in types.items() if kind != "str"}
-    return ItemList(path, "video", columns, partial(_items, path, types), iter, has_captions=True)
+    return ItemList(path, "video", columns, partial(_items, pairs, types), iter, has_captions=True)
 
 
-def _items(folder: Path, types: dict[str, str]) -> Iterator[tuple[int, list[Item]]]:
-    for number, name, stem in _videos(folder):
-        caption, row = texts(_text_beside(folder, stem)), _members(folder, stem)
+def _items(pairs: Callable[[], Iterator[Pair]], types: dict[str, str]) -> Iterator[tuple[int, list[Item]]]:
+    for number, pair in enumerate(pairs(), 1):
+        caption, row = texts(pair.caption()), pair.members()
         labels = tuple(label for key in _LABELS for label in labels_in(row.get(key)))
         captions = tuple(text for key in _CAPTIONS for text in texts(row.get(key)))
         extra = {key: as_text(row[key]) if kind == "str" else row[key] for key, kind in types.items() if key in row}
-        yield number, [Item(name, None, labels, tuple(dict.fromkeys((*caption, *captions))), extra)]
+        yield number, [Item(pair.path, None, labels, tuple(dict.fromkeys((*caption, *captions))), extra)]
 
 
-def _videos(folder: Path) -> Iterator[tuple[int, str, str]]:
-    """Yield number and path of each video, and the path without its suffix."""
-    number = 0
+def _pairs(folder: Path) -> Iterator[Pair]:
     for file in iter_files(os.fspath(folder)):
         stem, _, suffix = file.path.rpartition(".")
         if file.is_video and suffix.lower() in VIDEO_SUFFIXES:
-            number += 1
-            yield number, file.path, stem
+            yield Pair(file.path, partial(_text_beside, folder, stem), partial(_members, folder, stem))
 
 
 def _text_beside(folder: Path, stem: str) -> str:

@@ -336,7 +336,11 @@ def json_lines(path: Path) -> Iterator[tuple[int, Row]]:
 
 def json_object(path: Path) -> Row:
     """Return the members of the object in a small JSON file. Raises ``OSError``, or ``UsageError`` if it is not one."""
-    text = small_text(path)
+    return object_in(path, small_text(path))
+
+
+def object_in(path: str | Path, text: str) -> Row:
+    """Return the members of the object in the text of a JSON file. Raises ``UsageError`` if it is not one."""
     try:
         return members(decode_json(text))
     except ValueError as error:
