@@ -10,6 +10,7 @@ import re
 import runpy
 import shlex
 import subprocess
+import tarfile
 import warnings
 from collections.abc import Callable
 from contextlib import chdir
@@ -124,8 +125,14 @@ def cogvideo(folder: Path, piece: Piece) -> int:
 
 def webdataset(folder: Path, piece: Piece) -> int:
     for number in range(NUM_PIECES):
-        piece(folder / "shards" / f"{number:09d}.mp4")
-        write(folder / "shards" / f"{number:09d}.json", json.dumps({"caption": f"piece {number}", "score": number / 2}))
+        piece(folder / "samples" / f"{number:09d}.mp4")
+        write(
+            folder / "samples" / f"{number:09d}.json", json.dumps({"caption": f"piece {number}", "score": number / 2})
+        )
+    for number, half in enumerate((range(3), range(3, NUM_PIECES))):
+        with tarfile.open(folder_of(folder / "shards" / f"{number:06d}.tar"), "w") as tar:
+            for name in (f"{sample:09d}.{suffix}" for sample in half for suffix in ("mp4", "json")):
+                tar.add(folder / "samples" / name, name)
     return NUM_PIECES
 
 

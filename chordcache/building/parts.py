@@ -24,6 +24,7 @@ from chordcache.digests import digest_file
 from chordcache.errors import DamageError, UsageError, printable
 from chordcache.index.grouping import IndexRows
 from chordcache.index.index_files import Index, cached_index
+from chordcache.media.source_file import identity_or_none
 from chordcache.media.versions import content_versions
 from chordcache.records import VideoRecord
 from chordcache.storage import atomic, layout, opener
@@ -169,8 +170,9 @@ def _twins(plan: BuildPlan, records: Mapping[str, VideoRecord]) -> Collection[st
     sizes, sidecars = set(), Sidecars(plan.cache)
     for key, record in records.items():
         if not sidecars.has(key):
-            with suppress(OSError):
-                sizes.add(os.path.getsize(os.path.join(plan.roots[record.root], record.path)))
+            identity = identity_or_none(os.path.join(plan.roots[record.root], record.path))
+            if identity is not None:
+                sizes.add(identity.size)
     if not sizes:
         return ()
     cached = ((key, sidecars.read_or_none(key)) for key in sidecars.sorted_keys())

@@ -11,17 +11,18 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from chordcache.errors import NotFoundError, UsageError, printable
+from chordcache.media.animated_webp import HEAD_BYTES, is_animated_webp
 from chordcache.media.source_file import leads_out, real_folder
 
 VIDEO_SUFFIXES = frozenset(
     "mp4 m4v mov qt mkv webm avi flv f4v wmv asf mpg mpeg mpe m1v m2v mp2v vob ts mts m2ts m2t 3gp 3g2 ogv ogm mxf gif "
-    "ivf h264 264 avc h265 265 hevc av1 obu y4m dv rm rmvb nut mjpeg mjpg".split()
+    "ivf h264 264 avc h265 265 hevc av1 obu y4m dv rm rmvb nut mjpeg mjpg apng".split()
 )
 """Suffixes of files that are probed. A broken file becomes a visible failure."""
 
 OTHER_SUFFIXES = frozenset(
     "mp3 wav m4a m4b aac flac ogg oga opus wma aif aiff ac3 eac3 dts mka mid midi amr ape caf "
-    "jpg jpeg png bmp tif tiff webp heic heif avif ico svg psd exr hdr dng cr2 cr3 nef arw jp2 jxl "
+    "jpg jpeg png bmp tif tiff heic heif avif ico svg psd exr hdr dng cr2 cr3 nef arw jp2 jxl "
     "txt md rst csv tsv json jsonl ndjson yaml yml toml ini cfg conf xml html htm css pdf doc docx xls xlsx ppt pptx "
     "srt vtt ass ssa sub idx lrc m3u m3u8 pls xspf mpd ism nfo log url py ipynb sh c h cpp js r m "
     "mat pkl pickle pt pth ckpt onnx safetensors npy npz h5 hdf5 lmdb mdb sqlite db parquet arrow feather tfrecord "
@@ -29,7 +30,7 @@ OTHER_SUFFIXES = frozenset(
 )
 """Suffixes of files that are never opened."""
 
-_MAGIC_LENGTH = 12
+_HEAD_BYTES = max(12, HEAD_BYTES)
 
 
 @dataclass(frozen=True)
@@ -152,7 +153,7 @@ def _looks_like_video(path: str) -> bool:
     except OSError as error:
         return error.errno in (errno.EACCES, errno.EPERM, errno.EIO)
     try:
-        head = os.pread(fd, _MAGIC_LENGTH, 0) if stat.S_ISREG(os.fstat(fd).st_mode) else b""
+        head = os.pread(fd, _HEAD_BYTES, 0) if stat.S_ISREG(os.fstat(fd).st_mode) else b""
     except OSError:
         return True
     finally:
@@ -161,6 +162,7 @@ def _looks_like_video(path: str) -> bool:
         head[4:8] == b"ftyp"
         or head.startswith((b"\x1a\x45\xdf\xa3", b"OggS", b"FLV\x01", b"\x00\x00\x01\xba"))
         or (head.startswith(b"RIFF") and head[8:12] == b"AVI ")
+        or is_animated_webp(head)
     )
 
 

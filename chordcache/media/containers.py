@@ -17,7 +17,7 @@ from chordcache.media.mp4_tracks import has_encrypted_video
 
 CONTAINERS = (
     "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi,mpegts,mpeg,mpegvideo,m4v,ogg,flv,asf,mxf,nut,rm,ivf,gif,wav,mp3,aac,"
-    "h264,hevc,vvc,av1,obu,dirac,vc1,yuv4mpegpipe,dv,mjpeg"
+    "h264,hevc,vvc,av1,obu,dirac,vc1,yuv4mpegpipe,dv,mjpeg,apng"
 )
 """Formats that hold media themselves. Playlists are excluded, since they name other files and addresses."""
 

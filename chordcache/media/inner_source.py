@@ -1,4 +1,4 @@
-"""Sources that are not files of their own: members of tar files, and pictures that are the frames of a video."""
+"""Sources that FFmpeg cannot open in place: members of tar files, frames that are picture files, animated WebP."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import BinaryIO
 
 from chordcache import progress
 from chordcache.errors import MediaError, printable
-from chordcache.media.picture_folders import in_order, is_picture, write_video
+from chordcache.media.animated_webp import HEAD_BYTES, is_animated_webp, write_frames
+from chordcache.media.picture_folders import in_order, is_picture, write_pictures
 from chordcache.media.tar_members import Member, read_table
 
 MAX_BYTES = 2 << 30
@@ -21,34 +23,27 @@ _PIECE_BYTES = 16 << 20
 
 @dataclass(frozen=True)
 class InnerSource:
-    """A source inside of an open tar file or folder."""
+    """A source in an open file or folder, which is copied to memory in a form that FFmpeg opens."""
 
     num_bytes: int
     """[bytes] of the member, or of all pictures"""
     mtime_ns: int
-    """[nanoseconds since the epoch] of the tar file, or of the last picture that was written"""
+    """[nanoseconds since the epoch] of the file, or of the last picture that was written"""
     ctime_ns: int
     """[nanoseconds since the epoch] the same of the ctime"""
-    pieces: Callable[[], Iterator[bytes]]
-    """Function that yields the pieces of the member, or the pictures"""
-    pictures: tuple[str, ...] = ()
-    """Names of the pictures, in order, or empty for a member"""
+    write: Callable[[BinaryIO], None]
+    """Function that writes the copy to a file"""
 
     def copied(self) -> int:
         """Return the descriptor of a copy in memory. Raises ``MediaError``, also ``refused-size``."""
         if self.num_bytes > MAX_BYTES:
-            what = f"{self.num_bytes} bytes, expected at most {MAX_BYTES} in a tar file or in pictures; make it a file"
+            what = f"{self.num_bytes} bytes, expected at most {MAX_BYTES} in a tar file or in pictures; make it a video"
             raise MediaError("open", "refused-size", what)
         progress.expect(self.num_bytes)
         fd = os.memfd_create("chordcache", os.MFD_CLOEXEC)
         try:
             with open(fd, "wb", closefd=False) as file:
-                if self.pictures:
-                    write_video(self.pictures, self.pieces(), file)
-                else:
-                    for piece in self.pieces():
-                        file.write(piece)
-                        progress.beat()
+                self.write(file)
         except BaseException:
             os.close(fd)
             raise
@@ -65,6 +60,20 @@ def inner_source(fd: int, name: str) -> InnerSource | None:
     return _in_folder(fd) if stat.S_ISDIR(os.fstat(fd).st_mode) else None
 
 
+def animated_picture(fd: int) -> InnerSource | None:
+    """Return the source that an open file is if it is an animated WebP, or None."""
+    if not is_animated_webp(os.pread(fd, HEAD_BYTES, 0)):
+        return None
+    status = os.fstat(fd)
+    whole = Member(0, status.st_size)
+    return InnerSource(
+        status.st_size,
+        status.st_mtime_ns,
+        status.st_ctime_ns,
+        lambda file: write_frames(b"".join(read_member(fd, whole)), file),
+    )
+
+
 def _in_tar(fd: int, name: str) -> InnerSource:
     """Return a member, or the pictures of a sample: "NAME.000.jpg" or "NAME/000.jpg" and so on."""
     table, status = read_table(fd), os.fstat(fd)
@@ -72,12 +81,13 @@ def _in_tar(fd: int, name: str) -> InnerSource:
     of_sample = {} if name in table.members else sample_pictures(table.members, name)
     if not of_sample:
         member = table.member(name)
-        return InnerSource(member.size, *times, partial(read_member, fd, member))
+        return InnerSource(member.size, *times, partial(_write_member, fd, member))
     if table.problem:
         raise MediaError("open", "io", table.problem)
-    names = tuple(in_order(of_sample))
+    names = in_order(of_sample)
     members = [of_sample[picture] for picture in names]
-    return InnerSource(sum(member.size for member in members), *times, partial(_read_members, fd, members), names)
+    num_bytes = sum(member.size for member in members)
+    return InnerSource(num_bytes, *times, lambda file: write_pictures(names, _read_members(fd, members), file))
 
 
 def sample_pictures(members: Mapping[str, Member], name: str) -> dict[str, Member]:
@@ -97,19 +107,24 @@ def read_member(fd: int, member: Member) -> Iterator[bytes]:
         yield piece
 
 
+def _write_member(fd: int, member: Member, file: BinaryIO) -> None:
+    for piece in read_member(fd, member):
+        file.write(piece)
+        progress.beat()
+
+
 def _read_members(fd: int, members: Sequence[Member]) -> Iterator[bytes]:
     return (b"".join(read_member(fd, member)) for member in members)
 
 
 def _in_folder(fd: int) -> InnerSource:
-    names = tuple(in_order(os.listdir(fd)))
+    names = in_order(os.listdir(fd))
     states = [os.stat(name, dir_fd=fd, follow_symlinks=False) for name in names]
     return InnerSource(
         sum(state.st_size for state in states),
         max(state.st_mtime_ns for state in states),
         max(state.st_ctime_ns for state in states),
-        partial(_read_files, fd, names, [state.st_size for state in states]),
-        names,
+        lambda file: write_pictures(names, _read_files(fd, names, [state.st_size for state in states]), file),
     )
 
 

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import io
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from fractions import Fraction
-from itertools import pairwise
-from typing import Any
+from itertools import pairwise, repeat
+from typing import BinaryIO
 
-import av
-
-from chordcache import progress
 from chordcache.errors import MediaError, printable
 
 PICTURES_PER_SECOND = 25
@@ -47,61 +42,26 @@ def in_order(names: Iterable[str]) -> list[str]:
     matches = [match for name in names if (match := _NAME.fullmatch(name)) and not name.startswith(_FLOW)]
     kinds = sorted({(match["prefix"], _CODECS[match["suffix"].lower()]) for match in matches})
     if not kinds:
-        raise MediaError("open", "not-regular", "a folder without numbered pictures, expected a regular file")
+        raise MediaError("open", "not-regular", "not a regular file, nor a folder of numbered pictures")
     if len(kinds) > 1:
         names_of_two = " and ".join(f"'{printable(prefix)}' ({codec})" for prefix, codec in kinds[:2])
-        raise MediaError("open", "not-regular", f"a folder with pictures of two kinds: {names_of_two}; keep one of them")
+        raise MediaError(
+            "open", "not-regular", f"a folder with pictures of two kinds: {names_of_two}; keep one of them"
+        )
     matches.sort(key=lambda match: int(match["number"]))
     steps = [int(later["number"]) - int(earlier["number"]) for earlier, later in pairwise(matches)]
+    usual = min((step for step in steps if step), default=1)
     for step, (earlier, later) in zip(steps, pairwise(matches), strict=True):
-        if step != min(steps) or not step:
-            what = "have the same number" if not step else "have a gap between them"
+        if step != usual:
+            what = "have a gap between them" if step else "have the same number"
             message = f"the pictures '{printable(earlier[0])}' and '{printable(later[0])}' {what}"
             raise MediaError("open", "short", message)
     return [match[0] for match in matches]
 
 
-def write_video(names: Sequence[str], pictures: Iterator[bytes], out: Any) -> None:
-    """Write pictures to a file as the packets of a QuickTime video. Nothing is decoded.
+def write_pictures(names: Sequence[str], pictures: Iterator[bytes], file: BinaryIO) -> None:
+    """Write a video of the pictures whose names ``in_order`` returned. Raises as ``write_video``."""
+    from chordcache.media.picture_video import write_video
 
-    Parameters
-    ----------
-    names : sequence of str
-        Name of each picture, as ``in_order`` returns them.
-    pictures : iterator of bytes
-        Content of each.
-    out : file
-        A file to write to, which can seek.
-
-    Raises
-    ------
-    MediaError
-        ``decode`` if the first picture cannot be read.
-    """
     codec = _CODECS[names[0].rpartition(".")[2].lower()]
-    try:
-        first = next(pictures)
-        width, height = _size(first)
-        with av.open(out, "w", format="mov") as target:
-            track = target.add_mux_stream(codec, rate=PICTURES_PER_SECOND, width=width, height=height)
-            for number, picture in enumerate(_with_first(first, pictures)):
-                packet = av.Packet(picture)
-                packet.stream, packet.time_base = track, Fraction(1, PICTURES_PER_SECOND)
-                packet.pts = packet.dts = number
-                packet.duration, packet.is_keyframe = 1, True
-                target.mux(packet)
-                progress.beat()
-    except av.error.FFmpegError as error:
-        raise MediaError("decode", "decode", f"its pictures cannot be read: {error.strerror}") from None
-
-
-def _size(picture: bytes) -> tuple[int, int]:
-    """Return width and height of a picture."""
-    with av.open(io.BytesIO(picture), options={"format_whitelist": "jpeg_pipe,png_pipe,apng"}) as container:
-        context = container.streams.video[0].codec_context
-        return context.width, context.height
-
-
-def _with_first(first: bytes, others: Iterator[bytes]) -> Iterator[bytes]:
-    yield first
-    yield from others
+    write_video(codec, zip(pictures, repeat(1)), PICTURES_PER_SECOND, file)

@@ -10,10 +10,11 @@ import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 
 from chordcache.digests import digest_file
 from chordcache.errors import MediaError
-from chordcache.media.inner_source import InnerSource, inner_source
+from chordcache.media.inner_source import InnerSource, animated_picture, inner_source
 from chordcache.media.picture_folders import is_picture
 from chordcache.media.source_bytes import as_media_error
 from chordcache.media.tar_members import split_member
@@ -74,7 +75,8 @@ def _target_below(inside: str, path: str) -> str | None:
 def open_source(path: str, inside: str | None = None, *, settled: bool = False) -> Iterator[OpenSource]:
     """Open a file that is to be read. All that is read from ``place`` is of the file that was checked.
 
-    A member of a tar file is copied to memory, and so are the pictures of a folder, as a video without sound.
+    A member of a tar file is copied to memory. So are the pictures of a folder, and those of an animated WebP, as a
+    video without sound.
 
     Parameters
     ----------
@@ -99,11 +101,12 @@ def open_source(path: str, inside: str | None = None, *, settled: bool = False) 
     with _opened(path, inside) as (fd, inner):
         state = _settled_state(fd, inner) if settled else _state(fd, inner())
         content = inner()
-        if content is None:
+        with as_media_error():
+            content = content or animated_picture(fd)
+            copy = content.copied() if content else None
+        if copy is None:
             yield OpenSource(_PLACE.format(fd), state)
             return
-        with as_media_error():
-            copy = content.copied()
         try:
             yield OpenSource(_PLACE.format(copy), state)
         finally:
@@ -117,10 +120,14 @@ def _opened(path: str, inside: str | None) -> Iterator[tuple[int, Callable[[], I
     with as_media_error():
         fd = _open_regular(container, inside)
     try:
-        with as_media_error():
-            yield fd, lambda: inner_source(fd, name)
+        yield fd, partial(_inner, fd, name)
     finally:
         os.close(fd)
+
+
+def _inner(fd: int, name: str) -> InnerSource | None:
+    with as_media_error():
+        return inner_source(fd, name)
 
 
 def _open_regular(path: str, inside: str | None) -> int:

@@ -91,7 +91,6 @@ def _read_table(fd: int, num_bytes: int) -> TarTable:
                 end = 0
                 while (entry := tar.next()) is not None:
                     progress.beat()
-                    tar.members.clear()  # else it keeps each
                     stop = entry.offset_data + entry.size
                     if entry.offset < end or entry.size < 0 or (entry.isreg() and stop > num_bytes):
                         raise tarfile.ReadError(f"the member '{printable(entry.name)}' is not inside of it")

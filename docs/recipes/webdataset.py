@@ -1,4 +1,4 @@
-"""Train on pairs of a video and its JSON, as an unpacked WebDataset has them."""
+"""Train on pairs of a video and its JSON in the tar files of a WebDataset."""
 
 import torch
 

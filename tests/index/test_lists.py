@@ -189,7 +189,7 @@ def test_mmaction(tmp_path: Path, clips: Path) -> None:
     with pytest.raises(UsageError, match=r"line 2: got class 5, expected less than 3"):
         indexed(source, "mmaction", videos=[videos], options={"classes": str(names)})
     frames = write(tmp_path / "rawframes.txt", "some/a 163 1\n")
-    with pytest.raises(UsageError, match=r"line 1: got 'some/a 163 1', expected a video and numbers"):
+    with pytest.raises(NotFoundError, match=r"none of the 1 files of .*, such as 'some/a'.*--video-template"):
         indexed(frames, "mmaction", videos=[videos])
     options = {"classes": str(names), "video_template": "{path}.mp4"}
     records, columns, _ = indexed(frames, "mmaction", videos=[videos], options=options)

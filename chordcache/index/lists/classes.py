@@ -105,25 +105,25 @@ def read_mmaction(path: Path, options: ListOptions) -> ItemList:
     """Read a text list of MMAction: a path and the numbers of its classes, from 0, such as "a.mp4 1 3".
 
     The numbers are the labels, or the names in ``classes``, a file with one name on each line. A path without the
-    suffix of a video is a folder of frames, as in lists of raw frames. Its first number is the number of frames, and
-    ``video_template`` has to name the video, such as "{path}.mp4".
+    suffix of a video is a folder of frames, as in lists of raw frames, or ``video_template`` names its video, such as
+    "{path}.mp4". Its first number is the number of frames.
 
     Source: https://mmaction2.readthedocs.io/en/latest/user_guides/prepare_dataset.html. Raises as ``read_table`` does.
     """
     classes = None if options.classes is None else _beside(path, "", options)
     names = None if classes is None else [name for _, name in text_lines(classes, CLASS_NAME)]
-    parse = partial(_mmaction_item, names, _template(options), bool(options.video_template))
+    parse = partial(_mmaction_item, names, _template(options), 1 if options.video_template else 2)
     return ItemList(path, "line", {"num_frames": "int"}, partial(text_lines, path), parse)
 
 
-def _mmaction_item(names: list[str] | None, template: Template, may_have_frames: bool, line: str) -> Iterator[Item]:
+def _mmaction_item(names: list[str] | None, template: Template, least_numbers: int, line: str) -> Iterator[Item]:
     name, ids = split_line(line)
     extra: dict[str, Any] = {}
     if name.rpartition(".")[2].lower() not in VIDEO_SUFFIXES:
-        if not may_have_frames or not ids:
+        if len(ids) < least_numbers:
             raise UsageError(
-                f"got '{printable(line)}', expected a video and numbers. For a list of raw frames, give video_template "
-                "(--video-template), such as '{path}.mp4'."
+                f"got '{printable(line)}', expected a video and numbers, or a folder of frames, their number, and "
+                "numbers. If the folders were videos, give video_template (--video-template), such as '{path}.mp4'."
             )
         extra["num_frames"] = ids.pop(0)
     try:

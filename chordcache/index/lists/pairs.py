@@ -70,10 +70,11 @@ def _pairs(folder: Path) -> Iterator[Pair]:
     for file in iter_files(os.fspath(folder)):
         stem, _, suffix = file.path.rpartition(".")
         if file.is_video and suffix.lower() in VIDEO_SUFFIXES:
-            yield Pair(file.path, partial(_text_beside, folder, stem), partial(_members, folder, stem))
+            yield Pair(file.path, partial(text_beside, folder, stem), partial(members_beside, folder, stem))
 
 
-def _text_beside(folder: Path, stem: str) -> str:
+def text_beside(folder: Path, stem: str) -> str:
+    """Return the text beside a video, by its path without the suffix, or ""."""
     for name in (stem, *([f"labels/{stem.removeprefix('videos/')}"] if stem.startswith("videos/") else ())):
         text = _beside(small_text, folder / f"{name}.txt")
         if text is not None:
@@ -81,7 +82,8 @@ def _text_beside(folder: Path, stem: str) -> str:
     return ""
 
 
-def _members(folder: Path, stem: str) -> Row:
+def members_beside(folder: Path, stem: str) -> Row:
+    """Return the members of the JSON file beside a video."""
     return _beside(json_object, folder / f"{stem}.json") or {}
 
 

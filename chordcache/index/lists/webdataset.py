@@ -27,7 +27,7 @@ class _Sample:
     """The members of one name: "a.mp4", "a.json" and so on. Videos and pictures are the items."""
 
     members: dict[str, Member] = field(default_factory=dict)
-    """What follows the name in the member's name, such as ".json", to the member"""
+    """Rest of the name of a member, such as ".json", to the member"""
     sources: dict[str, None] = field(default_factory=dict)
     """Paths of the items in the tar file"""
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from chordcache.amounts import counted
 from chordcache.arguments import check_at_least, check_positive
 from chordcache.errors import UsageError, printable
+from chordcache.media.source_file import identity_or_none
 from chordcache.read.cache import open_cache
 from chordcache.read.video import Video
 from chordcache.storage.cache_header import read_header, roots_now
@@ -121,13 +122,14 @@ def sample_of_cache(cache: Path, roots: Mapping[str, str] | None) -> VideoSample
 
 
 def _why_no_source(videos: Sequence[Video], paths: Sequence[str]) -> str | None:
-    missing = [path for path in paths if not os.path.isfile(path)]
+    identities = [identity_or_none(path) for path in paths]
+    missing = [path for path, identity in zip(paths, identities, strict=True) if identity is None]
     if missing:
         return (
             f"the sources of {len(missing)} of {counted(len(paths), 'video')} are missing, such as "
             f"'{printable(missing[0])}'. Use --root if they moved"
         )
-    for video, path in zip(videos, paths, strict=True):
-        if os.path.getsize(path) != video.sidecar.source.size:
+    for video, path, identity in zip(videos, paths, identities, strict=True):
+        if identity is not None and identity.size != video.sidecar.source.size:
             return f"'{printable(path)}' changed since it was cached"
     return None

@@ -1,0 +1,156 @@
+"""Lists of what lies in tar files and in folders of frames: the same videos as from files."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from helpers import processes
+from helpers.ffmpeg import ffmpeg
+from helpers.inline import HERE
+from helpers.lists import indexed, write
+
+import chordcache as cc
+from chordcache.errors import NotFoundError, UsageError
+from chordcache.records import VideoRecord
+
+NAMES = {"a": "animation/bigbuckbunny.mp4", "b.cam0": "street/bikes.mp4", "c": "people/carphone_distorted.mp4"}
+TEXTS: dict[str, Any] = {
+    "a.json": {"caption": "a rabbit", "score": 0.5, "labels": ["animal", "cartoon"]},
+    "b.txt": "two bikes\n",
+    "b.cls": "7",
+    "c.json": {"text": ["a man", "a car"], "score": 1},
+}
+
+
+@pytest.fixture
+def corpus(tmp_path: Path, clips: Path) -> Path:
+    """The same videos and texts as files, and in two tar files."""
+    for name, clip in NAMES.items():
+        target = tmp_path / "files" / f"{name}.mp4"
+        target.parent.mkdir(exist_ok=True)
+        ffmpeg("-i", clips / clip, "-t", "0.5", "-c", "copy", target)
+    for name, value in TEXTS.items():
+        write(tmp_path / "files" / name, value if isinstance(value, str) else json.dumps(value))
+    (tmp_path / "tars").mkdir()
+    for shard, keys in (("0", "ab"), ("1", "c")):
+        with tarfile.open(tmp_path / "tars" / f"{shard}.tar", "w") as tar:
+            for path in sorted((tmp_path / "files").iterdir()):
+                if path.name[0] in keys:
+                    tar.add(path, f"./{path.name}")
+    return tmp_path
+
+
+def test_samples_have_their_texts(corpus: Path) -> None:
+    records, columns, summary = indexed(corpus / "tars", "webdataset")
+    assert records == [
+        VideoRecord("tars", "0.tar/a.mp4", labels=("animal", "cartoon"), caption="a rabbit", extra={"score": 0.5}),
+        VideoRecord("tars", "0.tar/b.cam0.mp4", label="7", caption="two bikes"),
+        VideoRecord("tars", "1.tar/c.mp4", captions=("a man", "a car"), extra={"score": 1}),
+    ]
+    assert columns == {"score": "float"}
+    assert summary.num_missing_files == 0
+    one, _, _ = indexed(corpus / "tars" / "1.tar", "webdataset")
+    assert one == [records[2]]
+
+
+def test_cache_of_tar_files_is_that_of_the_files(corpus: Path) -> None:
+    indexed(corpus / "tars", "webdataset")
+    cc.scan([corpus / "files"], output=corpus / "files.json", jobs=HERE)
+    for index, cache in ((corpus / "index.json", "c"), (corpus / "files.json", "d")):
+        assert cc.build(index, corpus / cache, jobs=HERE).num_done == 3
+    in_tars, in_files = (
+        {Path(path).name: video[:2] for path, video in processes.contents(corpus / cache).items()} for cache in "cd"
+    )
+    assert in_tars == in_files
+    again = cc.build(corpus / "index.json", corpus / "c", jobs=HERE)
+    assert (again.num_done, again.num_up_to_date) == (0, 3)
+
+
+def test_a_list_may_name_members(corpus: Path) -> None:
+    write(corpus / "list.csv", "path,label\ntars/0.tar/a.mp4,x\ntars/1.tar/gone.mp4,y\n")
+    records, _, summary = indexed(corpus / "list.csv", "csv")
+    assert records == [VideoRecord(corpus.name, "tars/0.tar/a.mp4", label="x")]
+    assert summary.missing_files == ("tars/1.tar/gone.mp4",)
+
+
+def test_frames_in_tar_files_and_folders_are_the_same_videos(corpus: Path) -> None:
+    for name in "ab":
+        folder = corpus / "frames" / "class" / name
+        folder.mkdir(parents=True)
+        ffmpeg("-i", corpus / "files" / f"{'a' if name == 'a' else 'b.cam0'}.mp4", folder / "img_%05d.jpg")
+    write(corpus / "frames" / "class" / "a.txt", "a rabbit")
+    with tarfile.open(corpus / "tars" / "2.tar", "w") as tar:
+        for path in sorted((corpus / "frames/class/a").iterdir()):
+            tar.add(path, f"x/a.{path.name[4:]}")
+        for path in sorted((corpus / "frames/class/b").iterdir()):
+            tar.add(path, f"x/b/{path.name}")
+        # pictures with texts of their own are not frames
+        tar.add(corpus / "frames/class/a/img_00001.jpg", "images/1.jpg")
+        tar.add(corpus / "files/b.txt", "images/1.txt")
+    records, _, _ = indexed(corpus / "frames", "frames")
+    assert records == [VideoRecord("frames", "class/a", caption="a rabbit"), VideoRecord("frames", "class/b")]
+    cc.build(corpus / "index.json", corpus / "c", jobs=HERE)
+    records, _, _ = indexed(corpus / "tars" / "2.tar", "webdataset")
+    assert [record.path for record in records] == ["2.tar/x/a", "2.tar/x/b"]
+    cc.build(corpus / "index.json", corpus / "d", jobs=HERE)
+    of_list = write(corpus / "frames" / "train.txt", "class/a 12 3\nclass/b 12 0 1\nclass/z 9 1\n")
+    records, _, summary = indexed(of_list, "mmaction")
+    assert records[0] == VideoRecord("frames", "class/a", label="3", extra={"num_frames": 12})
+    assert (len(records), summary.missing_files) == (2, ("class/z",))
+    cc.build(corpus / "frames/index.json", corpus / "e", jobs=HERE)
+    caches = [sorted(video[:2] for video in processes.contents(corpus / cache).values()) for cache in "cde"]
+    assert caches == [caches[0]] * 3
+    num_pictures = [len(list((corpus / "frames/class" / name).iterdir())) for name in "ab"]
+    assert [num_frames for num_frames, _ in caches[0]] == sorted(num_pictures)
+
+
+BAD: dict[str, tuple[Callable[[tarfile.TarFile, Path], object], str]] = {
+    "twice": (lambda tar, clip: tar.add(clip, "a.mp4"), "got two members 'a.mp4', expected one of each name"),
+    "leaves": (lambda tar, clip: tar.add(clip, "../b.mp4"), "got the member '../b.mp4', expected a name in the file"),
+    "absolute": (lambda tar, clip: add_absolute(tar), "got the member '/b.mp4', expected a name in the file"),
+    "bad text": (lambda tar, clip: tar.add(__file__, "a.json"), "a.json': expected a JSON object"),
+}
+
+
+def add_absolute(tar: tarfile.TarFile) -> None:
+    member = tarfile.TarInfo("/b.mp4")
+    tar.addfile(member)
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_tar_files_are_named(tmp_path: Path, clips: Path, name: str) -> None:
+    clip = clips / "people" / "carphone_distorted.mp4"
+    with tarfile.open(tmp_path / "0.tar", "w") as tar:
+        tar.add(clip, "a.mp4")
+        BAD[name][0](tar, clip)
+    with pytest.raises(UsageError) as error:
+        indexed(tmp_path / "0.tar", "webdataset")
+    assert str(tmp_path / "0.tar") in str(error.value)
+    assert BAD[name][1] in str(error.value)
+
+
+def test_damaged_and_missing_tar_files_are_named(corpus: Path) -> None:
+    with pytest.raises(NotFoundError, match="no tar file in"):
+        indexed(corpus / "files", "webdataset")
+    with pytest.raises(NotFoundError, match="no such tar file or folder"):
+        indexed(corpus / "none", "webdataset")
+    os.truncate(corpus / "tars" / "1.tar", 1000)
+    with pytest.raises(UsageError, match=r"1\.tar': the tar file is damaged after 0 members: .*\. Fetch it again\."):
+        indexed(corpus / "tars", "webdataset")
+
+
+def test_tar_file_that_is_damaged_later_is_quarantined(corpus: Path) -> None:
+    indexed(corpus / "tars", "webdataset")
+    shutil.copy(corpus / "tars/0.tar", corpus / "whole.tar")
+    os.truncate(corpus / "tars/0.tar", 2000)
+    summary = cc.build(corpus / "index.json", corpus / "c", jobs=HERE)
+    assert (summary.num_done, summary.num_failed) == (1, 2)
+    shutil.copy(corpus / "whole.tar", corpus / "tars/0.tar")
+    assert cc.build(corpus / "index.json", corpus / "c", jobs=HERE).num_done == 2
