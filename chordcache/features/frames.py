@@ -78,6 +78,9 @@ class FramesExtractor(Extractor):
             return {self.name: joined(frame.planes())[None]}
         if self._codec in PACKET_CODECS:
             return {self.name: self._packet_encoder().add(*frame.planes())}
+        file = frame.jpeg()
+        if file is not None and jpeg.is_baseline(file):
+            return {self.name: [file]}
         return {self.name: [jpeg.encode_planes(*frame.planes(), quality=self._settings["quality"])]}
 
     def finish(self) -> Rows:

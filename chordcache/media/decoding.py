@@ -17,6 +17,7 @@ from chordcache.media.checks.faults import Faults
 from chordcache.media.checks.packet_check import Role
 from chordcache.media.demux import LastFrame, Media
 from chordcache.media.joints import JOINABLE
+from chordcache.media.picture_video import has_jpeg_files
 from chordcache.records import DamageFacts
 
 _SOUND_SECONDS = 10.0
@@ -35,6 +36,8 @@ class DecodedFrame(NamedTuple):
     """[seconds] Time on the clock that audio and video share, not shifted to start at 0"""
     picture: av.VideoFrame
     """Picture as the decoder returned it: coded size, not rotated"""
+    jpeg: bytes | None = None
+    """File that it was decoded from, if the source has a JPEG file for each frame"""
 
 
 class Decoding:
@@ -53,6 +56,9 @@ class Decoding:
         """Number of packets that were sent to the decoder so far. They are numbered from 0, in decode order"""
         self._promised: dict[int, int | None] = {}
         """Presentation times of packets whose frames have not come yet, by number of the packet"""
+        self._jpegs: dict[int, bytes] = {}
+        """Packets whose frames have not come yet, if these are JPEG files"""
+        self._has_jpegs = media.is_file and has_jpeg_files(media.container)
         self._first: tuple[int, int | None] | None = None
         """Number and time of the packet whose frame came first"""
         self.last: tuple[int, int | None] = (-1, None)
@@ -95,7 +101,8 @@ class Decoding:
             if number in self._leading:
                 continue
             self._match(number, picture)
-            yield DecodedFrame(self._num_frames, self._clock.time_of(picture), picture)
+            jpeg = None if number is None else self._jpegs.pop(number, None)
+            yield DecodedFrame(self._num_frames, self._clock.time_of(picture), picture, jpeg)
             self._num_frames += 1
 
     def _note_problem(self, problem: str, *, is_damaged: bool) -> None:
@@ -120,6 +127,8 @@ class Decoding:
         if role is Role.SHOWN:
             self._promised[number] = packet.pts
             self._clock.expect(packet)
+        if self._has_jpegs:
+            self._jpegs[number] = bytes(packet)
         if self._last_dts is not None and packet.dts is not None and packet.dts < self._last_dts:
             self._set_backs.append(number)
         self._last_dts = packet.dts

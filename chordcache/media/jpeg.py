@@ -16,6 +16,10 @@ _BLOCK_PX = 16
 """Width of the blocks of chroma of 4:2:0, [pixels]. A part of a JPEG starts with one"""
 
 
+_BASELINE, _HUFFMAN_TABLES, _START_OF_SCAN = 0xC0, 0xC4, 0xDA
+"""Markers of segments, ITU-T T.81, table B.1"""
+
+
 def encode_planes(y: np.ndarray, u: np.ndarray, v: np.ndarray, *, quality: int) -> bytes:
     """Compress full-range BT.601 YUV planes to a JFIF file, without a conversion. ``quality`` is 1 to 100.
 
@@ -36,6 +40,28 @@ def encode_rgb(frame: np.ndarray, *, quality: int) -> bytes:
 def _packed_rows(plane: np.ndarray) -> np.ndarray:
     """Return a plane whose pixels lie side by side; rows may be padded."""
     return plane if plane.strides[1] == 1 and plane.strides[0] > 0 else np.ascontiguousarray(plane)
+
+
+def is_baseline(data: bytes) -> bool:
+    """Return whether a JPEG file is as those of ``encode_planes``: baseline, 4:2:0, with its own Huffman tables.
+
+    Examples
+    --------
+    >>> planes = (np.zeros(size, np.uint8) for size in ((16, 16), (8, 8), (8, 8)))
+    >>> is_baseline(encode_planes(*planes, quality=90)), is_baseline(b"")
+    (True, False)
+    """
+    start, has_tables, has_frame = 2, False, False
+    while data[:2] == b"\xff\xd8" and start + 4 <= len(data) and data[start] == 0xFF:
+        kind, size = data[start + 1], int.from_bytes(data[start + 2 : start + 4])
+        if kind == _START_OF_SCAN:
+            return has_tables and has_frame
+        if kind == _BASELINE:
+            components = data[start + 10 : start + 2 + size]
+            has_frame = components[1::3] == b"\x22\x11\x11"
+        has_tables = has_tables or kind == _HUFFMAN_TABLES
+        start += 2 + size
+    return False
 
 
 def decode_into(data: Any, out: np.ndarray) -> None:

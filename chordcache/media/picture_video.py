@@ -6,12 +6,21 @@ import io
 from collections.abc import Iterator
 from fractions import Fraction
 from itertools import chain
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import av
 
 from chordcache import progress
 from chordcache.errors import MediaError
+
+_MARK = "picture files"
+"""Comment of a video that was written here"""
+
+
+def has_jpeg_files(container: Any) -> bool:
+    """Return whether the packets of an open video are the JPEG files of a source."""
+    (track, *others) = container.streams
+    return not others and track.codec_context.name == "mjpeg" and container.metadata.get("comment") == _MARK
 
 
 def write_video(codec: str, pictures: Iterator[tuple[bytes, int]], ticks_per_second: int, file: BinaryIO) -> None:
@@ -36,6 +45,7 @@ def write_video(codec: str, pictures: Iterator[tuple[bytes, int]], ticks_per_sec
         width, height = _size(first[0])
         # without the version of FFmpeg in it, so that the copy of the same pictures has the same hash
         with av.open(file, "w", format="mov", container_options={"fflags": "+bitexact"}) as target:
+            target.metadata["comment"] = _MARK
             track = target.add_mux_stream(codec, rate=ticks_per_second, width=width, height=height)
             time = 0
             for number, (picture, duration) in enumerate(chain([first], pictures), 1):

@@ -163,6 +163,15 @@ class PictureScaler:
         y, u, v = map(self.orientation.apply, scaled)  # the orientation is known after the first picture
         return y, u, v
 
+    def keeps(self, picture: av.VideoFrame) -> bool:
+        """Return whether ``planes`` returns the planes of a picture as they are. Call it after the first picture."""
+        size = picture.width, picture.height
+        return (
+            (picture.format.name, size, self.region_of(picture)) == ("yuvj420p", self._stored_size, (0, 0, *size))
+            and self.orientation == Orientation()
+            and not (self._config.hdr == "tonemap" and picture.color_trc in TRANSFERS)
+        )
+
     def rgb(self, picture: av.VideoFrame) -> np.ndarray:
         """Scale to RGB [shape=(H, W, 3), dtype=uint8, 0 to 255]."""
         scaled = self._resampler.rgb(self._shown(picture), *self._stored_size)
@@ -297,6 +306,7 @@ class Frame:
         self.pts_seconds = decoded.pts_seconds
         self.picture = decoded.picture
         """Picture as the decoder returned it: coded size, not rotated, with its side data"""
+        self._jpeg = decoded.jpeg
         self._maker = maker
         self._planes: dict[PictureScaler, Planes] = {}
         self._rgb: np.ndarray | None = None
@@ -314,6 +324,10 @@ class Frame:
     def planes(self) -> Planes:
         """Return the planes of the cached frame, see ``PictureScaler.planes``."""
         return self._scaled(self._maker.scaler)
+
+    def jpeg(self) -> bytes | None:
+        """Return the JPEG file that the source has for this frame, if the cached frame has the same planes, or None."""
+        return self._jpeg if self._jpeg is not None and self._maker.scaler.keeps(self.picture) else None
 
     def luma(self, short_side: int | None) -> np.ndarray:
         """Return the upright gray picture [shape=(H, W), dtype=uint8, 0 to 255], C-contiguous, with this short side."""

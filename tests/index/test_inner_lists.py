@@ -154,3 +154,23 @@ def test_tar_file_that_is_damaged_later_is_quarantined(corpus: Path) -> None:
     assert (summary.num_done, summary.num_failed) == (1, 2)
     shutil.copy(corpus / "whole.tar", corpus / "tars/0.tar")
     assert cc.build(corpus / "index.json", corpus / "c", jobs=HERE).num_done == 2
+
+
+def test_jpeg_frames_of_the_right_size_are_taken_as_they_are(tmp_path: Path, clips: Path) -> None:
+    options = {"same": "", "larger": "", "444": "yuvj444p"}
+    for name, pixels in options.items():
+        folder = tmp_path / "frames" / name
+        folder.mkdir(parents=True)
+        form = ["-pix_fmt", pixels] if pixels else []
+        size = f"scale=320:{300 if name == 'larger' else 256},setsar=1"
+        clip = clips / "people" / "carphone_distorted.mp4"
+        ffmpeg("-i", clip, "-frames:v", "5", "-vf", size, *form, "-q:v", "4", folder / "%d.jpg")
+    indexed(tmp_path / "frames", "frames")
+    cc.build(tmp_path / "index.json", tmp_path / "c", jobs=HERE)
+    with cc.open_cache(tmp_path / "c") as cache:
+        for video in cache:
+            files = [(tmp_path / "frames" / video.path / f"{number}.jpg").read_bytes() for number in range(1, 6)]
+            records = [bytes(record) for record in cache.read_encoded(video, range(5))]
+            assert (records == files) == (video.path == "same")
+            assert cache.read(video, indices=range(5)).shape[0] == 5
+    assert not cc.verify(tmp_path / "c", level="deep", source=True, jobs=HERE).damage
