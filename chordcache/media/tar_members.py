@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import tarfile
 from collections.abc import Mapping
@@ -14,6 +15,12 @@ _SUFFIX = ".tar"
 
 _MAX_TABLES = 64
 """Number of tar files whose members are remembered"""
+
+_MAX_MEMBERS = 1_000_000
+"""Number of members of a tar file, which are kept in memory"""
+
+_MAX_HEADER_BYTES = 1 << 20
+"""[bytes] Largest extended header, such as one that holds a long name"""
 
 
 @dataclass(frozen=True)
@@ -80,11 +87,20 @@ def read_table(fd: int) -> TarTable:
     return table
 
 
+class _Headers(io.FileIO):
+    """A tar file of which only headers are read."""
+
+    def read(self, size: int | None = -1) -> bytes:
+        if size is None or not 0 <= size <= _MAX_HEADER_BYTES:
+            raise tarfile.ReadError(f"a header of {size} bytes")
+        return super().read(size)
+
+
 def _read_table(fd: int, num_bytes: int) -> TarTable:
     members: dict[str, Member] = {}
     repeated: set[str] = set()
     problem: str | None = None
-    with open(fd, "rb", buffering=0, closefd=False) as file:
+    with _Headers(fd, closefd=False) as file:
         file.seek(0)
         try:
             with tarfile.open(fileobj=file, mode="r:") as tar:
@@ -95,6 +111,8 @@ def _read_table(fd: int, num_bytes: int) -> TarTable:
                     if entry.offset < end or entry.size < 0 or (entry.isreg() and stop > num_bytes):
                         raise tarfile.ReadError(f"the member '{printable(entry.name)}' is not inside of it")
                     end = entry.offset_data
+                    if len(members) == _MAX_MEMBERS:
+                        raise tarfile.ReadError("it has too many")
                     if entry.isreg() and not entry.issparse():
                         name = entry.name.removeprefix("./")
                         if name in members or name in repeated:

@@ -265,6 +265,14 @@ def test_tables_of_many_tar_files_are_forgotten(tmp_path: Path) -> None:
     assert len(tar_members._tables) == tar_members._MAX_TABLES
 
 
+@pytest.mark.parametrize("limit", ["_MAX_MEMBERS", "_MAX_HEADER_BYTES"])
+def test_members_and_their_headers_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str) -> None:
+    monkeypatch.setattr(tar_members, limit, 600 if "HEADER" in limit else 2)
+    tar = make_tar(tmp_path / "0.tar", [sample(1), sample(2), ("n" * 700, b""), sample(3)], tarfile.PAX_FORMAT)
+    assert look(os.fspath(tar / "2.mp4")).identity.size == 1000
+    assert "is damaged after 2 members" in cause_of(tar / "3.mp4")[1]
+
+
 def test_a_tar_file_that_is_written_again_is_another_source(tmp_path: Path) -> None:
     tar = make_tar(tmp_path / "0.tar", [sample(1)])
     before = look(os.fspath(tar / "1.mp4"))
