@@ -34,8 +34,8 @@ from chordcache.temporary import keep_with, temporary_folder
 _CHUNK_SIZE = 8
 """Files per task. Demuxing a short clip takes a few milliseconds, sending a task half a millisecond."""
 
-_PICTURES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff")
-"""Suffixes of the files of a folder of frames"""
+_LISTED = {"frames": (".jpg", ".jpeg", ".png"), "webdataset": (".tar",)}
+"""Format of lists to the suffixes of files that it has videos of"""
 
 
 @dataclass(frozen=True)
@@ -299,9 +299,12 @@ class _Scan:
             kinds.append(f"{counted(self._num_links, 'link')} out of the root, see --follow-symlinks")
         num_others = self._skipped.total() + self._num_links
         others = f"{counted(num_others, 'other file')}: {', '.join(kinds)}" if kinds else "no files"
-        is_frames = sum(self._skipped[kind] for kind in _PICTURES) > num_others / 2
-        hint = " A folder of frames? See 'Folders of frames' in docs/command_line.md." if is_frames else ""
-        return f"roots: got {folders} with {others}, expected at least one video.{hint}"
+        hints = (
+            f" If they hold videos, list them with 'chordcache index FOLDER --format {name}'."
+            for name, suffixes in _LISTED.items()
+            if sum(self._skipped[suffix] for suffix in suffixes) > num_others / 2
+        )
+        return f"roots: got {folders} with {others}, expected at least one video.{next(hints, '')}"
 
     def warnings(self) -> Iterator[str]:
         """Yield one sentence for each thing of the run that a person should look at."""

@@ -146,6 +146,13 @@ def test_damaged_and_missing_tar_files_are_named(corpus: Path) -> None:
         indexed(corpus / "tars", "webdataset")
 
 
+def test_lists_in_another_format_name_the_right_one(corpus: Path) -> None:
+    with pytest.raises(UsageError, match=r"^format: got 'csv' for the tar file '.*0\.tar', expected webdataset$"):
+        indexed(corpus / "tars" / "0.tar", "csv")
+    with pytest.raises(UsageError, match=r"^format: got 'csv' for the folder '.*tars', expected lerobot, pairs, "):
+        indexed(corpus / "tars", "csv")
+
+
 def test_tar_file_that_is_damaged_later_is_quarantined(corpus: Path) -> None:
     indexed(corpus / "tars", "webdataset")
     shutil.copy(corpus / "tars/0.tar", corpus / "whole.tar")

@@ -63,6 +63,10 @@ def open_list(path: Path, name: str, options: ListOptions) -> ItemList:
                 f"{field.name}: got '{printable(str(value))}' for a list of the format '{name}', "
                 f"expected it only for {', '.join(users)}"
             )
+    is_tar = path.suffix.lower() == ".tar" and name != "webdataset"
+    if is_tar or (name not in _FOLDERS and path.is_dir()):
+        kind, expected = ("tar file", "webdataset") if is_tar else ("folder", ", ".join(_FOLDERS))
+        raise UsageError(f"format: got '{name}' for the {kind} '{printable(path)}', expected {expected}")
     if name not in _FOLDERS:
         open_for_reading(path).close()
     return LIST_READERS[name].read(path, options)
