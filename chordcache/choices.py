@@ -5,7 +5,7 @@ SCAN_LEVELS = ("headers", "packets", "content", "frames")
 
 LIST_FORMATS = (
     *("csv", "kinetics", "ucf101", "ssv2", "activitynet", "ava", "mmaction", "webvid", "lerobot", "pairs"),
-    *("webdataset", "frames"),
+    *("cosmos", "webdataset", "frames"),
 )
 """Formats of published lists, the keys of ``LIST_READERS``"""
 

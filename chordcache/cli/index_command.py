@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 def index(source: str, output: str, as_json: bool, **arguments: Any) -> None:
     """Write an index from a published list of videos, without opening the videos.
 
-    LIST is a file, or a folder for the formats lerobot, pairs, webdataset and frames. Items whose file is missing are
-    left out.
+    LIST is a file, or a folder for the formats lerobot, pairs, cosmos, webdataset and frames. Items whose file is
+    missing are left out.
 
     Exit code 0: all files of the list are there; 3: some are missing.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -254,6 +255,84 @@ def test_lerobot_2(tmp_path: Path, clips: Path) -> None:
         for number, file in enumerate(files)
     ]
     assert columns == {"episode_index": "int", "fps": "float"}
+
+
+def cosmos_clip(name: str, windows: Sequence[dict[str, Any]], folder: str = "clips") -> dict[str, Any]:
+    """Return the metadata of a clip, as metadata_writer_stage.py of Cosmos-Curate writes it."""
+    return {
+        "span_uuid": name,
+        "source_video": "s3://raw/a.mp4",
+        "duration_span": [1.5, 5.5],
+        "width_source": 1920,
+        "height_source": 1080,
+        "framerate_source": 30.0,
+        "clip_location": f"s3://out/{folder}/{name}.mp4",
+        "width": 192,
+        "height": 144,
+        "framerate": 30.0,
+        "num_frames": 120,
+        "video_codec": "h264",
+        "num_bytes": 1000,
+        "motion_score": {"global_mean": 0.5, "per_patch_min_256": 0.25},
+        "aesthetic_score": 4.5,
+        "windows": windows,
+        "filtered_windows": [],
+        "valid": bool(windows),
+    }
+
+
+@pytest.mark.parametrize("form", ["metas", "metas_jsonl"])
+def test_cosmos(tmp_path: Path, clips: Path, form: str) -> None:
+    folder = place(clips, tmp_path, "clips/u0.mp4", "clips/u1.mp4", "clips/u2.mp4", "filtered_clips/u3.mp4")
+    window = {"start_frame": 0, "end_frame": 63, "qwen_caption": "a man", "qwen_lm_enhanced_caption": "a man drives"}
+    rest = {"start_frame": 64, "end_frame": 119, "qwen_caption": "a car"}
+    rows = [
+        cosmos_clip("u0", [window, rest]),
+        cosmos_clip("u1", [{**window, "end_frame": 119}]),
+        cosmos_clip("u2", []),
+        cosmos_clip("u3", [], "filtered_clips"),
+    ]
+    if form == "metas":
+        for row in rows:
+            write_json(folder / "metas" / "v0" / f"{row['span_uuid']}.json", {**row, "windows": []})
+            write_json(folder / "metas" / "v1" / f"{row['span_uuid']}.json", row)  # captioned later
+    else:
+        write(folder / "metas_jsonl" / "v0" / "a_0.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+    records, columns, summary = indexed(folder, "cosmos")
+    scores = {"aesthetic_score": 4.5, "motion_global_mean": 0.5, "motion_per_patch_min_256": 0.25}
+    extra = {"source_video": "s3://raw/a.mp4", "span_start": 1.5, "span_end": 5.5, **scores}
+    first, second = Segment(start_frame=0, end_frame=64), Segment(start_frame=64, end_frame=120)
+    texts = ("a man", "a man drives")
+    assert records == [
+        VideoRecord("videos", "clips/u0.mp4", segment=first, captions=texts, extra=extra),
+        VideoRecord("videos", "clips/u0.mp4", segment=second, caption="a car", extra=extra),
+        VideoRecord("videos", "clips/u1.mp4", captions=texts, extra=extra),
+        VideoRecord("videos", "clips/u2.mp4", extra=extra),
+    ]
+    assert columns == dict.fromkeys(("span_start", "span_end", *scores), "float")
+    assert summary.notes == ("1 video without a caption: clips/u2.mp4",)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[]", r"a\.json': expected a JSON object"),
+        ("{}", r"clip 1: expected the member 'span_uuid'"),
+        ('{"span_uuid": "a", "windows": 1}', r"clip 1: a: windows: got another value, expected a list of objects"),
+        (
+            '{"span_uuid": "a", "windows": [{"start_frame": 0.5, "end_frame": 2}]}',
+            r"clip 1: clips/a\.mp4: got a window without whole numbers of frames",
+        ),
+    ],
+)
+def test_mistake_in_metadata_of_cosmos_is_named(tmp_path: Path, clips: Path, text: str, message: str) -> None:
+    folder = place(clips, tmp_path, "clips/a.mp4")
+    write(folder / "metas" / "v0" / "a.json", text)
+    with pytest.raises(UsageError, match=message):
+        indexed(folder, "cosmos")
+    shutil.rmtree(folder / "metas")
+    with pytest.raises(NotFoundError, match="no folder 'metas/v0' or 'metas_jsonl/v0'"):
+        indexed(folder, "cosmos")
 
 
 def write_episodes(

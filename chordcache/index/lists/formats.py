@@ -10,6 +10,7 @@ from chordcache.errors import UsageError, printable
 from chordcache.index.lists.activities import read_activitynet, read_ava
 from chordcache.index.lists.classes import read_mmaction, read_ssv2, read_ucf101
 from chordcache.index.lists.columns import read_kinetics, read_table, read_webvid
+from chordcache.index.lists.cosmos import read_cosmos
 from chordcache.index.lists.frame_folders import read_frame_folders
 from chordcache.index.lists.items import ItemList, ListOptions
 from chordcache.index.lists.lerobot import read_lerobot
@@ -38,12 +39,13 @@ LIST_READERS: Mapping[str, ListFormat] = {
     "webvid": ListFormat(read_webvid, ("video_template",)),
     "lerobot": ListFormat(read_lerobot),
     "pairs": ListFormat(read_pairs),
+    "cosmos": ListFormat(read_cosmos),
     "webdataset": ListFormat(read_webdataset),
     "frames": ListFormat(read_frame_folders),
 }
 """Name of each format to its reader"""
 
-_FOLDERS = ("lerobot", "pairs", "webdataset", "frames")
+_FOLDERS = ("lerobot", "pairs", "cosmos", "webdataset", "frames")
 """Formats of lists that are folders, or not text"""
 
 
