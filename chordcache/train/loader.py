@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -12,12 +13,21 @@ from torch.profiler import record_function
 from torch.utils.data import BatchSampler, DataLoader, Sampler
 
 from chordcache.amounts import counted
-from chordcache.arguments import check_at_least, check_choice
+from chordcache.arguments import check_at_least, check_choice, parsed_bytes
 from chordcache.errors import UsageError
-from chordcache.train.batches import Batch, BatchUnderWay, Collate, RecycledMemory, SideStream, allocate_pinned
+from chordcache.train.batches import (
+    Batch,
+    BatchUnderWay,
+    Collate,
+    FrameBuffer,
+    RecycledMemory,
+    SideStream,
+    allocate_pinned,
+)
 from chordcache.train.clip_dataset import ClipDataset
 from chordcache.train.collate import collate
 from chordcache.train.gpu_decode import gpu_decoder
+from chordcache.train.kept_frames import KeptFrames
 from chordcache.train.samplers.budget_batches import BudgetBatchSampler
 from chordcache.train.samplers.distributed import ChordSampler, check_not_of_torch
 
@@ -96,6 +106,10 @@ class ClipLoader:
     decode : {"cpu", "cuda"}
         "cuda" decodes, cuts and scales the frames of a batch on ``device``: JPEGs with torchvision, and the planes of
         ``codec: yuv420`` with torch. Values of ``frames`` then differ by a level or two.
+    keep : str or int, optional
+        Memory for decoded frames, such as "8GB" [or bytes], which all threads share. The videos that are read most
+        often are in it. Batches are the same as without. ``kept_frames`` has the number of hits. Not with
+        ``decode="cuda"``.
 
     Raises
     ------
@@ -131,6 +145,7 @@ class ClipLoader:
         collate: Collate = collate,
         augment: Callable[[Batch], Batch] | None = None,
         decode: str = "cpu",
+        keep: str | int | None = None,
     ) -> None:
         check_at_least(1, num_threads=num_threads)
         check_at_least(0, prefetch=prefetch)
@@ -151,6 +166,8 @@ class ClipLoader:
         self._augment = augment
         self._device = None if device is None else torch.device(device)
         check_choice(_DECODERS, decode=decode)
+        self.kept_frames = None if keep is None else KeptFrames(_bytes_to_keep(keep, decode))
+        """Decoded frames in memory, or None without ``keep``"""
         self._decode = gpu_decoder(self._device or torch.device("cpu")) if decode == "cuda" else None
         self._allocate = allocate_pinned if torch.cuda.is_available() else RecycledMemory(prefetch + 2).allocate
         self._consumed = 0, 0
@@ -233,19 +250,30 @@ class ClipLoader:
             # Without waiting: the garbage collector may run this in one of the threads that it would wait for
             pool.shutdown(wait=False, cancel_futures=True)
 
+    def _read(self, indices: Sequence[tuple[int, int]], buffers: Sequence[FrameBuffer]) -> list[Batch]:
+        with nullcontext() if self.kept_frames is None else self.kept_frames.in_use():
+            return self.dataset.read_samples(indices, buffers)
+
     def _ahead(self, pool: ThreadPoolExecutor) -> Iterator[BatchUnderWay]:
         """Yield batches in their order, ``prefetch`` behind the batch that was started last."""
         stream = SideStream(self._device) if self._device is not None and self._device.type == "cuda" else None
         pending: deque[BatchUnderWay] = deque()
         for indices in self.batch_sampler:
-            read = self.dataset.read_samples
             pending.append(
-                BatchUnderWay(read, indices, self._collate, self._allocate, self._device, stream, self._decode)
+                BatchUnderWay(self._read, indices, self._collate, self._allocate, self._device, stream, self._decode)
             )
             pending[-1].begin(pool, self._num_threads)
             if len(pending) > self._prefetch:
                 yield pending.popleft()
         yield from pending
+
+
+def _bytes_to_keep(keep: str | int, decode: str) -> int:
+    if decode == "cuda":
+        raise UsageError(f"keep: got {keep!r} with decode='cuda', expected None. A GPU decodes all frames of a batch.")
+    num_bytes = int(parsed_bytes(keep, "keep")) if isinstance(keep, str) else keep
+    check_at_least(1, keep=num_bytes)
+    return num_bytes
 
 
 def _checked_sampler(
