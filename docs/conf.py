@@ -36,7 +36,7 @@ def link_security(app: Sphinx, docname: str, source: list[str]) -> None:
 
 
 def help_assistive_tools(app: Sphinx, page: str, template: str, context: dict[str, Any], tree: object) -> None:
-    """State the level of headings in the menu, let the keyboard scroll code and tables, and mark up lists and corners."""
+    """State the level of headings in the menu, let the keyboard scroll code and tables, and mark up lists."""
     for part, old, new in (
         ("furo_navigation_tree", 'role="heading"', 'role="heading" aria-level="2"'),
         ("body", "<pre>", '<pre tabindex="0">'),
