@@ -36,10 +36,13 @@ def link_security(app: Sphinx, docname: str, source: list[str]) -> None:
 
 
 def help_assistive_tools(app: Sphinx, page: str, template: str, context: dict[str, Any], tree: object) -> None:
-    """State the level of headings in the menu, and let the keyboard reach code that is scrolled."""
+    """State the level of headings in the menu, let the keyboard scroll code and tables, and mark up lists."""
     for part, old, new in (
         ("furo_navigation_tree", 'role="heading"', 'role="heading" aria-level="2"'),
         ("body", "<pre>", '<pre tabindex="0">'),
+        ("body", '<div class="table-wrapper', '<div tabindex="0" class="table-wrapper'),
+        ("body", '<th class="head"><p></p></th>', "<td></td>"),
+        ("body", "<dl>\n<dd>", '<dl role="none">\n<dd>'),  # the parameters of a long signature are not definitions
     ):
         if part in context:
             context[part] = context[part].replace(old, new)

@@ -79,7 +79,8 @@ def _unusable(folder: Path, error: UnreadableError | ValueError) -> ChordcacheEr
     """Return the error about a name that no folder can have, or ``error`` if the folder may be a cache."""
     if isinstance(error, UnreadableError) and error.errno not in (errno.ENOTDIR, errno.ENAMETOOLONG):
         return error
-    return UsageError(f"'{printable(folder)}' cannot be a cache: {error}; name another folder with -o")
+    reason = os.strerror(error.errno) if isinstance(error, UnreadableError) and error.errno else error
+    return UsageError(f"'{printable(folder)}' cannot be a cache: {reason}; name another folder with -o")
 
 
 def settings_of(header: Header) -> dict[str, str]:

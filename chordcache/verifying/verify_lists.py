@@ -123,7 +123,7 @@ def _of_error(cache: Path, file: str, error: ChordcacheError) -> Damage:
     """Return the finding about a list that cannot be read. To repair it does not help against a lack of permission."""
     if isinstance(error, UnreadableError):
         return Damage("unreadable", file, str(error), "")
-    return Damage("damaged", file, str(error), repair_command(cache))
+    return Damage("damaged", file, str(error).partition("; run ")[0], repair_command(cache))
 
 
 def check_index(cache: Path, keys: set[str], features: Features) -> list[Damage]:

@@ -301,7 +301,7 @@ class _Misses:
         if self._on_miss == "skip":
             return ""
         self._num_uncached += 1
-        self._first_uncached = self._first_uncached or record.path
+        self._first_uncached = self._first_uncached or f"'{printable(record.path)}' of root '{printable(record.root)}'"
         self.positions.append(-1)
         return None
 
@@ -318,6 +318,6 @@ class _Misses:
             raise NotFoundError(
                 f"index '{printable(index.path)}': got {self._num_uncached} of "
                 f"{counted(len(self.positions), 'video')} not in {self._cache!r}, such as "
-                f"'{printable(self._first_uncached)}', expected all of them. Build them, or leave them out "
+                f"{self._first_uncached}, expected all of them. Build them, or leave them out "
                 "with on_miss='skip', or read their files with on_miss='source'."
             )
