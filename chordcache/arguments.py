@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import numbers
 import os
+import re
 from collections.abc import Collection, Iterable, Sequence
 from typing import TypeVar
 
@@ -50,6 +51,23 @@ def check_range(name: str, values: tuple[float, float], *, most: float | None = 
     if not (is_pair and 0 < values[0] <= values[1] < math.inf and (most is None or values[1] <= most)):
         limit = "" if most is None else f", at most {most}"
         raise UsageError(f"{name}: got {values!r}, expected (least, most), above 0{limit}")
+
+
+_FACTORS = {None: 1, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "KI": 2**10, "MI": 2**20, "GI": 2**30, "TI": 2**40}
+
+
+def parsed_bytes(text: str, name: str) -> float:
+    """Return the number of bytes that a text with a unit states. Raises ``UsageError``, which begins with ``name``.
+
+    Examples
+    --------
+    >>> parsed_bytes("400GB", "limit"), parsed_bytes("1.5 KiB", "limit")
+    (400000000000.0, 1536.0)
+    """
+    match = re.fullmatch(r"(\d+(?:\.\d*)?)\s*(?:([KMGT]I?)B?|B)", text.strip().upper())
+    if not match:
+        raise UsageError(f"{name}: got '{text}', expected a size with a unit, such as 400GB or 1.5TiB")
+    return float(match[1]) * _FACTORS[match[2]]
 
 
 def checked_size(size: object, *, otherwise: str = "") -> tuple[int, int]:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import functools
 import inspect
 import os
-import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias, TypeVar
 
 import click
 
 from chordcache.amounts import counted
+from chordcache.arguments import parsed_bytes
 from chordcache.cli.values import (
     CACHE_VARIABLE,
     CONFIG,
@@ -109,19 +109,11 @@ def cache_argument(name: str = "cache", *, has_option: bool = True, **arguments:
     return _together(click.argument(name, required=False, callback=_chosen_cache, **arguments), option)
 
 
-_UNITS = {None: 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "KI": 2**10, "MI": 2**20, "GI": 2**30, "TI": 2**40}
-
-
 def size_option(option: str, name: str, **arguments: Any) -> Callable[[Function], Function]:
     """Return the decorator that adds an option of a size in bytes, as text such as 400GB or 1.5TiB."""
 
     def parse(_ctx: click.Context, _param: click.Parameter, value: str | None) -> float | None:
-        if value is None:
-            return None
-        match = re.fullmatch(r"(\d+(?:\.\d*)?)\s*(?:([KMGT]I?)B?|B)", value.strip().upper())
-        if not match:
-            raise UsageError(f"{option}: got '{value}', expected a size with a unit, such as 400GB or 1.5TiB")
-        return float(match[1]) * _UNITS[match[2]]
+        return None if value is None else parsed_bytes(value, option)
 
     return click.option(option, name, metavar="SIZE", callback=parse, **arguments)
 

@@ -136,19 +136,22 @@ def partial_file(cache: Path) -> Iterator[Path]:
         raise
 
 
-def remove_partials(cache: Path, *, of_all_machines: bool = False) -> None:
-    """Remove the partial files of killed processes. Call it only under the lock of the cache.
+def remove_partials(cache: Path, *, of_all_machines: bool = False, only_ended: bool = False) -> None:
+    """Remove the partial files of killed processes. Call it only under the lock of the cache, or with ``only_ended``.
 
-    The lock may not reach other machines, so their files stay unless ``of_all_machines`` is True.
+    The lock may not reach other machines, so their files stay unless ``of_all_machines`` is True. With ``only_ended``,
+    the files of processes of this machine that run still stay too.
     """
     folder = cache / _PARTIALS
     with suppress(OSError):
         for name in opener.list_folder(cache, _PARTIALS):
-            if of_all_machines or name.startswith(f"{machine()}-"):
+            is_own = of_all_machines or name.startswith(f"{machine()}-")
+            if is_own and not (only_ended and os.path.exists(f"/proc/{name.split('-')[1]}")):
                 shutil.rmtree(folder / name, ignore_errors=True)
                 with suppress(OSError):
                     (folder / name).unlink()
-        folder.rmdir()
+        if not only_ended:  # another process may be about to write into it
+            folder.rmdir()
 
 
 def _fsync(path: Path) -> None:
