@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -136,21 +137,21 @@ def partial_file(cache: Path) -> Iterator[Path]:
         raise
 
 
-def remove_partials(cache: Path, *, of_all_machines: bool = False, only_ended: bool = False) -> None:
-    """Remove the partial files of killed processes. Call it only under the lock of the cache, or with ``only_ended``.
+def remove_partials(cache: Path, *, of_all_machines: bool = False, min_age_seconds: float = 0) -> None:
+    """Remove the partial files of killed processes. Call it only under the lock of the cache, or with a large age.
 
-    The lock may not reach other machines, so their files stay unless ``of_all_machines`` is True. With ``only_ended``,
-    the files of processes of this machine that run still stay too.
+    The lock may not reach other machines, so their files stay unless ``of_all_machines`` is True. Files that were
+    written to in the last ``min_age_seconds`` stay too.
     """
     folder = cache / _PARTIALS
     with suppress(OSError):
         for name in opener.list_folder(cache, _PARTIALS):
             is_own = of_all_machines or name.startswith(f"{machine()}-")
-            if is_own and not (only_ended and os.path.exists(f"/proc/{name.split('-')[1]}")):
+            if is_own and time.time() - os.lstat(folder / name).st_mtime >= min_age_seconds:
                 shutil.rmtree(folder / name, ignore_errors=True)
                 with suppress(OSError):
                     (folder / name).unlink()
-        if not only_ended:  # another process may be about to write into it
+        if not min_age_seconds:  # else another process may be about to write into it
             folder.rmdir()
 
 

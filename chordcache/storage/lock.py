@@ -104,9 +104,10 @@ def locked_for_reading(cache: Path) -> Iterator[None]:
 def locked_beside(cache: Path) -> Iterator[None]:
     """Keep other commands from writing to a cache, while this process and others like it each add a video to it.
 
-    Raises ``LockedError`` if another command writes to the cache, or it is built in parts, and ``OSError`` if the cache
-    does not exist any more, or cannot be written to.
+    Raises ``LockedError`` if another command writes to the cache, or it is built in parts, ``UsageError`` if it fills
+    itself from a bucket, and ``OSError`` if it does not exist any more, or cannot be written to.
     """
+    check_holds_all(cache)
     if in_parts(cache):
         raise _needs_finish(cache)
     fd = opener.open_file(cache, _FILE, os.O_RDWR | os.O_CREAT)

@@ -119,22 +119,26 @@ def test_a_pulled_cache_is_the_pushed_one(cache: Path, url: str, tmp_path: Path,
     assert (again.num_files, again.num_present) == (0, summary.num_files)
 
 
-def test_a_push_sends_what_has_changed(work: Path, loose: Path, url: str, proxy: buckets.Proxy, tmp_path: Path) -> None:
-    first = push(loose, url)
+def test_a_push_sends_what_has_changed(
+    work: Path, cache: Path, url: str, proxy: buckets.Proxy, tmp_path: Path, run_cli: Cli
+) -> None:
+    first = push(cache, url)
     reader = cc.open_cache(url, local=tmp_path / "reader")
     proxy.reset()
-    again = push(loose, url)
+    again = push(cache, url)
     assert (again.num_files, again.num_bytes, again.num_present) == (0, 0, first.num_files)
     sent = [path.rpartition("/cache/")[2] for method, path, _ in proxy.requests if method in ("PUT", "POST")]
     assert sent[-2:] == ["chordcache.json", "catalog.bin"]
     assert not [name for name in sent if "/" in name]
     # Another config: other artefacts and sidecars. What was there stays for readers
-    cc.build(work / "index.json", loose, config=with_more_mels(work), tiers=("lmdb", "npz", "hdf5"), jobs=1)
-    changed = push(loose, url)
-    assert 0 < changed.num_files < first.num_files
+    cc.build(work / "index.json", cache, config=with_more_mels(work), tiers=("lmdb", "npz", "hdf5"), jobs=1)
+    changed = push(cache, url)
+    assert 0 < changed.num_bytes < first.num_bytes
     assert contents(reader)
     pull(url, tmp_path / "pulled")
-    assert_equal(cc.open_cache(loose), cc.open_cache(tmp_path / "pulled"))
+    assert_equal(cc.open_cache(cache), cc.open_cache(tmp_path / "pulled"))
+    result = run_cli("verify", str(tmp_path / "pulled"))
+    assert result.returncode == 0, result.stdout + result.stderr
 
 
 def with_more_mels(work: Path) -> Path:
@@ -312,6 +316,22 @@ def test_a_forked_loader_reads_after_its_parent_has(loose: Path, url: str, tmp_p
         np.testing.assert_array_equal(batch["frames"], other["frames"])
 
 
+def test_a_clip_loader_fetches_ahead(packed: Path, url: str, tmp_path: Path) -> None:
+    push(packed, url)
+    cache = cc.open_cache(url, local=tmp_path / "local")
+    datasets = [cc.ChordVideoDataset(of, clip_sampler=cc.RegularClipSampler(num_frames=8)) for of in (cache, packed)]
+    joined = cc.subset(cc.concat([datasets[0]]), [3, 0, 2, 1])
+    loader = cc.ClipLoader(joined, batch_size=1, num_threads=1, prefetch=0, shuffle=False)
+    batches = iter(loader)
+    first = next(batches)
+    end = time.monotonic() + 30
+    while len(artefacts(tmp_path / "local")) < NUM_VIDEOS:  # of all batches, though one was read
+        assert time.monotonic() < end
+        time.sleep(0.01)
+    for batch, number in zip([first, *batches], (3, 0, 2, 1), strict=True):
+        np.testing.assert_array_equal(batch["frames"][0], datasets[1][number]["frames"])
+
+
 def test_other_folders_are_refused(loose: Path, url: str, tmp_path: Path, run_cli: Cli) -> None:
     push(loose, url)
     with pytest.raises(cc.UsageError, match="local: got None with 's3://"):
@@ -322,6 +342,10 @@ def test_other_folders_are_refused(loose: Path, url: str, tmp_path: Path, run_cl
     cc.open_cache(url, local=tmp_path / "local")
     with pytest.raises(cc.UsageError, match=f"which is filled from '{url}'"):
         cc.open_cache(f"{url}2", local=tmp_path / "local")
+    for command in (["info"], ["ls"], ["show"]):
+        result = run_cli(*command, str(tmp_path / "local"), *(["0"] if command == ["show"] else []), cwd=tmp_path)
+        assert result.returncode == 0, result.stderr
+    assert artefacts(tmp_path / "local")  # of show
     for command in (["verify"], ["gc", "--yes"], ["pack"], ["warm", "--memory", "1GB"], ["build"]):
         arguments = ["build", "index.json", "-o"] if command == ["build"] else command
         result = run_cli(*arguments, str(tmp_path / "local"), cwd=loose.parent)

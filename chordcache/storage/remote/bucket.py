@@ -38,7 +38,7 @@ _CREDENTIALS = {
     "az": (
         *("AZURE_STORAGE_ACCOUNT_KEY", "AZURE_STORAGE_ACCESS_KEY", "AZURE_STORAGE_SAS_KEY", "AZURE_STORAGE_SAS_TOKEN"),
         *("AZURE_STORAGE_CLIENT_SECRET", "AZURE_CLIENT_SECRET", "AZURE_FEDERATED_TOKEN_FILE", "AZURE_STORAGE_TOKEN"),
-        *("AZURE_USE_AZURE_CLI", "AZURE_SKIP_SIGNATURE"),
+        *("AZURE_USE_AZURE_CLI", "AZURE_SKIP_SIGNATURE", "IDENTITY_ENDPOINT"),
     ),
 }
 """Scheme of a URL to the environment variables of which one is enough, as obstore reads them"""
@@ -89,8 +89,7 @@ class Bucket:
 
     def __init__(self, url: str) -> None:
         try:
-            import obstore
-            from obstore import store
+            import obstore.store
         except ModuleNotFoundError:
             raise UsageError(
                 f"url: got '{printable(url)}' without the package obstore, expected it to be installed. Run "
@@ -103,13 +102,13 @@ class Bucket:
         if cloud not in _CREDENTIALS:
             raise UsageError(f"url: got '{printable(url)}', expected s3://BUCKET/PREFIX, gs://... or az://...")
         endpoint = os.environ.get("AWS_ENDPOINT_URL") or os.environ.get("AWS_ENDPOINT") or ""
-        allow_http = endpoint.startswith("http://") or os.environ.get("AZURE_STORAGE_USE_EMULATOR") is not None
+        allowed = {"allow_http": endpoint.startswith("http://") or "AZURE_STORAGE_USE_EMULATOR" in os.environ}
         try:
             self._to_read, self._to_write = (
-                store.from_url(url, client_options={**options, "allow_http": allow_http}, retry_config=_RETRIES)
+                self._obstore.store.from_url(url, client_options={**options, **allowed}, retry_config=_RETRIES)
                 for options in (_TO_READ, _TO_WRITE)
             )
-        except Exception as error:  # noqa: BLE001 # obstore raises classes of its own and others
+        except (self._obstore.exceptions.BaseError, ValueError) as error:
             raise UsageError(f"url: got '{printable(url)}', expected a bucket: {_reason(error)}") from None
         if not _has_credentials(cloud):
             raise self._no_credentials(cloud)
@@ -119,7 +118,7 @@ class Bucket:
         also = ' With profiles of the AWS CLI, run eval "$(aws configure export-credentials --format env)".'
         return UsageError(
             f"{first}: got nothing, expected credentials for '{printable(self.url)}'. Set it, or one of "
-            f"{', '.join(others)}.{also * (cloud == 's3')}"
+            f"{', '.join(others[:4])}.{also * (cloud == 's3')}"
         )
 
     def check_exists(self) -> None:

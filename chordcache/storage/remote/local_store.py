@@ -20,7 +20,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from chordcache.digests import file_digest
+from chordcache.digests import file_digest, sealed_body
 from chordcache.errors import DamageError, NotFoundError, UsageError, printable
 from chordcache.json_records import Record
 from chordcache.storage import opener
@@ -35,7 +35,6 @@ from chordcache.storage.atomic import (
 )
 from chordcache.storage.catalog import Catalog
 from chordcache.storage.layout import pack_file
-from chordcache.storage.quarantine import read_quarantined
 from chordcache.storage.remote.bucket import Bucket, Entry
 from chordcache.storage.remote.mark import Mark
 from chordcache.storage.remote.messages import Piece
@@ -45,6 +44,9 @@ LISTS = ("chordcache.json", "quarantine.jsonl", "catalog.bin")
 """Files of a cache that readers need beside those of videos, in the order in which they get their names"""
 
 _TAGS_FILE, _LOCKS, _USED_FILE = "lists.json", ".fetching", ".used"
+
+_MAX_PARTIAL_SECONDS = 3600
+"""[seconds] Age of a partial file of a process that was killed. Processes of other containers cannot be seen"""
 
 _SLACK = 0.9
 """Share of the limit to which the folder shrinks when it is full: each time, all of its files are looked at"""
@@ -69,7 +71,7 @@ class LocalStore:
         Raises ``NotFoundError`` if the bucket holds no cache, and as ``Catalog.check_digests`` and ``Bucket`` do.
         """
         with _locked(self._folder, "lists"):
-            remove_partials(self._folder, only_ended=True)
+            remove_partials(self._folder, of_all_machines=True, min_age_seconds=_MAX_PARTIAL_SECONDS)
             entries = entries_of(self._bucket, LISTS)
             tags = {name: entry.etag for name, entry in entries.items()}
             if None in tags.values() or tags != self._known_tags():
@@ -192,7 +194,10 @@ def copy_lists(bucket: Bucket, folder: Path, entries: Mapping[str, Entry]) -> No
                 file.write(block)
     try:
         Catalog(folder).check_digests()
-        read_quarantined(folder)
+        for name in entries:
+            for line in opener.iter_lines(folder, name) if name.endswith(".jsonl") else ():
+                if line.endswith(b"\n") and sealed_body(line) is None:
+                    raise DamageError(f"the digest of a line of '{name}' does not match")
     except DamageError as error:
         what = str(error).partition("; run")[0]
         raise DamageError(f"the lists of '{printable(bucket.url)}' are damaged, or were on their way: {what}") from None
