@@ -14,11 +14,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers import buckets
+from helpers import buckets, small_disks
 
 import chordcache as cc
 from chordcache.formats.pull import pull
 from chordcache.formats.push import push
+from chordcache.storage.remote.bucket import Bucket
 
 Cli = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -376,8 +377,14 @@ def test_503_twice_and_a_cut_are_tried_again(cache: Path, url: str, proxy: bucke
 FAULTS = {
     "flipped": (buckets.flip, cc.DamageError, "other bytes|damaged|is not what was written"),
     "cut": (buckets.cut, cc.UnreadableError, "expected its content"),
-    "stalled": (buckets.stall, cc.UnreadableError, "expected its content"),
 }
+
+
+def assert_nothing_has_come(folder: Path) -> None:
+    for name in ("local", "new", "pulled"):
+        assert not artefacts(folder / name)
+        assert not list((folder / name).glob("packs/*"))
+        assert name == "local" or not (folder / name / "catalog.bin").exists()
 
 
 @pytest.mark.parametrize("fault", FAULTS)
@@ -387,8 +394,7 @@ def test_lasting_faults_are_errors(
     cache: Path = request.getfixturevalue("packed" if fault == "flipped" else "loose")
     change, error, text = FAULTS[fault]
     push(cache, url)
-    local = tmp_path / "local"
-    reader = cc.open_cache(url, local=local)
+    reader = cc.open_cache(url, local=tmp_path / "local")
     proxy.fault = buckets.of_objects("/cache/", change)
     calls: list[Callable[[], object]] = [
         lambda: reader.read(0, "frames"),
@@ -399,13 +405,82 @@ def test_lasting_faults_are_errors(
         for future in [pool.submit(call) for call in calls]:
             with pytest.raises(error, match=text):
                 future.result(timeout=60)
-    for folder in (local, tmp_path / "new", tmp_path / "pulled"):
-        assert not artefacts(folder)
-        assert not list(folder.glob("packs/*"))
-    assert not (tmp_path / "new" / "catalog.bin").exists()
-    assert not (tmp_path / "pulled" / "catalog.bin").exists()
+    assert_nothing_has_come(tmp_path)
     proxy.reset()
     assert_equal(cc.open_cache(cache), reader)
+
+
+def test_a_server_that_stalls(loose: Path, url: str, proxy: buckets.Proxy, tmp_path: Path) -> None:
+    """It sends half of each object, and does not answer when it gets an artefact. All calls wait at once."""
+    push(loose, url)
+    reader, other = cc.open_cache(url, local=tmp_path / "local"), f"{url.removesuffix('/cache')}-other"
+    stalled = buckets.of_objects("/cache/", buckets.stall)
+
+    def fault(handler: Any, method: str, path: str, answer: buckets.Answer) -> buckets.Answer | None:
+        if method == "PUT" and "-other/lmdb/" in path:
+            time.sleep(60)
+            return None
+        got: buckets.Answer | None = stalled(handler, method, path, answer)
+        return got
+
+    proxy.fault = fault
+    calls: list[tuple[Callable[[], object], type[Exception], str]] = [
+        (lambda: reader.read(0, "frames"), cc.UnreadableError, "expected its content"),
+        (lambda: cc.open_cache(url, local=tmp_path / "new"), cc.UnreadableError, "expected its content"),
+        (lambda: pull(url, tmp_path / "pulled"), cc.UnreadableError, "expected its content"),
+        (lambda: push(loose, other), cc.CacheWriteError, "the bucket does not take it: .*. The same command resumes"),
+    ]
+    with ThreadPoolExecutor() as pool:
+        futures = [pool.submit(call) for call, _, _ in calls]
+        for future, (_, error, text) in zip(futures, calls, strict=True):
+            with pytest.raises(error, match=text):
+                future.result(timeout=60)
+    assert_nothing_has_come(tmp_path)
+    proxy.reset()
+    assert_equal(cc.open_cache(loose), reader)
+    assert push(loose, other).num_present > 0
+
+
+def test_a_full_disk(cache: Path, url: str, tmp_path: Path) -> None:
+    push(cache, url)
+    with small_disks.tmpfs(tmp_path / "disk", "4m", may_be_open=True) as disk:
+        reader = cc.open_cache(url, local=disk / "local")
+        filler = disk / "filler"
+        filler.write_bytes(bytes((4 << 20) - (300 << 10)))
+        with pytest.raises(cc.NoSpaceError, match="make room"):
+            pull(url, disk / "pulled")
+        with pytest.raises(cc.NoSpaceError, match="make room"):
+            contents(reader)
+        for folder in (disk / "pulled", disk / "local"):
+            for name in artefacts(folder):
+                assert (folder / name).read_bytes()
+            assert not list(folder.glob("packs/*.pack"))
+        assert not (disk / "pulled" / "catalog.bin").exists()
+        filler.unlink()
+        assert_equal(cc.open_cache(cache), reader)
+        shutil.rmtree(disk / "local")
+        pull(url, disk / "pulled")
+        assert_equal(cc.open_cache(cache), cc.open_cache(disk / "pulled"))
+
+
+def test_a_large_object_is_sent_in_parts(url: str, proxy: buckets.Proxy) -> None:
+    """An object of more than 8 MiB, also with errors between. One that is damaged on its way leaves nothing."""
+    bucket = Bucket(url)
+    blocks = [np.random.default_rng(number).bytes(1 << 20) for number in range(19)]
+    proxy.fault = buckets.fail_first(2)
+    bucket.write("packs/large", iter(blocks))
+    assert len([path for method, path, _ in proxy.requests if method == "PUT" and "partNumber" in path]) >= 3
+    entry = bucket.entries()["packs/large"]
+    assert entry.num_bytes == 19 << 20
+    assert b"".join(bucket.whole("packs/large", entry)) == b"".join(blocks)
+
+    def damaged() -> Iterator[bytes]:
+        yield from blocks
+        raise cc.DamageError("damaged")
+
+    with pytest.raises(cc.DamageError, match="damaged"):
+        bucket.write("packs/other", damaged())
+    assert list(bucket.entries()) == ["packs/large"]
 
 
 def test_an_object_that_changes_while_it_is_read(loose: Path, url: str, proxy: buckets.Proxy, tmp_path: Path) -> None:
