@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from chordcache.amounts import counted
-from chordcache.arguments import did_you_mean, parsed_bytes
+from chordcache.arguments import check_at_least, did_you_mean, parsed_bytes
 from chordcache.errors import FeatureAbsentError, NotFoundError, UsageError, printable
 from chordcache.features.built_in import read_side
 from chordcache.features.frames import FramesReadSide
@@ -380,5 +380,7 @@ def open_cache(path: str | Path, *, local: str | Path | None = None, limit: int 
         raise UsageError(f"local: got None with '{printable(path)}', expected a folder on a local disk")
     check_local("local", local)
     folder = Path(local).absolute()
-    fill_from(folder, str(path), limit if isinstance(limit, int) else int(parsed_bytes(limit, "limit")))
+    num_bytes = int(parsed_bytes(limit, "limit")) if isinstance(limit, str) else limit
+    check_at_least(1, limit=num_bytes)
+    fill_from(folder, str(path), num_bytes)
     return Cache(folder)

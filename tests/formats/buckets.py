@@ -20,6 +20,7 @@ import chordcache as cc
 from chordcache.formats.pull import pull
 from chordcache.formats.push import push
 from chordcache.storage.remote.bucket import Bucket
+from chordcache.storage.remote.fetching import files_of
 
 Cli = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -269,6 +270,26 @@ def test_a_killed_reader_leaves_no_halves(loose: Path, url: str, proxy: buckets.
     proxy.reset()
     with cc.open_cache(url, local=tmp_path / "local") as again:
         assert_equal(cc.open_cache(loose), again)
+
+
+def test_a_killed_process_that_fetches(loose: Path, url: str, proxy: buckets.Proxy, tmp_path: Path) -> None:
+    push(loose, url)
+    reader = cc.open_cache(url, local=tmp_path / "local")
+    proxy.fault = buckets.of_objects("/lmdb/", buckets.stall)
+    files = files_of(tmp_path / "local")
+    assert files is not None
+    with ThreadPoolExecutor() as pool:
+        readings = [pool.submit(reader.read, number, "frames") for number in range(3)]
+        end = time.monotonic() + 20
+        while len(proxy.gets("/lmdb/")) < 3:
+            assert time.monotonic() < end
+            time.sleep(0.01)
+        files.close()
+        for reading in readings:
+            with pytest.raises(cc.UnreadableError, match="the process that fetches files ended with code -9"):
+                reading.result(timeout=20)
+    proxy.reset()
+    assert_equal(cc.open_cache(loose), reader)
 
 
 def test_the_files_that_were_read_least_lately_go(loose: Path, url: str, tmp_path: Path) -> None:

@@ -69,6 +69,9 @@ _PART_BYTES = 8 << 20
 _MAX_PARTS_AT_ONCE = 2
 _BLOCK_BYTES = 1 << 20
 
+_OTHER_REGION = ("PermanentRedirect", "AuthorizationHeaderMalformed", "IllegalLocationConstraintException")
+"""Codes of S3 for a bucket in another region"""
+
 _CODE = re.compile(r"<Code>([^<]*)</Code>")
 
 
@@ -101,8 +104,8 @@ class Bucket:
         cloud = {"s3a": "s3", "gcs": "gs"}.get(scheme, "az" if scheme[:2] in ("az", "ab", "ad") else scheme)
         if cloud not in _CREDENTIALS:
             raise UsageError(f"url: got '{printable(url)}', expected s3://BUCKET/PREFIX, gs://... or az://...")
-        endpoint = os.environ.get("AWS_ENDPOINT_URL") or os.environ.get("AWS_ENDPOINT") or ""
-        allowed = {"allow_http": endpoint.startswith("http://") or "AZURE_STORAGE_USE_EMULATOR" in os.environ}
+        endpoints = [value for name, value in os.environ.items() if name.startswith("AWS_ENDPOINT")]
+        allowed = {"allow_http": any(endpoint.startswith("http://") for endpoint in endpoints)}
         try:
             self._to_read, self._to_write = (
                 self._obstore.store.from_url(url, client_options={**options, **allowed}, retry_config=_RETRIES)
@@ -139,7 +142,7 @@ class Bucket:
             return Entry(item["size"], item["e_tag"])
 
     def blocks(self, name: str, start: int, num_bytes: int, etag: str | None = None) -> Iterator[bytes]:
-        """Read bytes of an object. There are less if the object ends before them.
+        """Read bytes of an object. There are fewer if the object ends before them.
 
         Raises ``NotFoundError``, ``UnreadableError`` if the bucket does not answer, and ``DamageError`` if the object
         has another tag than ``etag``.
@@ -162,7 +165,7 @@ class Bucket:
             rest -= len(block)
             yield block
         if rest:
-            raise DamageError(f"'{printable(self.url)}/{name}': got {rest} bytes less than {entry.num_bytes}")
+            raise DamageError(f"'{printable(self.url)}/{name}': got {rest} bytes fewer than {entry.num_bytes}")
 
     def read(self, name: str) -> bytes | None:
         """Return the content of a small object, or None if there is none. Raises as ``blocks`` does."""
@@ -207,12 +210,12 @@ class Bucket:
 
     def _error(self, name: str, error: BaseException, writes: bool) -> ChordcacheError:
         what, text, reason = f"'{printable(self.url)}/{name}'", str(error), _reason(error)
-        if "NoSuchBucket" in text or (name == "." and "404 Not Found" in text):
+        if reason == "NoSuchBucket" or (name == "." and "status code: 404" in text):
             bucket = "/".join(self.url.split("/")[:3])
             return NotFoundError(f"no bucket '{printable(bucket)}'; make it, or check the URL '{printable(self.url)}'")
         if isinstance(error, FileNotFoundError):
             return NotFoundError(f"no such object {what}")
-        if "redirect" in text.lower() or "PermanentRedirect" in text or "AuthorizationHeaderMalformed" in text:
+        if reason in _OTHER_REGION or "redirect without LOCATION" in text:
             region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION") or "us-east-1"
             return UsageError(
                 f"AWS_REGION: got {printable(region)}, and the bucket of '{printable(self.url)}' is in another region. "
@@ -220,9 +223,9 @@ class Bucket:
             )
         if _METADATA[0] in text:
             return self._no_credentials("s3")
-        if re.search(r"\b(401|403)\b|Unauthenticated|PermissionDenied", text):
+        if isinstance(error, PermissionError) or "status code: 401" in text or "status code: 403" in text:
             return UsageError(f"{what}: got {reason}, expected credentials that may {'write' if writes else 'read'} it")
-        if "412 Precondition" in text or isinstance(error, self._obstore.exceptions.PreconditionError):
+        if "status code: 412" in text or isinstance(error, self._obstore.exceptions.PreconditionError):
             return DamageError(f"{what}: it changed while it was read. Run the same command again.")
         if writes:
             return CacheWriteError(f"{what}: the bucket does not take it: {reason}. The same command resumes.")

@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from chordcache import errors
-from chordcache.errors import UnreadableError, UsageError, printable
+from chordcache.errors import CacheWriteError, UnreadableError, UsageError, printable
 from chordcache.json_records import parse_json
 from chordcache.storage import opener
 from chordcache.storage.feature_info import FeatureInfo
@@ -75,7 +75,7 @@ class BucketFiles:
                 self._names[self._num_requests] = name
                 process = self._process or self._start()
                 assert process.stdin is not None
-                with suppress(BrokenPipeError):  # its end is seen by the thread that reads
+                with suppress(BrokenPipeError, ValueError):  # it has ended, which the thread that reads sees
                     process.stdin.write(b"%b\n" % to_line(Request(self._num_requests, piece)))
                     process.stdin.flush()
         return arrival
@@ -88,7 +88,7 @@ class BucketFiles:
         return process
 
     def _receive(self, process: subprocess.Popen[bytes]) -> None:
-        with process:
+        with suppress(BrokenPipeError), process:  # if it ended before it read all
             for line in process.stdout or ():
                 answer = parse_json(line, Answer)
                 with self._lock:
@@ -166,7 +166,13 @@ def fill_from(folder: Path, url: str, limit: int) -> None:
             f"'{printable(url)}'. Name another one."
         )
     if mark != Mark(url, limit):
-        write_mark(folder, Mark(url, limit))
+        try:
+            write_mark(folder, Mark(url, limit))
+        except OSError as error:
+            if isinstance(error, CacheWriteError):
+                raise
+            what = f"local: got '{printable(folder)}', expected a folder that can be written"
+            raise UsageError(f"{what}: {error.strerror}") from None
         earlier = _files.pop(folder, None)
         if earlier is not None:
             earlier.close()
