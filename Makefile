@@ -74,13 +74,13 @@ test-scale: $(STAMP) tools compiled ## builds on real clusters of Dask and Ray; 
 test-pose: $(POSE_STAMP) tools ## the tests of body landmarks, in .venv-pose
 	$(POSE_BIN)/python -m pytest tests/features/pose_landmarks.py
 
-test-formats: $(FORMATS_STAMP) tools ## exports and imports with the libraries that they are for, in .venv-formats
-	$(FORMATS_BIN)/python -m pytest tests/formats/libraries.py
+test-formats: $(FORMATS_STAMP) tools ## exports with the libraries that they are for, and buckets with a server of them, in .venv-formats
+	$(FORMATS_BIN)/python -m pytest tests/formats/libraries.py tests/formats/buckets.py
 
 $(FORMATS_STAMP): pyproject.toml
 	$(PYTHON) -m venv .venv-formats
 	$(FORMATS_BIN)/python -m pip install -q $(TORCH)
-	$(FORMATS_BIN)/python -m pip install -q -e '.[cv,torch,formats]' 'datasets>=4' pillow hypothesis pytest pytest-timeout
+	$(FORMATS_BIN)/python -m pip install -q -e '.[cv,torch,formats,store]' 'datasets>=4' 'moto[server]>=5' pillow hypothesis pytest pytest-timeout
 	@touch $@
 
 # Apart, since MediaPipe needs NumPy 1 and Python 3.12 at most

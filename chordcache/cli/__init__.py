@@ -44,6 +44,8 @@ COMMANDS = {
     },
     "Use it": {
         "export": "Write a cache in a format of other libraries.",
+        "push": "Copy a cache into a bucket.",
+        "pull": "Copy a cache from a bucket into a folder.",
         "warm": "Read the files of a cache into memory before a training job.",
     },
     "Look at it": {

@@ -19,13 +19,21 @@ Completer = Callable[[click.Context, str], Sequence[CompletionItem]]
 
 
 class Completed(click.types.StringParamType):
-    """Text whose end a shell completes. All values are valid, since the public functions check them.
+    """Text whose end a shell completes. All values but URLs are valid, since the public functions check them.
 
     ``click.Path`` is not used. It fails on a name that no file can have, with another exit code.
     """
 
     def __init__(self, completer: Completer) -> None:
         self.completer = completer
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the text. Raises ``UsageError`` for a URL, which would become a relative path."""
+        if param is not None and "://" in str(value):
+            from chordcache.storage.layout import check_local  # --help does not need it
+
+            check_local(str(param.name), value)
+        return super().convert(value, param, ctx)
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
         """Return the words that the beginning of a word may become."""

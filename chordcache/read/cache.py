@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from chordcache.amounts import counted
-from chordcache.arguments import did_you_mean
+from chordcache.arguments import check_at_least, did_you_mean, parsed_bytes
 from chordcache.errors import FeatureAbsentError, NotFoundError, UsageError, printable
 from chordcache.features.built_in import read_side
 from chordcache.features.frames import FramesReadSide
@@ -21,6 +21,8 @@ from chordcache.read.near_keys import hint_for
 from chordcache.read.video import Video, open_feature
 from chordcache.storage.catalog import Catalog
 from chordcache.storage.feature_info import FeatureInfo
+from chordcache.storage.layout import check_local, is_url
+from chordcache.storage.remote.fetching import fill_from
 from chordcache.storage.row_clock import FrameGroups, has_times, is_of_video
 from chordcache.storage.sidecar import Sidecar
 
@@ -53,6 +55,7 @@ class Cache:
     """
 
     def __init__(self, path: str | Path) -> None:
+        check_local("path", path)
         self.path = Path(path).absolute()
         self._opened: _Opened | None = None
         _ = self.catalog  # raises an error now rather than in a worker
@@ -333,6 +336,51 @@ def _checked_numbers(video: Video, feature: str, info: FeatureInfo, indices: Seq
     return [number + video.first_row for number in numbers] if video.first_row else numbers
 
 
-def open_cache(path: str | Path) -> Cache:
-    """Open a cache for reading. See ``Cache``."""
-    return Cache(path)
+def open_cache(path: str | Path, *, local: str | Path | None = None, limit: int | str = "100GB") -> Cache:
+    """Open a cache for reading.
+
+    Parameters
+    ----------
+    path : str or Path
+        Folder of a cache, or the URL of a cache in a bucket, to which ``chordcache push`` copied it.
+    local : str or Path, optional
+        For a URL, a folder on a local disk. It gets the lists of the cache now, and each file when it is first read.
+        Processes may share it. From then on it opens as a cache, also by its path.
+    limit : int or str
+        Size of the files in ``local`` at most [bytes], such as "500GB". Those that were read least lately go first.
+
+    Returns
+    -------
+    Cache
+        The cache.
+
+    Raises
+    ------
+    NotFoundError
+        If the cache or the bucket does not exist.
+    DamageError, FormatVersionError
+        If the cache cannot be read, or its lists arrive with other bytes than were written.
+    UsageError
+        If ``local`` is missing or holds something else, obstore is not installed, or credentials are missing.
+    UnreadableError
+        If the bucket does not answer. This takes half a minute at most.
+
+    Examples
+    --------
+    ::
+
+        cache = open_cache("s3://bucket/cache", local="/nvme/cache", limit="500GB")
+        dataset = ChordVideoDataset(cache, features=("frames",))
+    """
+    if not is_url(path):
+        if local is not None:
+            raise UsageError(f"local: got '{printable(local)}' with the folder '{printable(path)}', expected a URL")
+        return Cache(path)
+    if local is None:
+        raise UsageError(f"local: got None with '{printable(path)}', expected a folder on a local disk")
+    check_local("local", local)
+    folder = Path(local).absolute()
+    num_bytes = int(parsed_bytes(limit, "limit")) if isinstance(limit, str) else limit
+    check_at_least(1, limit=num_bytes)
+    fill_from(folder, str(path), num_bytes)
+    return Cache(folder)

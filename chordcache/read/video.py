@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -14,10 +14,12 @@ from chordcache.errors import DamageError, FeatureAbsentError, printable
 from chordcache.features.built_in import read_side, read_sides
 from chordcache.features.item_fields import fits
 from chordcache.records import ContentFacts
+from chordcache.storage import opener
 from chordcache.storage.artefacts.artefact import Artefact
 from chordcache.storage.artefacts.claims import Claims
 from chordcache.storage.artefacts.open_files import open_artefact
 from chordcache.storage.feature_info import FeatureInfo
+from chordcache.storage.remote.fetching import BucketFiles, files_of
 from chordcache.storage.sidecar import Sidecar
 
 
@@ -153,8 +155,33 @@ class Video:
 @contextmanager
 def open_feature(video: Video, info: FeatureInfo) -> Iterator[Artefact]:
     """Open the file of a feature. If the file is damaged, the error says how to repair it."""
+    files = files_of(video.cache_path)
+    if files is not None:
+        with _opened(files, video, info) as artefact:
+            yield artefact
+        return
     try:
         with open_artefact(video.file_of(info), info.num_bytes, video.claims, info.packed) as artefact:
             yield artefact
     except DamageError as error:
         raise DamageError(f"{error}; run 'chordcache verify --repair {printable(video.cache_path)}'") from None
+
+
+@contextmanager
+def _opened(files: BucketFiles, video: Video, info: FeatureInfo) -> Iterator[Artefact]:
+    """Open the file of a feature in a folder that fills itself from a bucket. Another process may remove the file."""
+    path = video.file_of(info)
+    files.ensure(info)
+    try:
+        try:
+            stack = ExitStack()
+            artefact = stack.enter_context(open_artefact(path, info.num_bytes, video.claims))
+        except DamageError:
+            if opener.exists(video.cache_path, str(info.file)):
+                raise
+            files.ensure(info)
+            artefact = stack.enter_context(open_artefact(path, info.num_bytes, video.claims))
+        with stack:
+            yield artefact
+    except DamageError as error:
+        raise DamageError(f"{error}; remove the file, and it is fetched again, or raise the limit") from None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -136,19 +137,22 @@ def partial_file(cache: Path) -> Iterator[Path]:
         raise
 
 
-def remove_partials(cache: Path, *, of_all_machines: bool = False) -> None:
-    """Remove the partial files of killed processes. Call it only under the lock of the cache.
+def remove_partials(cache: Path, *, of_all_machines: bool = False, min_age_seconds: float = 0) -> None:
+    """Remove the partial files of killed processes. Call it only under the lock of the cache, or with a large age.
 
-    The lock may not reach other machines, so their files stay unless ``of_all_machines`` is True.
+    The lock may not reach other machines, so their files stay unless ``of_all_machines`` is True. Files that were
+    written to in the last ``min_age_seconds`` stay too.
     """
     folder = cache / _PARTIALS
     with suppress(OSError):
         for name in opener.list_folder(cache, _PARTIALS):
-            if of_all_machines or name.startswith(f"{machine()}-"):
+            is_own = of_all_machines or name.startswith(f"{machine()}-")
+            if is_own and time.time() - os.lstat(folder / name).st_mtime >= min_age_seconds:
                 shutil.rmtree(folder / name, ignore_errors=True)
                 with suppress(OSError):
                     (folder / name).unlink()
-        folder.rmdir()
+        if not min_age_seconds:  # else another process may be about to write into it
+            folder.rmdir()
 
 
 def _fsync(path: Path) -> None:

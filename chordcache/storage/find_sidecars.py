@@ -21,6 +21,7 @@ from chordcache.storage.catalog_columns import publish_catalog
 from chordcache.storage.catalog_file import names_videos
 from chordcache.storage.layout import PACKS, fan_of, is_key, pack_file, sidecar_file
 from chordcache.storage.packs import Packs, mark_of
+from chordcache.storage.remote.mark import check_holds_all
 from chordcache.storage.sidecar import Sidecar, not_cached, read_sidecar_line
 
 T = TypeVar("T")
@@ -149,9 +150,13 @@ def iter_keys(cache: Path) -> Iterator[str]:
 
 
 def _check_is_new(cache: Path) -> None:
-    """Raise ``UnreadableError`` if videos were cached, so that their sidecars are lost, not copied or not mounted."""
+    """Raise ``UnreadableError`` if videos were cached, so that their sidecars are lost, not copied or not mounted.
+
+    Raises ``UsageError`` if the folder fills itself from a bucket.
+    """
     if not opener.exists(cache, "chordcache.json"):
         return
+    check_holds_all(cache)
     if names_videos(cache) or (any(opener.exists(cache, tier) for tier in TIERS) and not opener.exists(cache, PACKS)):
         raise UnreadableError(
             f"'{printable(cache / 'videos')}': got no such folder, expected the sidecars of the cache. Mount or copy "

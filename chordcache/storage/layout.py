@@ -43,12 +43,17 @@ _KEY_PATTERN = re.compile(_KEY)
 _OTHER_LETTERS = re.compile(r"[^A-Za-z0-9_]+")
 
 
+def is_url(path: str | os.PathLike[str]) -> bool:
+    """Return whether a path is a URL."""
+    return "://" in os.fspath(path)
+
+
 def check_local(name: str, path: str | os.PathLike[str]) -> None:
     """Raise ``UsageError`` if a path is a URL. It would become a folder "s3:" in the working folder."""
-    text = os.fspath(path)
-    if "://" in text:
+    if is_url(path):
         raise UsageError(
-            f"{name}: got '{printable(text)}', expected a path on a mounted disk. Mount the bucket, or copy afterwards."
+            f"{name}: got '{printable(path)}', expected a path on a mounted disk. Copy between a bucket and a disk "
+            "with 'chordcache push' and 'chordcache pull', or read a bucket by open_cache(URL, local=FOLDER)."
         )
 
 

@@ -15,6 +15,7 @@ from chordcache.storage import opener
 from chordcache.storage.atomic import make_folder, no_space_as_error
 from chordcache.storage.opener import readable
 from chordcache.storage.part_folders import how_to_give_up, in_parts
+from chordcache.storage.remote.mark import check_holds_all
 
 _FILE = ".lock"
 _MAX_OWNER_BYTES = 400
@@ -39,8 +40,10 @@ def locked(
     and the lock is held beside other processes that begin a part.
 
     Raises ``LockedError`` if another process holds the cache, or it is built in parts, ``UsageError`` if the folder
-    cannot be made, written or locked, and ``UnreadableError`` if the file to lock is a link, a folder or a pipe.
+    cannot be made, written or locked, or fills itself from a bucket, and ``UnreadableError`` if the file to lock is a
+    link, a folder or a pipe.
     """
+    check_holds_all(cache)
     fd = _open(cache)
     try:
         has_waited = _lock(fd, cache, fcntl.LOCK_SH if begins_part else fcntl.LOCK_EX, on_wait)
@@ -73,8 +76,10 @@ def locked_for_reading(cache: Path) -> Iterator[None]:
 
     A cache that no process locked so far, such as a copy, has no file to lock, and is not locked. On a disk whose locks
     do not reach other machines, a build there may begin meanwhile. Raises ``LockedError`` if a process writes to the
-    cache, ``UnreadableError`` if the file to lock cannot be read, and ``UsageError`` if the folder cannot be locked.
+    cache, ``UnreadableError`` if the file to lock cannot be read, and ``UsageError`` if the folder cannot be locked, or
+    fills itself from a bucket.
     """
+    check_holds_all(cache)
     try:
         with readable(cache / _FILE):
             fd = opener.open_file(cache, _FILE)
@@ -99,9 +104,10 @@ def locked_for_reading(cache: Path) -> Iterator[None]:
 def locked_beside(cache: Path) -> Iterator[None]:
     """Keep other commands from writing to a cache, while this process and others like it each add a video to it.
 
-    Raises ``LockedError`` if another command writes to the cache, or it is built in parts, and ``OSError`` if the cache
-    does not exist any more, or cannot be written to.
+    Raises ``LockedError`` if another command writes to the cache, or it is built in parts, ``UsageError`` if it fills
+    itself from a bucket, and ``OSError`` if it does not exist any more, or cannot be written to.
     """
+    check_holds_all(cache)
     if in_parts(cache):
         raise _needs_finish(cache)
     fd = opener.open_file(cache, _FILE, os.O_RDWR | os.O_CREAT)

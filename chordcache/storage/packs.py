@@ -230,7 +230,7 @@ def write_pack(cache: Path, sidecars: Sequence[Sidecar], number: int) -> str:
                 file.write(line)
                 columns.add(sidecar, len(line), 0)
             write_catalog_file(file, len(placed), columns.end, columns.sections(), pack_number=number)
-        _read_back(cache, name, os.path.relpath(partial, cache))
+        check_pack(cache, name, os.path.relpath(partial, cache))
         publish_all(cache, {partial: pack_file(name)})
     return name
 
@@ -248,8 +248,8 @@ def _placed(sidecars: Sequence[Sidecar], name: str) -> tuple[list[Sidecar], int]
     return placed, aligned(end)
 
 
-def _read_back(cache: Path, name: str, file: str) -> None:
-    """Raise ``DamageError`` if a pack that was just written is not what it should be."""
+def check_pack(cache: Path, name: str, file: str | None = None) -> None:
+    """Raise ``DamageError`` if a pack is not what was written. ``file`` is the name of a partial one."""
     pack = Pack(cache, name, file)
     for _, sidecar in pack.check():
         for info in packable(sidecar):

@@ -22,6 +22,7 @@ from chordcache.storage.catalog_columns import FeatureState
 from chordcache.storage.feature_files import damaged
 from chordcache.storage.feature_info import FeatureInfo
 from chordcache.storage.layout import pack_file
+from chordcache.storage.remote.mark import check_holds_all
 from chordcache.tools.page_cache import num_resident
 
 _BLOCK_BYTES = 4 << 20
@@ -85,6 +86,7 @@ def warm(
     num_videos = num_bytes = 0
     files: list[tuple[str, int, int]] = []
     with Cache(cache) as opened, stop_signals():
+        check_holds_all(opened.path)
         keys = opened.keys() if videos is None else list(dict.fromkeys(select_keys(opened, videos)))
         for name in wanted or ():
             if len(opened) and not np.any(opened.catalog.feature_states(name) == FeatureState.CACHED):

@@ -76,6 +76,14 @@ class ClipDataset(Dataset[dict[str, Any]], ABC):
         """Read one sample, see ``read_samples``."""
         return self.read_samples([index], [buffer])[0]
 
+    @property
+    def fetches(self) -> bool:
+        """True if the files of some videos come from a bucket."""
+        return False
+
+    def prefetch(self, numbers: Sequence[int]) -> None:
+        """Begin to fetch the files of samples at these positions, which will be read soon."""
+
     @abstractmethod
     def describe(self, index: tuple[int, int]) -> tuple[Video, tuple[int, ...]]:
         """Describe a sample (epoch, position) without reading any feature of its video.

@@ -138,6 +138,17 @@ class _CombinedDataset(ClipDataset):
                 samples[i] = self._of_this(place, sample, "{}:{}".format(*indices[i]))
         return samples
 
+    @property
+    def fetches(self) -> bool:
+        """True if the files of some videos come from a bucket, see ``ClipDataset``."""
+        return any(dataset.fetches for dataset in self._parts)
+
+    def prefetch(self, numbers: Sequence[int]) -> None:
+        """Begin to fetch the files of samples, see ``ClipDataset``."""
+        places, own = self._locate_all(np.asarray(numbers))
+        for place in np.unique(places).tolist():
+            self._parts[place].prefetch(own[places == place].tolist())
+
     def _of_this(self, place: int, sample: dict[str, Any], sample_id: str) -> dict[str, Any]:
         """Return a sample of one of the datasets with the labels and the index that it has here."""
         label = int(sample["label"])

@@ -257,6 +257,7 @@ class ChordVideoDataset(ClipDataset):
         return self._read_counts.epoch_of(number, epoch), number
 
     def _read(self, indices: Sequence[tuple[int, int]], buffers: Sequence[FrameBuffer | None]) -> list[dict[str, Any]]:
+        self.prefetch([number for _, number in indices])  # all at once: the reads below follow each other
         of_videos: dict[int, list[int]] = {}
         for i, (_, number) in enumerate(indices):
             of_videos.setdefault(number // self._clips_per_video, []).append(i)
@@ -267,6 +268,17 @@ class ChordVideoDataset(ClipDataset):
             for i, sample in zip(places, self._videos.read(position, read), strict=True):
                 samples[i] = sample
         return samples
+
+    @property
+    def fetches(self) -> bool:
+        """True if the files of videos come from a bucket, see ``ClipDataset``."""
+        return self._videos.fetches
+
+    def prefetch(self, numbers: Sequence[int]) -> None:
+        """Begin to fetch the files of samples, see ``ClipDataset``."""
+        if self.fetches:
+            positions = dict.fromkeys(number // self._clips_per_video for number in numbers)
+            self._videos.prefetch(positions, self._clips.features)
 
     def describe(self, index: tuple[int, int]) -> tuple[Video, tuple[int, ...]]:
         """Describe a sample, see ``ClipDataset``."""

@@ -79,6 +79,9 @@ class _BatchesOfSize(BatchSampler):
 
 _DECODERS = ("cpu", "cuda")
 
+_CLIPS_FETCHED_AHEAD = 96
+"""Clips whose files are fetched from a bucket ahead of the one that is read"""
+
 
 class ClipLoader:
     """Loader whose batches threads of this process decode, a few ahead. It starts no process and copies nothing.
@@ -258,7 +261,7 @@ class ClipLoader:
         """Yield batches in their order, ``prefetch`` behind the batch that was started last."""
         stream = SideStream(self._device) if self._device is not None and self._device.type == "cuda" else None
         pending: deque[BatchUnderWay] = deque()
-        for indices in self.batch_sampler:
+        for indices in self._fetched_ahead():
             pending.append(
                 BatchUnderWay(self._read, indices, self._collate, self._allocate, self._device, stream, self._decode)
             )
@@ -266,6 +269,22 @@ class ClipLoader:
             if len(pending) > self._prefetch:
                 yield pending.popleft()
         yield from pending
+
+    def _fetched_ahead(self) -> Iterator[Any]:
+        """Yield the indices of batches. The files of the batches behind them are fetched meanwhile."""
+        if not self.dataset.fetches:
+            yield from self.batch_sampler
+            return
+        ahead: deque[Any] = deque()
+        num_clips = 0
+        for indices in self.batch_sampler:
+            self.dataset.prefetch([number for _, number in indices])
+            ahead.append(indices)
+            num_clips += len(indices)
+            while num_clips > _CLIPS_FETCHED_AHEAD:
+                num_clips -= len(ahead[0])
+                yield ahead.popleft()
+        yield from ahead
 
 
 def _bytes_to_keep(keep: str | int, decode: str) -> int:

@@ -81,6 +81,8 @@ def test_the_group_lists_the_journey_in_order(run_cli):
             2,
             "got 's3://bucket/cache', expected a path",
         ),
+        (("info", "s3://bucket/cache"), 2, "path: got 's3://bucket/cache', expected a path on a mounted disk"),
+        (("verify", "s3://bucket/cache"), 2, "cache: got 's3://bucket/cache', expected a path on a mounted disk"),
         (("scan", ".", "-o", "gs://bucket/i.json"), 2, "got 'gs://bucket/i.json', expected a path on a mounted disk"),
         (("build", "--root", "nonsense"), 2, "--root: got 'nonsense', expected NAME=PATH"),
     ],

@@ -1,0 +1,196 @@
+"""``pull``: copy a cache from a bucket into a folder. Nothing gets its name before its content is proven."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+
+from chordcache.engine.signals import stop_signals
+from chordcache.errors import DamageError, UsageError, printable
+from chordcache.formats.bucket_copy import (
+    OTHER_LISTS,
+    CopySummary,
+    copy_all,
+    files_of,
+    is_earlier,
+    name_of,
+    stale_sidecars,
+)
+from chordcache.storage import atomic, opener
+from chordcache.storage.catalog import Catalog
+from chordcache.storage.find_sidecars import iter_keys
+from chordcache.storage.layout import PACKS, check_local, pack_file, sidecar_file
+from chordcache.storage.lock import locked
+from chordcache.storage.packs import check_pack
+from chordcache.storage.remote.bucket import Bucket
+from chordcache.storage.remote.local_store import copy_lists, download, entries_of
+from chordcache.storage.remote.mark import check_holds_all
+from chordcache.storage.remote.messages import Piece
+from chordcache.storage.run_log import RUNS_FILE
+from chordcache.storage.sidecar import Sidecar
+
+_PACK = re.compile(rf"{PACKS}/([0-9a-f]{{32}})\.pack")
+_SIDECARS_AT_ONCE = 256
+
+
+def pull(url: str, cache: str | Path, *, progress: bool = False) -> CopySummary:
+    """Copy a cache from a bucket into a folder, or the changes since an earlier pull.
+
+    The digest of each artefact is compared while it arrives. The header and the catalog come last.
+
+    Parameters
+    ----------
+    url : str
+        The URL to which ``push`` copied the cache, such as "s3://bucket/cache".
+    cache : str or Path
+        A new folder, or one that an earlier ``pull`` of this cache made.
+    progress : bool
+        True to show a progress bar on standard error, if that is a terminal.
+
+    Returns
+    -------
+    CopySummary
+        Counts.
+
+    Raises
+    ------
+    UsageError
+        If the folder holds something else, or credentials are missing.
+    NotFoundError
+        If the cache or the bucket does not exist.
+    DamageError
+        If other bytes arrive than were written.
+    UnreadableError
+        If the bucket does not answer. The same call resumes.
+    LockedError
+        If another process writes to the cache.
+    NoSpaceError, CacheWriteError, StoppedError
+        As their names say. The same call resumes.
+    """
+    check_local("cache", cache)
+    folder, bucket = Path(cache).absolute(), Bucket(url)
+    with stop_signals(resumes=True):
+        entries = entries_of(bucket, (RUNS_FILE, *OTHER_LISTS, "chordcache.json", "catalog.bin"))
+        log = bucket.read(RUNS_FILE)
+        _check_folder(folder, bucket, log)
+        with locked(folder), atomic.no_space_as_error(folder):
+            atomic.remove_partials(folder)
+            with atomic.partial_folder(folder) as lists:
+                (lists / PACKS).mkdir()
+                copy_lists(bucket, lists, entries)
+                return _Pull(bucket, folder, lists, list(entries)).run(progress)
+
+
+def _check_folder(folder: Path, bucket: Bucket, log: bytes | None) -> None:
+    """Raise ``UsageError`` unless a folder is new, or an earlier pull of the cache made it."""
+    if not os.path.lexists(folder):
+        return
+    name, url = printable(folder), printable(bucket.url)
+    if not folder.is_dir():
+        raise UsageError(f"cache: got '{name}', expected a folder. Name another one.")
+    check_holds_all(folder)
+    if not set(opener.list_folder(folder)) - {".lock", ".partial"}:
+        return
+    try:
+        own = opener.read_file(folder, RUNS_FILE)
+    except FileNotFoundError:
+        own = b""
+    if log is None or not is_earlier(own, log):
+        raise UsageError(f"cache: got '{name}', which holds something else, expected a new folder or a pull of '{url}'")
+
+
+class _Pull:
+    """A pull under the lock of the new cache, with its lists in a partial folder."""
+
+    def __init__(self, bucket: Bucket, cache: Path, lists: Path, names: list[str]) -> None:
+        self._bucket, self._cache, self._lists, self._names = bucket, cache, lists, names
+        self._catalog = Catalog(lists)
+        try:
+            for _ in self._catalog.check():
+                pass
+        except DamageError as error:
+            what = str(error).partition("; run")[0]
+            raise DamageError(f"the catalog of '{printable(bucket.url)}' is damaged: {what}") from None
+
+    def run(self, progress: bool) -> CopySummary:
+        """Copy what is missing."""
+        if RUNS_FILE in self._names:  # first: by this, the next pull knows its own files
+            self._publish([RUNS_FILE])
+        matches = map(_PACK.fullmatch, self._bucket.entries(PACKS))
+        rows = (self._catalog.row(position) for position in range(len(self._catalog)))
+        files = list(files_of(rows, [match[1] for match in matches if match]))
+        missing = [file for file in files if not self._has(file)]
+        self._check_space(missing)
+        num_files, num_bytes = copy_all(self._copy, missing, "file", progress=progress)
+        self._write_sidecars()
+        self._publish([name for name in (*OTHER_LISTS, "chordcache.json", "catalog.bin") if name in self._names])
+        return CopySummary(len(self._catalog), num_files, num_bytes, len(files) - len(missing))
+
+    def _publish(self, names: list[str]) -> None:
+        for name in names:
+            atomic.publish_all(self._cache, {self._lists / name: name})
+
+    def _has(self, file: Piece | str) -> bool:
+        try:
+            num_bytes = opener.size_of(self._cache, name_of(file))
+        except FileNotFoundError:
+            return False
+        return isinstance(file, str) or num_bytes == file.num_bytes
+
+    def _check_space(self, files: list[Piece | str]) -> None:
+        """Raise ``NoSpaceError`` if the artefacts do not fit on the disk."""
+        num_bytes = sum(file.num_bytes for file in files if isinstance(file, Piece))
+        status = os.statvfs(self._cache)
+        if status.f_blocks and status.f_bavail * status.f_frsize < num_bytes:
+            raise atomic.no_space(f"no space for {num_bytes} bytes at", self._cache)
+
+    def _copy(self, file: Piece | str) -> int:
+        with atomic.partial_file(self._cache) as partial:
+            if isinstance(file, Piece):
+                download(self._bucket, file, partial)
+            else:
+                self._copy_pack(file, partial)
+            atomic.publish_all(self._cache, {partial: name_of(file)})
+        return file.num_bytes if isinstance(file, Piece) else opener.size_of(self._cache, pack_file(file))
+
+    def _copy_pack(self, name: str, partial: Path) -> None:
+        entry = self._bucket.entry(pack_file(name))
+        with open(partial, "xb") as file:
+            for block in self._bucket.whole(pack_file(name), entry):
+                file.write(block)
+        check_pack(self._cache, name, os.path.relpath(partial, self._cache))
+
+    def _write_sidecars(self) -> None:
+        """Write the sidecars that differ from those of the catalog, and remove those of other videos."""
+        todo = self._changed_sidecars()
+        while some := list(islice(todo, _SIDECARS_AT_ONCE)):
+            with atomic.partial_folder(self._cache) as folder:
+                files = {}
+                for sidecar, line, mtime_ns in some:
+                    path = folder / sidecar.key
+                    path.write_bytes(line)
+                    if mtime_ns:  # so that the catalog knows it
+                        os.utime(path, ns=(mtime_ns, mtime_ns))
+                    files[path] = sidecar_file(sidecar.key)
+                atomic.publish_all(self._cache, files)
+        loose = [key for position, key in enumerate(self._catalog.keys()) if self._catalog.mtime_ns(position) >= 0]
+        if opener.exists(self._cache, "videos"):
+            for name in stale_sidecars(map(sidecar_file, iter_keys(self._cache)), loose):
+                opener.remove(self._cache, name)
+        else:
+            opener.make_folder(self._cache, "videos")
+
+    def _changed_sidecars(self) -> Iterator[tuple[Sidecar, bytes, int]]:
+        for position in range(len(self._catalog)):
+            sidecar, line, mtime_ns = self._catalog.row(position)
+            if mtime_ns < 0:
+                continue
+            try:
+                is_same = opener.read_file(self._cache, sidecar_file(sidecar.key)) == line
+            except FileNotFoundError:
+                is_same = False
+            if not is_same:
+                yield sidecar, line, mtime_ns

@@ -1,0 +1,187 @@
+"""``push``: copy a cache into a bucket, so that a reader never finds a list of files that are not there."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from chordcache.digests import file_digest
+from chordcache.engine.signals import stop_signals
+from chordcache.errors import UsageError, printable
+from chordcache.formats.bucket_copy import (
+    OTHER_LISTS,
+    CopySummary,
+    copy_all,
+    files_of,
+    is_earlier,
+    is_of_cache,
+    name_of,
+    stale_sidecars,
+)
+from chordcache.storage import opener
+from chordcache.storage.artefacts.tiers import TIERS
+from chordcache.storage.cache_header import read_header
+from chordcache.storage.catalog import Catalog
+from chordcache.storage.feature_files import damaged
+from chordcache.storage.find_sidecars import Sidecars
+from chordcache.storage.layout import check_local, sidecar_file
+from chordcache.storage.lock import locked_for_reading
+from chordcache.storage.packs import check_pack, names_of_packs
+from chordcache.storage.remote.bucket import Bucket, Entry
+from chordcache.storage.remote.messages import Piece
+from chordcache.storage.run_log import RUNS_FILE
+from chordcache.storage.sidecar import Sidecar
+
+_BLOCK_BYTES = 1 << 20
+
+
+def push(cache: str | Path, url: str, *, progress: bool = False) -> CopySummary:
+    """Copy a cache into a bucket, or the changes since an earlier push.
+
+    Files of videos come first and the list of videos last. So a reader of the bucket sees the earlier cache until the
+    new one is complete. Artefacts that are there are not sent again: their names are made of their content. Nothing is
+    removed but sidecars of videos that left the cache.
+
+    Parameters
+    ----------
+    cache : str or Path
+        The cache.
+    url : str
+        A bucket and a prefix in it, such as "s3://bucket/cache".
+    progress : bool
+        True to show a progress bar on standard error, if that is a terminal.
+
+    Returns
+    -------
+    CopySummary
+        Counts.
+
+    Raises
+    ------
+    UsageError
+        If the prefix holds something else, or another or a later state of the cache, or credentials are missing.
+    NotFoundError
+        If the cache or the bucket does not exist.
+    DamageError, UnreadableError
+        If the cache is damaged, or a file cannot be read.
+    LockedError
+        If another process writes to the cache.
+    CacheWriteError, StoppedError
+        If the bucket takes no data, or a signal stopped it. The same call resumes.
+    """
+    check_local("cache", cache)
+    folder, bucket = Path(cache).absolute(), Bucket(url)
+    read_header(folder)
+    with stop_signals(resumes=True), locked_for_reading(folder):
+        return _Push(folder, bucket).run(progress)
+
+
+class _Push:
+    """A push under the lock of the cache. Raises ``UsageError`` if the bucket holds something else."""
+
+    def __init__(self, cache: Path, bucket: Bucket) -> None:
+        self._cache, self._bucket = cache, bucket
+        self._sidecars = Sidecars(cache)
+        self._keys = self._sidecars.sorted_keys()
+        self._packs = names_of_packs(cache)
+        self._entries = bucket.entries()
+        self._check_bucket()
+        self._check_catalog()
+
+    def _check_bucket(self) -> None:
+        """Raise ``UsageError`` unless the bucket holds nothing, or an earlier state of the cache."""
+        name, url = printable(self._cache), printable(self._bucket.url)
+        if not opener.exists(self._cache, RUNS_FILE):
+            what = f"cache: got '{name}' without {RUNS_FILE}, expected the log of its builds"
+            raise UsageError(f"{what}. Run the same 'chordcache build' again.")
+        for other in self._entries:
+            if not is_of_cache(other, TIERS):
+                raise UsageError(f"url: got '{url}', which holds '{printable(other)}', expected a new prefix")
+        log = self._bucket.read(RUNS_FILE) or b""
+        if self._entries and not is_earlier(log, opener.read_file(self._cache, RUNS_FILE)):
+            raise UsageError(
+                f"url: got '{url}', which holds another cache or a later state of this one, expected a new prefix, or "
+                f"an earlier state of '{name}'"
+            )
+
+    def _check_catalog(self) -> None:
+        """Raise ``DamageError`` if the catalog has other rows than the sidecars."""
+        catalog = Catalog(self._cache)
+        rows = (catalog.row(position)[1] for position in range(len(catalog)))
+        lines = (line for _, line, _ in self._rows())
+        if catalog.keys() != self._keys or any(row != line for row, line in zip(rows, lines, strict=True)):
+            raise damaged(self._cache, "catalog.bin", "it is not of these sidecars")
+
+    def _rows(self) -> Iterator[tuple[Sidecar, bytes, int]]:
+        return map(self._sidecars.row, self._keys)
+
+    def run(self, progress: bool) -> CopySummary:
+        """Send what is missing."""
+        self._send(RUNS_FILE, [opener.read_file(self._cache, RUNS_FILE)])  # by this, the next push knows its own files
+        files = list(files_of(self._rows(), self._packs))
+        missing = [file for file in files if not self._has(file)]
+        num_files, num_bytes = copy_all(self._copy, missing, "file", progress=progress)
+        loose = [key for key, (_, _, mark) in zip(self._keys, self._rows(), strict=True) if mark >= 0]
+        copy_all(self._copy_sidecar, loose, "sidecar", progress=progress)
+        for name in OTHER_LISTS:
+            if opener.exists(self._cache, name):
+                self._send(name, _blocks(self._cache, name))
+            elif name in self._entries:
+                self._send(name, [])
+        for name in ("chordcache.json", "catalog.bin"):
+            self._send(name, _blocks(self._cache, name))
+        self._bucket.remove(stale_sidecars(self._entries, loose))
+        return CopySummary(len(self._keys), num_files, num_bytes, len(files) - len(missing))
+
+    def _has(self, file: Piece | str) -> bool:
+        """Return whether the bucket has an artefact or a pack. Its name stands for its content."""
+        entry = self._entries.get(name_of(file))
+        num_bytes = opener.size_of(self._cache, name_of(file)) if isinstance(file, str) else file.num_bytes
+        return entry is not None and entry.num_bytes == num_bytes
+
+    def _copy(self, file: Piece | str) -> int:
+        if isinstance(file, str):
+            check_pack(self._cache, file)
+            self._bucket.write(name_of(file), _blocks(self._cache, name_of(file)))
+            return opener.size_of(self._cache, name_of(file))
+        self._bucket.write(file.file, self._checked(file))
+        return file.num_bytes
+
+    def _checked(self, piece: Piece) -> Iterator[bytes]:
+        """Read an artefact, and raise ``DamageError`` at its end if it is not what was written."""
+        digest, num_bytes = file_digest(), 0
+        for block in _blocks(self._cache, piece.file):
+            digest.update(block)
+            num_bytes += len(block)
+            yield block
+        if num_bytes != piece.num_bytes or digest.hexdigest() != piece.digest:
+            raise damaged(self._cache, piece.file, "its content is not what was written")
+
+    def _copy_sidecar(self, key: str) -> int:
+        line = self._sidecars.row(key)[1]
+        self._send(sidecar_file(key), [line])
+        return len(line)
+
+    def _send(self, name: str, blocks: Iterable[bytes]) -> None:
+        """Send a file, unless its content is small and the bucket has it. Its tag is its MD5 in S3."""
+        entry = self._entries.get(name)
+        if entry is not None and isinstance(blocks, list) and _is_md5(entry, b"".join(blocks)):
+            return
+        self._bucket.write(name, blocks)
+
+
+def _is_md5(entry: Entry, content: bytes) -> bool:
+    digest = hashlib.md5(content, usedforsecurity=False).hexdigest()
+    return entry.num_bytes == len(content) and entry.etag is not None and entry.etag.strip('"') == digest
+
+
+def _blocks(cache: Path, name: str) -> Iterator[bytes]:
+    """Read a file of a cache."""
+    try:
+        file = opener.open_binary(cache, name)
+    except FileNotFoundError:
+        raise damaged(cache, name, "it is missing") from None
+    with file, opener.readable(cache / name):
+        while block := file.read(_BLOCK_BYTES):
+            yield block

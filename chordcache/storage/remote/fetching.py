@@ -1,0 +1,181 @@
+"""The files of a folder that fills itself from a bucket, as the processes see it that read them."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterable
+from concurrent.futures import Future
+from contextlib import suppress
+from pathlib import Path
+
+from chordcache import errors
+from chordcache.errors import CacheWriteError, UnreadableError, UsageError, printable
+from chordcache.json_records import parse_json
+from chordcache.storage import opener
+from chordcache.storage.feature_info import FeatureInfo
+from chordcache.storage.remote.mark import Mark, read_mark, write_mark
+from chordcache.storage.remote.messages import Answer, Piece, Request, to_line
+
+_PROGRAM = (
+    "import sys; sys.path[:] = sys.argv[2:]; from chordcache.storage.remote.fetch_process import main; "
+    "main(sys.argv[1])"
+)
+
+_TOUCH_SECONDS = 60
+"""[seconds] A read is noted in the time of the file, at most so often"""
+
+
+class BucketFiles:
+    """The files of one folder. Several threads may share an object, and a forked process needs a new one."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._lock = threading.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._under_way: dict[str, Future[None]] = {}
+        """Name of a file, or "" for the lists, to its arrival"""
+        self._names: dict[int, str] = {}
+        """Number of a request to the name"""
+        self._num_requests = 0
+
+    def ensure(self, info: FeatureInfo) -> None:
+        """Fetch the file of a feature if it is not there, and note that it is read. Raises as ``LocalStore.fetch``."""
+        path = self._folder / str(info.file)
+        try:
+            age = time.time() - os.lstat(path).st_mtime
+        except FileNotFoundError:
+            self._ask(Piece.of(info)).result()
+            return
+        if age > _TOUCH_SECONDS:
+            with suppress(OSError):  # another process removed it
+                os.utime(path, follow_symlinks=False)
+
+    def prefetch(self, infos: Iterable[FeatureInfo]) -> None:
+        """Begin to fetch those files of features that are not there. An error is raised when the file is opened."""
+        for info in infos:
+            if info.file is not None and not os.path.lexists(self._folder / info.file):
+                self._ask(Piece.of(info))
+
+    def fetch_lists(self) -> None:
+        """Fetch the lists of the cache that have changed. Raises as ``LocalStore.fetch_lists``."""
+        self._ask(None).result()
+
+    def _ask(self, piece: Piece | None) -> Future[None]:
+        name = piece.file if piece else ""
+        with self._lock:
+            arrival = self._under_way.get(name)
+            if arrival is None:
+                arrival = self._under_way[name] = Future()
+                self._num_requests += 1
+                self._names[self._num_requests] = name
+                process = self._process or self._start()
+                assert process.stdin is not None
+                with suppress(BrokenPipeError, ValueError):  # it has ended, which the thread that reads sees
+                    process.stdin.write(b"%b\n" % to_line(Request(self._num_requests, piece)))
+                    process.stdin.flush()
+        return arrival
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-c", _PROGRAM, os.fspath(self._folder), *sys.path]
+        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        self._process = process
+        threading.Thread(target=self._receive, args=[process], name="chordcache bucket", daemon=True).start()
+        return process
+
+    def _receive(self, process: subprocess.Popen[bytes]) -> None:
+        with suppress(BrokenPipeError), process:  # if it ended before it read all
+            for line in process.stdout or ():
+                answer = parse_json(line, Answer)
+                with self._lock:
+                    arrival = self._under_way.pop(self._names.pop(answer.number))
+                if answer.error:
+                    arrival.set_exception(getattr(errors, answer.error)(answer.message))
+                else:
+                    arrival.set_result(None)
+        with self._lock:
+            self._process = None
+            waiting = list(self._under_way.values())
+            self._under_way.clear()
+            self._names.clear()
+        for arrival in waiting:
+            arrival.set_exception(
+                UnreadableError(
+                    f"'{printable(self._folder)}': the process that fetches files ended with code {process.returncode}"
+                )
+            )
+
+    def close(self) -> None:
+        """End the process that fetches."""
+        process = self._process
+        if process is not None:
+            process.kill()
+            process.wait()  # the thread that reads closes its pipes
+
+
+_files: dict[Path, BucketFiles | None] = {}
+"""Folder of a cache to its files, or None for a cache of its own"""
+
+_of_parents: list[object] = []
+"""In a forked process, the files of its parent, which are neither used nor closed there"""
+
+
+def _leave_to_parent() -> None:
+    _of_parents.append(_files.copy())
+    _files.clear()
+
+
+def _close_all() -> None:
+    for files in _files.values():
+        if files is not None:
+            files.close()
+
+
+os.register_at_fork(after_in_child=_leave_to_parent)
+atexit.register(_close_all)
+
+
+def files_of(folder: Path) -> BucketFiles | None:
+    """Return the files of a folder that fills itself from a bucket, or None for a cache of its own."""
+    try:
+        return _files[folder]
+    except KeyError:
+        files = None if read_mark(folder) is None else BucketFiles(folder)
+        return _files.setdefault(folder, files)
+
+
+def fill_from(folder: Path, url: str, limit: int) -> None:
+    """Let a folder fill itself from the cache in a bucket, and fetch the lists of the cache.
+
+    Raises ``UsageError`` if the folder holds something else, and as ``LocalStore.fetch_lists`` does.
+    """
+    mark = read_mark(folder) if folder.is_dir() else None
+    names = set(opener.list_folder(folder)) if folder.is_dir() else set()
+    if mark is None and not names <= {".partial"}:  # of another process that opens it
+        raise UsageError(
+            f"local: got '{printable(folder)}', which holds something else, expected a new folder, or one that "
+            f"was filled from '{printable(url)}'"
+        )
+    if mark is not None and mark.url != url and "catalog.bin" in names:
+        raise UsageError(
+            f"local: got '{printable(folder)}', which is filled from '{printable(mark.url)}', expected a folder for "
+            f"'{printable(url)}'. Name another one."
+        )
+    if mark != Mark(url, limit):
+        try:
+            write_mark(folder, Mark(url, limit))
+        except OSError as error:
+            if isinstance(error, CacheWriteError):
+                raise
+            what = f"local: got '{printable(folder)}', expected a folder that can be written"
+            raise UsageError(f"{what}: {error.strerror}") from None
+        earlier = _files.pop(folder, None)
+        if earlier is not None:
+            earlier.close()
+    files = files_of(folder)
+    assert files is not None
+    files.fetch_lists()

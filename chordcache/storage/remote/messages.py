@@ -1,0 +1,45 @@
+"""The messages between a process that reads and the one that fetches for it: JSON, one message on a line."""
+
+from __future__ import annotations
+
+import json
+
+from chordcache.json_records import Record, to_json
+from chordcache.storage.feature_info import FeatureInfo, Packed
+
+
+class Piece(Record, frozen=True):
+    """A file of a cache in a bucket: an object, or a part of a pack."""
+
+    file: str
+    """Path relative to the cache"""
+    num_bytes: int
+    digest: str
+    """xxh3-128 of the file, 32 hex digits"""
+    packed: Packed | None = None
+
+    @classmethod
+    def of(cls, info: FeatureInfo) -> Piece:
+        """Return the piece that is the file of a feature."""
+        return cls(str(info.file), info.num_bytes, info.digest, info.packed)
+
+
+class Request(Record, frozen=True):
+    """A file to fetch, or the lists."""
+
+    number: int
+    piece: Piece | None = None
+
+
+class Answer(Record, frozen=True):
+    """The end of a request."""
+
+    number: int
+    error: str = ""
+    """Name of a class of errors, or "" if the file is there"""
+    message: str = ""
+
+
+def to_line(message: Request | Answer) -> bytes:
+    """Return a message as JSON, which has no line end."""
+    return json.dumps(to_json(message)).encode("ascii")

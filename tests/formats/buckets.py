@@ -1,0 +1,597 @@
+"""Caches in buckets. No test_*.py, since they need the environment of `make test-formats`: obstore and moto."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers import buckets, small_disks
+
+import chordcache as cc
+from chordcache.formats.pull import pull
+from chordcache.formats.push import push
+from chordcache.storage.remote.bucket import Bucket
+from chordcache.storage.remote.fetching import files_of
+
+Cli = Callable[..., subprocess.CompletedProcess[str]]
+
+CONFIG = "frames: {short_side: 64}\nfeatures: {flow: {method: dis}, mel: {n_mels: 20}}\n"
+NUM_VIDEOS = 4
+
+
+@pytest.fixture(scope="module")
+def proxy() -> Iterator[buckets.Proxy]:
+    with buckets.moto() as port:
+        proxy = buckets.Proxy(port)
+        yield proxy
+        proxy.close()
+
+
+@pytest.fixture(autouse=True)
+def _environment(proxy: buckets.Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in os.environ:
+        if name.startswith("AWS_"):
+            monkeypatch.delenv(name)
+    for name, value in {**buckets.VARIABLES, "AWS_ENDPOINT_URL": proxy.url, "NO_PROXY": "127.0.0.1"}.items():
+        monkeypatch.setenv(name, value)
+    proxy.reset()
+
+
+@pytest.fixture(scope="module")
+def work(tmp_path_factory: pytest.TempPathFactory, make_video: Callable[..., Path]) -> Path:
+    """A folder with caches of the same videos: loose, packed and mixed with a file of HDF5."""
+    work = tmp_path_factory.mktemp("buckets")
+    for number in range(NUM_VIDEOS):
+        make_video(work / "videos" / f"{number}.mp4", num_frames=20 + number, audio=True)
+    (work / "config.yaml").write_text(CONFIG)
+    cc.scan([work / "videos"], output=work / "index.json", labels="dir", jobs=1)
+    cc.build(work / "index.json", work / "loose", config=work / "config.yaml", tiers=("lmdb", "npz", "hdf5"), jobs=1)
+    return work
+
+
+@pytest.fixture
+def loose(work: Path, tmp_path: Path) -> Path:
+    return shutil.copytree(work / "loose", tmp_path / "loose")
+
+
+@pytest.fixture
+def packed(loose: Path, run_cli: Cli) -> Path:
+    for arguments in (["pack"], ["gc", "--yes"]):
+        assert run_cli(*arguments, str(loose)).returncode == 0
+    return loose
+
+
+@pytest.fixture(params=["loose", "packed"])
+def cache(request: pytest.FixtureRequest) -> Path:
+    folder: Path = request.getfixturevalue(request.param)
+    return folder
+
+
+@pytest.fixture
+def url(request: pytest.FixtureRequest) -> str:
+    return f"s3://bucket/{request.node.name.translate(str.maketrans('[]', '__'))}/cache"
+
+
+def contents(cache: cc.Cache) -> dict[str, np.ndarray]:
+    arrays = {}
+    for video in cache:
+        for info in video.sidecar.features:
+            for array in info.num_rows:
+                arrays[f"{video.key} {array} {info.tier}"] = cache.read(video, array, tier=info.tier)
+        arrays[f"{video.key} pts"] = video.pts_seconds
+    return arrays
+
+
+def assert_equal(one: cc.Cache, other: cc.Cache) -> None:
+    expected, got = contents(one), contents(other)
+    assert list(expected) == list(got)
+    for name, array in expected.items():
+        np.testing.assert_array_equal(got[name], array, err_msg=name)
+
+
+def artefacts(folder: Path) -> set[str]:
+    return {str(path.relative_to(folder)) for tier in ("lmdb", "npz", "hdf5") for path in folder.glob(f"{tier}/*/*")}
+
+
+# push and pull
+
+
+def test_a_pulled_cache_is_the_pushed_one(cache: Path, url: str, tmp_path: Path, run_cli: Cli) -> None:
+    assert push(cache, url).num_videos == NUM_VIDEOS
+    summary = pull(url, tmp_path / "pulled")
+    assert summary.num_files > 0
+    assert_equal(cc.open_cache(cache), cc.open_cache(tmp_path / "pulled"))
+    names = {str(path.relative_to(cache)) for path in cache.rglob("*") if path.is_file()} - {".lock"}
+    pulled = tmp_path / "pulled"
+    assert {str(path.relative_to(pulled)) for path in pulled.rglob("*") if path.is_file()} - {".lock"} == names
+    for name in names:
+        assert (pulled / name).read_bytes() == (cache / name).read_bytes()
+    result = run_cli("verify", str(tmp_path / "pulled"))
+    assert result.returncode == 0, result.stdout + result.stderr
+    again = pull(url, tmp_path / "pulled")
+    assert (again.num_files, again.num_present) == (0, summary.num_files)
+
+
+def test_a_push_sends_what_has_changed(
+    work: Path, cache: Path, url: str, proxy: buckets.Proxy, tmp_path: Path, run_cli: Cli
+) -> None:
+    first = push(cache, url)
+    reader = cc.open_cache(url, local=tmp_path / "reader")
+    proxy.reset()
+    again = push(cache, url)
+    assert (again.num_files, again.num_bytes, again.num_present) == (0, 0, first.num_files)
+    sent = [path.rpartition("/cache/")[2] for method, path, _ in proxy.requests if method in ("PUT", "POST")]
+    assert sent[-2:] == ["chordcache.json", "catalog.bin"]
+    assert not [name for name in sent if "/" in name]
+    # Another config: other artefacts and sidecars. What was there stays for readers
+    cc.build(work / "index.json", cache, config=with_more_mels(work), tiers=("lmdb", "npz", "hdf5"), jobs=1)
+    changed = push(cache, url)
+    assert 0 < changed.num_bytes < first.num_bytes
+    assert contents(reader)
+    pull(url, tmp_path / "pulled")
+    assert_equal(cc.open_cache(cache), cc.open_cache(tmp_path / "pulled"))
+    result = run_cli("verify", str(tmp_path / "pulled"))
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
+def with_more_mels(work: Path) -> Path:
+    path = work / "other.yaml"
+    path.write_text(CONFIG.replace("n_mels: 20", "n_mels: 30"))
+    return path
+
+
+def test_a_stopped_push_has_no_list_and_resumes(cache: Path, url: str, proxy: buckets.Proxy, tmp_path: Path) -> None:
+    order: list[str] = []
+
+    def fault(_handler: Any, method: str, path: str, answer: buckets.Answer) -> buckets.Answer:
+        if method in ("PUT", "POST") and "cache/" in path:
+            name = path.partition("?")[0].rpartition("/cache/")[2]
+            order.append(name)
+            if name == "index.jsonl":
+                return 403, {}, b"<Error><Code>AccessDenied</Code></Error>"
+        return answer
+
+    proxy.fault = fault
+    with pytest.raises(cc.UsageError, match="AccessDenied, expected credentials that may write it"):
+        push(cache, url)
+    assert order[0] == "runs.jsonl"
+    proxy.reset()
+    for call in (lambda: pull(url, tmp_path / "pulled"), lambda: cc.open_cache(url, local=tmp_path / "local")):
+        with pytest.raises(cc.NotFoundError, match="no cache at 's3://"):
+            call()
+    summary = push(cache, url)
+    assert summary.num_files == 0
+    assert summary.num_present > 0
+    pull(url, tmp_path / "pulled")
+    assert_equal(cc.open_cache(cache), cc.open_cache(tmp_path / "pulled"))
+
+
+def test_a_push_does_not_overwrite(work: Path, loose: Path, url: str, tmp_path: Path) -> None:
+    cc.build(work / "index.json", tmp_path / "other", config=work / "config.yaml", tiers=("lmdb",), jobs=1)
+    earlier = shutil.copytree(loose, tmp_path / "earlier")
+    cc.build(work / "index.json", loose, config=work / "config.yaml", tiers=("lmdb", "npz", "hdf5"), jobs=1)
+    push(loose, url)
+    for folder in (tmp_path / "other", earlier):
+        with pytest.raises(cc.UsageError, match="another cache or a later state of this one"):
+            push(folder, url)
+    with pytest.raises(cc.UsageError, match="which holds 'cache/"):
+        push(loose, url.removesuffix("/cache"))
+    pull(url, tmp_path / "pulled")
+    assert_equal(cc.open_cache(loose), cc.open_cache(tmp_path / "pulled"))
+    with pytest.raises(cc.UsageError, match="which holds something else"):
+        pull(url, tmp_path / "other")
+    with pytest.raises(cc.UsageError, match="which holds something else"):
+        pull(url, work / "videos")
+    push(tmp_path / "pulled", url)  # the same cache
+
+
+def test_a_damaged_artefact_is_not_pushed(loose: Path, url: str) -> None:
+    name = sorted(artefacts(loose))[0]
+    data = bytearray((loose / name).read_bytes())
+    data[len(data) // 2] ^= 1
+    (loose / name).write_bytes(data)
+    with pytest.raises(cc.DamageError, match="its content is not what was written"):
+        push(loose, url)
+    with pytest.raises(cc.NotFoundError, match="no cache at"):
+        cc.open_cache(url, local=loose.parent / "local")
+
+
+# Reading on demand
+
+
+def test_a_cache_in_a_bucket_reads_as_its_folder(cache: Path, url: str, proxy: buckets.Proxy, tmp_path: Path) -> None:
+    push(cache, url)
+    proxy.reset()
+    local = tmp_path / "local"
+    reader = cc.open_cache(url, local=local)
+    assert reader.keys() == cc.open_cache(cache).keys()
+    assert not artefacts(local)
+    video = reader[0]
+    info = video.feature("frames")
+    reader.read(video, "frames", 0, 4)
+    assert artefacts(local) == {info.file}
+    (request,) = proxy.gets(info.packed.pack if info.packed else str(info.file))
+    if info.packed:
+        assert request[2] == f"bytes={info.packed.offset}-{info.packed.offset + info.num_bytes - 1}"
+    assert_equal(cc.open_cache(cache), reader)
+    assert_equal(reader, cc.open_cache(local))  # by its path too
+    gets = [get for tier in ("lmdb", "npz", "hdf5", "packs") for get in proxy.gets(f"/{tier}/")]
+    assert len(gets) == len(set(gets)) == len(artefacts(local))
+
+
+READER = """
+import hashlib, sys, chordcache as cc
+cache = cc.open_cache(sys.argv[1], local=sys.argv[2])
+digest = hashlib.sha256()
+for video in cache:
+    digest.update(cache.read(video, "frames").tobytes())
+print(digest.hexdigest())
+"""
+
+
+def start_reader(url: str, local: Path) -> subprocess.Popen[str]:
+    return subprocess.Popen([sys.executable, "-c", READER, url, str(local)], stdout=subprocess.PIPE, text=True)
+
+
+def test_processes_fetch_each_file_once(packed: Path, url: str, proxy: buckets.Proxy, tmp_path: Path) -> None:
+    push(packed, url)
+    proxy.reset()
+    proxy.fault = lambda _handler, _method, _path, answer: (time.sleep(0.05), answer)[1]
+    readers = [start_reader(url, tmp_path / "local") for _ in range(4)]
+    outputs = {reader.communicate(timeout=60)[0] for reader in readers}
+    assert len(outputs) == 1
+    assert len(next(iter(outputs))) == 65
+    gets = proxy.gets("/packs/")
+    assert len(gets) == len(set(gets)) == NUM_VIDEOS
+    for name in ("catalog.bin", "chordcache.json"):
+        assert len(proxy.gets(name)) == 1
+
+
+def test_a_killed_reader_leaves_no_halves(loose: Path, url: str, proxy: buckets.Proxy, tmp_path: Path) -> None:
+    push(loose, url)
+    proxy.fault = buckets.of_objects("/lmdb/", buckets.stall, times=1)
+    reader = start_reader(url, tmp_path / "local")
+    end = time.monotonic() + 20
+    while not list((tmp_path / "local").glob(".partial/*")) or not proxy.gets("/lmdb/"):
+        assert time.monotonic() < end
+        time.sleep(0.01)
+    reader.kill()
+    reader.communicate()
+    assert not artefacts(tmp_path / "local")
+    proxy.reset()
+    with cc.open_cache(url, local=tmp_path / "local") as again:
+        assert_equal(cc.open_cache(loose), again)
+
+
+def test_a_killed_process_that_fetches(loose: Path, url: str, proxy: buckets.Proxy, tmp_path: Path) -> None:
+    push(loose, url)
+    reader = cc.open_cache(url, local=tmp_path / "local")
+    proxy.fault = buckets.of_objects("/lmdb/", buckets.stall)
+    files = files_of(tmp_path / "local")
+    assert files is not None
+    with ThreadPoolExecutor() as pool:
+        readings = [pool.submit(reader.read, number, "frames") for number in range(3)]
+        end = time.monotonic() + 20
+        while len(proxy.gets("/lmdb/")) < 3:
+            assert time.monotonic() < end
+            time.sleep(0.01)
+        files.close()
+        for reading in readings:
+            with pytest.raises(cc.UnreadableError, match="the process that fetches files ended with code -9"):
+                reading.result(timeout=20)
+    proxy.reset()
+    assert_equal(cc.open_cache(loose), reader)
+
+
+def test_the_files_that_were_read_least_lately_go(loose: Path, url: str, tmp_path: Path) -> None:
+    push(loose, url)
+    source = cc.open_cache(loose)
+    infos = [video.feature("frames") for video in source]
+    local, limit = tmp_path / "local", 3 * max(info.num_bytes for info in infos) + 1
+    reader = cc.open_cache(url, local=local, limit=limit)
+    with reader_of_frames(reader[1]) as artefact:
+        for number in range(3):
+            reader.read(number, "frames", 0, 1)
+            past = time.time() - 1000 + number
+            os.utime(local / str(infos[number].file), (past, past))
+        reader.read(0, "frames", 0, 1)  # so that the others were read less lately
+        reader.read(3, "frames", 0, 1)
+        assert artefacts(local) == {infos[0].file, infos[3].file}
+        assert len(list(artefact.records("frames", range(infos[1].shape[0])))) == infos[1].shape[0]
+    np.testing.assert_array_equal(reader.read(1, "frames"), source.read(1, "frames"))
+    assert sum((local / name).stat().st_size for name in artefacts(local)) <= limit
+    assert_equal(source, cc.open_cache(url, local=local, limit="1GB"))
+    with pytest.raises(cc.UsageError, match="limit: got 1000 bytes, expected at least"):
+        small = cc.open_cache(url, local=tmp_path / "small", limit="1kB")
+        small.read(0, "frames")
+
+
+def reader_of_frames(video: cc.Video) -> Any:
+    from chordcache.read.video import open_feature
+
+    return open_feature(video, video.feature("frames"))
+
+
+def test_a_forked_loader_reads_after_its_parent_has(loose: Path, url: str, tmp_path: Path) -> None:
+    """The threads of the store do not survive a fork."""
+    push(loose, url)
+    cache = cc.open_cache(url, local=tmp_path / "local")
+    dataset, plain = (
+        cc.ChordVideoDataset(of, clip_sampler=cc.RegularClipSampler(num_frames=8)) for of in (cache, loose)
+    )
+    dataset[0]  # by the parent
+    loader = cc.make_loader(dataset, batch_size=2, num_workers=2, start_method="fork", shuffle=False)
+    batches = list(loader)
+    expected = list(cc.make_loader(plain, batch_size=2, num_workers=0, shuffle=False))
+    assert len(batches) == len(expected)
+    for batch, other in zip(batches, expected, strict=True):
+        assert batch["video"] == other["video"]
+        np.testing.assert_array_equal(batch["frames"], other["frames"])
+
+
+def test_a_clip_loader_fetches_ahead(packed: Path, url: str, tmp_path: Path) -> None:
+    push(packed, url)
+    cache = cc.open_cache(url, local=tmp_path / "local")
+    datasets = [cc.ChordVideoDataset(of, clip_sampler=cc.RegularClipSampler(num_frames=8)) for of in (cache, packed)]
+    joined = cc.subset(cc.concat([datasets[0]]), [3, 0, 2, 1])
+    loader = cc.ClipLoader(joined, batch_size=1, num_threads=1, prefetch=0, shuffle=False)
+    batches = iter(loader)
+    first = next(batches)
+    end = time.monotonic() + 30
+    while len(artefacts(tmp_path / "local")) < NUM_VIDEOS:  # of all batches, though one was read
+        assert time.monotonic() < end
+        time.sleep(0.01)
+    for batch, number in zip([first, *batches], (3, 0, 2, 1), strict=True):
+        np.testing.assert_array_equal(batch["frames"][0], datasets[1][number]["frames"])
+
+
+def test_other_folders_are_refused(loose: Path, url: str, tmp_path: Path, run_cli: Cli) -> None:
+    push(loose, url)
+    with pytest.raises(cc.UsageError, match="local: got None with 's3://"):
+        cc.open_cache(url)
+    with pytest.raises(cc.UsageError, match="which holds something else"):
+        cc.open_cache(url, local=loose)
+    assert artefacts(loose)
+    cc.open_cache(url, local=tmp_path / "local")
+    with pytest.raises(cc.UsageError, match=f"which is filled from '{url}'"):
+        cc.open_cache(f"{url}2", local=tmp_path / "local")
+    for command in (["info"], ["ls"], ["show"]):
+        result = run_cli(*command, str(tmp_path / "local"), *(["0"] if command == ["show"] else []), cwd=tmp_path)
+        assert result.returncode == 0, result.stderr
+    assert artefacts(tmp_path / "local")  # of show
+    for command in (["verify"], ["gc", "--yes"], ["pack"], ["warm", "--memory", "1GB"], ["build"]):
+        arguments = ["build", "index.json", "-o"] if command == ["build"] else command
+        result = run_cli(*arguments, str(tmp_path / "local"), cwd=loose.parent)
+        assert result.returncode in (2, 10), (command, result.stderr)
+        assert "chordcache pull" in result.stderr or command == ["build"]
+    for command in ("info", "verify", "ls", "gc", "pack", "build"):
+        result = run_cli(command, *(["-o"] if command == "build" else []), url)
+        assert result.returncode == 2
+        assert len(result.stderr.splitlines()) == 1
+        assert "expected a path on a mounted disk" in result.stderr
+
+
+# Faults
+
+
+def test_503_twice_and_a_cut_are_tried_again(cache: Path, url: str, proxy: buckets.Proxy, tmp_path: Path) -> None:
+    proxy.fault = buckets.fail_first(2)
+    push(cache, url)
+    proxy.fault = buckets.fail_first(2)
+    pull(url, tmp_path / "pulled")
+    assert_equal(cc.open_cache(cache), cc.open_cache(tmp_path / "pulled"))
+    proxy.fault = buckets.of_objects("/cache/", buckets.cut, times=2)
+    reader = cc.open_cache(url, local=tmp_path / "local")
+    proxy.fault = buckets.of_objects("/cache/", buckets.cut, times=2)
+    assert_equal(cc.open_cache(cache), reader)
+
+
+FAULTS = {
+    "flipped": (buckets.flip, cc.DamageError, "other bytes|damaged|is not what was written"),
+    "cut": (buckets.cut, cc.UnreadableError, "expected its content"),
+}
+
+
+def assert_nothing_has_come(folder: Path) -> None:
+    for name in ("local", "new", "pulled"):
+        assert not artefacts(folder / name)
+        assert not list((folder / name).glob("packs/*"))
+        assert name == "local" or not (folder / name / "catalog.bin").exists()
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_lasting_faults_are_errors(
+    request: pytest.FixtureRequest, url: str, proxy: buckets.Proxy, tmp_path: Path, fault: str
+) -> None:
+    cache: Path = request.getfixturevalue("packed" if fault == "flipped" else "loose")
+    change, error, text = FAULTS[fault]
+    push(cache, url)
+    reader = cc.open_cache(url, local=tmp_path / "local")
+    proxy.fault = buckets.of_objects("/cache/", change)
+    calls: list[Callable[[], object]] = [
+        lambda: reader.read(0, "frames"),
+        lambda: cc.open_cache(url, local=tmp_path / "new"),
+        lambda: pull(url, tmp_path / "pulled"),
+    ]
+    with ThreadPoolExecutor() as pool:
+        for future in [pool.submit(call) for call in calls]:
+            with pytest.raises(error, match=text):
+                future.result(timeout=60)
+    assert_nothing_has_come(tmp_path)
+    proxy.reset()
+    assert_equal(cc.open_cache(cache), reader)
+
+
+def test_a_server_that_stalls(loose: Path, url: str, proxy: buckets.Proxy, tmp_path: Path) -> None:
+    """It sends half of each object, and does not answer when it gets an artefact. All calls wait at once."""
+    push(loose, url)
+    reader, other = cc.open_cache(url, local=tmp_path / "local"), f"{url.removesuffix('/cache')}-other"
+    stalled = buckets.of_objects("/cache/", buckets.stall)
+
+    def fault(handler: Any, method: str, path: str, answer: buckets.Answer) -> buckets.Answer | None:
+        if method == "PUT" and "-other/lmdb/" in path:
+            time.sleep(60)
+            return None
+        got: buckets.Answer | None = stalled(handler, method, path, answer)
+        return got
+
+    proxy.fault = fault
+    calls: list[tuple[Callable[[], object], type[Exception], str]] = [
+        (lambda: reader.read(0, "frames"), cc.UnreadableError, "expected its content"),
+        (lambda: cc.open_cache(url, local=tmp_path / "new"), cc.UnreadableError, "expected its content"),
+        (lambda: pull(url, tmp_path / "pulled"), cc.UnreadableError, "expected its content"),
+        (lambda: push(loose, other), cc.CacheWriteError, "the bucket does not take it: .*. The same command resumes"),
+    ]
+    with ThreadPoolExecutor() as pool:
+        futures = [pool.submit(call) for call, _, _ in calls]
+        for future, (_, error, text) in zip(futures, calls, strict=True):
+            with pytest.raises(error, match=text):
+                future.result(timeout=60)
+    assert_nothing_has_come(tmp_path)
+    proxy.reset()
+    assert_equal(cc.open_cache(loose), reader)
+    assert push(loose, other).num_present > 0
+
+
+def test_a_full_disk(cache: Path, url: str, tmp_path: Path) -> None:
+    push(cache, url)
+    with small_disks.tmpfs(tmp_path / "disk", "4m", may_be_open=True) as disk:
+        reader = cc.open_cache(url, local=disk / "local")
+        filler = disk / "filler"
+        filler.write_bytes(bytes((4 << 20) - (300 << 10)))
+        with pytest.raises(cc.NoSpaceError, match="make room"):
+            pull(url, disk / "pulled")
+        with pytest.raises(cc.NoSpaceError, match="make room"):
+            contents(reader)
+        for folder in (disk / "pulled", disk / "local"):
+            for name in artefacts(folder):
+                assert (folder / name).read_bytes()
+            assert not list(folder.glob("packs/*.pack"))
+        assert not (disk / "pulled" / "catalog.bin").exists()
+        filler.unlink()
+        assert_equal(cc.open_cache(cache), reader)
+        shutil.rmtree(disk / "local")
+        pull(url, disk / "pulled")
+        assert_equal(cc.open_cache(cache), cc.open_cache(disk / "pulled"))
+
+
+def test_a_large_object_is_sent_in_parts(url: str, proxy: buckets.Proxy) -> None:
+    """An object of more than 8 MiB, also with errors between. One that is damaged on its way leaves nothing."""
+    bucket = Bucket(url)
+    blocks = [np.random.default_rng(number).bytes(1 << 20) for number in range(19)]
+    proxy.fault = buckets.fail_first(2)
+    bucket.write("packs/large", iter(blocks))
+    assert len([path for method, path, _ in proxy.requests if method == "PUT" and "partNumber" in path]) >= 3
+    entry = bucket.entries()["packs/large"]
+    assert entry.num_bytes == 19 << 20
+    assert b"".join(bucket.whole("packs/large", entry)) == b"".join(blocks)
+
+    def damaged() -> Iterator[bytes]:
+        yield from blocks
+        raise cc.DamageError("damaged")
+
+    with pytest.raises(cc.DamageError, match="damaged"):
+        bucket.write("packs/other", damaged())
+    assert list(bucket.entries()) == ["packs/large"]
+
+
+def test_an_object_that_changes_while_it_is_read(loose: Path, url: str, proxy: buckets.Proxy, tmp_path: Path) -> None:
+    push(loose, url)
+
+    def fault(_handler: Any, method: str, path: str, answer: buckets.Answer) -> buckets.Answer:
+        if method == "HEAD" and path.endswith("catalog.bin"):
+            return answer[0], {**answer[1], "ETag": '"0123"'}, answer[2]
+        return answer
+
+    proxy.fault = fault
+    for call in (lambda: pull(url, tmp_path / "pulled"), lambda: cc.open_cache(url, local=tmp_path / "local")):
+        with pytest.raises(cc.DamageError, match=r"catalog.bin': it changed while it was read"):
+            call()
+    assert not (tmp_path / "pulled" / "catalog.bin").exists()
+    assert not (tmp_path / "local" / "catalog.bin").exists()
+
+
+def test_a_missing_bucket_prefix_or_key(loose: Path, url: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    missing = "s3://not-there/cache"
+    for call in (
+        lambda: push(loose, missing),
+        lambda: pull(missing, tmp_path / "pulled"),
+        lambda: cc.open_cache(missing, local=tmp_path / "local"),
+    ):
+        with pytest.raises(cc.NotFoundError, match="no bucket 's3://not-there'"):
+            call()
+    for call in (lambda: pull(url, tmp_path / "pulled"), lambda: cc.open_cache(url, local=tmp_path / "local")):
+        with pytest.raises(cc.NotFoundError, match=f"no cache at '{url}'"):
+            call()
+    with pytest.raises(cc.UsageError, match="expected s3://BUCKET/PREFIX"):
+        push(loose, "ftp://bucket/cache")
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+    monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
+    with pytest.raises(cc.UsageError, match="AWS_ACCESS_KEY_ID: got nothing, expected credentials"):
+        push(loose, url)
+    assert not (tmp_path / "pulled").exists()
+
+
+def test_a_bucket_in_another_region(loose: Path, url: str, proxy: buckets.Proxy, tmp_path: Path) -> None:
+    body = b"<Error><Code>PermanentRedirect</Code><Message>use another endpoint</Message></Error>"
+    proxy.fault = lambda _handler, _method, _path, _answer: (301, {"x-amz-bucket-region": "eu-west-1"}, body)
+    for call in (lambda: push(loose, url), lambda: pull(url, tmp_path / "pulled")):
+        with pytest.raises(cc.UsageError, match="AWS_REGION: got us-east-1, and the bucket of"):
+            call()
+
+
+def test_a_server_that_does_not_answer(loose: Path, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+    with pytest.raises(cc.UnreadableError, match="expected its content"):
+        push(loose, url)
+
+
+def test_without_obstore(loose: Path, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "obstore", None)
+    with pytest.raises(cc.UsageError, match=r"pip install 'chordcache\[store\]'"):
+        push(loose, url)
+
+
+def test_names_in_a_bucket_are_never_names_on_the_disk(
+    loose: Path, url: str, proxy: buckets.Proxy, tmp_path: Path
+) -> None:
+    """A listing with names that leave the folder, and an object that claims an absurd size."""
+    push(loose, url)
+    entry = b"<Contents><Key>%s</Key><LastModified>2026-01-01T00:00:00.000Z</LastModified><ETag>1</ETag><Size>3</Size>"
+    prefix = url.removeprefix("s3://bucket/").encode()
+
+    def fault(_handler: Any, method: str, path: str, answer: buckets.Answer) -> buckets.Answer:
+        if "list-type" in path:
+            names = [prefix + b"/packs/evil.pack", prefix + b"/packs/" + b"0" * 32 + b".pack", *leaving]
+            items = b"".join(entry % name + b"</Contents>" for name in names)
+            return answer[0], answer[1], answer[2].replace(b"</ListBucketResult>", items + b"</ListBucketResult>")
+        return answer
+
+    leaving = [prefix + b"/packs/../../../../evil.pack"]
+    proxy.fault = fault
+    with pytest.raises(cc.UnreadableError, match="Encountered illegal character sequence"):
+        pull(url, tmp_path / "a" / "other")
+    assert not list(tmp_path.rglob("evil*"))
+    shutil.rmtree(tmp_path / "a")
+    leaving.clear()
+    pull(url, tmp_path / "a" / "pulled")
+    assert sorted(path.name for path in (tmp_path / "a").iterdir()) == ["pulled"]
+    assert not list((tmp_path / "a" / "pulled").glob("packs/*"))
+    assert_equal(cc.open_cache(loose), cc.open_cache(tmp_path / "a" / "pulled"))
+
+    proxy.fault = lambda _handler, method, path, answer: (
+        (answer[0], {**answer[1], "Content-Length": str(1 << 60)}, b"")
+        if method == "HEAD" and path.endswith("catalog.bin")
+        else answer
+    )
+    with pytest.raises((cc.DamageError, cc.NoSpaceError, cc.UnreadableError)):
+        pull(url, tmp_path / "b")
