@@ -6,7 +6,7 @@ import operator
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -22,7 +22,8 @@ from chordcache.read.video import Video, open_feature
 from chordcache.storage.catalog import Catalog
 from chordcache.storage.feature_info import FeatureInfo
 from chordcache.storage.layout import check_local, is_url
-from chordcache.storage.remote.fetching import fill_from
+from chordcache.storage.remote.fetching import files_of, fill_from, let_fill, mark_of
+from chordcache.storage.remote.mark import check_holds_all
 from chordcache.storage.row_clock import FrameGroups, has_times, is_of_video
 from chordcache.storage.sidecar import Sidecar
 
@@ -58,6 +59,8 @@ class Cache:
         check_local("path", path)
         self.path = Path(path).absolute()
         self._opened: _Opened | None = None
+        if files_of(self.path) is None:
+            check_holds_all(self.path)
         _ = self.catalog  # raises an error now rather than in a worker
 
     @classmethod
@@ -67,11 +70,12 @@ class Cache:
         cache.__setstate__({"path": path.absolute()})
         return cache
 
-    def __getstate__(self) -> dict[str, Path]:
-        return {"path": self.path}
+    def __getstate__(self) -> dict[str, Any]:
+        return {"path": self.path, "mark": mark_of(self.path)}
 
-    def __setstate__(self, state: dict[str, Path]) -> None:
+    def __setstate__(self, state: dict[str, Any]) -> None:
         self.path = state["path"]
+        let_fill(self.path, state.get("mark"))
         self._opened = None
 
     def __enter__(self) -> Cache:
@@ -345,7 +349,8 @@ def open_cache(path: str | Path, *, local: str | Path | None = None, limit: int 
         Folder of a cache, or the URL of a cache in a bucket, to which ``chordcache push`` copied it.
     local : str or Path, optional
         For a URL, a folder on a local disk. It gets the lists of the cache now, and each file when it is first read.
-        Processes may share it. From then on it opens as a cache, also by its path.
+        Processes may share it. Only this function, and the processes that get its cache, open it: a folder from
+        someone else does not make a process connect to a bucket.
     limit : int or str
         Size of the files in ``local`` at most [bytes], such as "500GB". Those that were read least lately go first.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import shutil
 import subprocess
 import sys
@@ -21,6 +22,7 @@ from chordcache.formats.pull import pull
 from chordcache.formats.push import push
 from chordcache.storage.remote.bucket import Bucket
 from chordcache.storage.remote.fetching import files_of
+from chordcache.storage.remote.mark import Mark, write_mark
 
 Cli = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -223,9 +225,31 @@ def test_a_cache_in_a_bucket_reads_as_its_folder(cache: Path, url: str, proxy: b
     if info.packed:
         assert request[2] == f"bytes={info.packed.offset}-{info.packed.offset + info.num_bytes - 1}"
     assert_equal(cc.open_cache(cache), reader)
-    assert_equal(reader, cc.open_cache(local))  # by its path too
+    assert_equal(reader, pickle.loads(pickle.dumps(reader)))
     gets = [get for tier in ("lmdb", "npz", "hdf5", "packs") for get in proxy.gets(f"/{tier}/")]
     assert len(gets) == len(set(gets)) == len(artefacts(local))
+
+
+def test_a_folder_from_a_stranger_connects_to_nothing(
+    loose: Path, url: str, proxy: buckets.Proxy, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Its mark names a bucket that the user of this process did not name."""
+    push(loose, url)
+    with cc.open_cache(url, local=tmp_path / "local") as reader:
+        reader.read(0, "frames", 0, 1)
+    received = tmp_path / "received"
+    shutil.copytree(tmp_path / "local", received)
+    proxy.reset()
+    for read in (cc.open_cache, cc.ChordVideoDataset, cc.verify):
+        with pytest.raises(cc.UsageError, match=r"received', which holds some files of 's3://.*open_cache\('s3://"):
+            read(received)
+    assert not proxy.requests
+    forged = tmp_path / "forged"
+    shutil.copytree(loose, forged)
+    write_mark(forged, Mark(url, 1 << 40))
+    with pytest.raises(cc.UsageError, match="which holds some files of"):
+        cc.open_cache(forged)
+    assert not proxy.requests
 
 
 READER = """

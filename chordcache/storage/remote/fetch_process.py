@@ -16,14 +16,14 @@ from typing import BinaryIO
 from chordcache.errors import ChordcacheError, describe
 from chordcache.json_records import parse_json
 from chordcache.storage.remote.local_store import LocalStore
-from chordcache.storage.remote.mark import read_mark
+from chordcache.storage.remote.mark import Mark
 from chordcache.storage.remote.messages import Answer, Request, to_line
 
 _NUM_THREADS = 8
 """Files that are fetched at a time"""
 
 
-def main(folder: str) -> None:
+def main(folder: str, url: str, limit: str) -> None:
     """Serve a folder that fills itself from a bucket."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the end of the input ends this process
     answers, lock = os.fdopen(os.dup(1), "wb"), threading.Lock()
@@ -31,17 +31,17 @@ def main(folder: str) -> None:
     store: list[LocalStore] = []
     with ThreadPoolExecutor(_NUM_THREADS) as pool:
         for line in sys.stdin.buffer:
-            pool.submit(_serve, Path(folder), store, parse_json(line, Request), answers, lock)
+            pool.submit(_serve, Path(folder), Mark(url, int(limit)), store, parse_json(line, Request), answers, lock)
         os._exit(0)  # the process that asked has ended
 
 
-def _serve(folder: Path, store: list[LocalStore], request: Request, answers: BinaryIO, lock: threading.Lock) -> None:
+def _serve(
+    folder: Path, mark: Mark, store: list[LocalStore], request: Request, answers: BinaryIO, lock: threading.Lock
+) -> None:
     error = message = ""
     try:
         with lock:
             if not store:
-                mark = read_mark(folder)
-                assert mark is not None
                 store.append(LocalStore(folder, mark))
         if request.piece is None:
             store[0].fetch_lists()

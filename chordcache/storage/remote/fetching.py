@@ -22,8 +22,8 @@ from chordcache.storage.remote.mark import Mark, read_mark, write_mark
 from chordcache.storage.remote.messages import Answer, Piece, Request, to_line
 
 _PROGRAM = (
-    "import sys; sys.path[:] = sys.argv[2:]; from chordcache.storage.remote.fetch_process import main; "
-    "main(sys.argv[1])"
+    "import sys; order = sys.argv[1:4]; sys.path[:] = sys.argv[4:]; "
+    "from chordcache.storage.remote.fetch_process import main; main(*order)"
 )
 
 _TOUCH_SECONDS = 60
@@ -33,8 +33,8 @@ _TOUCH_SECONDS = 60
 class BucketFiles:
     """The files of one folder. Several threads may share an object, and a forked process needs a new one."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self, folder: Path, mark: Mark) -> None:
+        self._folder, self._mark = folder, mark
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._under_way: dict[str, Future[None]] = {}
@@ -81,7 +81,8 @@ class BucketFiles:
         return arrival
 
     def _start(self) -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-c", _PROGRAM, os.fspath(self._folder), *sys.path]
+        order = [os.fspath(self._folder), self._mark.url, str(self._mark.limit)]
+        command = [sys.executable, "-c", _PROGRAM, *order, *sys.path]
         process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         self._process = process
         threading.Thread(target=self._receive, args=[process], name="chordcache bucket", daemon=True).start()
@@ -117,8 +118,12 @@ class BucketFiles:
             process.wait()  # the thread that reads closes its pipes
 
 
-_files: dict[Path, BucketFiles | None] = {}
-"""Folder of a cache to its files, or None for a cache of its own"""
+_marks: dict[Path, Mark] = {}
+"""Folders that the user of this process, or of the one that it was started by, lets fill themselves. The mark in a
+folder is not believed: a folder from a stranger would have this process connect to any address"""
+
+_files: dict[Path, BucketFiles] = {}
+"""Folder to its files"""
 
 _of_parents: list[object] = []
 """In a forked process, the files of its parent, which are neither used nor closed there"""
@@ -131,8 +136,7 @@ def _leave_to_parent() -> None:
 
 def _close_all() -> None:
     for files in _files.values():
-        if files is not None:
-            files.close()
+        files.close()
 
 
 os.register_at_fork(after_in_child=_leave_to_parent)
@@ -141,11 +145,21 @@ atexit.register(_close_all)
 
 def files_of(folder: Path) -> BucketFiles | None:
     """Return the files of a folder that fills itself from a bucket, or None for a cache of its own."""
-    try:
-        return _files[folder]
-    except KeyError:
-        files = None if read_mark(folder) is None else BucketFiles(folder)
-        return _files.setdefault(folder, files)
+    files, mark = _files.get(folder), _marks.get(folder)
+    if files is None and mark is not None:
+        files = _files.setdefault(folder, BucketFiles(folder, mark))
+    return files
+
+
+def mark_of(folder: Path) -> Mark | None:
+    """Return what ``let_fill`` takes in another process, or None for a cache of its own."""
+    return _marks.get(folder)
+
+
+def let_fill(folder: Path, mark: Mark | None) -> None:
+    """Let a folder fill itself, as the process did that sent the mark."""
+    if mark is not None:
+        _marks[folder] = mark
 
 
 def fill_from(folder: Path, url: str, limit: int) -> None:
@@ -173,6 +187,8 @@ def fill_from(folder: Path, url: str, limit: int) -> None:
                 raise
             what = f"local: got '{printable(folder)}', expected a folder that can be written"
             raise UsageError(f"{what}: {error.strerror}") from None
+    if _marks.get(folder) != Mark(url, limit):
+        let_fill(folder, Mark(url, limit))
         earlier = _files.pop(folder, None)
         if earlier is not None:
             earlier.close()

@@ -41,7 +41,8 @@ def check_holds_all(cache: Path) -> None:
     """Raise ``UsageError`` if a folder fills itself from a bucket. Commands that look at all files call it."""
     mark = read_mark(cache)
     if mark is not None:
+        url = printable(mark.url)
         raise UsageError(
-            f"cache: got '{printable(cache)}', which holds some files of '{printable(mark.url)}', expected a cache. "
-            f"Copy the whole cache with 'chordcache pull {printable(mark.url)} FOLDER'."
+            f"cache: got '{printable(cache)}', which holds some files of '{url}', expected a cache. Read it with "
+            f"open_cache('{url}', local=...), or copy the whole cache with 'chordcache pull {url} FOLDER'."
         )
