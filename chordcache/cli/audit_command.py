@@ -27,7 +27,7 @@ if TYPE_CHECKING:  # --help does not need what it loads
 )  # fmt: skip
 @click.option("--report", "page", type=PATH, metavar="FILE.html", help="Page of all files and findings to write.")
 @click.option(
-    "--format", type=click.Choice(LIST_FORMATS), help="Format of the list, as in 'chordcache index'.",
+    "--format", type=click.Choice(LIST_FORMATS), metavar="FORMAT", help="Format of the list, as in 'chordcache index'.",
     show_default="csv; of a folder lerobot or pairs",
 )  # fmt: skip
 @list_options

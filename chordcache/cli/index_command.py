@@ -26,8 +26,9 @@ if TYPE_CHECKING:
     help="Index to write: a .json, .jsonl or .csv file.",
 )  # fmt: skip
 @click.option(
-    "--format", type=click.Choice(LIST_FORMATS), default="csv",
-    help="Format of the list. csv is also for .tsv, .json, .jsonl and .parquet files with named columns.",
+    "--format", type=click.Choice(LIST_FORMATS), default="csv", metavar="FORMAT",
+    help=f"Format of the list: {', '.join(LIST_FORMATS)}. csv is also for .tsv, .json, .jsonl and .parquet files with "
+    "named columns.",
 )  # fmt: skip
 @list_options
 @json_option
