@@ -43,6 +43,7 @@ OTHER_FILES = {
     "features.pose": "/dev/null",
     "index.index_files": "indices that the user names; those of caches come from the opener",
     "index.json_index": "indices that the user names",
+    "index.lists.cosmos": "lists that the user names",
     "index.lists.parquet": "lists that the user names",
     "index.lists.lerobot": "lists that the user names",
     "index.lists.tables": "lists that the user names",

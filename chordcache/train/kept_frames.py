@@ -19,7 +19,7 @@ from chordcache.read.video import Video
 from chordcache.storage.artefacts.artefact import checked_out
 
 Pixels: TypeAlias = object
-"""What determines the frames of a video: the digest of their file, or the source and the request"""
+"""Identity of the frames of a video: the digest of their file, or the source and the request"""
 
 
 class KeptFrames:
@@ -61,7 +61,7 @@ class KeptFrames:
             _in_use.reset(token)
 
     def find(self, pixels: Pixels, numbers: Collection[int], frame_bytes: int) -> dict[int, np.ndarray] | None:
-        """Return those of some frames that are in memory. None if none is, and there is no room for any.
+        """Return those of some frames that are in memory. None if none are, and none fit.
 
         This counts as a read of the video. ``frame_bytes`` is the size of a frame [bytes].
         """
@@ -136,7 +136,7 @@ class _KeepingReader:
         return (part.of(frame[None]) if part else frame[None] for frame in frames)
 
     def _all(self, video: Video, indices: Sequence[int] | np.ndarray) -> list[np.ndarray] | None:
-        """Return frames [shape=(H, W, 3), dtype=uint8], or None if there is no room for those of this video."""
+        """Return frames [shape=(H, W, 3), dtype=uint8], or None if those of this video do not fit."""
         info = video.feature("frames")
         pixels = info.digest or (video.key, video.sidecar.source, info.fingerprint)
         rows = {int(number): int(number) + video.first_row for number in indices}

@@ -118,7 +118,7 @@ class Experiment:
     batch: int
     """Trials that one call makes"""
     alone: bool
-    """Measures times: nothing else may run beside it"""
+    """Measures times, or fills the disk: nothing else may run beside it"""
 
     @property
     def name(self) -> str:

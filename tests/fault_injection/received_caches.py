@@ -245,7 +245,7 @@ COMMANDS = (
 
 @experiment(
     "R24", "a cache from a stranger, of one kind of forgery each: every command and the reader, under strace",
-    trials=len(FORGERIES), batch=2,
+    trials=len(FORGERIES), batch=2, alone=True,  # pack writes 64 GiB, of which others may need some
 )  # fmt: skip
 def received(trial: Trial) -> Figures:
     corpus = trial.once("corpus", make_corpus)
