@@ -44,7 +44,7 @@ class InnerSource:
         try:
             with open(fd, "wb", closefd=False) as file:
                 self.write(file)
-        except BaseException:
+        except BaseException:  # cleanup boundary
             os.close(fd)
             raise
         return fd
