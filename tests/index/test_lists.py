@@ -257,7 +257,9 @@ def test_lerobot_2(tmp_path: Path, clips: Path) -> None:
     assert columns == {"episode_index": "int", "fps": "float"}
 
 
-def cosmos_clip(name: str, windows: Sequence[dict[str, Any]], folder: str = "clips") -> dict[str, Any]:
+def cosmos_clip(
+    name: str, windows: Sequence[dict[str, Any]], folder: str = "clips", output: str = "s3://out"
+) -> dict[str, Any]:
     """Return the metadata of a clip, as metadata_writer_stage.py of Cosmos-Curate writes it."""
     return {
         "span_uuid": name,
@@ -266,7 +268,7 @@ def cosmos_clip(name: str, windows: Sequence[dict[str, Any]], folder: str = "cli
         "width_source": 1920,
         "height_source": 1080,
         "framerate_source": 30.0,
-        "clip_location": f"s3://out/{folder}/{name}.mp4",
+        "clip_location": f"{output}/{folder}/{name}.mp4",
         "width": 192,
         "height": 144,
         "framerate": 30.0,
@@ -317,7 +319,9 @@ def test_cosmos(tmp_path: Path, clips: Path, form: str) -> None:
     ("text", "message"),
     [
         ("[]", r"a\.json': expected a JSON object"),
-        ("{}", r"clip 1: expected the member 'span_uuid'"),
+        ('{"span_uuid": "a", "win', r"a\.json': expected a JSON object \(Unterminated string"),
+        ("{}", r"clip 1: a\.json: expected the member 'span_uuid'"),
+        ('{"span_uuid": "../a"}', r"clip 1: a\.json: expected the member 'span_uuid'"),
         ('{"span_uuid": "a", "windows": 1}', r"clip 1: a: windows: got another value, expected a list of objects"),
         (
             '{"span_uuid": "a", "windows": [{"start_frame": 0.5, "end_frame": 2}]}',
@@ -333,6 +337,23 @@ def test_mistake_in_metadata_of_cosmos_is_named(tmp_path: Path, clips: Path, tex
     shutil.rmtree(folder / "metas")
     with pytest.raises(NotFoundError, match="no folder 'metas/v0' or 'metas_jsonl/v0'"):
         indexed(folder, "cosmos")
+
+
+def test_clips_and_metadata_of_cosmos_that_lack_the_other_are_named(tmp_path: Path, clips: Path) -> None:
+    """The output folder of the pipeline has the name of the folder of rejected clips."""
+    bare = [f"clips/bare{number}.mp4" for number in range(6)]
+    folder = place(clips, tmp_path, "clips/u0.mp4", "filtered_clips/u1.mp4", *bare)
+    output = "/data/filtered_clips/run"
+    for row in (
+        cosmos_clip("u0", [{"start_frame": 0, "end_frame": 119, "qwen_caption": "a man"}], output=output),
+        cosmos_clip("u1", [], "filtered_clips", output),
+        cosmos_clip("gone", [], output=output),
+    ):
+        write_json(folder / "metas" / "v0" / f"{row['span_uuid']}.json", row)
+    records, _, summary = indexed(folder, "cosmos")
+    assert [(record.path, record.caption) for record in records] == [("clips/u0.mp4", "a man")]
+    assert summary.missing_files == ("clips/gone.mp4",)
+    assert summary.notes == (f"6 clips without metadata: {', '.join(bare[:5])}, ...",)
 
 
 def write_episodes(

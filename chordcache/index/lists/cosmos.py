@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from functools import partial
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
+from chordcache.amounts import counted
 from chordcache.errors import NotFoundError, UsageError, printable
 from chordcache.index.lists.items import Item, ItemList, ListOptions, segment_between, texts
+from chordcache.index.lists.locate import NUM_EXAMPLES
 from chordcache.index.lists.tables import Row, json_lines, json_object
 from chordcache.index.lists.templates import whole_number
 
@@ -25,7 +27,7 @@ def read_cosmos(path: Path, _options: ListOptions) -> ItemList:
 
     Each captioned window of a clip is an item, with the captions of all models, or the clip if it has no windows. The
     newest version of the metadata counts. ``source_video``, the span in it [seconds] and the scores are extra columns.
-    Clips that a filter rejected are left out.
+    Clips that a filter rejected are left out. So are files in ``clips`` without metadata, which the summary names.
 
     Source: ``_write_clip_metadata`` in https://github.com/nvidia-cosmos/cosmos-curate,
     cosmos_curate/pipelines/video/read_write/metadata_writer_stage.py, and in
@@ -34,7 +36,9 @@ def read_cosmos(path: Path, _options: ListOptions) -> ItemList:
     folders = [folder for name in ("metas", "metas_jsonl") if (folder := _newest(path / name)) is not None]
     if not folders:
         raise NotFoundError(f"no folder 'metas/v0' or 'metas_jsonl/v0' in '{printable(path)}'")
-    return ItemList(path, "clip", _COLUMNS, partial(_rows, folders[0]), _items, has_captions=True)
+    names: set[str] = set()
+    rows, notes = partial(_rows, folders[0]), partial(_without_metadata, path / "clips", names)
+    return ItemList(path, "clip", _COLUMNS, rows, partial(_items, names), has_captions=True, notes=notes)
 
 
 def _newest(folder: Path) -> Path | None:
@@ -42,24 +46,36 @@ def _newest(folder: Path) -> Path | None:
     return versions[max(versions)] if versions else None
 
 
-def _rows(folder: Path) -> Iterator[tuple[int, Row]]:
+def _without_metadata(clips: Path, names: Collection[str]) -> Iterator[str]:
+    """Yield a sentence about the clips that have none of the names."""
+    bare = sorted(f"clips/{clip.name}" for clip in clips.glob("*.mp4") if clip.stem not in names)
+    if bare:
+        more = ", ..." if len(bare) > NUM_EXAMPLES else ""
+        yield f"{counted(len(bare), 'clip')} without metadata: {', '.join(map(printable, bare[:NUM_EXAMPLES]))}{more}"
+
+
+def _rows(folder: Path) -> Iterator[tuple[int, tuple[str, Row]]]:
     rows = (row for path in sorted(folder.glob("*.json*")) for row in _rows_of(path))
     return enumerate(rows, 1)
 
 
-def _rows_of(path: Path) -> Iterator[Row]:
+def _rows_of(path: Path) -> Iterator[tuple[str, Row]]:
+    """Yield the place of each row, for messages, and the row."""
     if path.suffix == ".jsonl":
-        yield from (row for _, row in json_lines(path))
+        yield from ((f"{path.name}, line {number}", row) for number, row in json_lines(path))
     else:
-        yield json_object(path)
+        yield path.name, json_object(path)
 
 
-def _items(row: Row) -> list[Item]:
-    """Return the items of a clip: its windows, or the whole of it."""
+def _items(names: set[str], placed_row: tuple[str, Row]) -> list[Item]:
+    """Return the items of a clip: its windows, or the whole of it. Add its name to ``names``."""
+    place, row = placed_row
     name = row.get("span_uuid")
-    if not isinstance(name, str):
-        raise UsageError("expected the member 'span_uuid', the name of the clip")
-    if "filtered_clips/" in str(row.get("clip_location")):
+    if not isinstance(name, str) or "/" in name:
+        raise UsageError(f"{printable(place)}: expected the member 'span_uuid', the name of the clip")
+    names.add(name)
+    # Not any part of the path: the output folder of the pipeline may have this name, too
+    if PurePosixPath(str(row.get("clip_location"))).parent.name == "filtered_clips":
         return []
     path, extra = f"clips/{name}.mp4", _extra(row)
     windows = row.get("windows") or [{}]

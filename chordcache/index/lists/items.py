@@ -48,6 +48,8 @@ class ItemList:
     """Function that returns the items of a row. ``UsageError`` need not name the row"""
     has_captions: bool = False
     """True if each item should have a caption, so that those without one are named"""
+    notes: Callable[[], Iterable[str]] = tuple
+    """Function that returns sentences for the summary, after ``items``"""
 
     @property
     def folder(self) -> Path:

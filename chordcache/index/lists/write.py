@@ -176,7 +176,7 @@ class ListReader:
             num_merged=self._num_merged,
             num_not_chosen=self._num_not_chosen,
             elapsed_seconds=time.monotonic() - started,
-            notes=(*self._notes, *self._notes_on_items()),
+            notes=(*self._notes, *self._notes_on_items(), *self._listed.notes()),
         )
 
     def items(self) -> Iterator[tuple[Item, VideoRecord | None]]:
