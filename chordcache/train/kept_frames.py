@@ -41,6 +41,8 @@ class KeptFrames:
         """Frames by number [shape=(H, W, 3), dtype=uint8] of each video in memory"""
         self._num_reads: dict[Pixels, int] = {}
         """Number of reads of each video, also of those that are not in memory"""
+        self._least_reads = 0
+        """No video in memory was read less often. It spares a look at all of them for most frames that do not fit"""
         self.num_bytes = 0
         """[bytes] Size of all frames in memory"""
         self.num_hits = self.num_misses = 0
@@ -74,17 +76,22 @@ class KeptFrames:
             return frames if frames or self._make_room(pixels, frame_bytes) else None
 
     def add(self, pixels: Pixels, number: int, frame: np.ndarray) -> None:
-        """Keep a frame, if there is room, or if videos that were read far less often can go."""
+        """Keep a frame, read-only, if there is room, or if videos that were read far less often can go."""
         with self._lock:
             if number not in self._frames.get(pixels, ()) and self._make_room(pixels, frame.nbytes):
+                frame.flags.writeable = False
                 self._frames.setdefault(pixels, {})[number] = frame
+                self._least_reads = min(self._least_reads, self._num_reads[pixels])
                 self.num_bytes += frame.nbytes
 
     def _make_room(self, pixels: Pixels, num_bytes: int) -> bool:
         """Drop videos that were read far less often than this one, until a frame fits. Return whether it does."""
         while self.num_bytes + num_bytes > self._max_bytes:
-            least = min(self._frames, key=self._num_reads.__getitem__, default=None)
-            if least is None or 2 * self._num_reads[least] >= self._num_reads[pixels]:
+            if not self._frames or 2 * self._least_reads >= self._num_reads[pixels]:
+                return False
+            least = min(self._frames, key=self._num_reads.__getitem__)
+            self._least_reads = self._num_reads[least]
+            if 2 * self._least_reads >= self._num_reads[pixels]:
                 return False
             self.num_bytes -= sum(frame.nbytes for frame in self._frames.pop(least).values())
         return True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -133,6 +134,40 @@ def test_videos_that_are_read_more_often_take_the_place_of_others() -> None:
     assert [read(video) for video in "bb"] == [0, 10]
     assert [read(video) for video in "aab"] == [0, 0, 10]
     assert kept.num_bytes == 1000
+
+
+def test_videos_in_memory_are_those_that_the_rule_names() -> None:
+    """Compare random reads of frames of three sizes with the rule, applied to all videos each time."""
+    rng = np.random.default_rng(0)
+    kept = KeptFrames(1000)
+    num_reads: Counter[int] = Counter()
+    in_memory: dict[int, int] = {}  # video to bytes
+    for video in np.minimum(rng.geometric(0.1, 3000), 40).tolist():
+        size = (100, 200, 700)[video % 3]
+        frames = kept.find(video, [0], size)
+        if frames is not None and not frames:
+            kept.add(video, 0, np.zeros(size, np.uint8))
+        num_reads[video] += 1
+        assert bool(frames) == (video in in_memory)
+        if video not in in_memory:
+            while in_memory and sum(in_memory.values()) + size > 1000:
+                least = min(in_memory, key=num_reads.__getitem__)
+                if 2 * num_reads[least] >= num_reads[video]:
+                    break
+                del in_memory[least]
+            if sum(in_memory.values()) + size <= 1000:
+                in_memory[video] = size
+        assert kept.num_bytes == sum(in_memory.values()) <= 1000
+
+
+def test_frames_in_memory_cannot_be_written_to() -> None:
+    kept = KeptFrames(100)
+    assert kept.find("a", [0], 100) == {}
+    kept.add("a", 0, np.zeros(100, np.uint8))
+    frames = kept.find("a", [0], 100)
+    assert frames is not None
+    with pytest.raises(ValueError, match="read-only"):
+        frames[0][:] = 1
 
 
 @pytest.mark.parametrize(
