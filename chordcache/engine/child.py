@@ -32,6 +32,7 @@ from chordcache.engine.worker import (
     load_result,
     run_task,
 )
+from chordcache.forks import no_fork
 
 _LOOKS = 10
 """Number of looks at the heartbeat within the shortest limit"""
@@ -78,31 +79,36 @@ class Child:
         has_group: bool = False,
     ) -> None:
         self._limits, self._has_group = limits, has_group
-        self.channel, theirs = Pipe()
-        self.heartbeat = Heartbeat()
         self._num_oom_kills = _num_oom_kills()
-        inherited = (theirs.fileno(), self.heartbeat.fd, *fds)
-        numbers = [str(number) for number in (os.getpid(), *inherited)]
+        self._ready = select.poll()
+        with no_fork:
+            self.channel, theirs = Pipe()
+            self.heartbeat = Heartbeat()
+            try:
+                self._start(module, (theirs.fileno(), self.heartbeat.fd, *fds), environment)
+            except OSError:
+                self._close_files()
+                raise
+            finally:
+                theirs.close()
+        self._ready.register(self.channel, select.POLLIN)
+        for message in messages:
+            self.send(message)
+
+    def _start(self, module: str, fds: tuple[int, ...], environment: Mapping[str, str]) -> None:
+        numbers = [str(number) for number in (os.getpid(), *fds)]
         # The process inherits the mask: no signal hits it before it has its handlers
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
         try:
             self.process = subprocess.Popen(
                 [sys.executable, "-c", _PROGRAM, str(len(numbers)), module, *numbers, *sys.path],
                 stdin=subprocess.DEVNULL,
-                pass_fds=inherited,
+                pass_fds=fds,
                 env={**child_environment(), **environment},
-                start_new_session=has_group,
+                start_new_session=self._has_group,
             )
-        except OSError:
-            self._close_files()
-            raise
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-            theirs.close()
-        self._ready = select.poll()
-        self._ready.register(self.channel, select.POLLIN)
-        for message in messages:
-            self.send(message)
 
     def send(self, message: Any) -> None:
         """Send a message. If the process is dead, the end of its pipe is seen when it is read."""

@@ -5,17 +5,13 @@ from __future__ import annotations
 import fcntl
 import mmap
 import os
-import threading
 import weakref
 from multiprocessing.context import get_spawning_popen
 
 import numpy as np
 
+from chordcache.forks import no_fork
 from chordcache.train.samplers.distributed import rank_of_world
-
-# Held around a fork, so that a child never inherits it from a thread that it does not have
-_threads = threading.Lock()
-os.register_at_fork(before=_threads.acquire, after_in_parent=_threads.release, after_in_child=_threads.release)
 
 
 class ReadCounts:
@@ -83,7 +79,7 @@ class ReadCounts:
         self._counting_process = os.getpid() if epoch is None else None
         if epoch is not None:
             return epoch
-        with _threads:
+        with no_fork:  # also keeps threads apart
             byte = number * self._numbers.itemsize
             fcntl.lockf(self._fd, fcntl.LOCK_EX, 1, byte)  # against other processes, for this sample alone
             count = int(self._numbers[number])

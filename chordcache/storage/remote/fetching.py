@@ -15,6 +15,7 @@ from pathlib import Path
 
 from chordcache import errors
 from chordcache.errors import CacheWriteError, UnreadableError, UsageError, printable
+from chordcache.forks import no_fork
 from chordcache.json_records import parse_json
 from chordcache.storage import opener
 from chordcache.storage.feature_info import FeatureInfo
@@ -83,7 +84,8 @@ class BucketFiles:
     def _start(self) -> subprocess.Popen[bytes]:
         order = [os.fspath(self._folder), self._mark.url, str(self._mark.limit)]
         command = [sys.executable, "-c", _PROGRAM, *order, *sys.path]
-        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        with no_fork:
+            process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         self._process = process
         threading.Thread(target=self._receive, args=[process], name="chordcache bucket", daemon=True).start()
         return process

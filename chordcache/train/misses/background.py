@@ -167,9 +167,6 @@ class Background:
 _backgrounds: dict[Path, Background] = {}
 """Cache to the builds of this process"""
 
-_slots: set[int] = set()
-"""Files of the slots of this process"""
-
 _of_parents: list[object] = []
 """In a forked process, the builds of its parent, which are neither used nor ended there"""
 
@@ -177,8 +174,6 @@ _of_parents: list[object] = []
 def _leave_to_parent() -> None:
     _of_parents.append(_backgrounds.copy())
     _backgrounds.clear()
-    while _slots:
-        os.close(_slots.pop())
 
 
 os.register_at_fork(after_in_child=_leave_to_parent)
@@ -210,13 +205,14 @@ def _slot(cache: Path) -> Iterator[None]:
     while True:
         for k in range(num_slots):
             fd = opener.open_file(cache, _slot_file(k), os.O_RDWR | os.O_CREAT)
-            _slots.add(fd)
             try:
                 if _try_lock(fd):
-                    yield
+                    try:
+                        yield
+                    finally:
+                        fcntl.flock(fd, fcntl.LOCK_UN)  # processes forked meanwhile have the file open
                     return
             finally:
-                _slots.discard(fd)
                 os.close(fd)
         time.sleep(_POLL_SECONDS)
 
