@@ -56,7 +56,7 @@ OWNERS = {
     "mediapipe": ("chordcache.features.*",),
     "msgspec": ("chordcache.json_records",),
     "numpy": ("*",),
-    "obstore": ("chordcache.storage.remote.bucket",),
+    "obstore": ("chordcache.bucket",),
     "pyarrow": ("chordcache.index.lists.parquet", "chordcache.formats.parquet_table"),
     "ray": ("chordcache.engine.ray_cluster",),
     "safetensors": ("chordcache.formats.safetensors_files",),

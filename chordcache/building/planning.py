@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from chordcache.bucket import bucket_path
 from chordcache.building.build_options import BuildOptions
 from chordcache.building.build_plan import BuildPlan, merged_roots, resolve_features
 from chordcache.building.existing_cache import earlier_header, with_cached_names
@@ -16,7 +17,7 @@ from chordcache.config.config import Config, config_from_json
 from chordcache.errors import UsageError
 from chordcache.index.column_types import merged_columns
 from chordcache.index.index_files import Index, no_videos, read_index
-from chordcache.storage.cache_header import read_header, roots_now
+from chordcache.storage.cache_header import check_named, read_header, roots_now
 
 
 def make_plan(
@@ -58,6 +59,7 @@ def plan_as_before(
 
     ``trusted`` are classes of plug-ins and models that the user has named, see ``config_from_json``.
     """
+    check_named(index.roots, roots)
     earlier = read_header(cache)
     config, features = config_from_json(earlier.config, trusted=trusted), earlier.features
     specs = resolve_features(features, config)
@@ -88,4 +90,4 @@ def _plan(plan: BuildPlan, roots: Mapping[str, str] | None, options: BuildOption
 
 
 def _absolute(roots: Mapping[str, str] | None) -> dict[str, str]:
-    return {name: os.path.abspath(path) for name, path in (roots or {}).items()}
+    return {name: bucket_path(path) or os.path.abspath(path) for name, path in (roots or {}).items()}

@@ -24,13 +24,13 @@ from chordcache.cli.options import (
     wait_option,
 )
 from chordcache.cli.output import echo_result
-from chordcache.cli.values import CACHE_VARIABLE, FOLDER, PATH, variable_option
+from chordcache.cli.values import CACHE_VARIABLE, FOLDER, SOURCE, variable_option
 from chordcache.engine.display import Display
 from chordcache.errors import UsageError, printable
 
 
 @click.command(cls=GroupedCommand)
-@click.argument("index", type=PATH, default="index.json")
+@click.argument("index", type=SOURCE, default="index.json")
 @click.option(
     "-o", "--output", "cache", type=FOLDER, default="cache", metavar="CACHE",
     help="Folder of the cache.", **variable_option(CACHE_VARIABLE),
@@ -95,9 +95,9 @@ def build(
     Run the same command again to resume, or after videos or settings changed. It builds only what is missing or stale.
     A file that fails is listed in CACHE/quarantine.jsonl, and the build continues.
 
-    INDEX is the output of 'chordcache scan', a folder of videos, or a CSV file with a column 'path'.  [default:
-    index.json] The columns 'start_seconds' and 'end_seconds', or 'start_frame' and 'end_frame', make a row a segment of
-    its file.
+    INDEX is the output of 'chordcache scan', a folder of videos, a URL of a bucket, or a CSV file with a column 'path'.
+    [default: index.json] The columns 'start_seconds' and 'end_seconds', or 'start_frame' and 'end_frame', make a row a
+    segment of its file.
 
     Exit code 0: all videos are cached; 3: some are in quarantine; 10: INDEX has no videos.
 

@@ -12,7 +12,7 @@ from chordcache.choices import LIST_FORMATS
 from chordcache.cli.commands import GroupedCommand
 from chordcache.cli.options import json_option, list_options
 from chordcache.cli.output import echo, echo_result
-from chordcache.cli.values import PATH
+from chordcache.cli.values import PATH, SOURCE
 from chordcache.errors import printable
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @click.command(cls=GroupedCommand)
-@click.argument("source", type=PATH, metavar="LIST")
+@click.argument("source", type=SOURCE, metavar="LIST")
 @click.option(
     "-o", "--output", type=PATH, default="index.json", metavar="FILE",
     help="Index to write: a .json, .jsonl or .csv file.",
@@ -36,7 +36,7 @@ def index(source: str, output: str, as_json: bool, **arguments: Any) -> None:
     """Write an index from a published list of videos, without opening the videos.
 
     LIST is a file, or a folder for the formats lerobot, pairs, cosmos, webdataset and frames. Items whose file is
-    missing are left out.
+    missing are left out. The URL of a bucket stands for all videos below it.
 
     Exit code 0: all files of the list are there; 3: some are missing.
 

@@ -12,6 +12,7 @@ import click
 
 from chordcache.amounts import counted
 from chordcache.arguments import parsed_bytes
+from chordcache.bucket import bucket_path
 from chordcache.cli.values import (
     CACHE_VARIABLE,
     CONFIG,
@@ -246,7 +247,7 @@ def _parse_roots(ctx: click.Context, param: click.Parameter, values: Sequence[st
     for name, path in roots.items():
         if not path:
             raise UsageError(f"--root: got '{printable(name)}=', expected NAME=PATH")
-    return {name: os.path.abspath(path) for name, path in roots.items()}
+    return {name: bucket_path(path) or os.path.abspath(path) for name, path in roots.items()}
 
 
 roots_option = click.option(

@@ -19,11 +19,11 @@ from chordcache.cli.options import (
     size_option,
 )
 from chordcache.cli.output import echo_result
-from chordcache.cli.values import PATH
+from chordcache.cli.values import SOURCE
 
 
 @click.command(cls=GroupedCommand)
-@click.argument("index", type=PATH, default="index.json")
+@click.argument("index", type=SOURCE, default="index.json")
 @build_settings_options
 @size_option("--budget", "budget_bytes", help="Size that the cache may have, such as 400GB.")
 @click.option("--hours", "budget_hours", type=float, metavar="H", help="Time that the build may take.")

@@ -18,13 +18,13 @@ from chordcache.cli.options import (
     skipped_frames,
 )
 from chordcache.cli.output import echo, echo_result
-from chordcache.cli.values import LABELS, PATH
+from chordcache.cli.values import LABELS, PATH, SOURCE
 from chordcache.engine.display import Display
 from chordcache.errors import printable
 
 
 @click.command(cls=GroupedCommand)
-@click.argument("roots", nargs=-1, required=True, type=PATH, metavar="ROOT...")
+@click.argument("roots", nargs=-1, required=True, type=SOURCE, metavar="ROOT...")
 @click.option(
     "-o", "--output", type=PATH, default="index.json", metavar="FILE",
     help="Index to write: a .json, .jsonl or .csv file.",
@@ -48,8 +48,8 @@ from chordcache.errors import printable
 def scan(roots: tuple[str, ...], output: str, as_json: bool, display: Display, **options: Any) -> None:
     """Find all videos in folders and write an index.
 
-    ROOT is a folder or a file. NAME=PATH gives it another name than that of the folder. A second scan with the same
-    .json or .jsonl output reads only files that changed.
+    ROOT is a folder, a file, or the URL of a bucket. NAME=PATH gives it another name than that of the folder. A second
+    scan with the same .json or .jsonl output reads only files that changed.
 
     Exit code 0: all videos can be read; 3: the index lists some as broken; 10: no root has a video.
 

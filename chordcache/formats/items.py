@@ -59,7 +59,7 @@ class Items:
         header = read_header(cache.path)
         self.columns = {name: header.columns.get(name, "str") for name in cache.catalog.annotation_names().extra}
         """Extra columns of the items, and their types"""
-        folders = roots_now(header.roots, roots)
+        folders = roots_now(header.roots, roots, opens=frames == "mp4")
         self.packets: SourcePackets | None = None
         """Sources, if items have their packets"""
         if frames == "mp4":

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 
+from chordcache.bucket import Bucket
 from chordcache.engine.signals import stop_signals
 from chordcache.errors import DamageError, UsageError, printable
 from chordcache.formats.bucket_copy import (
@@ -25,7 +26,6 @@ from chordcache.storage.find_sidecars import iter_keys
 from chordcache.storage.layout import PACKS, check_local, pack_file, sidecar_file
 from chordcache.storage.lock import locked
 from chordcache.storage.packs import check_pack
-from chordcache.storage.remote.bucket import Bucket
 from chordcache.storage.remote.local_store import copy_lists, download, entries_of
 from chordcache.storage.remote.mark import check_holds_all
 from chordcache.storage.remote.messages import Piece

@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from chordcache.bucket import Bucket, Entry
 from chordcache.digests import file_digest
 from chordcache.engine.signals import stop_signals
 from chordcache.errors import UsageError, printable
@@ -28,7 +29,6 @@ from chordcache.storage.find_sidecars import Sidecars
 from chordcache.storage.layout import check_local, sidecar_file
 from chordcache.storage.lock import locked_for_reading
 from chordcache.storage.packs import check_pack, names_of_packs
-from chordcache.storage.remote.bucket import Bucket, Entry
 from chordcache.storage.remote.messages import Piece
 from chordcache.storage.run_log import RUNS_FILE
 from chordcache.storage.sidecar import Sidecar

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from itertools import pairwise
 
+from chordcache.bucket import bucket_path
 from chordcache.records import Segment, VideoRecord
 
 _MAX_FOLDERS = 1 << 16
@@ -75,11 +76,14 @@ class ListRoots:
 
     def real(self, path: str) -> str:
         """Return the real name of the file at a path, which two spellings have in common."""
-        return self._names.real(path if path[:1] == "/" else f"{self._base}/{path}")  # os.path.join is slow
+        return self._names.real(self._absolute(path))
 
     def place(self, path: str) -> tuple[str, str] | None:
         """Return root label and relative path of the file at a path, or None if it lies outside of all roots."""
-        return self._names.place(path if path[:1] == "/" else f"{self._base}/{path}", self.roots)
+        return self._names.place(self._absolute(path), self.roots)
+
+    def _absolute(self, path: str) -> str:
+        return path if path[:1] == "/" else bucket_path(path) or f"{self._base}/{path}"  # os.path.join is slow
 
     def add_outer_roots(self, paths: Iterable[str]) -> dict[str, str]:
         """Add roots for the paths outside of all others: the innermost folder of those below each top-level folder.

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from chordcache.amounts import counted, first_few
 from chordcache.arguments import check_choice
+from chordcache.bucket import bucket_path
 from chordcache.choices import SCAN_LEVELS
 from chordcache.engine import pool, terminal
 from chordcache.engine.choice import Engine, engine_of
@@ -25,7 +26,7 @@ from chordcache.index.labels import Labels
 from chordcache.index.previous import ReusableRecords
 from chordcache.index.walk import Corpus, CorpusFile, check_apart, parse_roots
 from chordcache.media.probe import probe
-from chordcache.media.source_file import identity_or_none, real_folder
+from chordcache.media.source_file import FolderLooks, real_folder
 from chordcache.records import Identity, RunSummary, VideoRecord
 from chordcache.storage import layout
 from chordcache.storage.run_log import RunNotes, recorded
@@ -160,7 +161,7 @@ def scanned(
 
     The other parameters and the errors are those of ``scan``. Its warnings are printed as messages of ``progress``.
     """
-    if isinstance(index, Index) or not os.path.isdir(index):
+    if isinstance(index, Index) or not (os.path.isdir(index) or bucket_path(os.fspath(index))):
         return index
     result = scan(index, jobs=jobs, follow_symlinks=follow_symlinks, limits=limits, progress=progress)
     display = display_of(progress)
@@ -259,11 +260,13 @@ class _Scan:
         return None
 
     def _tasks(self, earlier: ReusableRecords) -> Iterator[_ScanTask]:
+        looks = FolderLooks()
         for corpus in self._corpora:
             inside = None if self._follow_symlinks else real_folder(corpus.folder)
             for file in self._files(corpus):
                 path = os.path.join(corpus.folder, file.path)
-                identity = identity_or_none(path, inside) if file.is_video else None
+                state = looks.look_or_none(path, inside) if file.is_video else None
+                identity = state.identity if state else None
                 task = _ScanTask(corpus.label, file.path, corpus.folder, self._level, inside, identity)
                 if file.problem is not None or file.is_video:
                     self._with_videos.add(corpus.label)

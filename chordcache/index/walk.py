@@ -10,8 +10,10 @@ import stat
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from chordcache.bucket import bucket_path, is_in_bucket
 from chordcache.errors import NotFoundError, UsageError, printable
 from chordcache.media.animated_webp import HEAD_BYTES, is_animated_webp
+from chordcache.media.bucket_objects import iter_names
 from chordcache.media.source_file import leads_out, real_folder
 
 VIDEO_SUFFIXES = frozenset(
@@ -64,7 +66,7 @@ def iter_files(root: str, *, follow_symlinks: bool = False) -> Iterator[CorpusFi
     Parameters
     ----------
     root : str
-        The folder.
+        The folder. In a bucket, only suffixes decide what is a video, and the names of all objects are in memory.
     follow_symlinks : bool
         True to follow links out of the root too. A folder is walked once, under the name that comes first. A link back
         into the root's own tree is skipped, because its target is walked under its own name.
@@ -74,6 +76,9 @@ def iter_files(root: str, *, follow_symlinks: bool = False) -> Iterator[CorpusFi
     CorpusFile
         Every entry that is not a folder, and every folder that cannot be listed (``problem``).
     """
+    if is_in_bucket(root):
+        yield from (CorpusFile(name, is_video=_suffix_of(name) in VIDEO_SUFFIXES) for name in iter_names(root))
+        return
     if not os.path.lexists(root):
         raise NotFoundError(f"no such corpus '{printable(root)}'")
     inside = real_folder(root)
@@ -137,11 +142,15 @@ def _is_followed(root: str, entry: _Entry, inside: str, follow_symlinks: bool) -
     return follow_symlinks or not is_outside
 
 
-def _may_be_video(path: str) -> bool:
+def _suffix_of(path: str) -> str:
+    """Return the suffix of a name, in small letters. macOS leaves a "._clip.mp4" beside a video: it has none."""
     name = os.path.basename(path)
-    suffix = name.rpartition(".")[2].lower() if "." in name else ""
-    # macOS leaves a small "._clip.mp4" beside each clip.mp4 on foreign disks. Its suffix means nothing.
-    if suffix in VIDEO_SUFFIXES and not name.startswith("._"):
+    return name.rpartition(".")[2].lower() if "." in name and not name.startswith("._") else ""
+
+
+def _may_be_video(path: str) -> bool:
+    suffix = _suffix_of(path)
+    if suffix in VIDEO_SUFFIXES:
         return True
     return suffix not in OTHER_SUFFIXES and _looks_like_video(path)
 
@@ -192,7 +201,7 @@ class Corpus:
 
 
 def parse_roots(args: Sequence[str]) -> list[Corpus]:
-    """Return the corpora that the command line names, in order: folders, files, or NAME=PATH.
+    """Return the corpora that the command line names, in order: folders, files, URLs of buckets, or NAME=PATH.
 
     Files of one folder make one corpus. The default label is the folder's name, for a file that of the file's folder.
     Raises ``NotFoundError``, or ``UsageError`` if two folders have the same label or a folder has none.
@@ -228,10 +237,11 @@ def _parse_root(arg: str) -> Corpus:
     name, equals, path = arg.partition("=")
     if not equals or not re.fullmatch(r"\w[\w.-]*", name) or os.path.lexists(arg):
         name, path = "", arg
-    if not os.path.lexists(path):
+    in_bucket = bucket_path(path)
+    folder, file_name = in_bucket or os.path.abspath(path), ""
+    if not in_bucket and not os.path.lexists(path):
         raise NotFoundError(f"no such corpus '{printable(path)}'")
-    folder, file_name = os.path.abspath(path), ""
-    if not os.path.isdir(path):
+    if _suffix_of(folder) in VIDEO_SUFFIXES if in_bucket else not os.path.isdir(path):
         folder, file_name = os.path.split(folder)
     label = name or os.path.basename(folder)
     if not label:

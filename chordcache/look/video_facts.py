@@ -151,6 +151,8 @@ def _feature_text(feature: Mapping[str, Any]) -> str:
 
 
 def _when(mtime_ns: int) -> str | None:
+    if mtime_ns < 0:  # the tag of an object
+        return None
     try:
         return datetime.fromtimestamp(mtime_ns // 10**9, UTC).isoformat()
     except (OverflowError, ValueError, OSError):  # a file may state any number

@@ -12,8 +12,10 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 
+from chordcache.bucket import is_in_bucket
 from chordcache.digests import digest_file
 from chordcache.errors import MediaError
+from chordcache.media.bucket_objects import ObjectLooks, fetched, identity_of_object
 from chordcache.media.inner_source import InnerSource, animated_picture, inner_source
 from chordcache.media.picture_folders import is_picture
 from chordcache.media.source_bytes import as_media_error
@@ -54,12 +56,12 @@ class OpenSource:
 
 def real_folder(folder: str) -> str:
     """Return the real path of a root, for ``inside`` of the functions below. The root itself may be a link."""
-    return os.path.realpath(folder)
+    return folder if is_in_bucket(folder) else os.path.realpath(folder)
 
 
 def leads_out(path: str, inside: str | None) -> bool:
     """Return whether links lead a path out of a real folder; False if the folder is None."""
-    return inside is not None and _target_below(inside, path) is None
+    return inside is not None and not is_in_bucket(path) and _target_below(inside, path) is None
 
 
 def _target_below(inside: str, path: str) -> str | None:
@@ -75,8 +77,8 @@ def _target_below(inside: str, path: str) -> str | None:
 def open_source(path: str, inside: str | None = None, *, settled: bool = False) -> Iterator[OpenSource]:
     """Open a file that is to be read. All that is read from ``place`` is of the file that was checked.
 
-    A member of a tar file is copied to memory. So are the pictures of a folder, and those of an animated WebP, as a
-    video without sound.
+    An object of a bucket is copied to a temporary file. A member of a tar file is copied to memory. So are the pictures
+    of a folder, and those of an animated WebP, as a video without sound.
 
     Parameters
     ----------
@@ -96,8 +98,16 @@ def open_source(path: str, inside: str | None = None, *, settled: bool = False) 
         ``refused-link`` if the path leads out of ``inside``; ``not-regular`` for a FIFO, a device, a socket, which are
         not opened, or a folder of other files; ``short`` if a picture is missing; ``refused-size`` if it has to be
         copied to memory and is too large; ``io`` if the file cannot be read; ``changed`` if it has to be settled and is
-        being written to all the time.
+        being written to all the time, or if it is an object that changes while it is copied.
+    CacheWriteError
+        If the folder of temporary files does not take the copy of an object.
+    UsageError
+        If a bucket needs other credentials or settings.
     """
+    if is_in_bucket(path):
+        with fetched(path) as (fd, identity):
+            yield OpenSource(_PLACE.format(fd), _state_of_object(identity))
+        return
     with _opened(path, inside) as (fd, inner):
         state = _settled_state(fd, inner) if settled else _state(fd, inner())
         content = inner()
@@ -185,6 +195,10 @@ def _state_of(status: os.stat_result) -> SourceState:
     return SourceState(identity, status.st_ctime_ns, status.st_dev, status.st_ino)
 
 
+def _state_of_object(identity: Identity) -> SourceState:
+    return SourceState(identity, identity.mtime_ns, 0, 0)
+
+
 def _settled_state(fd: int, inner: Callable[[], InnerSource | None]) -> SourceState:
     state = _state(fd, inner())
     for _ in range(_MAX_TICKS):
@@ -199,12 +213,13 @@ def _settled_state(fd: int, inner: Callable[[], InnerSource | None]) -> SourceSt
 
 def look(path: str, inside: str | None = None) -> SourceState:
     """Return the state of a file that is to be read. Raises as ``open_source``."""
+    if is_in_bucket(path):
+        return _state_of_object(identity_of_object(path))
     with _opened(path, inside) as (fd, inner):
         return _state(fd, inner())
 
 
-def is_source(path: str) -> bool:
-    """Return whether a path leads to a file, a folder with numbered pictures, or a member or sample of a tar file."""
+def _is_source(path: str) -> bool:
     if os.path.isfile(path):
         return True
     try:
@@ -230,7 +245,7 @@ def look_or_none(path: str, inside: str | None = None) -> SourceState | None:
 
 
 class FolderLooks:
-    """Looks at many files, those of one folder after another. The folder of the last file stays open.
+    """Looks at many files, best those of one folder after another. The folder of the last file stays open.
 
     A file is not opened: a later read of one that this user may not read raises the reason.
     """
@@ -239,9 +254,17 @@ class FolderLooks:
         self._place: tuple[str, str | None] | None = None
         self._folder = -1
         self._close: weakref.finalize[[int], FolderLooks] | None = None
+        self._objects = ObjectLooks()
+
+    def has_source(self, path: str) -> bool:
+        """Return whether a path leads to a file, an object, a folder of pictures, or a member or sample of a tar."""
+        return self._objects.identity_or_none(path) is not None if is_in_bucket(path) else _is_source(path)
 
     def look_or_none(self, path: str, inside: str | None = None) -> SourceState | None:
         """Return the state of a file, or None if it is not a regular file below ``inside``, or is behind a link."""
+        if is_in_bucket(path):
+            identity = self._objects.identity_or_none(path)
+            return _state_of_object(identity) if identity else None
         if split_member(path):
             return look_or_none(path, inside)
         folder, _, name = path.rpartition("/")  # os.path takes three times as long

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from chordcache.arguments import did_you_mean
+from chordcache.bucket import is_in_bucket, url_of
 from chordcache.choices import ON_DAMAGE
 from chordcache.errors import DamageError, FormatVersionError, NotFoundError, UnreadableError, UsageError, printable
 from chordcache.json_records import Record
@@ -43,13 +44,33 @@ class Header(Record, frozen=True, forbid_unknown_fields=False):
     """xxh3-128 of the index that the last build was given, and of the ``index.jsonl`` that it wrote"""
 
 
-def roots_now(known: Mapping[str, str], moved: Mapping[str, str] | None) -> dict[str, str]:
-    """Return the folder of each root, some of which have moved. Raises ``UsageError`` for a name that no root has."""
+def roots_now(known: Mapping[str, str], moved: Mapping[str, str] | None, *, opens: bool = False) -> dict[str, str]:
+    """Return the folder of each root, some of which have moved.
+
+    Raises ``UsageError`` for a name that no root has and, if the caller ``opens`` sources, as ``check_named`` does.
+    """
     for name in moved or ():
         if name not in known:
             names = ", ".join(map(printable, known))
             raise UsageError(f"roots: got '{printable(name)}', expected one of {names}{did_you_mean(name, known)}")
-    return {**known, **(moved or {})}
+    folders = {**known, **(moved or {})}
+    if opens:
+        check_named(folders, moved)
+    return folders
+
+
+def check_named(roots: Mapping[str, str], named: Mapping[str, str] | None) -> None:
+    """Raise ``UsageError`` if a root is in a bucket that a cache states, and not its user.
+
+    A cache from someone else could have this process connect to any bucket.
+    """
+    for label, folder in roots.items():
+        if is_in_bucket(folder) and label not in (named or {}):
+            url = printable(url_of(folder))
+            raise UsageError(
+                f"roots: got '{url}' for '{printable(label)}' from the cache, expected it from its user, since a cache "
+                f"could name any bucket. If it is right, give it: roots (--root {printable(label)}={url})."
+            )
 
 
 def read_header(cache: Path) -> Header:

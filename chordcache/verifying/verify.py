@@ -173,7 +173,7 @@ def _verify(
     display: Display,
 ) -> VerifyReport:
     header = read_header(folder)
-    folders = roots_now(header.roots, roots)
+    folders = roots_now(header.roots, roots, opens=source)
     where = folders if source else None
     problems: dict[str, ChordcacheError] = {}
     sidecars = Sidecars(folder, Packs(folder, problems))

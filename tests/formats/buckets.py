@@ -18,34 +18,18 @@ import pytest
 from helpers import buckets, small_disks
 
 import chordcache as cc
+from chordcache.bucket import Bucket
 from chordcache.formats.pull import pull
 from chordcache.formats.push import push
-from chordcache.storage.remote.bucket import Bucket
 from chordcache.storage.remote.fetching import files_of
 from chordcache.storage.remote.mark import Mark, write_mark
+
+pytestmark = pytest.mark.usefixtures("environment")
 
 Cli = Callable[..., subprocess.CompletedProcess[str]]
 
 CONFIG = "frames: {short_side: 64}\nfeatures: {flow: {method: dis}, mel: {n_mels: 20}}\n"
 NUM_VIDEOS = 4
-
-
-@pytest.fixture(scope="module")
-def proxy() -> Iterator[buckets.Proxy]:
-    with buckets.moto() as port:
-        proxy = buckets.Proxy(port)
-        yield proxy
-        proxy.close()
-
-
-@pytest.fixture(autouse=True)
-def _environment(proxy: buckets.Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in os.environ:
-        if name.startswith("AWS_"):
-            monkeypatch.delenv(name)
-    for name, value in {**buckets.VARIABLES, "AWS_ENDPOINT_URL": proxy.url, "NO_PROXY": "127.0.0.1"}.items():
-        monkeypatch.setenv(name, value)
-    proxy.reset()
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,7 @@ from chordcache.errors import MediaError
 from chordcache.media import inner_source, tar_members
 from chordcache.media.decoding import decode_frames
 from chordcache.media.demux import open_media
-from chordcache.media.source_file import FolderLooks, check_unchanged, is_source, look, open_source
+from chordcache.media.source_file import FolderLooks, check_unchanged, look, open_source
 
 NUM_FRAMES = 12
 
@@ -170,8 +170,9 @@ def test_members_are_read_in_place(tmp_path: Path, clips: Path, frames: Path, di
             assert source.state.identity.size == len(clip)
     for name in ("b", "c"):
         assert decoded(tar / name)[0] == digests
-    assert is_source(os.fspath(tar / "b"))
-    assert not is_source(os.fspath(tar / "d"))
+    looks = FolderLooks()
+    assert looks.has_source(os.fspath(tar / "b"))
+    assert not looks.has_source(os.fspath(tar / "d"))
     assert cause_of(tar / "d") == ("io", "the tar file has no member 'd'")
 
 

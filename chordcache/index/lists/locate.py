@@ -11,7 +11,7 @@ from typing import NamedTuple
 from chordcache.errors import UsageError, printable
 from chordcache.index.file_names import ListRoots
 from chordcache.index.walk import parse_roots
-from chordcache.media.source_file import is_source
+from chordcache.media.source_file import FolderLooks
 from chordcache.storage.layout import path_problem
 
 NUM_EXAMPLES = 5
@@ -50,6 +50,7 @@ class Locator(ListRoots):
             if corpus.names:
                 raise UsageError(f"videos: got the file '{printable(corpus.names[0])}', expected a folder")
         super().__init__(corpora[0].folder, {corpus.label: corpus.folder for corpus in corpora})
+        self._looks = FolderLooks()
         self._suffixes: dict[int, str | None] = {}
         """Hash of root and path to the suffix that replaces ".*", or None if the file does not exist"""
         self.missing: list[str] = []
@@ -64,7 +65,7 @@ class Locator(ListRoots):
         if hash(place) not in self._suffixes:
             suffixes = ("",) if stem == inner else _SUFFIXES
             start = os.path.join(self.roots[root], stem)
-            suffix = next((suffix for suffix in suffixes if is_source(start + suffix)), None)
+            suffix = next((suffix for suffix in suffixes if self._looks.has_source(start + suffix)), None)
             self._suffixes[hash(place)] = suffix
             if suffix is None and len(self.missing) < NUM_EXAMPLES:
                 self.missing.append(inner)

@@ -13,6 +13,7 @@ from typing import TypeVar
 
 from chordcache.amounts import counted
 from chordcache.arguments import as_items
+from chordcache.bucket import bucket_path
 from chordcache.config.bounds import MAX_PATH_CHARS, too_long
 from chordcache.engine.signals import stop_signals
 from chordcache.errors import ChordcacheError, NotFoundError, UsageError, printable
@@ -25,6 +26,7 @@ from chordcache.index.lists.formats import open_list
 from chordcache.index.lists.items import Item, ItemList, ListOptions
 from chordcache.index.lists.locate import NUM_EXAMPLES, Locator, OutsideError
 from chordcache.index.lists.tables import as_text
+from chordcache.index.walk import parse_roots
 from chordcache.records import VideoRecord
 from chordcache.storage import layout
 
@@ -70,7 +72,8 @@ def index_list(
     Parameters
     ----------
     source : str or Path
-        The list: a file, or a folder for the formats that are folders.
+        The list: a file, or a folder for the formats that are folders. The URL of a bucket, such as
+        "s3://bucket/clips", stands for all videos below it, by their suffixes, and takes no further arguments.
     output : str or Path
         Index to write, ``.json``, ``.jsonl`` or ``.csv``.
     format : str
@@ -100,11 +103,36 @@ def index_list(
         If a signal stopped the run. An earlier index stays unchanged too.
     """
     layout.check_local("output", output)
+    if bucket_path(os.fspath(source)):
+        if format != "csv" or videos or where or options not in (None, ListOptions()):
+            raise UsageError(
+                f"source: got '{printable(source)}' with further arguments, expected them with a list. Give the list, "
+                "and the bucket with videos (--videos)."
+            )
+        return _index_bucket(os.fspath(source), output)
     if os.path.realpath(source) == os.path.realpath(output):
         raise UsageError(f"output: got '{printable(output)}', which is the list itself, expected another file")
     return read_list(
         source, lambda reader: reader.write(output), format=format, videos=videos, where=where, options=options
     )
+
+
+def _index_bucket(url: str, output: str | Path) -> ListSummary:
+    """Write an index of the videos below a URL, of one listing."""
+    started = time.monotonic()
+    (corpus,) = parse_roots([url])
+    num_items = 0
+    with (
+        stop_signals(),
+        IndexWriter(output, roots={corpus.label: corpus.folder}, level=None, whole_roots=[corpus.label]) as writer,
+    ):
+        for file in corpus.files():
+            if file.is_video:
+                writer.write(VideoRecord(corpus.label, file.path))
+                num_items += 1
+        if not num_items:
+            raise NotFoundError(f"no videos at '{printable(url)}'; check the URL")
+    return ListSummary(num_items, num_items, 0, 0, (), 0, 0, time.monotonic() - started)
 
 
 def read_list(

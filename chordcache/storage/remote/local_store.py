@@ -20,6 +20,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from chordcache.bucket import Bucket, Entry
 from chordcache.digests import file_digest, sealed_body
 from chordcache.errors import DamageError, NotFoundError, UsageError, printable
 from chordcache.json_records import Record
@@ -35,7 +36,6 @@ from chordcache.storage.atomic import (
 )
 from chordcache.storage.catalog import Catalog
 from chordcache.storage.layout import pack_file
-from chordcache.storage.remote.bucket import Bucket, Entry
 from chordcache.storage.remote.mark import Mark
 from chordcache.storage.remote.messages import Piece
 from chordcache.storage.sealed_json import read_sealed, seal

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from chordcache.amounts import counted
 from chordcache.arguments import check_at_least, check_positive
+from chordcache.bucket import is_in_bucket
 from chordcache.errors import UsageError, printable
 from chordcache.media.source_file import identity_or_none
 from chordcache.read.cache import open_cache
@@ -122,6 +123,8 @@ def sample_of_cache(cache: Path, roots: Mapping[str, str] | None) -> VideoSample
 
 
 def _why_no_source(videos: Sequence[Video], paths: Sequence[str]) -> str | None:
+    if any(map(is_in_bucket, paths)):
+        return "the sources are in a bucket"
     identities = [identity_or_none(path) for path in paths]
     missing = [path for path, identity in zip(paths, identities, strict=True) if identity is None]
     if missing:

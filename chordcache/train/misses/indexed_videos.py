@@ -39,6 +39,7 @@ from chordcache.temporary import keep_with, temporary_folder
 from chordcache.train.misses.background import BuildRequest, background_of, prepare
 from chordcache.train.misses.from_source import SourceVideo, first_tiers, read_source
 from chordcache.train.misses.index_records import IndexRecords
+from chordcache.train.misses.source_videos import check_on_disk
 
 _FROM_CACHE = ("error", "skip")
 """Values of ``on_miss`` with which no source is read"""
@@ -69,6 +70,8 @@ class IndexedVideos(VideoSet):
         config: Config | str | Path | None = None,
     ) -> None:
         self._index = index if isinstance(index, Index) else read_index(index)
+        if on_miss not in _FROM_CACHE:
+            check_on_disk(self._index.roots)
         self._features = tuple(features)
         self._on_miss = on_miss
         given = load_config(config)

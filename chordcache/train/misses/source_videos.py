@@ -10,6 +10,7 @@ from typing import TypeVar
 
 import numpy as np
 
+from chordcache.bucket import is_in_bucket, url_of
 from chordcache.errors import UsageError, printable
 from chordcache.features.frames import FpsFilter
 from chordcache.index.index_files import Index, read_index
@@ -178,6 +179,7 @@ class SourceVideos(VideoSet):
             self._records = IndexRecords(index)
             self.labels, self.columns = self._records.labels, index.columns
             self._label_ids, self._annotation_names = self._records.label_ids, self._records.annotation_names
+        check_on_disk(self._roots)
 
     def __len__(self) -> int:
         return len(self._records)
@@ -217,6 +219,16 @@ class SourceVideos(VideoSet):
             is_whole = record.identity == identity and record.segment is None
             content = record.content if is_whole else None
             return sample(frames, UncachedVideo(sidecar_of(record, identity, frames, info, content), frames))
+
+
+def check_on_disk(roots: Mapping[str, str]) -> None:
+    """Raise ``UsageError`` if a root is in a bucket: what reads it does not survive the fork of a DataLoader."""
+    for label, folder in roots.items():
+        if is_in_bucket(folder):
+            raise UsageError(
+                f"index: got root '{printable(label)}' in the bucket '{printable(url_of(folder))}', expected a folder "
+                "of this machine. Build a cache, and read it with on_miss='error' or 'skip'."
+            )
 
 
 def roots_and_records(files: object) -> tuple[Mapping[str, str], Sequence[VideoRecord]]:

@@ -1,6 +1,8 @@
-"""A bucket, or a part of one: its objects are the files of a cache under the same names. The owner of obstore.
+"""A bucket, or a part of one: its objects are files of a cache or sources. The owner of obstore.
 
 Call it neither in a process that forks later nor in a forked one. The threads of obstore do not survive a fork.
+
+A source in a bucket has a path as a file has: ``/s3:/bucket/clips/a.mp4`` is ``s3://bucket/clips/a.mp4``.
 """
 
 from __future__ import annotations
@@ -24,7 +26,9 @@ from chordcache.errors import (
     UsageError,
     printable,
 )
-from chordcache.storage.opener import MAX_BYTES
+
+_PATH = re.compile(r"/(s3a?|gs|gcs|az|azure|adl|abfss?):/([^/]+)(?:/(.*))?", re.DOTALL)
+"""Path of an object or a folder: scheme, bucket and name"""
 
 _CREDENTIALS = {
     "s3": (
@@ -63,6 +67,9 @@ _TO_READ = {"connect_timeout": "5s", "read_timeout": "5s", "timeout": "24h"}
 _TO_WRITE = {"connect_timeout": "5s", "timeout": "25s"}
 """For a part of an object. A limit on reading would count the time in which a part is sent"""
 
+_MAX_READ_BYTES = 16 << 20
+"""Largest object that is read as a whole [bytes]"""
+
 _PART_BYTES = 8 << 20
 """Largest object that is sent with one request, and size of the parts of others [bytes]"""
 
@@ -73,6 +80,36 @@ _OTHER_REGION = ("PermanentRedirect", "AuthorizationHeaderMalformed", "IllegalLo
 """Codes of S3 for a bucket in another region"""
 
 _CODE = re.compile(r"<Code>([^<]*)</Code>")
+
+
+def bucket_path(url: str) -> str | None:
+    """Return the path of an object or a folder, or None for what is not a URL of a bucket.
+
+    Examples
+    --------
+    >>> bucket_path("s3://bucket/clips/")
+    '/s3:/bucket/clips'
+    """
+    scheme, separator, rest = url.partition("://")
+    path = os.path.normpath(f"/{scheme}:/{rest}") if separator else ""
+    return path if is_in_bucket(path) else None
+
+
+def is_in_bucket(path: str) -> bool:
+    """Return whether an absolute path is of a source in a bucket, or of a folder there."""
+    return _PATH.fullmatch(path) is not None
+
+
+def split_path(path: str) -> tuple[str, str]:
+    """Return the URL of a bucket, and the name of an object or a folder in it."""
+    match = _PATH.fullmatch(path)
+    assert match is not None
+    return f"{match[1]}://{match[2]}", match[3] or ""
+
+
+def url_of(path: str) -> str:
+    """Return the URL of an object or a folder."""
+    return "/".join(split_path(path))
 
 
 class Entry(NamedTuple):
@@ -135,6 +172,12 @@ class Bucket:
             stream = self._obstore.list(self._to_read, below)
             return {item["path"]: Entry(item["size"], item["e_tag"]) for items in stream for item in items}
 
+    def folder(self, name: str) -> dict[str, Entry]:
+        """Return the objects directly in a folder, by the ends of their names. Raises as ``check_exists`` does."""
+        with self._errors("."):
+            items = self._obstore.list_with_delimiter(self._to_read, name or None)["objects"]
+            return {item["path"].rpartition("/")[2]: Entry(item["size"], item["e_tag"]) for item in items}
+
     def entry(self, name: str) -> Entry:
         """Return one object. Raises ``NotFoundError``, also if the bucket does not exist."""
         with self._errors(name):
@@ -173,7 +216,7 @@ class Bucket:
             entry = self.entry(name)
         except NotFoundError:
             return None
-        if entry.num_bytes > MAX_BYTES:
+        if entry.num_bytes > _MAX_READ_BYTES:
             raise DamageError(f"'{printable(self.url)}/{name}': got {entry.num_bytes} bytes, expected a small file")
         return b"".join(self.whole(name, entry))
 
