@@ -11,7 +11,7 @@ from chordcache.choices import LIST_FORMATS
 from chordcache.cli.commands import GroupedCommand
 from chordcache.cli.options import display_options, jobs_option, json_option, limits_options, list_options
 from chordcache.cli.output import echo, echo_result
-from chordcache.cli.values import PATH, SOURCE
+from chordcache.cli.values import PATH
 from chordcache.engine.display import Display
 from chordcache.errors import DamageError
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:  # --help does not need what it loads
 
 
 @click.command(cls=GroupedCommand)
-@click.argument("source", type=SOURCE, metavar="LIST|FOLDER")
+@click.argument("source", type=PATH, metavar="LIST|FOLDER")
 @click.option(
     "-o", "--output", type=PATH, metavar="FILE",
     help="Index of the files to write. The next audit with it decodes only files that changed.",
