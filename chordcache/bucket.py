@@ -79,6 +79,9 @@ _BLOCK_BYTES = 1 << 20
 _OTHER_REGION = ("PermanentRedirect", "AuthorizationHeaderMalformed", "IllegalLocationConstraintException")
 """Codes of S3 for a bucket in another region"""
 
+_BAD_NAME = re.compile(r'invalid path: (?:Error parsing )?Path "(.*?)"(?::| contained)', re.DOTALL)
+"""Error of obstore about the name of an object in a listing"""
+
 _CODE = re.compile(r"<Code>([^<]*)</Code>")
 
 
@@ -258,6 +261,12 @@ class Bucket:
             return NotFoundError(f"no bucket '{printable(bucket)}'; make it, or check the URL '{printable(self.url)}'")
         if isinstance(error, FileNotFoundError):
             return NotFoundError(f"no such object {what}")
+        if match := _BAD_NAME.search(text):
+            where = printable(self.url)
+            return UsageError(
+                f"url: got '{where}' with an object '{printable(match[1])}', expected names without '.', '..' and empty "
+                "parts. Rename the object, or name a folder without it."
+            )
         if reason in _OTHER_REGION or "redirect without LOCATION" in text:
             region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION") or "us-east-1"
             return UsageError(

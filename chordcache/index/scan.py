@@ -12,7 +12,7 @@ from pathlib import Path
 
 from chordcache.amounts import counted, first_few
 from chordcache.arguments import check_choice
-from chordcache.bucket import bucket_path
+from chordcache.bucket import bucket_path, is_in_bucket
 from chordcache.choices import SCAN_LEVELS
 from chordcache.engine import pool, terminal
 from chordcache.engine.choice import Engine, engine_of
@@ -25,8 +25,9 @@ from chordcache.index.index_files import Index, IndexWriter, read_index
 from chordcache.index.labels import Labels
 from chordcache.index.previous import ReusableRecords
 from chordcache.index.walk import Corpus, CorpusFile, check_apart, parse_roots
+from chordcache.media.bucket_objects import ObjectLooks
 from chordcache.media.probe import probe
-from chordcache.media.source_file import FolderLooks, real_folder
+from chordcache.media.source_file import identity_or_none, real_folder
 from chordcache.records import Identity, RunSummary, VideoRecord
 from chordcache.storage import layout
 from chordcache.storage.run_log import RunNotes, recorded
@@ -260,13 +261,15 @@ class _Scan:
         return None
 
     def _tasks(self, earlier: ReusableRecords) -> Iterator[_ScanTask]:
-        looks = FolderLooks()
+        objects = ObjectLooks()
         for corpus in self._corpora:
             inside = None if self._follow_symlinks else real_folder(corpus.folder)
             for file in self._files(corpus):
                 path = os.path.join(corpus.folder, file.path)
-                state = looks.look_or_none(path, inside) if file.is_video else None
-                identity = state.identity if state else None
+                identity = None
+                if file.is_video:
+                    in_bucket = is_in_bucket(path)
+                    identity = objects.identity_or_none(path) if in_bucket else identity_or_none(path, inside)
                 task = _ScanTask(corpus.label, file.path, corpus.folder, self._level, inside, identity)
                 if file.problem is not None or file.is_video:
                     self._with_videos.add(corpus.label)

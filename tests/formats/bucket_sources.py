@@ -237,6 +237,20 @@ def test_a_full_folder_of_temporary_files(
     assert sorted(frames_of(tmp_path / "cache")) == sorted(VIDEOS)
 
 
+@pytest.mark.parametrize("name", ["../up.mp4", "a//b.mp4", "./c.mp4"], ids=["above", "empty", "here"])
+def test_names_that_are_not_paths(url: str, proxy: buckets.Proxy, run_cli: Cli, tmp_path: Path, name: str) -> None:
+    def rename(_handler: object, _method: str, path: str, answer: buckets.Answer) -> buckets.Answer:
+        status, headers, body = answer
+        return status, headers, body.replace(b"run/1.mp4", name.encode())
+
+    proxy.fault = rename
+    for command in ("index", "scan"):
+        result = run_cli(command, url, "-o", str(tmp_path / "index.json"))
+        assert result.returncode == 2
+        assert f"corpus/{name}', expected names without" in result.stderr
+    assert not (tmp_path / "index.json").exists()
+
+
 def test_missing_and_refused_buckets(url: str, run_cli: Cli, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     output = ("-o", str(tmp_path / "index.json"))
     for command in ("index", "scan"):
