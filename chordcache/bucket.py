@@ -262,10 +262,9 @@ class Bucket:
         if isinstance(error, FileNotFoundError):
             return NotFoundError(f"no such object {what}")
         if match := _BAD_NAME.search(text):
-            where = printable(self.url)
             return UsageError(
-                f"url: got '{where}' with an object '{printable(match[1])}', expected names without '.', '..' and empty "
-                "parts. Rename the object, or name a folder without it."
+                f"url: got '{printable(self.url)}' with an object '{printable(match[1])}', expected names without '.', "
+                "'..' and empty parts. Rename the object, or name a folder without it."
             )
         if reason in _OTHER_REGION or "redirect without LOCATION" in text:
             region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION") or "us-east-1"
