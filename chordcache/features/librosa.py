@@ -36,17 +36,8 @@ class LibrosaExtractor(SoundExtractor):
     mel: see ``MelExtractor``. Samples that are not a number count as 0. The signal is in memory as a whole, 320 MB an
     hour at 22,050 Hz.
 
-    Parameters
-    ----------
-    function : str
-        Name of the function below ``librosa``, such as "feature.mfcc". It must take ``y`` and ``hop_length``, and
-        return one array of floats with a column for each hop.
-    sample_rate : int
-        [Hz] Rate that libswresample resamples the track to.
-    hop_length : int
-        [samples] Distance from one row to the next.
-    params : mapping
-        Further keyword arguments of the function, such as ``{"n_mfcc": 13}``.
+    The parameters are the settings of ``LibrosaConfig``. The function must take ``y`` and ``hop_length``, and return
+    one array of floats with a column for each hop. libswresample resamples the track.
 
     Notes
     -----

@@ -52,32 +52,9 @@ class TextExtractor(PretrainedExtractor):
     ``name.pooled`` [shape=(N, D), dtype=float32 or float16]
         With ``pooled_model``: its pooled output for each caption, without ``template`` and ``clean``.
 
-    Parameters
-    ----------
-    model, dtype, files
-        See ``PretrainedExtractor``.
-    tokenizer : str or None
-        Folder or name of the tokenizer. None means that it is with the model.
-    pooled_model, pooled_tokenizer : str or None
-        A second encoder, which is CLIP, and its tokenizer. None means no encoder, and that the tokenizer is with it.
-    max_tokens : int or None
-        Largest number of tokens. The end of a longer caption is left out, and ``facts`` say how many tokens. None means
-        that of the tokenizer.
-    padding : str
-        "none". "zeros": readers add zeros up to ``max_tokens``. "max_length": the tokenizer pads up to ``max_tokens``,
-        and the states of padding are kept.
-    mask : bool
-        False to encode without an attention mask, as if padding were text.
-    hidden_state : int
-        Position in the hidden states. -1 is the last, after the last normalization.
-    template : str
-        Text in which the caption replaces {}.
-    skip_tokens : int
-        Number of states at the start that are left out. ``max_tokens`` counts those after them.
-    clean : bool
-        True to resolve HTML entities, and to make each run of white space a space.
-    captions : str
-        "first", or "all" distinct captions of the item.
+    The parameters are ``files``, see ``PretrainedExtractor``, and the settings of ``TextConfig`` with the values of its
+    preset. The end of a caption of more than ``max_tokens`` is left out, and ``facts`` say how many tokens. With the
+    padding "zeros", readers add the zeros. The hidden state -1 is the one after the last normalization.
 
     Notes
     -----
