@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.metadata
-import importlib.util
 import inspect
 import warnings
 from collections.abc import Callable, Mapping
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from chordcache.errors import UsageError
-from chordcache.features.base import NO_ROWS, Rows, SoundExtractor
+from chordcache.features.base import NO_ROWS, Rows, SoundExtractor, missing_package
 from chordcache.features.mel import MAX_AMPLITUDE
 from chordcache.features.read_side import TimeLastReadSide
 
@@ -66,9 +65,7 @@ class LibrosaExtractor(SoundExtractor):
     @classmethod
     def missing_requirement(cls, arguments: Mapping[str, Any]) -> str | None:
         """Return the command that installs librosa."""
-        if importlib.util.find_spec("librosa") is None:
-            return "needs the package librosa; run: pip install 'chordcache[build]'"
-        return None
+        return missing_package("build", "librosa")
 
     @classmethod
     def setup(cls, device: str, **arguments: Any) -> Callable[..., np.ndarray]:

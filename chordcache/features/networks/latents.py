@@ -10,14 +10,13 @@ import numpy as np
 
 from chordcache.config.picture import PictureConfig
 from chordcache.errors import ConfigError
-from chordcache.features.base import Rows
+from chordcache.features.base import Rows, missing_package
 from chordcache.features.networks.extractor import PretrainedExtractor, stored
 from chordcache.features.networks.pretrained import (
     check_files,
     config_of,
     hash_of_files,
     load_vae,
-    missing_package,
     problem_of_model,
 )
 from chordcache.features.networks.vae_classes import VAES, compression_of
@@ -161,7 +160,7 @@ class LatentsExtractor(PretrainedExtractor):
     @classmethod
     def missing_requirement(cls, arguments: Mapping[str, Any]) -> str | None:
         """Return the command that installs diffusers, or the problem of the model's folder."""
-        return missing_package("torch", "diffusers") or problem_of_model(_KEY, arguments, "_class_name", VAES)
+        return missing_package("models", "torch", "diffusers") or problem_of_model(_KEY, arguments, "_class_name", VAES)
 
     @classmethod
     def setup(cls, device: str, **arguments: Any) -> Any:

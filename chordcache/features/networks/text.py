@@ -10,7 +10,7 @@ import numpy as np
 from chordcache.config.config import Config
 from chordcache.config.picture import PictureConfig
 from chordcache.errors import UsageError, printable
-from chordcache.features.base import Rows, VideoInfo
+from chordcache.features.base import Rows, VideoInfo, missing_package
 from chordcache.features.item_fields import all_captions
 from chordcache.features.networks.extractor import PretrainedExtractor, stored
 from chordcache.features.networks.pretrained import (
@@ -19,7 +19,6 @@ from chordcache.features.networks.pretrained import (
     kind_of_model,
     load_network,
     location,
-    missing_package,
     problem_of_model,
 )
 from chordcache.features.networks.text_encoder import (
@@ -107,7 +106,9 @@ class TextExtractor(PretrainedExtractor):
     @classmethod
     def missing_requirement(cls, arguments: Mapping[str, Any]) -> str | None:
         """Return the command that installs transformers, or the problem of the model's folder."""
-        problem = missing_package("torch", "transformers") or problem_of_model(_KEY, arguments, "model_type", ENCODERS)
+        problem = missing_package("models", "torch", "transformers") or problem_of_model(
+            _KEY, arguments, "model_type", ENCODERS
+        )
         if problem is None and arguments.get("pooled_model"):
             pooled = {"model": arguments["pooled_model"]}
             return problem_of_model(_POOLED_KEY, pooled, "model_type", POOLED_ENCODERS)
