@@ -62,15 +62,8 @@ class EmbedExtractor(PretrainedExtractor):
         Row i is the embedding of frame i as it is cached, before JPEG. A crop of the frames in a sample does not change
         it. N is the number of tokens.
 
-    Parameters
-    ----------
-    model, dtype, files
-        See ``PretrainedExtractor``.
-    output : str
-        "pooled": a vector for the frame. "projected": that of CLIP in the space it shares with captions. "tokens": the
-        last hidden states.
-    pixels : mapping
-        Fields of ``Preprocessing``.
+    The parameters are the settings of ``EmbedConfig``, ``files``, see ``PretrainedExtractor``, and ``pixels``, the
+    fields of ``Preprocessing``.
 
     Notes
     -----
