@@ -12,7 +12,7 @@ from chordcache.tools.bench.ways import NUM_ROUNDS, Way
 
 
 def measure_round(task: tuple[Way, int]) -> tuple[float, float]:
-    """Return the clips per second of a round, as fast as they come, and the time of all [seconds].
+    """Measure a round: batches as fast as they come. Return clips per second, and the time of all [seconds].
 
     The process keeps what the first round has loaded.
     """
