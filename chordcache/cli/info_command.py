@@ -41,29 +41,26 @@ def info(path: str, video: str | None, problems: bool, as_json: bool) -> None:
     source_of = click.get_current_context().get_parameter_source
     if all(source_of(name) is click.core.ParameterSource.COMMANDLINE for name in ("output", "path", "video")):
         raise UsageError("-o: got it with CACHE and KEY, expected one cache")
-    if problems and video is None:
-        _problems(path, as_json)
-        return
-    if problems:
+    if problems and video is not None:
         raise UsageError("--problems: got it with KEY, expected one of them")
-    facts = cc.summarize(path) if video is None else _video(path, video)
-    echo_result(facts, "\n".join(_summary_lines(facts) if video is None else _video_lines(facts)), as_json)
+    if problems:
+        _problems(path, as_json)
+    elif video is not None:
+        _video(path, video, as_json)
+    else:
+        facts = cc.summarize(path)
+        echo_result(facts, "\n".join(_summary_lines(facts)), as_json)
 
 
-def _video(path: str, video: str) -> dict[str, Any]:
-    from chordcache.look.video_facts import describe_video
+def _video(path: str, video: str, as_json: bool) -> None:
+    from chordcache.look.video_facts import describe_video, rows_of_facts
     from chordcache.read.find_video import find_video  # the imports are not for --help
 
     if os.path.isfile(path):
         raise UsageError(f"video: got '{video}' with an index, expected a cache. Build one, or read the index.")
     with cc.open_cache(path) as cache:
-        return describe_video(find_video(cache, video))
-
-
-def _video_lines(facts: Mapping[str, Any]) -> Iterator[str]:
-    from chordcache.look.video_facts import rows_of_facts  # the import is not for --help
-
-    return (_line(name, text) for name, text in rows_of_facts(facts))
+        facts = describe_video(find_video(cache, video))
+    echo_result(facts, "\n".join(_line(name, text) for name, text in rows_of_facts(facts)), as_json)
 
 
 def _problems(path: str, as_json: bool) -> None:

@@ -48,7 +48,7 @@ def config_option(text: str) -> Decorator:
 
 
 def _as_one(name: str, make: Callable[..., Any], *options: Decorator) -> Decorator:
-    """Return the decorator that adds options, and passes on one argument: what ``make`` returns for their values."""
+    """Return the decorator that adds options, and passes on one argument for those that ``make`` takes: its result."""
 
     def decorate(function: Callable[..., Any]) -> Any:
         @functools.wraps(function)
@@ -205,21 +205,15 @@ def pairs_of(form: str) -> Callable[[click.Context, click.Parameter, Sequence[st
     return parse
 
 
-def list_options(function: Callable[..., Any]) -> Any:
-    """Add the options of a list but for its format. The command gets ``videos``, ``where`` and ``options``."""
+def _list_options(video_template: str | None, columns: Mapping[str, str], classes: str | None) -> Any:
+    from chordcache.index.lists.items import ListOptions  # --help does not need it
 
-    @functools.wraps(function)
-    def with_options(
-        *args: Any, video_template: str | None, columns: Mapping[str, str], classes: str | None, **values: Any
-    ) -> Any:
-        from chordcache.index.lists.items import ListOptions  # --help does not need it
-
-        return function(*args, options=ListOptions(video_template, columns, classes), **values)
-
-    return _LIST_OPTIONS(with_options)
+    return ListOptions(video_template, columns, classes)
 
 
-_LIST_OPTIONS = _together(
+list_options = _as_one(
+    "options",
+    _list_options,
     click.option(
         "--videos", type=NAMED_FOLDER, multiple=True, metavar="DIR|NAME=DIR",
         help="Folder where the paths of the list begin. Name further folders for absolute paths.",
@@ -240,6 +234,7 @@ _LIST_OPTIONS = _together(
         help="Keep only items with this value, such as split=train; may be given several times.",
     ),
 )  # fmt: skip
+"""Options of a list but for its format. The command gets ``videos``, ``where`` and ``options``"""
 
 
 def _parse_roots(ctx: click.Context, param: click.Parameter, values: Sequence[str]) -> Mapping[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from chordcache.arguments import did_you_mean
@@ -15,6 +16,14 @@ def check_short_side(name: str, value: int | None) -> None:
         check_number(name, value, int, 2, 16384)
         if value % 2:
             raise ConfigError(f"{name}: got {value}, expected an even number")
+
+
+def check_keys(prefix: str, data: Mapping[str, Any], valid: Sequence[str]) -> None:
+    """Raise ``ConfigError`` for the first key that is unknown. ``prefix`` is the place of the keys."""
+    for key in data:
+        if key not in valid:
+            names = f"{', '.join(valid)}{did_you_mean(key, valid)}"
+            raise ConfigError(f"{prefix}{key}: got an unknown key, expected one of {names}")
 
 
 def check_choice(name: str, value: Any, allowed: tuple[Any, ...]) -> None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from chordcache.arguments import did_you_mean
-from chordcache.config.checks import check_choice, check_number
+from chordcache.config.checks import check_choice, check_keys, check_number
 from chordcache.config.features import (
     FEATURE_SECTIONS,
     FeatureConfig,
@@ -142,15 +142,8 @@ def _section(cls: type, name: str, data: Any) -> Any:
         return None
     if not isinstance(data, Mapping):
         raise ConfigError(f"{name}: got {data!r}, expected a mapping or null")
-    _check_keys(f"{name}.", data, [f.name for f in dataclasses.fields(cls)])
+    check_keys(f"{name}.", data, [f.name for f in dataclasses.fields(cls)])
     return cls(**data)
-
-
-def _check_keys(prefix: str, data: Mapping[str, Any], valid: Sequence[str]) -> None:
-    for key in data:
-        if key not in valid:
-            names = f"{', '.join(valid)}{did_you_mean(key, valid)}"
-            raise ConfigError(f"{prefix}{key}: got an unknown key, expected one of {names}")
 
 
 def _features(data: Any) -> dict[str, FeatureConfig]:
@@ -208,7 +201,7 @@ def config_from_json(data: Any, onto: Config | None = None, *, trusted: Collecti
     own = data.get("features") or {}
     if onto is not None:
         data = _merged(config_to_json(onto), data)
-    _check_keys("", data, _SECTIONS)
+    check_keys("", data, _SECTIONS)
     features = _features(data.get("features"))
     untrusted = [
         name

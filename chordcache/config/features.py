@@ -296,7 +296,8 @@ class EmbedConfig:
     model: str = ""
     """Folder of a CLIP, SigLIP or DINOv2 model, or its name on the Hugging Face Hub"""
     output: str = "pooled"
-    """"pooled"; "projected", which CLIP has; or "tokens" """
+    """"pooled", a vector for the frame; "projected", that of CLIP in the space that it shares with captions; or
+    "tokens", the last hidden states"""
     dtype: str = "float16"
     """"float16" or "float32" """
     batch_size: int = 32

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from chordcache.arguments import did_you_mean
+from chordcache.config.checks import check_keys
 from chordcache.errors import ConfigError
 
 TRAIN_SECTIONS = (
@@ -30,10 +30,7 @@ def checked_train(data: Any) -> dict[str, Any]:
     """
     if not isinstance(data, Mapping):
         raise ConfigError(f"train: got {data!r}, expected a mapping of sections")
-    for key in data:
-        if key not in TRAIN_SECTIONS:
-            names = f"{', '.join(TRAIN_SECTIONS)}{did_you_mean(key, TRAIN_SECTIONS)}"
-            raise ConfigError(f"train.{key}: got an unknown key, expected one of {names}")
+    check_keys("train.", data, TRAIN_SECTIONS)
     sections = {key: section for key, section in data.items() if section is not None}
     for key, section in sections.items():
         _check_section(key, section)

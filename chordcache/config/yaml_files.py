@@ -158,12 +158,10 @@ def load_config(path: str | Path | Config | None, onto: Config | None = None) ->
 
 def read_config(path: str | Path) -> Any:
     """Return what a YAML file or a preset says, as plain data that is not checked. Raises as ``load_config``."""
-    name = printable(path)
+    name, file = printable(path), _config_file(path)
     try:
-        text = read_bounded(_config_file(path), MAX_CONFIG_BYTES).decode("utf-8")
-    except FileNotFoundError as error:
-        if isinstance(error, NotFoundError):
-            raise
+        text = read_bounded(file, MAX_CONFIG_BYTES).decode("utf-8")
+    except FileNotFoundError:
         raise NotFoundError(f"no config file '{name}'") from None
     except UsageError as error:
         raise ConfigError(f"config {error}") from None

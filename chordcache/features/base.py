@@ -5,6 +5,7 @@ A plug-in is any subclass of ``Extractor`` that a config names as ``extractor: "
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
@@ -159,6 +160,14 @@ class Extractor:
         - ``is_of_video``: true: the rows belong to the whole video.
         """
         return num_frames
+
+
+def missing_package(extra: str, *packages: str) -> str | None:
+    """Return the command that installs the first of some packages of an extra that is missing, or None."""
+    for package in packages:
+        if importlib.util.find_spec(package) is None:
+            return f"needs the package {package}; run: pip install 'chordcache[{extra}]'"
+    return None
 
 
 class SoundExtractor(Extractor):

@@ -49,26 +49,14 @@ class FlowExtractor(Extractor):
 
     For int8, ``facts["clipped_share"]`` is the share of all vectors that were clipped, 0 to 1.
 
-    Parameters
-    ----------
-    method : {"dis", "farneback"}
-        Dense inverse search, or polynomial expansion, which takes 2 (preset medium) to 16 times the CPU time.
-    preset : {"ultrafast", "fast", "medium"}
-        OpenCV's preset of DIS. Farneback has none.
-    short_side : int or None
-        [pixels] Short side of the picture that the flow is estimated on. None keeps the size.
-    dtype : {"int8", "float16", "float32"}
-        Dtype of the rows.
-
-    Raises
-    ------
-    UsageError
-        If a method, preset or dtype of this name does not exist.
+    The parameters are the settings of ``FlowConfig``, which raises ``UsageError`` for a value that is not allowed. A
+    ``short_side`` of None keeps the size of the picture.
 
     Notes
     -----
-    The flow is estimated on the luma plane, with the number of threads set by ``cv2.setNumThreads``. Pictures under
-    8x12 pixels are too small for DIS. The feature is then absent.
+    The flow is estimated on the luma plane, with the number of threads set by ``cv2.setNumThreads``. Farneback takes 2
+    (preset medium) to 16 times the CPU time of DIS, dense inverse search. Pictures under 8x12 pixels are too small for
+    DIS. The feature is then absent.
 
     Source: Farneback 2003, ``cv2.calcOpticalFlowFarneback(a, b, None, 0.5, 3, 15, 3, 5, 1.2, 0)``; Kroeger et al.
     2016, ``cv2.DISOpticalFlow.create(preset).calc(a, b, None)``.

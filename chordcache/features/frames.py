@@ -38,13 +38,8 @@ _LEAST_PX_FOR_PARTS = 20_000
 class FramesExtractor(Extractor):
     """Kept frames: JPEG, planes, raw pixels, or short chains of packets of a video codec.
 
-    Parameters
-    ----------
-    codec : {"jpeg", "yuv420", "raw", "mpeg4", "h264"}
-        "jpeg" for a JPEG per frame, "yuv420" for the planes that JPEGs and packets are made of, see
-        ``media.planes.joined``, "raw" for RGB24 [shape=(H, W, 3), dtype=uint8]. The others are for a packet per frame.
-    settings : int
-        Settings of the codec, see ``FramesConfig``.
+    The parameters are the codec of ``FramesConfig`` and its settings. "yuv420" has the planes that JPEGs and packets
+    are made of, see ``media.planes.joined``, "raw" has RGB24 [shape=(H, W, 3), dtype=uint8].
     """
 
     version = 2

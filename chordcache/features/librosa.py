@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.metadata
-import importlib.util
 import inspect
 import warnings
 from collections.abc import Callable, Mapping
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from chordcache.errors import UsageError
-from chordcache.features.base import NO_ROWS, Rows, SoundExtractor
+from chordcache.features.base import NO_ROWS, Rows, SoundExtractor, missing_package
 from chordcache.features.mel import MAX_AMPLITUDE
 from chordcache.features.read_side import TimeLastReadSide
 
@@ -36,17 +35,8 @@ class LibrosaExtractor(SoundExtractor):
     mel: see ``MelExtractor``. Samples that are not a number count as 0. The signal is in memory as a whole, 320 MB an
     hour at 22,050 Hz.
 
-    Parameters
-    ----------
-    function : str
-        Name of the function below ``librosa``, such as "feature.mfcc". It must take ``y`` and ``hop_length``, and
-        return one array of floats with a column for each hop.
-    sample_rate : int
-        [Hz] Rate that libswresample resamples the track to.
-    hop_length : int
-        [samples] Distance from one row to the next.
-    params : mapping
-        Further keyword arguments of the function, such as ``{"n_mfcc": 13}``.
+    The parameters are the settings of ``LibrosaConfig``. The function must take ``y`` and ``hop_length``, and return
+    one array of floats with a column for each hop. libswresample resamples the track.
 
     Notes
     -----
@@ -75,9 +65,7 @@ class LibrosaExtractor(SoundExtractor):
     @classmethod
     def missing_requirement(cls, arguments: Mapping[str, Any]) -> str | None:
         """Return the command that installs librosa."""
-        if importlib.util.find_spec("librosa") is None:
-            return "needs the package librosa; run: pip install 'chordcache[build]'"
-        return None
+        return missing_package("build", "librosa")
 
     @classmethod
     def setup(cls, device: str, **arguments: Any) -> Callable[..., np.ndarray]:

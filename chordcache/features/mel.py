@@ -60,20 +60,8 @@ class MelExtractor(SoundExtractor):
     timestamp equals the one before, the track has no usable clock (an AVI with a wrong header). The sound then
     continues without gaps.
 
-    Parameters
-    ----------
-    sample_rate : int
-        [Hz] Rate that libswresample resamples the track to.
-    n_fft : int
-        [samples] Length of the periodic Hann window, at least 2.
-    hop_length : int
-        [samples] Distance from one row to the next, 1 to ``n_fft``.
-    n_mels : int
-        Number of bands.
-    fmin, fmax : float
-        [Hz] Start of the lowest band and end of the highest one. None as ``fmax`` means half of ``sample_rate``.
-    mono : bool
-        True to mix all channels down, by libswresample. Otherwise the first sound fixes the channels.
+    The parameters are the settings of ``MelConfig``. Windows are periodic Hann windows. libswresample resamples the
+    track, and mixes all channels down if ``mono``. Otherwise the first sound fixes the channels.
 
     Notes
     -----

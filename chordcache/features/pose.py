@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import math
 import os
 from collections.abc import Iterator, Mapping
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from chordcache.features.base import NO_ROWS, Extractor, Rows, VideoInfo
+from chordcache.features.base import NO_ROWS, Extractor, Rows, VideoInfo, missing_package
 from chordcache.features.read_side import Arrays, Clip, ReadSide
 from chordcache.media.cropping import CropBox
 from chordcache.storage.feature_info import FeatureInfo
@@ -55,9 +54,7 @@ class PoseExtractor(Extractor):
     @classmethod
     def missing_requirement(cls, arguments: Mapping[str, Any]) -> str | None:
         """Return the command that installs MediaPipe. It is an extra because it needs NumPy 1 and adds a gigabyte."""
-        if importlib.util.find_spec("mediapipe") is None:
-            return "needs the package mediapipe; run: pip install 'chordcache[pose]'"
-        return None
+        return missing_package("pose", "mediapipe")
 
     def begin(self, video: VideoInfo) -> str | None:
         """Return None: the feature is never absent, because every video may show a person."""

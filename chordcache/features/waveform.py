@@ -50,14 +50,8 @@ class WaveformExtractor(SoundExtractor):
     Sample i is at ``start_seconds + i / sample_rate``. Gaps, overlaps and wrong timestamps are as in mel: see
     ``MelExtractor``. Samples that are not a number count as 0.
 
-    Parameters
-    ----------
-    sample_rate : int, optional
-        [Hz] Rate that libswresample resamples the track to. None keeps the rate of the first sound.
-    dtype : {"float32", "int16"}
-        Dtype of the samples.
-    channels : {"mono", "all"}
-        "mono" mixes all channels down, by libswresample. "all" keeps the channels of the first sound.
+    The parameters are the settings of ``WaveformConfig``. libswresample resamples the track, and mixes all channels
+    down. A ``sample_rate`` of None, and ``channels`` of "all", keep what the first sound has.
     """
 
     version: ClassVar[int] = 2

@@ -25,23 +25,9 @@ _QUALITY = 95
 
 
 class Items:
-    """All samples of an export, in the order of keys and of time.
+    """All samples of an export, in the order of keys and of time. The arguments are those of ``export``.
 
-    Parameters
-    ----------
-    cache : Cache
-        The cache.
-    videos : Videos, optional
-        The videos, see ``select_keys``. By default all.
-    clip : int, optional
-        Number of frames of a sample. By default, a sample is a whole video.
-    stride : int
-        Distance of two frames of a clip. Clips follow each other without a gap or an overlap. The frames after the last
-        whole clip of a video are left out.
-    frames : {"jpg", "mp4", "none"}
-        Form of the frames.
-    roots : mapping of str to str
-        Folders of roots that are not where the cache says.
+    The frames after the last whole clip of a video are left out.
     """
 
     def __init__(

@@ -19,15 +19,7 @@ _MAX_INDICES = 1000
 
 
 class SourcePackets:
-    """The sources of the videos of a cache.
-
-    Parameters
-    ----------
-    folders : mapping of str to str
-        Folder of each root.
-    follow_symlinks : bool
-        True if links may lead out of these folders.
-    """
+    """The sources of the videos of a cache, by the folder of each root, which links may lead out of if followed."""
 
     def __init__(self, folders: Mapping[str, str], *, follow_symlinks: bool) -> None:
         self._folders = folders

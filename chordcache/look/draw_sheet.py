@@ -209,13 +209,13 @@ class _Drawing:
             if not any(str(error).startswith(known) for known in self.damage.values()):  # of the same file
                 self.damage[name] = str(error)
 
-    def add(self, height: int, name: str = "", label: str = "") -> np.ndarray:
+    def add(self, height: int, name: str = "") -> np.ndarray:
         """Add a white row and return it [shape=(height, W, 3), dtype=uint8]."""
         part = np.full((height + _GAP, _LEFT + self.axis.width + _RIGHT, 3), 255, np.uint8)
         self.parts.append(part)
         if name:
             self.rows[name] = (self.height, height)
-            put_text(part, label or name, 10, 14)
+            put_text(part, name, 10, 14)
         self.height += len(part)
         return part
 

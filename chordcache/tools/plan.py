@@ -33,13 +33,7 @@ _LEAST_SAVING = 0.01
 
 @dataclass(frozen=True)
 class Budget:
-    """The limits of a cache and of its build.
-
-    Raises
-    ------
-    UsageError
-        If one is not positive.
-    """
+    """The limits of a cache and of its build. Raises ``UsageError`` if one is not positive."""
 
     budget_bytes: float | None = None
     """[bytes] that the cache may have"""

@@ -26,13 +26,7 @@ class Mount:
 
 @dataclass(frozen=True)
 class System:
-    """The files of the kernel. Other folders can stand for them.
-
-    Parameters
-    ----------
-    proc, sys, shm : Path
-        Folders that hold what /proc, /sys and /dev/shm hold.
-    """
+    """The files of the kernel. Other folders can stand for them."""
 
     proc: Path = Path("/proc")
     sys: Path = Path("/sys")

@@ -102,6 +102,8 @@ class _CombinedDataset(ClipDataset):
 
     _parts: tuple[ClipDataset, ...]
     """These datasets"""
+    _ids: list[list[int]]
+    """Position in ``classes`` of each class of each of them"""
 
     @abstractmethod
     def _locate_all(self, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -111,14 +113,6 @@ class _CombinedDataset(ClipDataset):
         """Return the number of the dataset that has a sample, and the position of the sample in it."""
         place, own = self._locate_all(np.array([number]))
         return int(place[0]), int(own[0])
-
-    def _class_id(self, place: int, label: int) -> int:
-        """Return the position in ``classes`` of a label of one of the datasets, -1 for none."""
-        return label
-
-    def _multi_hot(self, place: int, labels: torch.Tensor) -> torch.Tensor:
-        """Return the labels of a sample of one of the datasets, as positions in ``classes``."""
-        return labels
 
     def _drawn(self, index: int | tuple[int, int]) -> tuple[int, int]:
         epoch, number = self._split(index)
@@ -151,11 +145,13 @@ class _CombinedDataset(ClipDataset):
 
     def _of_this(self, place: int, sample: dict[str, Any], sample_id: str) -> dict[str, Any]:
         """Return a sample of one of the datasets with the labels and the index that it has here."""
-        label = int(sample["label"])
-        if self._class_id(place, label) != label:
-            sample["label"] = torch.tensor(self._class_id(place, label), dtype=torch.int64)
+        ids, label = self._ids[place], int(sample["label"])
+        if label >= 0 and ids[label] != label:
+            sample["label"] = torch.tensor(ids[label], dtype=torch.int64)
         if "labels" in self.fields:
-            sample["labels"] = self._multi_hot(place, sample["labels"])
+            hot = sample["labels"].new_zeros(len(self._class_names))
+            hot[ids] = sample["labels"]
+            sample["labels"] = hot
         return {**sample, "sample_id": sample_id}
 
     def describe(self, index: tuple[int, int]) -> tuple[Video, tuple[int, ...]]:
@@ -218,14 +214,6 @@ class ConcatenatedDataset(_CombinedDataset):
         places = np.searchsorted(self._stops, numbers, side="right")
         return places, numbers - np.r_[0, self._stops][places]
 
-    def _class_id(self, place: int, label: int) -> int:
-        return self._ids[place][label] if label >= 0 else -1
-
-    def _multi_hot(self, place: int, labels: torch.Tensor) -> torch.Tensor:
-        hot = labels.new_zeros(len(self._class_names))
-        hot[self._ids[place]] = labels
-        return hot
-
     @property
     def label_ids(self) -> np.ndarray:
         """Position in ``classes`` of every sample's label, see ``ClipDataset``."""
@@ -257,7 +245,7 @@ class SubsetOfDataset(_CombinedDataset):
         self._dataset = dataset
         self._parts = (dataset,)
         self._positions = _checked_positions(positions, len(dataset))
-        self.classes = list(dataset._class_names)
+        self.classes, self._ids = _joined_classes(self._parts)
 
     def __len__(self) -> int:
         return len(self._positions)

@@ -57,20 +57,14 @@ def _decode_by_nvjpeg(device: torch.device) -> DecodeJpegs:
 
 
 class FrameDecoder:
-    """A decoder of frames on one device. Several threads may use it.
-
-    Parameters
-    ----------
-    device : torch.device
-        The device.
-    decode_jpegs : DecodeJpegs
-        The decoder of JPEGs on it.
-    """
+    """A decoder of frames on one device. Several threads may use it."""
 
     def __init__(self, device: torch.device, decode_jpegs: DecodeJpegs) -> None:
         self._device = device
         self._decode_jpegs = decode_jpegs
-        self._jpeg_stream = _separate_stream(device) if device.type == "cuda" else None
+        # Of another priority, so that no SideStream is the same: torch gives out 32 of each priority in turn
+        is_cuda = device.type == "cuda"
+        self._jpeg_stream = torch.cuda.Stream(device, priority=-1) if is_cuda else None  # type: ignore[no-untyped-call]
 
     def decode_clips(self, clips: Sequence[EncodedFrames]) -> list[torch.Tensor]:
         """Decode the frames of several clips at once, cut and scale them on the device.
@@ -154,14 +148,6 @@ class FrameDecoder:
             np.concatenate(few, out=values[start:end].reshape(shape))
         sent = pinned.to(self._device, non_blocking=True)
         return [sent[start:end].view(shape) for shape, start, end in zip(shapes, ends[:-1], ends[1:], strict=True)]
-
-
-def _separate_stream(device: torch.device) -> torch.cuda.Stream:
-    """Return a stream that no ``SideStream`` is.
-
-    torch has 32 streams of each priority, and gives out the first one again after the last.
-    """
-    return torch.cuda.Stream(device, priority=-1)  # type: ignore[no-untyped-call]
 
 
 def _is_jpeg(clip: EncodedFrames) -> bool:

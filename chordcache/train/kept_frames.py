@@ -26,12 +26,7 @@ class KeptFrames:
     """Frames of the videos that were read most often, before any crop. Thread-safe.
 
     A video that was read more than twice as often as one in memory takes its place. Others stay in memory, so that an
-    epoch over more videos than fit finds those that do.
-
-    Parameters
-    ----------
-    max_bytes : int
-        [bytes] Largest size of all frames. It is never exceeded.
+    epoch over more videos than fit finds those that do. The size of all frames never exceeds ``max_bytes``.
     """
 
     def __init__(self, max_bytes: int) -> None:

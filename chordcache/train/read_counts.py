@@ -24,11 +24,6 @@ class ReadCounts:
     The counts are in no state of a run, so that a run that resumes does not continue them.
 
     A copy by ``copy`` or ``pickle`` counts on its own. Copies that ``multiprocessing`` sends to workers do not.
-
-    Parameters
-    ----------
-    num_samples : int
-        Number of samples.
     """
 
     def __init__(self, num_samples: int) -> None:

@@ -163,8 +163,7 @@ def check_index(cache: Path, keys: set[str], features: Features) -> list[Damage]
 def check_runs(cache: Path) -> list[Damage]:
     """Check that every line of the run log is what was written."""
     try:
-        for _ in read_runs(cache):
-            pass
+        deque(read_runs(cache), maxlen=0)
     except (DamageError, UnreadableError) as error:
         return [_of_error(cache, RUNS_FILE, error)]
     return []

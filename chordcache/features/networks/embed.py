@@ -10,7 +10,7 @@ import numpy as np
 
 from chordcache.config.picture import PictureConfig
 from chordcache.errors import UsageError, printable
-from chordcache.features.base import Rows
+from chordcache.features.base import Rows, missing_package
 from chordcache.features.networks.extractor import PretrainedExtractor, stored
 from chordcache.features.networks.pixels import Preprocessing, preprocessing_of
 from chordcache.features.networks.pretrained import (
@@ -18,7 +18,6 @@ from chordcache.features.networks.pretrained import (
     hash_of_files,
     kind_of_model,
     load_network,
-    missing_package,
 )
 
 if TYPE_CHECKING:
@@ -63,15 +62,8 @@ class EmbedExtractor(PretrainedExtractor):
         Row i is the embedding of frame i as it is cached, before JPEG. A crop of the frames in a sample does not change
         it. N is the number of tokens.
 
-    Parameters
-    ----------
-    model, dtype, files
-        See ``PretrainedExtractor``.
-    output : str
-        "pooled": a vector for the frame. "projected": that of CLIP in the space it shares with captions. "tokens": the
-        last hidden states.
-    pixels : mapping
-        Fields of ``Preprocessing``.
+    The parameters are the settings of ``EmbedConfig``, ``files``, see ``PretrainedExtractor``, and ``pixels``, the
+    fields of ``Preprocessing``.
 
     Notes
     -----
@@ -102,7 +94,7 @@ class EmbedExtractor(PretrainedExtractor):
     @classmethod
     def missing_requirement(cls, arguments: Mapping[str, Any]) -> str | None:
         """Return the command that installs transformers, or the problem of the model's folder."""
-        missing = missing_package("torch", "transformers", "PIL")
+        missing = missing_package("models", "torch", "transformers", "PIL")
         if missing is not None:
             return missing
         try:

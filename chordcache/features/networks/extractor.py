@@ -96,16 +96,10 @@ class NetworkExtractor(Extractor, ABC):
 
 
 class PretrainedExtractor(NetworkExtractor):
-    """The maker of a feature by a model of ``networks.pretrained``.
+    """The maker of a feature by a model of ``networks.pretrained``, which computes in float32.
 
-    Parameters
-    ----------
-    model : str
-        Folder of the model, or its name on the Hugging Face Hub.
-    dtype : str
-        "float16" or "float32", as stored. The network computes in float32.
-    files : str
-        Hash of the files of a local folder, so that other weights give another fingerprint.
+    Besides the settings of its section, it has a parameter ``files``: the hash of the files of a local folder, so that
+    other weights give another fingerprint.
     """
 
     @classmethod

@@ -10,14 +10,13 @@ import numpy as np
 
 from chordcache.config.picture import PictureConfig
 from chordcache.errors import ConfigError
-from chordcache.features.base import Rows
+from chordcache.features.base import Rows, missing_package
 from chordcache.features.networks.extractor import PretrainedExtractor, stored
 from chordcache.features.networks.pretrained import (
     check_files,
     config_of,
     hash_of_files,
     load_vae,
-    missing_package,
     problem_of_model,
 )
 from chordcache.features.networks.vae_classes import VAES, compression_of
@@ -65,23 +64,19 @@ class LatentsExtractor(PretrainedExtractor):
 
     ``facts["normalization"]`` holds the settings of ``normalization`` that are in the weights, as those of LTX.
 
+    A video of more than ``clip_frames`` is encoded as several clips, each without the frames before it. A VAE of
+    pictures ignores this. "pad" repeats the last rows, columns and frames of what the VAE cannot take.
+
     Parameters
     ----------
-    model, dtype, files
-        See ``PretrainedExtractor``.
-    clip_frames : int
-        Number of frames of a clip, 1 plus a multiple of the compression of time. A longer video is encoded as several
-        clips, each without the frames before it. A VAE of pictures ignores it.
-    fit : str
-        "pad" repeats the last rows, columns and frames of what the VAE cannot take. "refuse" quarantines the video.
+    model, clip_frames, fit, dtype, moments, files
+        The settings of ``LatentsConfig``, and ``files``, see ``PretrainedExtractor``.
     compression : sequence of int
         Number of frames, and of rows and columns of pixels, that become one in the latents.
     normalization : mapping
         ``scaling_factor``, ``shift_factor``, ``latents_mean`` and ``latents_std`` of the VAE, as far as it has them.
     axes : str
         Order of the axes in which training scripts take a clip, such as "cthw". Latents are stored in "tchw".
-    moments : bool
-        True to store the logarithm of the variance too.
     first_frame : str or None
         "alone" or "before_gray", to also encode the first frame of each clip: as a clip of one frame, or with all other
         frames of the clip gray, which are zero for the VAE.
@@ -161,7 +156,7 @@ class LatentsExtractor(PretrainedExtractor):
     @classmethod
     def missing_requirement(cls, arguments: Mapping[str, Any]) -> str | None:
         """Return the command that installs diffusers, or the problem of the model's folder."""
-        return missing_package("torch", "diffusers") or problem_of_model(_KEY, arguments, "_class_name", VAES)
+        return missing_package("models", "torch", "diffusers") or problem_of_model(_KEY, arguments, "_class_name", VAES)
 
     @classmethod
     def setup(cls, device: str, **arguments: Any) -> Any:

@@ -5,7 +5,6 @@ A model is named by a local folder, or by its name on the Hugging Face Hub: "own
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 from collections.abc import Collection, Iterator, Mapping
@@ -17,14 +16,6 @@ from chordcache.digests import digest_file, hex64
 from chordcache.errors import UsageError, printable
 
 _MAX_CONFIG_BYTES = 1 << 20
-
-
-def missing_package(*packages: str) -> str | None:
-    """Return the command that installs the first of some packages that is missing, or None."""
-    for package in packages:
-        if importlib.util.find_spec(package) is None:
-            return f"needs the package {package}; run: pip install 'chordcache[models]'"
-    return None
 
 
 def location(model: str) -> dict[str, str]:

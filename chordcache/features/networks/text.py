@@ -10,7 +10,7 @@ import numpy as np
 from chordcache.config.config import Config
 from chordcache.config.picture import PictureConfig
 from chordcache.errors import UsageError, printable
-from chordcache.features.base import Rows, VideoInfo
+from chordcache.features.base import Rows, VideoInfo, missing_package
 from chordcache.features.item_fields import all_captions
 from chordcache.features.networks.extractor import PretrainedExtractor, stored
 from chordcache.features.networks.pretrained import (
@@ -19,7 +19,6 @@ from chordcache.features.networks.pretrained import (
     kind_of_model,
     load_network,
     location,
-    missing_package,
     problem_of_model,
 )
 from chordcache.features.networks.text_encoder import (
@@ -52,32 +51,9 @@ class TextExtractor(PretrainedExtractor):
     ``name.pooled`` [shape=(N, D), dtype=float32 or float16]
         With ``pooled_model``: its pooled output for each caption, without ``template`` and ``clean``.
 
-    Parameters
-    ----------
-    model, dtype, files
-        See ``PretrainedExtractor``.
-    tokenizer : str or None
-        Folder or name of the tokenizer. None means that it is with the model.
-    pooled_model, pooled_tokenizer : str or None
-        A second encoder, which is CLIP, and its tokenizer. None means no encoder, and that the tokenizer is with it.
-    max_tokens : int or None
-        Largest number of tokens. The end of a longer caption is left out, and ``facts`` say how many tokens. None means
-        that of the tokenizer.
-    padding : str
-        "none". "zeros": readers add zeros up to ``max_tokens``. "max_length": the tokenizer pads up to ``max_tokens``,
-        and the states of padding are kept.
-    mask : bool
-        False to encode without an attention mask, as if padding were text.
-    hidden_state : int
-        Position in the hidden states. -1 is the last, after the last normalization.
-    template : str
-        Text in which the caption replaces {}.
-    skip_tokens : int
-        Number of states at the start that are left out. ``max_tokens`` counts those after them.
-    clean : bool
-        True to resolve HTML entities, and to make each run of white space a space.
-    captions : str
-        "first", or "all" distinct captions of the item.
+    The parameters are ``files``, see ``PretrainedExtractor``, and the settings of ``TextConfig`` with the values of its
+    preset. The end of a caption of more than ``max_tokens`` is left out, and ``facts`` say how many tokens. With the
+    padding "zeros", readers add the zeros. The hidden state -1 is the one after the last normalization.
 
     Notes
     -----
@@ -130,7 +106,9 @@ class TextExtractor(PretrainedExtractor):
     @classmethod
     def missing_requirement(cls, arguments: Mapping[str, Any]) -> str | None:
         """Return the command that installs transformers, or the problem of the model's folder."""
-        problem = missing_package("torch", "transformers") or problem_of_model(_KEY, arguments, "model_type", ENCODERS)
+        problem = missing_package("models", "torch", "transformers") or problem_of_model(
+            _KEY, arguments, "model_type", ENCODERS
+        )
         if problem is None and arguments.get("pooled_model"):
             pooled = {"model": arguments["pooled_model"]}
             return problem_of_model(_POOLED_KEY, pooled, "model_type", POOLED_ENCODERS)

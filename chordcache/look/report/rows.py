@@ -166,13 +166,13 @@ def measures_of(entry: Entry) -> dict[str, float]:
     header, packets = (record.header, record.packets) if record else (None, None)
     if video is not None:
         measures |= {"seconds": video.duration_seconds, "frames": video.num_frames, "bytes": video.sidecar.num_bytes()}
-        measures["height"] = video.sidecar.display_height or video.height
         if video.duration_seconds > 0:
             measures["fps"] = video.num_frames / video.duration_seconds
     elif packets is not None:
         measures |= {"seconds": packets.duration_seconds, "frames": packets.num_frames}
+    measures["height"] = _display_size(entry)[1]
     if header is not None:
-        measures |= {"height": header.display_height, "fps": header.average_fps or measures.get("fps")}
+        measures["fps"] = header.average_fps or measures.get("fps")
     if video is None and record is not None and record.identity is not None:
         measures["bytes"] = record.identity.size
     if content is not None and content.motion_per_second:

@@ -46,13 +46,7 @@ class ChildFailedError(ChordcacheError):
 
 
 class ChildProcess:
-    """A process that calls one function. It has its own memory, and a crash of a library ends only this process.
-
-    Parameters
-    ----------
-    function : callable
-        Function of one argument, in a module.
-    """
+    """A process that calls one function of one argument. A crash of a library ends only this process."""
 
     def __init__(self, function: Callable[[Any], Any]) -> None:
         self._worker = Worker(function, replace(NO_LIMITS, file_seconds=_PATIENCE_SECONDS), environment={})

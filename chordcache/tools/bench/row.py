@@ -12,12 +12,9 @@ from chordcache.tools.bench.ways import NUM_ROUNDS, Way
 
 
 def measure_round(task: tuple[Way, int]) -> tuple[float, float]:
-    """Measure a round: batches as fast as they come. The process keeps what the first round has loaded.
+    """Measure a round: batches as fast as they come. Return clips per second, and the time of all [seconds].
 
-    Returns
-    -------
-    tuple of float
-        Clips per second, and the time of all, [seconds].
+    The process keeps what the first round has loaded.
     """
     way, number = task
     return _row_of(way).measure(number)

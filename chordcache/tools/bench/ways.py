@@ -37,13 +37,7 @@ SOURCES: Mapping[str, str] = {
 
 @dataclass(frozen=True)
 class BenchOptions:
-    """Options of ``bench``.
-
-    Raises
-    ------
-    UsageError
-        If a value is out of range.
-    """
+    """Options of ``bench``. Raises ``UsageError`` if a value is out of range."""
 
     batch_size: int = 8
     """Clips in a batch"""

@@ -107,16 +107,7 @@ def clip_shape(sampler: ClipSampler, num_frames: np.ndarray, epoch: int) -> Clip
     """Return the shape of ``sampler.frame_numbers`` for many videos at once, or None if only that method knows it.
 
     The sampler's own method ``clip_shape(num_frames, epoch)`` returns it. A class that overrides ``frame_numbers``
-    alone does not inherit that method.
-
-    Parameters
-    ----------
-    sampler : ClipSampler
-        The sampler.
-    num_frames : np.ndarray [shape=(n,), dtype=int64, frames]
-        Number of frames of the video of each sample.
-    epoch : int
-        Epoch of the samples.
+    alone does not inherit that method. ``num_frames`` [shape=(n,), dtype=int64] is that of the video of each sample.
     """
     for kind in type(sampler).__mro__:
         if "clip_shape" in vars(kind):

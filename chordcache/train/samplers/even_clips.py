@@ -219,10 +219,8 @@ class EvenClipSampler:
 
     def even_shape(self, num_frames: np.ndarray, epoch: int) -> ClipShape | None:
         """Return the length of a clip, or None if a video may be too short for it. See ``ClipSampler``."""
-        if self.pad == "error":
-            is_known = self.stride is not None and np.all(num_frames > (self.num_frames - 1) * self.stride)
-            return (self.num_frames,) if is_known else None
-        return (self.num_frames,)
+        is_known = self.stride is not None and np.all(num_frames > (self.num_frames - 1) * self.stride)
+        return (self.num_frames,) if is_known or self.pad != "error" else None
 
     def clips(self, video: Video) -> EvenClips:
         """Return the clips of a video."""
