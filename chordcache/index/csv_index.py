@@ -116,6 +116,10 @@ class PathTable(CsvTable):
                 raise self.error(line, f"column '{name}' holds '{printable(cell)}': {error}") from None
             return cell
 
+    def twice(self, line: int, path: str, first: int) -> UsageError:
+        """Return the error of a line with the path of an earlier one."""
+        return self.error(line, f"got '{printable(path)}' twice, expected it once; line {first} has it too")
+
     def fields(self, row: Row, line: int) -> dict[str, Any]:
         """Return the fields of ``Description`` that a row states. Empty cells count as missing."""
         fields: dict[str, Any] = {name: self.text(row, name, line) for name in ("label", "caption") if name in row}
@@ -184,8 +188,7 @@ class CsvSource:
             segment = [str(row.get(column)) for column in self._table.segment_columns]
             first = first_lines.setdefault(hash((name, *segment)), line)
             if first != line:
-                problem = f"got '{printable(path)}' twice, expected it once; line {first} has it too"
-                raise self._table.error(line, problem)
+                raise self._table.twice(line, path, first)
             if label := self._table.text(row, "label", line):
                 self._numbers.add((label_of(label),))
             self.num_records += 1

@@ -62,7 +62,7 @@ class Labels:
             name = self._name_of(text)
             first, _ = self._rows.setdefault(name, (line, table.fields(row, line)))
             if first != line:
-                raise _twice(table, line, name, first)
+                raise table.twice(line, name, first)
         self._check_once(table)
 
     def _check_once(self, table: PathTable) -> None:
@@ -73,7 +73,7 @@ class Labels:
                 other = self._rows.get(name.removeprefix(start)) if name.startswith(start) else None
                 if other is not None and not os.path.lexists(os.path.join(folder, name)):
                     first, last = sorted((line, other[0]))
-                    raise _twice(table, last, name, first)
+                    raise table.twice(last, name, first)
 
     def _name_of(self, path: str) -> str:
         """Return root label and relative path of a file, or the relative path alone if several roots may have it."""
@@ -117,7 +117,3 @@ class Labels:
     def unmatched_example(self) -> str | None:
         """Path in the first row without a match."""
         return next((name for name in self._rows if name not in self._matched), None)
-
-
-def _twice(table: PathTable, line: int, name: str, first: int) -> UsageError:
-    return table.error(line, f"got '{printable(name)}' twice, expected it once; line {first} has it too")
