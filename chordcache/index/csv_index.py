@@ -80,17 +80,7 @@ _EXTRA = "extra."
 
 
 class PathTable(CsvTable):
-    """A CSV file with a column ``path``: an index, or a hand-written list. Raises as ``CsvTable`` does.
-
-    Attributes
-    ----------
-    extras : dict[str, str]
-        Each column without a meaning to its name in ``VideoRecord.extra``.
-    extra_types : dict[str, str]
-        Type of each extra column that is not text.
-    segment_columns : dict[str, str]
-        Each column that is a field of ``Segment`` to that field.
-    """
+    """A CSV file with a column ``path``: an index, or a hand-written list. Raises as ``CsvTable`` does."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
@@ -98,9 +88,12 @@ class PathTable(CsvTable):
             raise UsageError(f"'{printable(path)}': got the columns {self.column_names}, expected a column 'path'")
         known, prefix = (_KNOWN, _EXTRA) if self.is_index else (_HAND_WRITTEN, "")
         self.extras = {name: name.removeprefix(prefix) for name in self.types if name not in known}
+        """Each column without a meaning to its name in ``VideoRecord.extra``"""
         self.extra_types = {extra: kind for name, extra in self.extras.items() if (kind := self.types[name]) != "str"}
+        """Type of each extra column that is not text"""
         columns = {f"segment_{name}" if self.is_index else name: name for name in SEGMENT_COLUMNS}
         self.segment_columns = {name: field for name, field in columns.items() if name in self.types}
+        """Each column that is a field of ``Segment`` to that field"""
 
     def text(self, row: Row, name: str, line: int) -> str:
         """Return the text of a cell. In a hand-written file only a path may be quoted as chordcache quotes it."""

@@ -18,16 +18,12 @@ from chordcache.records import SEGMENT_COLUMNS, VideoRecord
 class Labels:
     """Labels from folder names, or from a CSV file with the columns path, label, caption and any others.
 
-    A labels file sets the columns that it has. In a record that none of its rows names, these columns become None.
+    The ``source`` "dir" takes the name of the file's folder as the label, and None directly in the root. Any other one
+    is a CSV file. Its paths are relative to the root, begin with the root's label and a slash, or are absolute. It sets
+    the columns that it has. In a record that none of its rows names, these columns become None. ``roots`` maps the
+    label of each root to its folder, for absolute paths and paths through links of folders.
 
-    Parameters
-    ----------
-    source : str
-        "dir" takes the name of the file's folder as the label, and None directly in the root. Any other value is a CSV
-        file. Its paths are relative to the root, begin with the root's label and a slash, or are absolute. Raises as
-        ``PathTable`` does, and ``UsageError`` if it has a path twice or names segments.
-    roots : Mapping[str, str]
-        Root label to folder, for absolute paths and paths through links of folders.
+    Raises as ``PathTable`` does, and ``UsageError`` if the file has a path twice or names segments.
     """
 
     def __init__(self, source: str, roots: Mapping[str, str] = MappingProxyType({})) -> None:

@@ -99,20 +99,9 @@ def stereo_of(cache: Cache) -> str:
 class CachedVideos(VideoSet):
     """All videos of a cache in the order of their keys, or some of them. Each process opens the cache itself.
 
-    Parameters
-    ----------
-    cache : Cache
-        The cache. It belongs to this object.
-    videos, on_miss
-        See ``select_keys``. By default all videos.
-    features : sequence of str
-        The features that will be read. A video in quarantine that was not built with one of them is left out, with a
-        warning.
-
-    Raises
-    ------
-    NotFoundError, UsageError
-        As in ``select_keys``.
+    ``cache`` belongs to this object. ``videos`` and ``on_miss`` are those of ``select_keys``, by default for all
+    videos. ``features`` are those that will be read. A video in quarantine that was not built with one of them is left
+    out, with a warning. Raises as ``select_keys`` does.
     """
 
     def __init__(
@@ -188,10 +177,7 @@ class CachedVideos(VideoSet):
     def numbered_labels(self) -> tuple[list[str], np.ndarray]:
         """Return the labels that the cache has now, and the position there of every video's [shape=(n,), dtype=int].
 
-        Raises
-        ------
-        UsageError
-            If the cache has gained or lost videos.
+        Raises ``UsageError`` if the cache has gained or lost videos.
         """
         with Cache(self._cache.path) as cache:  # not the dataset's own, which other threads may be reading
             names, ids = cache.labels(), cache.label_ids
@@ -247,13 +233,9 @@ class CachedVideos(VideoSet):
 def settle_absences(videos: VideoSet, clips: ClipReader) -> None:
     """Raise now what a video without a feature would raise in the middle of an epoch, or leave such videos out.
 
-    No sidecar is read for it, since the catalog knows the features that videos lack.
-
-    Raises
-    ------
-    FeatureAbsentError
-        If a video was not built with a feature, unless it is skipped. If a feature is absent from one, with
-        ``missing="error"``, or with "zeros" if the shape of the zeros is unknown. If no video is left.
+    No sidecar is read for it, since the catalog knows the features that videos lack. Raises ``FeatureAbsentError`` if a
+    video was not built with a feature, unless it is skipped, if a feature is absent from one with ``missing="error"``,
+    or with "zeros" if the shape of the zeros is unknown, and if no video is left.
     """
     states = np.stack([videos.feature_states(name) for name in clips.features])
     if clips.missing == "skip":
