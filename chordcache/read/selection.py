@@ -238,7 +238,7 @@ class _Names:
         A path may also be the end of the name, if a list was written for a folder above.
         """
         base = name.rpartition("/")[2]
-        for inner in dict.fromkeys((name, name[: len(name) - len(base)] + (base.rpartition(".")[0] or base))):
+        for inner in dict.fromkeys((name, _without_suffix(name))):
             matches = [
                 (key, path)
                 for key, path in self._paths_of_stem.get(inner.rpartition("/")[2], ())
