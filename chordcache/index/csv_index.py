@@ -240,8 +240,9 @@ class CsvSource:
 class CsvSink:
     """A writer of records as rows. Rows wait in a temporary file until all columns of the header row are known."""
 
-    def __init__(self, file: TextIO, roots: Mapping[str, str], columns: Mapping[str, str], folder: Path) -> None:
-        self._file, self._roots, self._columns = file, roots, columns
+    def __init__(self, file: TextIO, header: Mapping[str, Any]) -> None:
+        self._file, self._roots, self._columns = file, header["roots"], header.get("columns", {})
+        folder = Path(file.name).parent
         self._body = tempfile.TemporaryFile("w+", dir=folder, encoding="utf-8", newline="")  # noqa: SIM115 - close()
         self._writer = csv.writer(self._body, lineterminator="\n")
         self._first_rows: dict[str, int] = {}
