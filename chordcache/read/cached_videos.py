@@ -180,20 +180,19 @@ class CachedVideos(VideoSet):
         Raises ``UsageError`` if the cache has gained or lost videos.
         """
         with Cache(self._cache.path) as cache:  # not the dataset's own, which other threads may be reading
-            names, ids = cache.labels(), cache.label_ids
-            if self._keys is not None:
-                return names, ids[positions_of(cache, self._keys)]
-            self._check_num_videos(cache)
-            return names, ids
+            return cache.labels(), cache.label_ids[self._rows_in(cache)]
 
     def measured(self) -> tuple[np.ndarray, np.ndarray]:
         """Return the number of frames and the picture of every video. See ``VideoSet``."""
-        catalog = self._cache.catalog
-        if self._keys is None:
-            self._check_num_videos(self._cache)
-            return catalog.num_frames.astype(np.int64), catalog.pictures
-        positions = positions_of(self._cache, self._keys)
-        return catalog.num_frames[positions].astype(np.int64), catalog.pictures[positions]
+        catalog, rows = self._cache.catalog, self._rows_in(self._cache)
+        return catalog.num_frames[rows].astype(np.int64), catalog.pictures[rows]
+
+    def _rows_in(self, cache: Cache) -> np.ndarray | slice:
+        """Return the places of the videos in the arrays of a cache, which may have been built since."""
+        if self._keys is not None:
+            return positions_of(cache, self._keys)
+        self._check_num_videos(cache)
+        return slice(None)
 
     def read(self, position: int, sample: Callable[[FeatureReader, Video], Sample]) -> Sample:
         """Return the result of ``sample`` for the cache and a video."""
