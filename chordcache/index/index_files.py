@@ -7,7 +7,7 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from types import MappingProxyType, TracebackType
+from types import MappingProxyType
 from typing import Any, BinaryIO, TextIO, TypeAlias
 
 import numpy as np
@@ -262,9 +262,7 @@ class IndexWriter:
         with no_space_as_error(self._path):
             self._sink.write(record)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         with no_space_as_error(self._path), self._stack:
             if kind is None:
                 self._sink.finish()
