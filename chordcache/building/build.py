@@ -153,7 +153,7 @@ def build(
             for feature in stale_features(plan, rows.keys):
                 say(str(feature))
             shown = _progress("build", plan, rows, display_of(progress))
-            summary = _Build(plan, rows, options).run(engine, shown, notes)
+            summary = _Build(plan, rows, options, shown).run(engine, notes)
             for name, count in videos_with(Sidecars(plan.cache), replace(options, prune_many=True)).items():
                 if count:
                     what = f"{count} cached video{'s keep' if count > 1 else ' keeps'} it in a file with other features"
@@ -200,7 +200,7 @@ def build_as_before(
             terminal.say(f"{what}; {remedy}", shown=display.messages)
     with IndexRows(plan.index) as rows:
         shown = _progress("repair", plan, rows, display)
-        return _Build(plan, rows, options).run(engine_of(jobs), shown, notes or RunNotes())
+        return _Build(plan, rows, options, shown).run(engine_of(jobs), notes or RunNotes())
 
 
 def _progress(command: str, plan: BuildPlan, rows: IndexRows, display: Display) -> Progress:
@@ -211,8 +211,8 @@ def _progress(command: str, plan: BuildPlan, rows: IndexRows, display: Display) 
 class _Build:
     """One run of a plan, under the cache's lock."""
 
-    def __init__(self, plan: BuildPlan, rows: IndexRows, options: BuildOptions) -> None:
-        self._rows, self._cache, self._options = rows, plan.cache, options
+    def __init__(self, plan: BuildPlan, rows: IndexRows, options: BuildOptions, progress: Progress) -> None:
+        self._rows, self._cache, self._options, self._progress = rows, plan.cache, options, progress
         self._max_failures = options.limit(len(rows.keys))
         self._sidecars = Sidecars(plan.cache)
         self._pruned = keys_to_prune(self._sidecars, rows.keys, options)
@@ -221,17 +221,16 @@ class _Build:
         with repairable(plan.cache):
             self._quarantine = Quarantine(plan.cache, tool_versions(), plan.on_damage)
         self._plan = write_plan(plan, rows.keys, prune=options.prune)
-        self._counts = Counter[str]()
+        self._counts = Counter(num_done=0, num_up_to_date=0, num_failed=0)
         """Counts of the run by the names of ``RunSummary``"""
         self._num_new_failures = self._num_bytes = 0
         self._video_seconds = 0.0
-        self._progress = Progress("build", display_of(False))
 
-    def run(self, engine: Engine, progress: Progress, notes: RunNotes) -> RunSummary:
+    def run(self, engine: Engine, notes: RunNotes) -> RunSummary:
         """Build what is missing or stale. The catalog and the quarantine are complete, however the run ends."""
         started = time.monotonic()
         try:
-            self._work(engine, progress)
+            self._work(engine)
             check_counts(self._summary(started))
         finally:
             summary = self._summary(started)
@@ -240,16 +239,14 @@ class _Build:
         return summary
 
     def _summary(self, started: float) -> RunSummary:
-        counts = {name: self._counts[name] for name in ("num_done", "num_up_to_date", "num_failed")} | self._counts
         return RunSummary(
             num_inputs=len(self._rows.keys),
             num_pruned=len(self._pruned),
             elapsed_seconds=time.monotonic() - started,
-            **counts,
+            **self._counts,
         )
 
-    def _work(self, engine: Engine, progress: Progress) -> None:
-        self._progress = progress
+    def _work(self, engine: Engine) -> None:
         try:
             outcomes = pool.run(
                 build_file,
@@ -259,7 +256,7 @@ class _Build:
                 retry=self._once_more,
                 networks=[spec.network for spec in self._plan.network_specs],
             )
-            with progress, closing(outcomes):  # no worker may publish after the cleanup
+            with self._progress, closing(outcomes):  # no worker may publish after the cleanup
                 for tasks, outcome in outcomes:
                     for number, task in enumerate(tasks):
                         self._record_outcome(task, outcome if isinstance(outcome, pool.Crash) else outcome[number])

@@ -90,4 +90,4 @@ def _plan(plan: BuildPlan, roots: Mapping[str, str] | None, options: BuildOption
 
 
 def _absolute(roots: Mapping[str, str] | None) -> dict[str, str]:
-    return {name: bucket_path(path) or os.path.abspath(path) for name, path in (roots or {}).items()}
+    return {name: bucket_path(os.fspath(path)) or os.path.abspath(path) for name, path in (roots or {}).items()}

@@ -78,8 +78,6 @@ def check_jobs(jobs: object) -> None:
 
 
 def num_workers(jobs: int | None, num_processors: int) -> int:
-    """Return the number of processes that ``jobs`` stands for, at least 1. Raises as ``check_jobs`` does."""
-    check_jobs(jobs)
-    if jobs is None or jobs < 0:
-        return max(1, num_processors + 1 + (-1 if jobs is None else int(jobs)))
-    return int(jobs)
+    """Return the number of processes, at least 1, that ``jobs`` stands for, which ``check_jobs`` accepts."""
+    number = -1 if jobs is None else int(jobs)
+    return number if number > 0 else max(1, num_processors + 1 + number)

@@ -140,28 +140,20 @@ class _Fan:
         self._look_seconds = _LOOK_SECONDS if networks else None
         addresses = self._networks.addresses
         self._workers = [Worker(function, limits, addresses=addresses) for _ in range(num_workers)]
-        self._starts: queue.SimpleQueue[None] = queue.SimpleQueue()
-        """An item for each worker that may begin, since those before it were busy"""
         self._units: queue.SimpleQueue[_Unit | None] = queue.SimpleQueue()
         self._answers: queue.SimpleQueue[tuple[_Unit, list[Any]] | BaseException] = queue.SimpleQueue()
-        self._num_pending = self._num_started = 0
         self._is_closed = False
-        self._joblib: Iterator[None] = iter(())
+        self._joblib: Iterator[None] | None = None
 
     def submit(self, unit: _Unit) -> None:
-        """Run a unit as soon as a worker is free."""
-        self._num_pending += 1
+        """Run a unit as soon as a worker is free. A worker starts its process for its first unit."""
         self._units.put(unit)
-        if self._num_started < min(self._num_pending, len(self._workers)):
-            if not self._num_started:
-                with uninterruptible():
-                    self._joblib = _start(self._serve, self._workers)
-            self._num_started += 1
-            self._starts.put(None)
+        if self._workers and self._joblib is None:
+            with uninterruptible():
+                self._joblib = _start(self._serve, self._workers)
 
     def wait(self) -> tuple[_Unit, list[Any]]:
         """Wait for a unit to end, and return it with its results. Raise the error of a network that cannot be used."""
-        self._num_pending -= 1
         if not self._workers:
             unit = self._units.get()
             assert unit is not None
@@ -182,15 +174,13 @@ class _Fan:
         self._is_closed = True
         for worker in self._workers:
             worker.kill()
-            self._starts.put(None)
             self._units.put(None)
-        for _ in self._joblib:  # to its end: if it is closed before, joblib warns of workers that were cancelled
+        for _ in self._joblib or ():  # to its end: if it is closed before, joblib warns of workers that were cancelled
             pass
         self._networks.close()
 
     def _serve(self, worker: Worker) -> None:
         """Run units until the run ends. Called in a worker of joblib."""
-        self._starts.get()
         try:
             while (unit := self._units.get()) is not None and not self._is_closed:
                 self._answers.put((unit, worker.run(unit.first, unit.tasks)))

@@ -80,17 +80,7 @@ _EXTRA = "extra."
 
 
 class PathTable(CsvTable):
-    """A CSV file with a column ``path``: an index, or a hand-written list. Raises as ``CsvTable`` does.
-
-    Attributes
-    ----------
-    extras : dict[str, str]
-        Each column without a meaning to its name in ``VideoRecord.extra``.
-    extra_types : dict[str, str]
-        Type of each extra column that is not text.
-    segment_columns : dict[str, str]
-        Each column that is a field of ``Segment`` to that field.
-    """
+    """A CSV file with a column ``path``: an index, or a hand-written list. Raises as ``CsvTable`` does."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
@@ -98,9 +88,12 @@ class PathTable(CsvTable):
             raise UsageError(f"'{printable(path)}': got the columns {self.column_names}, expected a column 'path'")
         known, prefix = (_KNOWN, _EXTRA) if self.is_index else (_HAND_WRITTEN, "")
         self.extras = {name: name.removeprefix(prefix) for name in self.types if name not in known}
+        """Each column without a meaning to its name in ``VideoRecord.extra``"""
         self.extra_types = {extra: kind for name, extra in self.extras.items() if (kind := self.types[name]) != "str"}
+        """Type of each extra column that is not text"""
         columns = {f"segment_{name}" if self.is_index else name: name for name in SEGMENT_COLUMNS}
         self.segment_columns = {name: field for name, field in columns.items() if name in self.types}
+        """Each column that is a field of ``Segment`` to that field"""
 
     def text(self, row: Row, name: str, line: int) -> str:
         """Return the text of a cell. In a hand-written file only a path may be quoted as chordcache quotes it."""
@@ -115,6 +108,10 @@ class PathTable(CsvTable):
             if self.is_index:
                 raise self.error(line, f"column '{name}' holds '{printable(cell)}': {error}") from None
             return cell
+
+    def twice(self, line: int, path: str, first: int) -> UsageError:
+        """Return the error of a line with the path of an earlier one."""
+        return self.error(line, f"got '{printable(path)}' twice, expected it once; line {first} has it too")
 
     def fields(self, row: Row, line: int) -> dict[str, Any]:
         """Return the fields of ``Description`` that a row states. Empty cells count as missing."""
@@ -184,8 +181,7 @@ class CsvSource:
             segment = [str(row.get(column)) for column in self._table.segment_columns]
             first = first_lines.setdefault(hash((name, *segment)), line)
             if first != line:
-                problem = f"got '{printable(path)}' twice, expected it once; line {first} has it too"
-                raise self._table.error(line, problem)
+                raise self._table.twice(line, path, first)
             if label := self._table.text(row, "label", line):
                 self._numbers.add((label_of(label),))
             self.num_records += 1
@@ -244,8 +240,9 @@ class CsvSource:
 class CsvSink:
     """A writer of records as rows. Rows wait in a temporary file until all columns of the header row are known."""
 
-    def __init__(self, file: TextIO, roots: Mapping[str, str], columns: Mapping[str, str], folder: Path) -> None:
-        self._file, self._roots, self._columns = file, roots, columns
+    def __init__(self, file: TextIO, header: Mapping[str, Any]) -> None:
+        self._file, self._roots, self._columns = file, header["roots"], header.get("columns", {})
+        folder = Path(file.name).parent
         self._body = tempfile.TemporaryFile("w+", dir=folder, encoding="utf-8", newline="")  # noqa: SIM115 - close()
         self._writer = csv.writer(self._body, lineterminator="\n")
         self._first_rows: dict[str, int] = {}

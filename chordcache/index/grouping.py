@@ -19,20 +19,15 @@ class IndexRows:
     """The rows of an index, read in one pass. The file stays open, because a build may replace it.
 
     Use it as a context manager, which closes the file. Raises ``UsageError`` if the index names an item twice.
-
-    Attributes
-    ----------
-    keys : set of str
-        The key of each item.
-    total_seconds : float or None
-        [seconds] Length of all items, or None if the index does not state that of one that can be read.
     """
 
     def __init__(self, index: Index) -> None:
         self._index = index
         self._file = index.open()
         self.keys: set[str] = set()
+        """The key of each item"""
         self.total_seconds: float | None = 0.0
+        """[seconds] Length of all items, or None if the index does not state that of one that can be read"""
         self._order: tuple[np.ndarray, np.ndarray] | None = None
         """Position and offset of each row, ordered by file. None if the rows have this order in the index"""
         try:

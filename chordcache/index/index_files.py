@@ -7,7 +7,7 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from types import MappingProxyType, TracebackType
+from types import MappingProxyType
 from typing import Any, BinaryIO, TextIO, TypeAlias
 
 import numpy as np
@@ -27,13 +27,14 @@ from chordcache.storage.sealed_json import FORMAT_VERSION
 from chordcache.temporary import temporary_folder
 
 Source: TypeAlias = JsonSource | SealedSource | CsvSource
+Sink: TypeAlias = JsonSink | SealedSink | CsvSink
 
 _SOURCES: Mapping[str, Callable[[Path], Source]] = {".json": JsonSource, ".jsonl": SealedSource, ".csv": CsvSource}
-_SINKS: Mapping[str, Callable[[TextIO, Mapping[str, Any]], JsonSink | SealedSink]] = {
+_SINKS: Mapping[str, Callable[[TextIO, Mapping[str, Any]], Sink]] = {
     ".json": JsonSink,
     ".jsonl": SealedSink,
+    ".csv": CsvSink,
 }
-
 
 _HOW_TO_SCAN = "; make an index with 'chordcache scan ROOT'"
 
@@ -226,9 +227,9 @@ class IndexWriter:
     ) -> None:
         self._path = Path(path)
         self._suffix = _suffix(self._path)
-        self._roots, self._columns = dict(roots), dict(columns)
+        self._roots = dict(roots)
         self._header = {"format": FORMAT, "format_version": FORMAT_VERSION, "roots": self._roots, "level": level}
-        optional = {"follow_symlinks": follow_symlinks, "whole_roots": list(whole_roots), "columns": self._columns}
+        optional = {"follow_symlinks": follow_symlinks, "whole_roots": list(whole_roots), "columns": dict(columns)}
         self._header |= {name: value for name, value in optional.items() if value}
         self._partial = self._path.with_name(f".chordcache-index-{os.getpid()}-{id(self):x}.partial")
         self._stack = ExitStack()
@@ -239,7 +240,7 @@ class IndexWriter:
         with no_space_as_error(self._path), ExitStack() as stack:
             self._file = stack.enter_context(self._open_partial())
             stack.callback(self._partial.unlink, missing_ok=True)
-            self._sink = self._make_sink()
+            self._sink = _SINKS[self._suffix](self._file, self._header)
             if isinstance(self._sink, CsvSink):
                 stack.callback(self._sink.close)
             self._stack = stack.pop_all()
@@ -254,11 +255,6 @@ class IndexWriter:
                 raise
             raise UsageError(f"cannot write the index '{printable(self._path)}': {error.strerror}") from None
 
-    def _make_sink(self) -> JsonSink | SealedSink | CsvSink:
-        if self._suffix == ".csv":
-            return CsvSink(self._file, self._roots, self._columns, self._path.parent)
-        return _SINKS[self._suffix](self._file, self._header)
-
     def write(self, record: VideoRecord) -> None:
         """Append one record. Raises ``NoSpaceError``, and ``UsageError`` if its root is not one of the index."""
         if record.root not in self._roots:
@@ -266,9 +262,7 @@ class IndexWriter:
         with no_space_as_error(self._path):
             self._sink.write(record)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         with no_space_as_error(self._path), self._stack:
             if kind is None:
                 self._sink.finish()

@@ -85,12 +85,9 @@ class JsonSource:
     def located(self, file: BinaryIO) -> Iterator[tuple[int, VideoRecord]]:
         """Yield the byte offset and the record of every item."""
         file.seek(self._start or 0)
-        roots, columns = self.header.roots, self.header.columns
         try:
             for number, (offset, record) in enumerate(self._records(JsonStream(file), is_surveyed=True), 1):
-                if problem := record_problem(record, roots, columns):
-                    raise self._damage(f"record {number}", problem)
-                yield offset, record
+                yield offset, self._check(record, f"record {number}")
         except ChordcacheError:
             raise
         except ValueError as error:

@@ -18,16 +18,12 @@ from chordcache.records import SEGMENT_COLUMNS, VideoRecord
 class Labels:
     """Labels from folder names, or from a CSV file with the columns path, label, caption and any others.
 
-    A labels file sets the columns that it has. In a record that none of its rows names, these columns become None.
+    The ``source`` "dir" takes the name of the file's folder as the label, and None directly in the root. Any other one
+    is a CSV file. Its paths are relative to the root, begin with the root's label and a slash, or are absolute. It sets
+    the columns that it has. In a record that none of its rows names, these columns become None. ``roots`` maps the
+    label of each root to its folder, for absolute paths and paths through links of folders.
 
-    Parameters
-    ----------
-    source : str
-        "dir" takes the name of the file's folder as the label, and None directly in the root. Any other value is a CSV
-        file. Its paths are relative to the root, begin with the root's label and a slash, or are absolute. Raises as
-        ``PathTable`` does, and ``UsageError`` if it has a path twice or names segments.
-    roots : Mapping[str, str]
-        Root label to folder, for absolute paths and paths through links of folders.
+    Raises as ``PathTable`` does, and ``UsageError`` if the file has a path twice or names segments.
     """
 
     def __init__(self, source: str, roots: Mapping[str, str] = MappingProxyType({})) -> None:
@@ -62,7 +58,7 @@ class Labels:
             name = self._name_of(text)
             first, _ = self._rows.setdefault(name, (line, table.fields(row, line)))
             if first != line:
-                raise _twice(table, line, name, first)
+                raise table.twice(line, name, first)
         self._check_once(table)
 
     def _check_once(self, table: PathTable) -> None:
@@ -73,7 +69,7 @@ class Labels:
                 other = self._rows.get(name.removeprefix(start)) if name.startswith(start) else None
                 if other is not None and not os.path.lexists(os.path.join(folder, name)):
                     first, last = sorted((line, other[0]))
-                    raise _twice(table, last, name, first)
+                    raise table.twice(last, name, first)
 
     def _name_of(self, path: str) -> str:
         """Return root label and relative path of a file, or the relative path alone if several roots may have it."""
@@ -117,7 +113,3 @@ class Labels:
     def unmatched_example(self) -> str | None:
         """Path in the first row without a match."""
         return next((name for name in self._rows if name not in self._matched), None)
-
-
-def _twice(table: PathTable, line: int, name: str, first: int) -> UsageError:
-    return table.error(line, f"got '{printable(name)}' twice, expected it once; line {first} has it too")

@@ -19,24 +19,16 @@ class ReusableRecords:
     It holds hashes and offsets, not records. It keeps the file open, because the file may be replaced meanwhile. Call
     ``close``, or use it as a context manager.
 
-    Parameters
-    ----------
-    path : str | PathLike
-        The index of an earlier scan. If it is missing, damaged or of an older format version, it has no records. One
-        in CSV has no facts, but labels, captions and extra columns. Raises ``UsageError`` if the file is not the index
-        of a scan, which would overwrite it, and ``FormatVersionError`` for a newer version.
-
-    Attributes
-    ----------
-    problem : str | None
-        Reason why an existing index is not used, for people.
-    columns : dict[str, str]
-        Type of each extra column that is not text.
+    It has no records if the index at ``path`` is missing, damaged or of an older format version. One in CSV has no
+    facts, but labels, captions and extra columns. Raises ``UsageError`` if the file is not the index of a scan, which
+    would overwrite it, and ``FormatVersionError`` for a newer version.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.problem: str | None = None
+        """Reason why an existing index is not used, for people"""
         self.columns: dict[str, str] = {}
+        """Type of each extra column that is not text"""
         self._offsets: dict[int, int] = {}
         self._has_no_facts = False
         self._stack = ExitStack()

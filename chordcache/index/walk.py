@@ -60,21 +60,14 @@ class _Entry:
 def iter_files(root: str, *, follow_symlinks: bool = False) -> Iterator[CorpusFile]:
     """Walk a folder in the order of the relative paths' bytes. Raises ``NotFoundError`` if it does not exist.
 
-    The walk holds one folder's listing per level in memory. By default it follows a link to a file only if the target
-    is inside the root, and never follows a link to a folder.
+    Every entry that is not a folder is yielded, and every folder that cannot be listed, with its ``problem``. The walk
+    holds one folder's listing per level in memory. By default it follows a link to a file only if the target is inside
+    the root, and never follows a link to a folder.
 
-    Parameters
-    ----------
-    root : str
-        The folder. In a bucket, only suffixes decide what is a video, and the names of all objects are in memory.
-    follow_symlinks : bool
-        True to follow links out of the root too. A folder is walked once, under the name that comes first. A link back
-        into the root's own tree is skipped, because its target is walked under its own name.
+    With ``follow_symlinks``, it follows links out of the root too. A folder is walked once, under the name that comes
+    first. A link back into the root's own tree is skipped, because its target is walked under its own name.
 
-    Yields
-    ------
-    CorpusFile
-        Every entry that is not a folder, and every folder that cannot be listed (``problem``).
+    In a bucket, only suffixes decide what is a video, and the names of all objects are in memory.
     """
     if is_in_bucket(root):
         yield from (CorpusFile(name, is_video=_suffix_of(name) in VIDEO_SUFFIXES) for name in iter_names(root))

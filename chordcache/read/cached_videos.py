@@ -99,20 +99,9 @@ def stereo_of(cache: Cache) -> str:
 class CachedVideos(VideoSet):
     """All videos of a cache in the order of their keys, or some of them. Each process opens the cache itself.
 
-    Parameters
-    ----------
-    cache : Cache
-        The cache. It belongs to this object.
-    videos, on_miss
-        See ``select_keys``. By default all videos.
-    features : sequence of str
-        The features that will be read. A video in quarantine that was not built with one of them is left out, with a
-        warning.
-
-    Raises
-    ------
-    NotFoundError, UsageError
-        As in ``select_keys``.
+    ``cache`` belongs to this object. ``videos`` and ``on_miss`` are those of ``select_keys``, by default for all
+    videos. ``features`` are those that will be read. A video in quarantine that was not built with one of them is left
+    out, with a warning. Raises as ``select_keys`` does.
     """
 
     def __init__(
@@ -188,26 +177,22 @@ class CachedVideos(VideoSet):
     def numbered_labels(self) -> tuple[list[str], np.ndarray]:
         """Return the labels that the cache has now, and the position there of every video's [shape=(n,), dtype=int].
 
-        Raises
-        ------
-        UsageError
-            If the cache has gained or lost videos.
+        Raises ``UsageError`` if the cache has gained or lost videos.
         """
         with Cache(self._cache.path) as cache:  # not the dataset's own, which other threads may be reading
-            names, ids = cache.labels(), cache.label_ids
-            if self._keys is not None:
-                return names, ids[positions_of(cache, self._keys)]
-            self._check_num_videos(cache)
-            return names, ids
+            return cache.labels(), cache.label_ids[self._rows_in(cache)]
 
     def measured(self) -> tuple[np.ndarray, np.ndarray]:
         """Return the number of frames and the picture of every video. See ``VideoSet``."""
-        catalog = self._cache.catalog
-        if self._keys is None:
-            self._check_num_videos(self._cache)
-            return catalog.num_frames.astype(np.int64), catalog.pictures
-        positions = positions_of(self._cache, self._keys)
-        return catalog.num_frames[positions].astype(np.int64), catalog.pictures[positions]
+        catalog, rows = self._cache.catalog, self._rows_in(self._cache)
+        return catalog.num_frames[rows].astype(np.int64), catalog.pictures[rows]
+
+    def _rows_in(self, cache: Cache) -> np.ndarray | slice:
+        """Return the places of the videos in the arrays of a cache, which may have been built since."""
+        if self._keys is not None:
+            return positions_of(cache, self._keys)
+        self._check_num_videos(cache)
+        return slice(None)
 
     def read(self, position: int, sample: Callable[[FeatureReader, Video], Sample]) -> Sample:
         """Return the result of ``sample`` for the cache and a video."""
@@ -247,13 +232,9 @@ class CachedVideos(VideoSet):
 def settle_absences(videos: VideoSet, clips: ClipReader) -> None:
     """Raise now what a video without a feature would raise in the middle of an epoch, or leave such videos out.
 
-    No sidecar is read for it, since the catalog knows the features that videos lack.
-
-    Raises
-    ------
-    FeatureAbsentError
-        If a video was not built with a feature, unless it is skipped. If a feature is absent from one, with
-        ``missing="error"``, or with "zeros" if the shape of the zeros is unknown. If no video is left.
+    No sidecar is read for it, since the catalog knows the features that videos lack. Raises ``FeatureAbsentError`` if a
+    video was not built with a feature, unless it is skipped, if a feature is absent from one with ``missing="error"``,
+    or with "zeros" if the shape of the zeros is unknown, and if no video is left.
     """
     states = np.stack([videos.feature_states(name) for name in clips.features])
     if clips.missing == "skip":

@@ -110,29 +110,13 @@ class ClipReader:
         return (*numbers.shape, *(crop.size if crop else (video.height, video.width)), 3)
 
     def read(self, cache: FeatureReader, video: Video, views: Sequence[ClipView], *, one_thread: bool) -> list[Arrays]:
-        """Read samples of one video.
+        """Return the arrays of samples of one video, see ``ChordVideoDataset``.
 
-        Parameters
-        ----------
-        cache, video
-            The reader of features, and a video that it has.
-        views : sequence of ClipView
-            The samples.
-        one_thread : bool
-            Switch OpenCV's own threads off, for the whole process and from now on, if OpenCV is used.
+        With ``missing="zeros"`` each sample also has ``present`` [shape=(len(features),), dtype=bool]. ``one_thread``
+        switches OpenCV's own threads off, for the whole process and from now on, if OpenCV is used.
 
-        Returns
-        -------
-        list of dict of str to np.ndarray
-            The arrays of each sample, see ``ChordVideoDataset``. With ``missing="zeros"`` also ``present``
-            [shape=(len(features),), dtype=bool].
-
-        Raises
-        ------
-        IndexError, FeatureAbsentError, DamageError
-            As in ``Cache.read``, for any of the samples.
-        UsageError
-            If frames go backwards and the flow between them is requested, or if several clips differ in a shape.
+        Raises as ``Cache.read`` does for any of the samples, and ``UsageError`` if frames go backwards and the flow
+        between them is requested, or if several clips differ in a shape.
         """
         clips = self._clips(cache, video, views, one_thread=one_thread)
         arrays: list[Arrays] = [{} for _ in clips]
@@ -173,10 +157,8 @@ class ClipReader:
 def cached_features(names: tuple[str, ...]) -> tuple[tuple[str, ...], frozenset[str]]:
     """Return the cached features that these names mean, and those of the names that are in ``VARIANTS``.
 
-    Raises
-    ------
-    UsageError
-        If two names mean one feature, which has one name in a sample. "latents.first_frame" has another one.
+    Raises ``UsageError`` if two names mean one feature, which has one name in a sample. "latents.first_frame" has
+    another one.
 
     Examples
     --------

@@ -219,19 +219,10 @@ def _fixed_crop(crop: CenterCrop | Resize | Pad, height: int, width: int) -> Cro
 
 
 def crop_sizes(crop: SpatialTransform | None, pictures: np.ndarray) -> np.ndarray | None:
-    """Return the size of the crop of each picture, if no random number changes it.
+    """Return the size of the crop of each picture, or None if it is not a crop of this module.
 
-    Parameters
-    ----------
-    crop : SpatialTransform or None
-        The crop. None leaves pictures at their size.
-    pictures : np.ndarray [shape=(n, 2), dtype=int64, pixels]
-        Height and width of each picture.
-
-    Returns
-    -------
-    np.ndarray [shape=(n, 2), dtype=int64, pixels], or None
-        Height and width after the crop. None for a crop that is not one of this module.
+    ``pictures`` and the result [shape=(n, 2), dtype=int64, pixels] have height and width. The crop None leaves pictures
+    at their size.
     """
     if isinstance(crop, HorizontalFlip):
         return crop_sizes(crop.of, pictures)

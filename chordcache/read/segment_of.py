@@ -14,21 +14,13 @@ from chordcache.storage.layout import key_of
 from chordcache.storage.row_clock import is_of_video
 
 
-def segment_of(whole: Video, record: VideoRecord) -> Video:
-    """Return the segment that a record names of a file, with the key, the label and the columns of the record.
+class SegmentOfFile(Video):
+    """The segment that a record names of a file, with the key, the label and the columns of the record.
 
-    Raises
-    ------
-    MediaError
-        ``segment`` as in ``media.segments.span_of``, also for a segment that ends after the damage of a trimmed file.
-    DamageError, FeatureAbsentError
-        If the times of the frames cannot be read.
+    Its artefacts have more frames than it has. Raises ``MediaError`` ``segment`` as ``media.segments.span_of`` does,
+    also for a segment that ends after the damage of a trimmed file. Raises ``DamageError`` and ``FeatureAbsentError``
+    if the times of the frames cannot be read.
     """
-    return _SegmentOfFile(whole, record)
-
-
-class _SegmentOfFile(Video):
-    """A video whose artefacts have more frames than it has."""
 
     def __init__(self, whole: Video, record: VideoRecord) -> None:
         sidecar, times = whole.sidecar, whole.pts_seconds

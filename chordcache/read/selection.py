@@ -45,12 +45,8 @@ class NameList(NamedTuple):
 def select_keys(cache: Cache, videos: Videos, on_miss: str = "error") -> list[str]:
     """Return the keys of the chosen videos, see ``chordcache.videos.cached``. Warn of those that are left out.
 
-    Raises
-    ------
-    NotFoundError
-        If a name matches no video, and ``on_miss`` is "error", or if the split file cannot be read.
-    UsageError
-        If a name matches several videos, or no video is left.
+    Raises ``NotFoundError`` if a name matches no video and ``on_miss`` is "error", or if the split file cannot be read.
+    Raises ``UsageError`` if a name matches several videos, or no video is left.
     """
     if callable(videos):
         keys = [video.key for video in cache if videos(video)]
@@ -242,7 +238,7 @@ class _Names:
         A path may also be the end of the name, if a list was written for a folder above.
         """
         base = name.rpartition("/")[2]
-        for inner in dict.fromkeys((name, name[: len(name) - len(base)] + (base.rpartition(".")[0] or base))):
+        for inner in dict.fromkeys((name, _without_suffix(name))):
             matches = [
                 (key, path)
                 for key, path in self._paths_of_stem.get(inner.rpartition("/")[2], ())

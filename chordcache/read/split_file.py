@@ -42,12 +42,7 @@ def read_split(path: Path, knows: Sequence[Callable[[str], bool]]) -> Rows:
     return whether a video has a name, the strictest first. They show which column has the names, and are called for the
     first lines only.
 
-    Raises
-    ------
-    NotFoundError
-        If the file cannot be read.
-    UsageError
-        If it is not text, or has no name.
+    Raises ``NotFoundError`` if the file cannot be read, and ``UsageError`` if it is not text, or has no name.
     """
     try:
         open_for_reading(path).close()

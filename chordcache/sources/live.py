@@ -20,7 +20,7 @@ from chordcache.media.decoding import decode_frames
 from chordcache.media.demux import Media
 from chordcache.media.frame_numbers import check_frame_numbers
 from chordcache.media.scaling import PictureScaler
-from chordcache.sources.media_file import AS_STORED
+from chordcache.sources.media_file import AS_STORED, naming
 from chordcache.sources.video_source import VideoSource
 
 _MAX_SECONDS = 3600.0
@@ -177,9 +177,8 @@ class _LiveSource(VideoSource):
         self._buffer.wait_open(2 * self._timeout_seconds)
 
     def _receive(self, name: str, buffer: _Buffer) -> None:
-        shown = without_password(name)
         try:
-            with self._opening(name) as media:
+            with naming(without_password(name)), self._opening(name) as media:
                 scaler = PictureScaler(self._frames_config, media.require_video().sample_aspect_ratio)
                 track = media.audio if self._sound_seconds and AudioBuffer.accepts(media.audio) else None
                 buffer.opened(media.frame_seconds, AudioBuffer(track, self._sound_seconds) if track else None)
@@ -187,13 +186,8 @@ class _LiveSource(VideoSource):
                 received = (_Received(frame.number, frame.pts_seconds, scaler.rgb(frame.picture)) for frame in frames)
                 all(map(buffer.put, received))  # until the buffer has ended
             buffer.end()
-        except MediaError as error:
-            what = f"cannot read '{shown}': {error.message}"
-            buffer.end(MediaError(error.stage, error.cause, what, error.num_frames_ok))
         except ChordcacheError as error:
             buffer.end(error)
-        except MemoryError:
-            buffer.end(MediaError("decode", "oom", f"cannot read '{shown}': no memory for a picture"))
 
     def _close(self) -> None:
         if self._buffer is not None:

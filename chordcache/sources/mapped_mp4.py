@@ -74,7 +74,7 @@ class _MappedFile:
             else:
                 num_near = np.searchsorted(self.frame_index.seek_frames[rest], seek_frame, side="right")
                 group = rest[:num_near]
-                yield from map(self._rgb, self._only(int(seek_frame), group))
+                yield from map(self._rgb, self._only(self._decoder, int(seek_frame), group))
             self._last = group[-1]
             rest = rest[len(group) :]
 
@@ -102,12 +102,12 @@ class _MappedFile:
             ((number, picture) for number, picture in numbered if number is not None), max(seek_frame, 0)
         )
 
-    def _only(self, seek_frame: int, group: list[int]) -> Iterator[Any]:
+    def _only(self, decoder: SampleDecoder, seek_frame: int, group: list[int]) -> Iterator[Any]:
         """Yield the pictures of some frames after a keyframe. Samples after these frames are not decoded."""
         stop = int(self._samples[group].max()) + 1
         rest = iter(group)
         number = next(rest, None)
-        for picture in self._decoder.pictures(self._first_sample(seek_frame), stop):
+        for picture in decoder.pictures(self._first_sample(seek_frame), stop):
             if number is not None and self.frame_index.find(picture.pts) == number:
                 yield picture
                 number = next(rest, None)
@@ -127,11 +127,7 @@ class _MappedFile:
 
     def _first_picture(self) -> Any:
         """Decode frame 0 with another decoder, because this one is in use."""
-        pictures = SampleDecoder(self._track, self._data).pictures(0, int(self._samples[0]) + 1)
-        for picture in pictures:
-            if self.frame_index.find(picture.pts) == 0:
-                return picture
-        raise MediaError("decode", "short", "frame 0 cannot be decoded")
+        return next(self._only(SampleDecoder(self._track, self._data), -1, [0]))
 
 
 def _frame_index_of(track: VideoTrack) -> tuple[FrameIndex, np.ndarray]:

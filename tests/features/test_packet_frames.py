@@ -28,7 +28,7 @@ from chordcache.features.packet_frames import iter_pictures
 from chordcache.media.packet_decoder import planes_of
 from chordcache.media.picture_data import plane_array
 from chordcache.media.planes import to_rgb
-from chordcache.read.segment_of import segment_of
+from chordcache.read.segment_of import SegmentOfFile
 from chordcache.records import RunSummary
 from chordcache.storage.artefacts.open_files import forget, open_artefact
 from chordcache.verifying.verify_source import compare_with_source
@@ -478,7 +478,7 @@ def test_segments_read_their_part(pieces: Path, tmp_path: Path) -> None:
         for record in cc.read_index(tmp_path / "list.csv"):
             segment = record.segment
             assert segment is not None
-            part = cache.read(segment_of(whole, record))
+            part = cache.read(SegmentOfFile(whole, record))
             assert np.array_equal(part, frames[segment.start_frame : segment.end_frame])
 
 

@@ -17,7 +17,7 @@ import chordcache as cc
 from chordcache.features.mel import MelExtractor
 from chordcache.features.waveform import WaveformExtractor
 from chordcache.media.demux import open_media
-from chordcache.read.segment_of import segment_of
+from chordcache.read.segment_of import SegmentOfFile
 from chordcache.sources.media_file import MP4Source
 
 RATE = 16000
@@ -187,7 +187,7 @@ def test_sound_ends_with_the_segment_where_the_picture_stands(tmp_path: Path, is
     videos = list(cache)
     if is_whole:
         records = cc.read_index(write_list(tmp_path, rows))
-        videos = [segment_of(cache[0], record) for record in records]
+        videos = [SegmentOfFile(cache[0], record) for record in records]
     durations = sorted(video.duration_seconds for video in videos)
     assert durations == pytest.approx([2, 15, 15, 20], abs=1e-3)
     for video in videos:

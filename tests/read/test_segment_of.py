@@ -18,7 +18,7 @@ from helpers.processes import flip
 import chordcache as cc
 from chordcache.config.config import Config, config_from_json
 from chordcache.errors import FormatVersionError, MediaError, NotFoundError
-from chordcache.read.segment_of import segment_of
+from chordcache.read.segment_of import SegmentOfFile
 from chordcache.storage.cache_header import read_header, write_header
 
 RATE = 16000
@@ -81,7 +81,7 @@ def segments(folder: Path, cache: str = "whole", rows: str = "list.csv") -> dict
     with cc.open_cache(folder / cache) as opened:
         records = cc.read_index(folder / "videos" / rows)
         files = {video.path: video for video in opened if video.segment is None}
-        return {record.label: segment_of(files[record.path], record) for record in records}
+        return {record.label: SegmentOfFile(files[record.path], record) for record in records}
 
 
 @pytest.mark.parametrize("label", SPANS)
@@ -337,7 +337,7 @@ def test_rows_of_a_caption_are_of_segments_with_this_caption(work: Path, tmp_pat
     write_list(tmp_path, ["a.mov,a dog,1,2", "a.mov,a cat,2,3"], "list.csv", "path,caption,start_seconds,end_seconds")
     with cc.open_cache(cache) as opened:
         same, other = (
-            segment_of(opened[0], record) for record in cc.read_index(tmp_path / "videos" / "list.csv")
+            SegmentOfFile(opened[0], record) for record in cc.read_index(tmp_path / "videos" / "list.csv")
         )  # fmt: skip
         assert bytes(opened.read(same, "rows")).decode() == "a dog"
         with pytest.raises(cc.FeatureAbsentError, match="made of another value of caption, label"):

@@ -24,7 +24,7 @@ import chordcache as cc  # noqa: E402
 from chordcache.config.config import config_from_json  # noqa: E402
 from chordcache.errors import DamageError, FeatureAbsentError, UsageError  # noqa: E402
 from chordcache.features.waveform import BLOCK_SAMPLES  # noqa: E402
-from chordcache.read.segment_of import segment_of  # noqa: E402
+from chordcache.read.segment_of import SegmentOfFile  # noqa: E402
 from chordcache.train.samplers.clip_samplers import RegularClipSampler  # noqa: E402
 
 RATE = 48_000
@@ -265,7 +265,7 @@ def test_segments_have_the_samples_of_their_seconds(tmp_path: Path, is_whole: bo
     files = cc.scan([tmp_path / "videos"], output=tmp_path / "files.json", jobs=HERE) if is_whole else index
     cc.build(files, tmp_path / "cache", tiers=["npz"], config=config_of(**OWN), jobs=HERE)
     with cc.open_cache(tmp_path / "cache") as cache:
-        videos = [segment_of(cache[0], record) for record in cc.read_index(index)] if is_whole else list(cache)
+        videos = [SegmentOfFile(cache[0], record) for record in cc.read_index(index)] if is_whole else list(cache)
         assert len(videos) == 2
         for video in videos:
             assert video.num_frames == 20

@@ -100,14 +100,10 @@ def _item(path: str, window: Mapping[str, Any], extra: Mapping[str, Any], row: R
 
 def _extra(row: Row) -> dict[str, Any]:
     span, motion = row.get("duration_span"), row.get("motion_score")
-    values = {
-        "source_video": row.get("source_video"),
-        **(dict(zip(("span_start", "span_end"), span, strict=False)) if isinstance(span, list) else {}),
-        "aesthetic_score": row.get("aesthetic_score"),
-        **(
-            {f"motion_{name}": motion.get(name) for name in ("global_mean", "per_patch_min_256")}
-            if isinstance(motion, dict)
-            else {}
-        ),
-    }
+    values = {"source_video": row.get("source_video")}
+    if isinstance(span, list):
+        values |= zip(("span_start", "span_end"), span, strict=False)
+    values["aesthetic_score"] = row.get("aesthetic_score")
+    if isinstance(motion, dict):
+        values |= {f"motion_{name}": motion.get(name) for name in ("global_mean", "per_patch_min_256")}
     return {name: value for name, value in values.items() if value is not None}

@@ -11,10 +11,9 @@ from chordcache.index.lists.activities import read_activitynet, read_ava
 from chordcache.index.lists.classes import read_mmaction, read_ssv2, read_ucf101
 from chordcache.index.lists.columns import read_kinetics, read_table, read_webvid
 from chordcache.index.lists.cosmos import read_cosmos
-from chordcache.index.lists.frame_folders import read_frame_folders
 from chordcache.index.lists.items import ItemList, ListOptions
 from chordcache.index.lists.lerobot import read_lerobot
-from chordcache.index.lists.pairs import read_pairs
+from chordcache.index.lists.pairs import read_frame_folders, read_pairs
 from chordcache.index.lists.tables import open_for_reading
 from chordcache.index.lists.webdataset import read_webdataset
 

@@ -70,11 +70,9 @@ class Locator(ListRoots):
             if suffix is None and len(self.missing) < NUM_EXAMPLES:
                 self.missing.append(inner)
         suffix = self._suffixes[hash(place)]
-        return (
-            None
-            if suffix is None
-            else FoundFile(root, stem + suffix, self.real(os.path.join(self.roots[root], stem + suffix)))
-        )
+        if suffix is None:
+            return None
+        return FoundFile(root, stem + suffix, self.real(os.path.join(self.roots[root], stem + suffix)))
 
     @property
     def num_missing(self) -> int:

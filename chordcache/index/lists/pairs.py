@@ -1,10 +1,11 @@
-"""Folders of videos with a file of the same name beside each: ``a.mp4`` and ``a.txt`` or ``a.json``."""
+"""Folders of videos, or of folders of frames, with a file of the same name beside each: ``a.txt`` or ``a.json``."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
 from functools import partial
+from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
@@ -14,6 +15,7 @@ from chordcache.index.encoding import small_text
 from chordcache.index.lists.items import Item, ItemList, ListOptions, labels_in, texts
 from chordcache.index.lists.tables import Row, as_text, check_width, json_object
 from chordcache.index.walk import VIDEO_SUFFIXES, iter_files
+from chordcache.media.picture_folders import is_picture
 
 T = TypeVar("T")
 
@@ -32,7 +34,17 @@ def read_pairs(path: Path, _options: ListOptions) -> ItemList:
     """
     if not path.is_dir():
         raise NotFoundError(f"no such folder '{printable(path)}'")
-    return paired_list(path, partial(_pairs, path))
+    return paired_list(path, partial(_videos, path))
+
+
+def read_frame_folders(path: Path, _options: ListOptions) -> ItemList:
+    """Read a folder whose folders have frames, such as ``a/img_00001.jpg``, with ``a.txt`` and ``a.json`` beside them.
+
+    Source: https://github.com/open-mmlab/denseflow. Raises as ``read_pairs`` does.
+    """
+    if not path.is_dir():
+        raise NotFoundError(f"no such folder '{printable(path)}'")
+    return paired_list(path, partial(_frame_folders, path))
 
 
 class Pair(NamedTuple):
@@ -66,14 +78,22 @@ def _items(pairs: Callable[[], Iterator[Pair]], types: dict[str, str]) -> Iterat
         yield number, [Item(pair.path, None, labels, tuple(dict.fromkeys((*caption, *captions))), extra)]
 
 
-def _pairs(folder: Path) -> Iterator[Pair]:
+def _videos(folder: Path) -> Iterator[Pair]:
     for file in iter_files(os.fspath(folder)):
         stem, _, suffix = file.path.rpartition(".")
         if file.is_video and suffix.lower() in VIDEO_SUFFIXES:
-            yield Pair(file.path, partial(text_beside, folder, stem), partial(members_beside, folder, stem))
+            yield Pair(file.path, partial(_text_beside, folder, stem), partial(_members_beside, folder, stem))
 
 
-def text_beside(folder: Path, stem: str) -> str:
+def _frame_folders(path: Path) -> Iterator[Pair]:
+    seen: set[str] = set()  # the folders in a folder may lie between its files
+    for folder, files in groupby(iter_files(os.fspath(path)), lambda file: os.path.dirname(file.path)):
+        if folder and folder not in seen and any(is_picture(os.path.basename(file.path)) for file in files):
+            seen.add(folder)
+            yield Pair(folder, partial(_text_beside, path, folder), partial(_members_beside, path, folder))
+
+
+def _text_beside(folder: Path, stem: str) -> str:
     """Return the text beside a video, by its path without the suffix, or ""."""
     for name in (stem, *([f"labels/{stem.removeprefix('videos/')}"] if stem.startswith("videos/") else ())):
         text = _beside(small_text, folder / f"{name}.txt")
@@ -82,7 +102,7 @@ def text_beside(folder: Path, stem: str) -> str:
     return ""
 
 
-def members_beside(folder: Path, stem: str) -> Row:
+def _members_beside(folder: Path, stem: str) -> Row:
     """Return the members of the JSON file beside a video."""
     return _beside(json_object, folder / f"{stem}.json") or {}
 

@@ -107,16 +107,8 @@ def _decoded(line: bytes, is_first: bool) -> str:
 class Table:
     """A list with named columns.
 
-    Parameters
-    ----------
-    path : Path
-        The file.
-    unit : str
-        Word for a row, for messages: "line" or "record".
-    types : Mapping[str, str]
-        Name of each column to its type, of ``COLUMN_TYPES``.
-    rows : callable
-        Function that yields the number of each row, counted from 1, and its values.
+    ``unit`` is the word for a row in messages, "line" or "record". ``types`` has the type of each column, of
+    ``COLUMN_TYPES``. ``rows`` yields the number of each row, counted from 1, and its values.
     """
 
     def __init__(

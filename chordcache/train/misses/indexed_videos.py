@@ -25,7 +25,7 @@ from chordcache.media.source_file import identity_or_none, real_folder
 from chordcache.read.cache import Cache
 from chordcache.read.cached_videos import VideoSet, stereo_of
 from chordcache.read.clips import HOW_TO_ADD, FeatureReader
-from chordcache.read.segment_of import segment_of
+from chordcache.read.segment_of import SegmentOfFile
 from chordcache.read.video import Video
 from chordcache.records import VideoRecord
 from chordcache.storage.annotation_names import AnnotationNames
@@ -249,7 +249,7 @@ class IndexedVideos(VideoSet):
         if video.segment == record.segment:
             return Video(self.cache.path, video.sidecar.described(record))
         video.read_features = self._features
-        return segment_of(video, record)
+        return SegmentOfFile(video, record)
 
     def _built(self, origin: SourceVideo) -> Video | None:
         """Let the video be built in the background. Wait for it, and return it, if its source takes a whole decode."""
