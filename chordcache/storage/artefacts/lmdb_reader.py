@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,10 +16,9 @@ import numpy as np
 from chordcache.digests import digest64
 from chordcache.storage.artefacts import npy
 from chordcache.storage.artefacts.artefact import BYTES_AT_ONCE, Artefact
-from chordcache.storage.artefacts.claims import Claims, Layout
+from chordcache.storage.artefacts.claims import Layout
 from chordcache.storage.artefacts.lmdb_pages import find_values
 from chordcache.storage.artefacts.tiers import DIGESTS
-from chordcache.storage.feature_info import Packed
 
 STREAM = "frames"
 """Name of the only streamed array."""
@@ -78,8 +76,7 @@ class LmdbArtefact(Artefact):
 
     _ERRORS = (ValueError, struct.error, OSError)
 
-    def __init__(self, path: Path, num_bytes: int, claims: Claims | None = None, packed: Packed | None = None) -> None:
-        super().__init__(path, num_bytes, claims, packed)
+    def _read_contents(self) -> None:
         self._chains: ChainIndex | None = None
         self._stream = Layout(0)
         with self._errors():
