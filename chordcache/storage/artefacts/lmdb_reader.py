@@ -92,7 +92,10 @@ class LmdbArtefact(Artefact):
     def _describe_stream(self) -> None:
         """Set the layout of the records. There are as many as digests."""
         num_values = len(self._values.numbers)
-        digests, shape, sizes, starts = (self._whole(name) for name in (STREAM + DIGESTS, SHAPE, SIZES, STARTS))
+        digests, shape, sizes, starts = (
+            self._read_array(name) if name in self._values.named else None
+            for name in (STREAM + DIGESTS, SHAPE, SIZES, STARTS)
+        )
         if digests is None:
             if num_values:
                 raise self._damage("digests of rows are missing")
@@ -120,15 +123,6 @@ class LmdbArtefact(Artefact):
         return self._stream
 
     def _read_array(self, name: str) -> np.ndarray:
-        values = self._whole(name)
-        if values is None:
-            raise self._damage(f"array '{name}' is missing")
-        return values
-
-    def _whole(self, name: str) -> np.ndarray | None:
-        """Return a whole array, or None if it does not exist."""
-        if name not in self._values.named:
-            return None
         self._check_size(name, self._values.named[name][1])
         value = self._read(*self._values.named[name])
         data = value[DIGEST_BYTES:]
