@@ -37,7 +37,8 @@ def write_frames(data: bytes, file: BinaryIO) -> None:
     Raises ``MediaError``: ``truncated`` if the file is shorter than it states, ``decode`` if it is damaged, or
     ``refused-size`` if all frames together take more than 1 GiB.
     """
-    num_frames, num_bytes = _num_frames(data), 4
+    num_frames = sum(kind == b"ANMF" for kind in _chunks(data))
+    num_bytes = 4
     for start in (24, 27):
         num_bytes *= int.from_bytes(data[start : start + 3], "little") + 1
     if num_bytes * num_frames > _MAX_DECODED_BYTES:
@@ -59,11 +60,6 @@ def write_frames(data: bytes, file: BinaryIO) -> None:
     durations = np.asarray(animation.durations).ravel().tolist()
     pngs = (cv2.imencode(".png", frame, [cv2.IMWRITE_PNG_COMPRESSION, 1])[1].tobytes() for frame in animation.frames)
     write_video("png", zip(pngs, durations, strict=True), _MILLISECONDS, file)
-
-
-def _num_frames(data: bytes) -> int:
-    """Return the number of frames that the chunks of a file have."""
-    return sum(kind == b"ANMF" for kind in _chunks(data))
 
 
 def _chunks(data: bytes) -> Iterator[bytes]:

@@ -9,7 +9,6 @@ import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import BinaryIO
 
 from chordcache import progress
 from chordcache.bucket import Bucket, Entry, split_path, url_of
@@ -39,13 +38,17 @@ def fetched(path: str) -> Iterator[tuple[int, Identity]]:
     The copy is in ``TMPDIR``, without a name. Raises ``MediaError``, ``io`` or ``changed``, ``CacheWriteError``, and
     ``UsageError`` as ``Bucket()`` does.
     """
-    with _temporary_file(path) as file:
+    with _room_in_tmpdir(path):
+        file = tempfile.TemporaryFile(prefix="chordcache-", buffering=0)  # noqa: SIM115 -- closed below
+    with file:
         bucket, name = _bucket_of(path)
         with _as_media_error(of_one=True):
             entry = bucket.entry(name)
             progress.expect(entry.num_bytes)
             for block in bucket.whole(name, entry):
-                _write(file, block, path)
+                with _room_in_tmpdir(path):
+                    while block:
+                        block = block[file.write(block) :]
                 progress.beat()
         yield file.fileno(), _identity_of(entry)
 
@@ -120,24 +123,14 @@ def _as_media_error(*, of_one: bool) -> Iterator[None]:
         raise MediaError("open", "io", str(error)) if of_one else error from None
 
 
-def _temporary_file(path: str) -> BinaryIO:
+@contextmanager
+def _room_in_tmpdir(path: str) -> Iterator[None]:
+    """Raise errors of the disk of temporary files as ``CacheWriteError``. ``path`` names the object to copy."""
     try:
-        return tempfile.TemporaryFile(prefix="chordcache-", buffering=0)
+        yield
     except OSError as error:
-        raise _no_room(path, error) from None
-
-
-def _write(file: BinaryIO, block: bytes, path: str) -> None:
-    try:
-        while block:
-            block = block[file.write(block) :]
-    except OSError as error:
-        raise _no_room(path, error) from None
-
-
-def _no_room(path: str, error: OSError) -> CacheWriteError:
-    return CacheWriteError(
-        f"TMPDIR: got '{printable(tempfile.gettempdir())}', which does not take a copy of '{printable(url_of(path))}' "
-        f"({error.strerror}), expected room for one source of each worker. Make room there, or set TMPDIR to another "
-        "folder, and run the same command."
-    )
+        raise CacheWriteError(
+            f"TMPDIR: got '{printable(tempfile.gettempdir())}', which does not take a copy of "
+            f"'{printable(url_of(path))}' ({error.strerror}), expected room for one source of each worker. Make room "
+            "there, or set TMPDIR to another folder, and run the same command."
+        ) from None

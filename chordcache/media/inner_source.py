@@ -6,7 +6,6 @@ import os
 import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import BinaryIO
 
 from chordcache import progress
@@ -81,13 +80,16 @@ def _in_tar(fd: int, name: str) -> InnerSource:
     of_sample = {} if name in table.members else sample_pictures(table.members, name)
     if not of_sample:
         member = table.member(name)
-        return InnerSource(member.size, *times, partial(_write_member, fd, member))
+        return InnerSource(member.size, *times, lambda file: file.writelines(read_member(fd, member)))
     if table.problem:
         raise MediaError("open", "io", table.problem)
     names = in_order(of_sample)
     members = [of_sample[picture] for picture in names]
-    num_bytes = sum(member.size for member in members)
-    return InnerSource(num_bytes, *times, lambda file: write_pictures(names, _read_members(fd, members), file))
+
+    def write(file: BinaryIO) -> None:
+        write_pictures(names, (b"".join(read_member(fd, member)) for member in members), file)
+
+    return InnerSource(sum(member.size for member in members), *times, write)
 
 
 def sample_pictures(members: Mapping[str, Member], name: str) -> dict[str, Member]:
@@ -104,17 +106,8 @@ def read_member(fd: int, member: Member) -> Iterator[bytes]:
         piece = os.pread(fd, num_bytes, member.offset + start)
         if len(piece) != num_bytes:
             raise MediaError("open", "changed", "the tar file became shorter while it was read")
-        yield piece
-
-
-def _write_member(fd: int, member: Member, file: BinaryIO) -> None:
-    for piece in read_member(fd, member):
-        file.write(piece)
         progress.beat()
-
-
-def _read_members(fd: int, members: Sequence[Member]) -> Iterator[bytes]:
-    return (b"".join(read_member(fd, member)) for member in members)
+        yield piece
 
 
 def _in_folder(fd: int) -> InnerSource:

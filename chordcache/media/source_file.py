@@ -7,16 +7,15 @@ import os
 import stat
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import partial
 
 from chordcache.bucket import is_in_bucket
 from chordcache.digests import digest_file
 from chordcache.errors import MediaError
 from chordcache.media.bucket_objects import ObjectLooks, fetched, identity_of_object
-from chordcache.media.inner_source import InnerSource, animated_picture, inner_source
+from chordcache.media.inner_source import animated_picture, inner_source
 from chordcache.media.picture_folders import is_picture
 from chordcache.media.source_bytes import as_media_error
 from chordcache.media.tar_members import split_member
@@ -108,11 +107,10 @@ def open_source(path: str, inside: str | None = None, *, settled: bool = False) 
         with fetched(path) as (fd, identity):
             yield OpenSource(_PLACE.format(fd), _state_of_object(identity))
         return
-    with _opened(path, inside) as (fd, inner):
-        state = _settled_state(fd, inner) if settled else _state(fd, inner())
-        content = inner()
+    with _opened(path, inside) as (fd, name):
+        state = _settled_state(fd, name) if settled else _state(fd, name)
         with as_media_error():
-            content = content or animated_picture(fd)
+            content = inner_source(fd, name) or animated_picture(fd)
             copy = content.copied() if content else None
         if copy is None:
             yield OpenSource(_PLACE.format(fd), state)
@@ -124,20 +122,15 @@ def open_source(path: str, inside: str | None = None, *, settled: bool = False) 
 
 
 @contextmanager
-def _opened(path: str, inside: str | None) -> Iterator[tuple[int, Callable[[], InnerSource | None]]]:
-    """Open a file, or the file or folder that has a source inside. Yield a function that looks at what is inside."""
+def _opened(path: str, inside: str | None) -> Iterator[tuple[int, str]]:
+    """Open a file, or the file or folder that has a source inside. Yield the name of the source in it, too."""
     container, name = split_member(path) or (path, "")
     with as_media_error():
         fd = _open_regular(container, inside)
     try:
-        yield fd, partial(_inner, fd, name)
+        yield fd, name
     finally:
         os.close(fd)
-
-
-def _inner(fd: int, name: str) -> InnerSource | None:
-    with as_media_error():
-        return inner_source(fd, name)
 
 
 def _open_regular(path: str, inside: str | None) -> int:
@@ -181,8 +174,9 @@ def _pin_below(inside: str, path: str) -> int:
     return fd
 
 
-def _state(fd: int, inner: InnerSource | None) -> SourceState:
+def _state(fd: int, name: str) -> SourceState:
     with as_media_error():
+        inner = inner_source(fd, name)
         state = _state_of(os.fstat(fd))
     if inner is None:
         return state
@@ -199,13 +193,13 @@ def _state_of_object(identity: Identity) -> SourceState:
     return SourceState(identity, identity.mtime_ns, 0, 0)
 
 
-def _settled_state(fd: int, inner: Callable[[], InnerSource | None]) -> SourceState:
-    state = _state(fd, inner())
+def _settled_state(fd: int, name: str) -> SourceState:
+    state = _state(fd, name)
     for _ in range(_MAX_TICKS):
         if time.time_ns() - state.ctime_ns >= TICK_SECONDS * 1e9:
             return state
         time.sleep(TICK_SECONDS)
-        earlier, state = state, _state(fd, inner())
+        earlier, state = state, _state(fd, name)
         if state == earlier:
             return state
     raise MediaError("open", "changed", "the file is being written to; build again when it is complete")
@@ -215,8 +209,8 @@ def look(path: str, inside: str | None = None) -> SourceState:
     """Return the state of a file that is to be read. Raises as ``open_source``."""
     if is_in_bucket(path):
         return _state_of_object(identity_of_object(path))
-    with _opened(path, inside) as (fd, inner):
-        return _state(fd, inner())
+    with _opened(path, inside) as (fd, name):
+        return _state(fd, name)
 
 
 def _is_source(path: str) -> bool:
@@ -289,9 +283,9 @@ class FolderLooks:
             self._close = weakref.finalize(self, os.close, self._folder)
 
 
-def identity_or_none(path: str, inside: str | None = None) -> Identity | None:
+def identity_or_none(path: str) -> Identity | None:
     """Return the same as ``identify``, or None if it raises."""
-    state = look_or_none(path, inside)
+    state = look_or_none(path)
     return state.identity if state else None
 
 

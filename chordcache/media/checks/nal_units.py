@@ -244,7 +244,7 @@ class H264Reader(NalReader):
         """True if the encoder also numbers frames that are not references; None while this is unknown"""
         self.checks_all = True  # until the parameter sets show that fields never come in separate packets
         for unit in _parameter_sets(extradata):
-            self._read_parameters(memoryview(unit))
+            self._read_parameters(unit)
 
     def is_entry(self, packet: memoryview) -> bool:
         """See ``PacketReader``."""
@@ -382,19 +382,18 @@ def unescaped(unit: memoryview) -> bytes:
     return bytes(unit).replace(b"\0\0\3", b"\0\0")
 
 
-def _parameter_sets(extradata: bytes) -> tuple[bytes, ...]:
-    """Return the units in H.264's extradata: an ``avcC`` box (ISO/IEC 14496-15, 5.3.3.1), or units with start codes."""
+def _parameter_sets(extradata: bytes) -> Iterator[memoryview]:
+    """Yield the units in H.264's extradata: an ``avcC`` box (ISO/IEC 14496-15, 5.3.3.1), or units with start codes."""
+    view = memoryview(extradata)
     if extradata[:1] != b"\1":
-        view = memoryview(extradata)
-        return tuple(bytes(view[start:stop]) for start, stop in NalReader().units(view))
-    units = []
+        yield from (view[start:stop] for start, stop in NalReader().units(view))
+        return
     at = 5
     for mask in (0x1F, 0xFF):
-        if at >= len(extradata):
-            break
-        num_units, at = extradata[at] & mask, at + 1
+        if at >= len(view):
+            return
+        num_units, at = view[at] & mask, at + 1
         for _ in range(num_units):
-            size = int.from_bytes(extradata[at : at + 2], "big")
-            units.append(extradata[at + 2 : at + 2 + size])
+            size = int.from_bytes(view[at : at + 2], "big")
+            yield view[at + 2 : at + 2 + size]
             at += 2 + size
-    return tuple(units)

@@ -91,6 +91,7 @@ class Artefact(ABC):
         if size != num_bytes and (packed is None or size < num_bytes):
             self._close()
             raise self._damage(f"got {max(0, size)} bytes, expected {num_bytes}")
+        self._read_contents()
 
     def close(self) -> None:
         """Release the file now. It is released with its last user otherwise."""
@@ -266,6 +267,10 @@ class Artefact(ABC):
             for place, size in zip(places[begin:end], sizes[begin:end], strict=True):
                 yield block[place - start : place - start + size]
             begin = end
+
+    @abstractmethod
+    def _read_contents(self) -> None:
+        """Read which arrays the file has. Raise ``DamageError`` if it is not such an artefact."""
 
     @abstractmethod
     def _names(self) -> frozenset[str]:

@@ -35,10 +35,9 @@ from chordcache.digests import digest64
 from chordcache.errors import UsageError
 from chordcache.storage.artefacts import open_files
 from chordcache.storage.artefacts.artefact import Artefact, row_bytes
-from chordcache.storage.artefacts.claims import Claims, Layout
+from chordcache.storage.artefacts.claims import Layout
 from chordcache.storage.artefacts.tiers import DIGESTS, KINDS, OFFSETS
 from chordcache.storage.artefacts.writer import ArtefactWriter, StreamedArray, write_error
-from chordcache.storage.feature_info import Packed
 
 open_files.guard_forks()
 
@@ -230,12 +229,11 @@ class Hdf5Artefact(Artefact):
 
     _ERRORS = _ERRORS
 
-    def __init__(self, path: Path, num_bytes: int, claims: Claims | None = None, packed: Packed | None = None) -> None:
-        super().__init__(path, num_bytes, claims, packed)
+    def _read_contents(self) -> None:
         self._offsets: dict[str, np.ndarray] = {}
         """Places of the records of each array that was read, in the file instead of in the array"""
         with self._errors():
-            self._file = _open_file(path)
+            self._file = _open_file(self.path)
         try:
             with self._errors():
                 # HDF5 takes a name, and follows links

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,10 +16,9 @@ import numpy as np
 from chordcache.digests import digest64
 from chordcache.storage.artefacts import npy
 from chordcache.storage.artefacts.artefact import BYTES_AT_ONCE, Artefact
-from chordcache.storage.artefacts.claims import Claims, Layout
+from chordcache.storage.artefacts.claims import Layout
 from chordcache.storage.artefacts.lmdb_pages import find_values
 from chordcache.storage.artefacts.tiers import DIGESTS
-from chordcache.storage.feature_info import Packed
 
 STREAM = "frames"
 """Name of the only streamed array."""
@@ -78,8 +76,7 @@ class LmdbArtefact(Artefact):
 
     _ERRORS = (ValueError, struct.error, OSError)
 
-    def __init__(self, path: Path, num_bytes: int, claims: Claims | None = None, packed: Packed | None = None) -> None:
-        super().__init__(path, num_bytes, claims, packed)
+    def _read_contents(self) -> None:
         self._chains: ChainIndex | None = None
         self._stream = Layout(0)
         with self._errors():
@@ -95,7 +92,10 @@ class LmdbArtefact(Artefact):
     def _describe_stream(self) -> None:
         """Set the layout of the records. There are as many as digests."""
         num_values = len(self._values.numbers)
-        digests, shape, sizes, starts = (self._whole(name) for name in (STREAM + DIGESTS, SHAPE, SIZES, STARTS))
+        digests, shape, sizes, starts = (
+            self._read_array(name) if name in self._values.named else None
+            for name in (STREAM + DIGESTS, SHAPE, SIZES, STARTS)
+        )
         if digests is None:
             if num_values:
                 raise self._damage("digests of rows are missing")
@@ -123,15 +123,6 @@ class LmdbArtefact(Artefact):
         return self._stream
 
     def _read_array(self, name: str) -> np.ndarray:
-        values = self._whole(name)
-        if values is None:
-            raise self._damage(f"array '{name}' is missing")
-        return values
-
-    def _whole(self, name: str) -> np.ndarray | None:
-        """Return a whole array, or None if it does not exist."""
-        if name not in self._values.named:
-            return None
         self._check_size(name, self._values.named[name][1])
         value = self._read(*self._values.named[name])
         data = value[DIGEST_BYTES:]

@@ -21,7 +21,6 @@ import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
@@ -29,9 +28,8 @@ import numpy as np
 from chordcache.errors import UsageError
 from chordcache.storage.artefacts import npy, open_files
 from chordcache.storage.artefacts.artefact import Artefact, row_bytes
-from chordcache.storage.artefacts.claims import Claims, Layout
+from chordcache.storage.artefacts.claims import Layout
 from chordcache.storage.artefacts.writer import ArtefactWriter, StreamedArray, write_error
-from chordcache.storage.feature_info import Packed
 
 _SUFFIX = ".npy"
 _LOCAL_HEADER = struct.Struct("<4s22xHH")
@@ -120,11 +118,10 @@ class NpzArtefact(Artefact):
     # zipfile raises a RuntimeError for what it does not support, and a ValueError for text that cannot be decoded
     _ERRORS = (zipfile.BadZipFile, struct.error, OSError, EOFError, ValueError, KeyError, RuntimeError)
 
-    def __init__(self, path: Path, num_bytes: int, claims: Claims | None = None, packed: Packed | None = None) -> None:
-        super().__init__(path, num_bytes, claims, packed)
+    def _read_contents(self) -> None:
         self._places: dict[str, int] = {}
         """Place of the first value of each array of rows in the file"""
-        with self._errors(), zipfile.ZipFile(_Directory(self._read_some, num_bytes)) as archive:
+        with self._errors(), zipfile.ZipFile(_Directory(self._read_some, self._num_bytes)) as archive:
             self._infos = self._read_directory(archive)
 
     def _read_directory(self, archive: zipfile.ZipFile) -> dict[str, zipfile.ZipInfo]:
