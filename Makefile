@@ -31,7 +31,7 @@ FAST := $(TESTS_OF_SHAPE) tests/test_errors.py tests/test_public_api.py tests/co
 	$(patsubst %,tests/storage/test_%.py,layout run_log store store_contract typed_lines)
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo docs wheel test test-fast test-corpus test-scale test-pose test-formats reliability check format bench bench-loader bench-peers compare clean tools compiled
+.PHONY: help install demo docs wheel test test-fast test-corpus coverage test-scale test-pose test-formats reliability check format bench bench-loader bench-peers compare clean tools compiled
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' Makefile
@@ -67,6 +67,10 @@ test-fast: $(STAMP) ## some tests of each area, four minutes; they need ffmpeg a
 
 test-corpus: $(STAMP) tools compiled ## the tests of all media in the folder CHORDCACHE_CORPUS
 	CHORDCACHE_REQUIRE_CORPUS=1 $(BIN)/python -m pytest $(IN_PARALLEL) -m corpus --ignore tests/scale
+
+coverage: $(STAMP) tools compiled ## `make test`, then the lines of the package that no process ran
+	$(BIN)/python -m pip install -q coverage
+	$(BIN)/python scripts/line_coverage.py -m pytest $(IN_PARALLEL) -m 'not corpus' --ignore tests/scale
 
 test-scale: $(STAMP) tools compiled ## builds on real clusters of Dask and Ray; TRIALS=20 repeats races and kills, an hour
 	TRIALS=$(TRIALS) $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -rP tests/scale
