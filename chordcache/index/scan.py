@@ -27,7 +27,7 @@ from chordcache.index.previous import ReusableRecords
 from chordcache.index.walk import Corpus, CorpusFile, check_apart, parse_roots
 from chordcache.media.bucket_objects import ObjectLooks
 from chordcache.media.probe import probe
-from chordcache.media.source_file import identity_or_none, real_folder
+from chordcache.media.source_file import look_or_none, real_folder
 from chordcache.records import Identity, RunSummary, VideoRecord
 from chordcache.storage import layout
 from chordcache.storage.run_log import RunNotes, recorded
@@ -267,9 +267,10 @@ class _Scan:
             for file in self._files(corpus):
                 path = os.path.join(corpus.folder, file.path)
                 identity = None
-                if file.is_video:
-                    in_bucket = is_in_bucket(path)
-                    identity = objects.identity_or_none(path) if in_bucket else identity_or_none(path, inside)
+                if file.is_video and is_in_bucket(path):
+                    identity = objects.identity_or_none(path)
+                elif file.is_video and (state := look_or_none(path, inside)):
+                    identity = state.identity
                 task = _ScanTask(corpus.label, file.path, corpus.folder, self._level, inside, identity)
                 if file.problem is not None or file.is_video:
                     self._with_videos.add(corpus.label)
