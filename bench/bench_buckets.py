@@ -15,7 +15,10 @@ import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+from multiprocessing.sharedctypes import Synchronized
 from pathlib import Path
+from urllib.parse import parse_qs, unquote, urlsplit
 
 from bench_packs import CONFIG, many
 
@@ -28,8 +31,8 @@ BATCH_SIZE = 8
 WARM_UP_SECONDS = 2.0
 
 
-def serve(root: Path, latency_seconds: float, port: Connection) -> None:
-    """Serve the files of a folder as S3 does, without a look at credentials."""
+def serve(root: Path, latency_seconds: float, port: Connection, num_sent: Synchronized[int]) -> None:
+    """Serve the files of a folder as S3 does, without a look at credentials, and count the bytes."""
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -41,7 +44,11 @@ def serve(root: Path, latency_seconds: float, port: Connection) -> None:
 
         def do_GET(self) -> None:
             time.sleep(latency_seconds)
-            file = root / self.path.partition("?")[0].removeprefix("/bucket/")
+            url = urlsplit(self.path)
+            file = root / unquote(url.path).removeprefix("/bucket").strip("/")
+            if "list-type" in url.query:
+                self.answer_list(parse_qs(url.query).get("prefix", [""])[0])
+                return
             if not file.is_file():
                 self.send_response_only(404)
                 self.send_header("Content-Length", "0")
@@ -61,12 +68,43 @@ def serve(root: Path, latency_seconds: float, port: Connection) -> None:
                 with file.open("rb") as content:
                     content.seek(start)
                     self.wfile.write(content.read(stop - start))
+                with num_sent.get_lock():
+                    num_sent.value += stop - start
 
         do_HEAD = do_GET
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        def answer_list(self, prefix: str) -> None:
+            """Send the files below a prefix that ends a folder's name."""
+            entries = [
+                f"<Contents><Key>{file.relative_to(root)}</Key><Size>{file.stat().st_size}</Size><ETag>1</ETag>"
+                "<LastModified>2026-01-01T00:00:00.000Z</LastModified></Contents>"
+                for file in sorted((root / prefix).rglob("*"))
+                if file.is_file()
+            ]
+            body = f"<ListBucketResult>{''.join(entries)}<IsTruncated>false</IsTruncated></ListBucketResult>".encode()
+            self.send_response_only(200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+    class Server(ThreadingHTTPServer):
+        request_queue_size = 1024  # Lance opens dozens of connections at once
+
+    server = Server(("127.0.0.1", 0), Handler)
     port.send(server.server_address[1])
     server.serve_forever()
+
+
+def start_server(root: Path, latency_ms: float) -> tuple[BaseProcess, Synchronized[int]]:
+    """Serve a folder as s3://bucket to this process and its children. Return the process and the bytes that it sent."""
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    num_sent = context.Value("q")
+    server = context.Process(target=serve, args=(root, latency_ms / 1000, theirs, num_sent), daemon=True)
+    server.start()
+    os.environ |= {"AWS_SKIP_SIGNATURE": "true", "AWS_ENDPOINT_URL": f"http://127.0.0.1:{ours.recv()}"}
+    os.environ["NO_PROXY"] = "127.0.0.1"
+    return server, num_sent
 
 
 def loader_of(cache: cc.Cache | Path) -> cc.ClipLoader:
@@ -108,13 +146,7 @@ def main() -> None:
         num_bytes = many(folder / "cache", arguments.videos)
         if arguments.packed:
             pack(folder / "cache")
-        context = multiprocessing.get_context("spawn")
-        ours, theirs = context.Pipe()
-        server = context.Process(target=serve, args=(folder, arguments.latency_ms / 1000, theirs), daemon=True)
-        server.start()
-        os.environ |= {"AWS_SKIP_SIGNATURE": "true", "AWS_ENDPOINT_URL": f"http://127.0.0.1:{ours.recv()}"}
-        os.environ["NO_PROXY"] = "127.0.0.1"
-
+        server, _ = start_server(folder, arguments.latency_ms)
         local = loader_of(folder / "cache")
         list(local)
         started = time.perf_counter()

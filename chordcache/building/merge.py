@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -230,16 +230,16 @@ class _Merge:
             self._write_index(index)
             is_complete = self._check_output(output, written, index)
             files = FeatureFiles(output)
-            with terminal.progress_bar(len(self._owners), "video", shown=progress) as bar:
-                for key, owner in self._owners.items():
-                    atomic.check_space(output)
-                    earlier = written.read_or_none(key)
-                    is_new = earlier is None or not all(map(files.has, earlier.features))
-                    if is_new:
-                        copy_video(owner, output, self._packed_sidecar(key, owner), _copy_checked)
-                        num_frames += self._sidecar(key).num_frames
+            earlier = ((key, written.read_or_none(key)) for key in self._owners)
+            new = [key for key, sidecar in earlier if sidecar is None or not all(map(files.has, sidecar.features))]
+            atomic.check_space(output, self._num_bytes_to_copy(new, output))
+            with terminal.progress_bar(len(new), "video", shown=progress) as bar:
+                for key in new:
+                    atomic.check_space(output)  # another program may fill the disk
+                    copy_video(self._owners[key], output, self._packed_sidecar(key, self._owners[key]), _copy_checked)
+                    num_frames += self._sidecar(key).num_frames
                     # A video of which only some features are cached counts as failed
-                    num_done += is_new and key not in self._failures
+                    num_done += key not in self._failures
                     bar.update()
             if not is_complete:
                 atomic.publish(index, output / index.name)
@@ -258,6 +258,18 @@ class _Merge:
         )
         check_counts(summary)
         return summary
+
+    def _num_bytes_to_copy(self, keys: Iterable[str], output: Path) -> int:
+        """Return the size of those files of videos to which no link can be made [bytes]."""
+        disk = os.stat(output).st_dev
+        linkable = {folder for folder in self._folders if os.stat(folder).st_dev == disk}
+        owners = ((self._owners[key], self._packed_sidecar(key, self._owners[key])) for key in keys)
+        return sum(
+            info.num_bytes
+            for owner, sidecar in owners
+            for info in sidecar.features
+            if info.file is not None and (info.packed is not None or owner not in linkable)
+        )
 
     def _check_output(self, output: Path, written: Sidecars, index: Path) -> bool:
         """Return whether the output is the complete merge.

@@ -81,6 +81,7 @@ def pack(cache: str | Path, *, size: int = PACK_BYTES, progress: bool = False) -
         keys = _keys_to_pack(sidecars, size)
         if keys:
             write_header(folder, header)  # a cache of format version 3 has no packs
+        atomic.check_space(folder, sum(_num_bytes(sidecars.read(key)) for key in keys))
         num_videos = num_packs = num_bytes = 0
         with terminal.progress_bar(len(keys), "video", shown=progress) as bar:
             for group in _groups(map(sidecars.read_stored, keys), size):
@@ -157,21 +158,23 @@ def unpack(cache: str | Path, *, progress: bool = False) -> PackSummary:
     with stop_signals(resumes=True), locked(folder), recorded(folder, "unpack") as notes:
         atomic.remove_partials(folder)
         sidecars = Sidecars(folder)
-        keys = sidecars.sorted_keys()
-        num_videos = num_bytes = 0
+        keys = [key for key in sidecars.sorted_keys() if _is_packed(sidecars, key)]
+        num_bytes = sum(_num_bytes(sidecars.read(key)) for key in keys)
+        atomic.check_space(folder, num_bytes)
         with terminal.progress_bar(len(keys), "video", shown=progress) as bar:
             for key in keys:
-                sidecar = sidecars.read_stored(key)
-                if sidecar.packs or not opener.exists(folder, layout.sidecar_file(key)):
-                    atomic.check_space(folder)
-                    copy_video(folder, folder, sidecar)
-                    num_videos, num_bytes = num_videos + 1, num_bytes + _num_bytes(sidecar)
+                copy_video(folder, folder, sidecars.read_stored(key))
                 bar.update()
-        if num_videos:
+        if keys:
             write_catalog(folder)
-        notes.counts = {"num_done": num_videos}
+        notes.counts = {"num_done": len(keys)}
         notes.num_bytes = num_bytes
-    return PackSummary(num_videos, len(sidecars.packs.numbers), num_bytes)
+    return PackSummary(len(keys), len(sidecars.packs.numbers), num_bytes)
+
+
+def _is_packed(sidecars: Sidecars, key: str) -> bool:
+    """Return whether the sidecar of a video or one of its files is only in a pack."""
+    return not opener.exists(sidecars.cache, layout.sidecar_file(key)) or bool(sidecars.read_stored(key).packs)
 
 
 def copy_video(

@@ -119,11 +119,13 @@ class _Pull:
         """Copy what is missing."""
         if RUNS_FILE in self._names:  # first: by this, the next pull knows its own files
             self._publish([RUNS_FILE])
-        matches = map(_PACK.fullmatch, self._bucket.entries(PACKS))
+        packs = self._bucket.entries(PACKS)
+        matches = map(_PACK.fullmatch, packs)
         rows = (self._catalog.row(position) for position in range(len(self._catalog)))
         files = list(files_of(rows, [match[1] for match in matches if match]))
         missing = [file for file in files if not self._has(file)]
-        self._check_space(missing)
+        sizes = (packs[name_of(file)].num_bytes if isinstance(file, str) else file.num_bytes for file in missing)
+        atomic.check_space(self._cache, sum(sizes))
         num_files, num_bytes = copy_all(self._copy, missing, "file", progress=progress)
         self._write_sidecars()
         self._publish([name for name in (*OTHER_LISTS, "chordcache.json", "catalog.bin") if name in self._names])
@@ -139,13 +141,6 @@ class _Pull:
         except FileNotFoundError:
             return False
         return isinstance(file, str) or num_bytes == file.num_bytes
-
-    def _check_space(self, files: list[Piece | str]) -> None:
-        """Raise ``NoSpaceError`` if the artefacts do not fit on the disk."""
-        num_bytes = sum(file.num_bytes for file in files if isinstance(file, Piece))
-        status = os.statvfs(self._cache)
-        if status.f_blocks and status.f_bavail * status.f_frsize < num_bytes:
-            raise atomic.no_space(f"no space for {num_bytes} bytes at", self._cache)
 
     def _copy(self, file: Piece | str) -> int:
         with atomic.partial_file(self._cache) as partial:

@@ -65,15 +65,16 @@ def no_space(what: str, path: str | Path, action: str = "make room") -> NoSpaceE
     return NoSpaceError(f"{what} '{printable(path)}' ({room}); {action} and run the same command")
 
 
-def check_space(cache: Path) -> None:
-    """Raise ``NoSpaceError`` if a disk is so full that not even one small artefact fits.
+def check_space(cache: Path, num_bytes: int | None = None) -> None:
+    """Raise ``NoSpaceError`` if the disk has no room for files of this size, or by default for one small artefact.
 
     Only a certain result raises. The blocks reserved for root count as free. A disk that states no size (some disks
     behind FUSE) counts as having free space.
     """
     status = _disk_of(cache)
-    if status.f_blocks and status.f_bfree * status.f_frsize < MIN_FREE_BYTES:
-        raise no_space("no space left for cache", cache)
+    if status.f_blocks and status.f_bfree * status.f_frsize < (MIN_FREE_BYTES if num_bytes is None else num_bytes):
+        size = "" if num_bytes is None else f"{num_bytes / 2**20:.1f} MiB in "
+        raise no_space(f"no space left for {size}cache", cache)
 
 
 def _disk_of(path: Path) -> os.statvfs_result:

@@ -412,6 +412,9 @@ def test_a_full_disk(
     assert "make room and run the same command" in done.stderr
     with pytest.raises(cc.NotFoundError):
         cc.open_cache(folder / "out")
+    if os.path.ismount(folder):
+        assert "MiB in cache" in done.stderr
+        assert not (folder / "out" / "lmdb").exists(), "the sizes were compared before the first copy"
     make_room()
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stderr) == (0, "")

@@ -520,12 +520,19 @@ def test_full_disk(work: Path, tmp_path: Path) -> None:
         before = everything(disk / "cache")
         filler = disk / "filler"
         filler.write_bytes(bytes(max(0, shutil.disk_usage(disk).free - 200_000)))
-        with pytest.raises(cc.NoSpaceError):
+        size = sum(path.stat().st_size for tier in ("lmdb", "npz") for path in (disk / "cache" / tier).glob("*/*"))
+        message = f"no space left for {size / 2**20:.1f} MiB in cache"
+        with pytest.raises(cc.NoSpaceError, match=message):  # before anything is written
             pack(disk / "cache")
         assert packs_of(disk / "cache") == []
         assert_same(disk / "cache", before)
         filler.unlink()
         assert pack(disk / "cache").num_videos == 5
+        assert_same(disk / "cache", before)
+        cc.collect_garbage(disk / "cache")
+        filler.write_bytes(bytes(max(0, shutil.disk_usage(disk).free - 200_000)))
+        with pytest.raises(cc.NoSpaceError, match=message):
+            unpack(disk / "cache")
         assert_same(disk / "cache", before)
 
 

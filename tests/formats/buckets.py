@@ -476,8 +476,9 @@ def test_a_full_disk(cache: Path, url: str, tmp_path: Path) -> None:
         reader = cc.open_cache(url, local=disk / "local")
         filler = disk / "filler"
         filler.write_bytes(bytes((4 << 20) - (300 << 10)))
-        with pytest.raises(cc.NoSpaceError, match="make room"):
+        with pytest.raises(cc.NoSpaceError, match=r"no space left for \d\.\d MiB in cache .* make room"):
             pull(url, disk / "pulled")
+        assert not list((disk / "pulled").glob("*/*/*")), "the sizes were compared before the first copy"
         with pytest.raises(cc.NoSpaceError, match="make room"):
             contents(reader)
         for folder in (disk / "pulled", disk / "local"):
