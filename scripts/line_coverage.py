@@ -3,8 +3,8 @@
     python scripts/line_coverage.py -m pytest tests/engine
 
 coverage.py notes the lines of a process when the process ends, and workers are killed. Here all processes share a map
-with a byte for each line, which a process sets when it runs the line. coverage.py prints the result. Threads that
-Python did not start, such as those of a C library that calls back, are not seen.
+with a byte for each line, which a process sets when it runs the line. coverage.py prints the result. The first lines
+that run in a thread of a C library may not be seen.
 """
 
 from __future__ import annotations
@@ -50,8 +50,13 @@ def record(path):
             tracers[id(code)] = code, tracer(code, start)  # with the code, so that no other gets its id
         return tracers[id(code)][1]
 
+    def trace_again(event, _arguments):
+        if event != "sys.settrace" and sys.gettrace() is None:
+            sys.settrace(trace_call)
+
     threading.settrace(trace_call)
     sys.settrace(trace_call)
+    sys.addaudithook(trace_again)  # Python stops to trace when a tracer raises: RecursionError, or what a signal raises
 
 
 def main():
