@@ -29,7 +29,6 @@ from chordcache.errors import CacheWriteError, LockedError, TooManyFailuresError
 from chordcache.records import RunSummary
 from chordcache.storage import opener
 from chordcache.storage import part_folders as parts
-from chordcache.storage.finished_parts import attempts_of, is_done
 from chordcache.storage.lock import locked
 from chordcache.storage.part import Part
 
@@ -146,7 +145,9 @@ class _Driver:
         self._cluster, self._run, self._order = cluster, run, order
         self._progress, self._max_failures = progress, limit
         self._folder, self._num_parts = Path(order["folder"]), shared.num_parts
-        missing = (part for part in shared.parts() if not any(map(is_done, attempts_of(self._folder, part))))
+        missing = (
+            part for part in shared.parts() if not any(map(parts.is_done, parts.attempts_of(self._folder, part)))
+        )
         self._queue = deque(part.number for part in missing)
         self._running: dict[Any, tuple[str, int]] = {}
         """Node and part of each handle"""

@@ -25,7 +25,6 @@ from chordcache.storage import part_folders as parts
 from chordcache.storage.artefacts.tiers import TIERS
 from chordcache.storage.cache_header import Header, read_header
 from chordcache.storage.find_sidecars import Sidecars, iter_keys, write_catalog
-from chordcache.storage.finished_parts import attempts_of, is_done
 from chordcache.storage.lock import locked
 from chordcache.storage.opener import iter_files, list_folder, remove
 from chordcache.storage.quarantine import Failure, Quarantine, write_failures
@@ -93,7 +92,7 @@ def finish(cache: str | Path, *, on_wait: Callable[[str], None] | None = None) -
             names = ", ".join(f"'{printable(plan)}'" for plan in plans)
             raise UsageError(f"cache: got parts of {len(plans)} plans, {names}, expected one. Remove the others.")
         shared = parts.read_plan(plans[0])
-        attempts = {part.number: [*filter(is_done, attempts_of(plans[0], part))] for part in shared.parts()}
+        attempts = {part.number: [*filter(parts.is_done, parts.attempts_of(plans[0], part))] for part in shared.parts()}
         if missing := tuple(number for number, folders in attempts.items() if not folders):
             return FinishReport(shared.num_parts, missing)
         with recorded(folder, "finish") as notes:

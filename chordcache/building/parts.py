@@ -32,7 +32,6 @@ from chordcache.storage import part_folders as parts
 from chordcache.storage.atomic import machine
 from chordcache.storage.cache_header import Header
 from chordcache.storage.find_sidecars import Sidecars
-from chordcache.storage.finished_parts import attempts_of
 from chordcache.storage.lock import locked
 from chordcache.storage.part import Part
 from chordcache.storage.quarantine import Quarantine, write_failures
@@ -91,7 +90,7 @@ def part_plan(plan: BuildPlan, folder: Path, part: Part, wait: Callable[[str], N
     with locked(target, wait):
         index = cached_index(folder, _write_share(plan.index, part, folder / f"{target.name}.jsonl"))
         records = {layout.key_of(record): record for record in index}
-        for source in (*attempts_of(folder, part), plan.cache):
+        for source in (*parts.attempts_of(folder, part), plan.cache):
             if source != target:
                 _link_published(source, target, records)
         if plan.source_hash:

@@ -62,9 +62,12 @@ class _GridFacts(_Params, frozen=True, forbid_unknown_fields=False):
     height: Annotated[int, Limit(ge=1, le=1 << 16)]
 
 
-class _Mel(_Params, frozen=True, forbid_unknown_fields=False):
+class _Librosa(_Params, frozen=True, forbid_unknown_fields=False):
     sample_rate: _Rate
     hop_length: Annotated[int, Limit(ge=1, le=1 << 16)]
+
+
+class _Mel(_Librosa, frozen=True, forbid_unknown_fields=False):
     n_mels: Annotated[int, Limit(ge=1, le=1 << 16)]
     mono: bool
     fmin: Annotated[float, Limit(ge=0, le=1 << 20)] = 0
@@ -75,11 +78,6 @@ class _Waveform(_Params, frozen=True, forbid_unknown_fields=False):
     sample_rate: _Rate | None
     dtype: Literal["float32", "int16"]
     channels: Literal["mono", "all"]
-
-
-class _Librosa(_Params, frozen=True, forbid_unknown_fields=False):
-    sample_rate: _Rate
-    hop_length: Annotated[int, Limit(ge=1, le=1 << 16)]
 
 
 class _Samples(_Params, frozen=True, forbid_unknown_fields=False):
@@ -261,8 +259,8 @@ def _motion(info: FeatureInfo, sidecar: Any) -> bool:
 
 
 def _mel(info: FeatureInfo, sidecar: Any) -> bool:
-    is_regular = math.isclose(info.facts["row_seconds"], info.params["hop_length"] / info.params["sample_rate"])
-    return len(info.shape) == 3 - info.params["mono"] and info.shape[-1] == info.params["n_mels"] and is_regular
+    has_shape = len(info.shape) == 3 - info.params["mono"] and info.shape[-1] == info.params["n_mels"]
+    return has_shape and _librosa(info, sidecar)
 
 
 def _librosa(info: FeatureInfo, sidecar: Any) -> bool:

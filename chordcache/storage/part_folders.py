@@ -17,14 +17,18 @@ import errno
 import fnmatch
 import json
 import re
+from collections import deque
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from chordcache.digests import hex64
-from chordcache.errors import DamageError, UnreadableError, printable
+from chordcache.errors import DamageError, UnreadableError, UsageError, printable
 from chordcache.json_records import Record
+from chordcache.storage.catalog_file import CATALOG
 from chordcache.storage.opener import exists, list_folder
 from chordcache.storage.part import Part
+from chordcache.storage.run_log import read_runs
 from chordcache.storage.sealed_json import read_sealed
 
 PARTS = "parts"
@@ -96,6 +100,19 @@ def folders_of(plan: Path, parts: str = "*-of-*") -> list[Path]:
     for name in names:
         list_folder(plan, name)
     return [plan / name for name in names]
+
+
+def attempts_of(plan: Path, part: Part) -> list[Path]:
+    """Return the folders of one part, one for each machine that began it, those that are complete first."""
+    return sorted(folders_of(plan, part.name), key=lambda folder: not is_done(folder))
+
+
+def is_done(folder: Path) -> bool:
+    """Return whether all videos of a part are cached or in quarantine: its last build came to its end."""
+    with suppress(DamageError, UnreadableError, UsageError):
+        last = deque((run for run in read_runs(folder) if run.command == "build"), maxlen=1)
+        return bool(last) and last[0].outcome == "done" and exists(folder, CATALOG)
+    return False
 
 
 def how_to_give_up(cache: Path) -> str:
