@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import groupby
@@ -174,10 +174,16 @@ def _move_part(sidecars: Sidecars, folders: list[Path]) -> Mapping[str, Failure]
         left -= mine
         packed = {key for key in mine if sidecars.packs.owner(key)}
         mine -= {key for key in packed if sidecars.read(key).unpacked() == read_sidecar(folder, key)}
-        for kind in (*TIERS, "videos"):  # the sidecars last
-            files = (file for file in iter_files(folder, kind) if os.path.basename(file).partition(".")[0] in mine)
-            atomic.publish_all(cache, {folder / file: file for file in files}, are_synced=True)
+        _move(cache, folder, TIERS, mine)
+        _move(cache, folder, ["videos"], mine)
     return {key: failure for key, failure in failed[folders[0]].items() if key in everywhere}
+
+
+def _move(cache: Path, folder: Path, kinds: Iterable[str], keys: Collection[str]) -> None:
+    """Rename the files of some videos."""
+    for kind in kinds:
+        files = (file for file in iter_files(folder, kind) if os.path.basename(file).partition(".")[0] in keys)
+        atomic.publish_all(cache, {folder / file: file for file in files}, are_synced=True)
 
 
 def _runs_of(folders: Iterable[Path]) -> list[Run]:
