@@ -16,6 +16,7 @@ from chordcache.bucket import Bucket
 from chordcache.index.lists.write import index_list
 from chordcache.verifying.verify import verify
 
+pytest_plugins = ["helpers.bucket_fixtures"]
 pytestmark = pytest.mark.usefixtures("environment")
 
 Cli = Callable[..., subprocess.CompletedProcess[str]]

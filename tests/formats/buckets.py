@@ -24,6 +24,7 @@ from chordcache.formats.push import push
 from chordcache.storage.remote.fetching import files_of
 from chordcache.storage.remote.mark import Mark, write_mark
 
+pytest_plugins = ["helpers.bucket_fixtures"]
 pytestmark = pytest.mark.usefixtures("environment")
 
 Cli = Callable[..., subprocess.CompletedProcess[str]]
