@@ -36,6 +36,7 @@ OTHER_FILES = {
     "engine.inference.server": "a temporary folder",
     "formats.jpeg_folder": "writes a partial folder",
     "formats.pull": "writes partial files",
+    "media.containers": "sources, whose size it asks for",
     "media.remux": "a file in memory",
     "engine.run_progress": "a log that the user names",
     "engine.worker": "/proc",

@@ -6,6 +6,8 @@ import importlib
 import os
 import signal
 import sys
+import warnings
+from functools import partial
 from typing import Any, NoReturn
 
 import click
@@ -111,7 +113,8 @@ class _Commands(SuggestingGroup):
         return super().parse_args(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
-        with closed_pipe_as_exit():
+        with closed_pipe_as_exit(), warnings.catch_warnings():
+            warnings.showwarning = partial(_show_warning, ctx)
             return self._invoke(ctx)
 
     def _invoke(self, ctx: click.Context) -> Any:
@@ -199,6 +202,12 @@ def cli(debug: bool) -> None:
       chordcache build --tier lmdb
       chordcache verify
     """
+
+
+def _show_warning(ctx: click.Context, message: Warning | str, *_place: object) -> None:
+    """Print a Python warning as commands print theirs."""
+    name = " ".join(filter(None, (ctx.info_name, ctx.invoked_subcommand)))
+    echo(f" {printable(' '.join(str(message).split()))}", err=True, lead=f"{name}: warning:", color="yellow")
 
 
 def main() -> None:

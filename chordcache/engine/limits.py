@@ -45,7 +45,8 @@ def seconds_for(num_bytes: int | None, seconds: float, num_pixels: int) -> float
 
 def _check(name: str, value: float | None, low: float, high: float, unit: str = "") -> None:
     if value is not None and not low <= value <= high:
-        raise UsageError(f"{name}: got {value:g}{unit}, expected {low:g} to {high:g}{unit}")
+        got, least, most = (f"{number:,.15g}{unit}" for number in (value, low, high))
+        raise UsageError(f"{name}: got {got}, expected {least} to {most}")
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
@@ -39,6 +40,8 @@ class _Sharded(NamedTuple):
     suffix: str
     frames: tuple[str, ...]
     """Forms of frames, the default first"""
+    package: str
+    """Package that writes it"""
     is_shuffled: bool = False
     """True if readers of the format do not shuffle it over all shards"""
 
@@ -49,12 +52,13 @@ class _ByItem(NamedTuple):
     files: Callable[[Items, Item], Iterator[tuple[str, Callable[[Path], None]]]]
     """Function that yields the name of each file of an item, and the function that writes it"""
     frames: tuple[str, ...]
+    package: str | None = "safetensors"
 
 
 FORMATS: Mapping[str, _Sharded | _ByItem] = {
-    "webdataset": _Sharded(webdataset_shard.write, ".tar", ("jpg", "mp4"), is_shuffled=True),
-    "parquet": _Sharded(parquet_table.write, ".parquet", ("jpg", "none")),
-    "folder": _ByItem(jpeg_folder.files, ("jpg", "none")),
+    "webdataset": _Sharded(webdataset_shard.write, ".tar", ("jpg", "mp4"), "webdataset", is_shuffled=True),
+    "parquet": _Sharded(parquet_table.write, ".parquet", ("jpg", "none"), "pyarrow"),
+    "folder": _ByItem(jpeg_folder.files, ("jpg", "none"), None),
     "safetensors": _ByItem(safetensors_files.files, ("none",)),
     "musubi-wan": _ByItem(safetensors_files.files_of_musubi_wan, ("none",)),
     "ltx": _ByItem(safetensors_files.files_of_ltx, ("none",)),
@@ -162,6 +166,7 @@ def export(
         raise UsageError(f"shards: got {shards}, expected 1 for the format {to}, which has no shards")
     if stride > 1 and clip is None:
         raise UsageError(f"stride: got {stride} without a clip, expected 1. Add clip.")
+    _check_package(to, form.package)
     with Cache(cache) as opened, stop_signals(resumes=True):
         items = Items(opened, videos, clip=clip, stride=stride, frames=frames, roots=roots or {})
         if not len(items):
@@ -181,6 +186,12 @@ def export(
             atomic.remove_partials(folder)
     num_samples = len(items) - num_dropped
     return ExportSummary(num_samples, len(are_new), are_new.count(False), num_dropped, items.num_too_short)
+
+
+def _check_package(to: str, package: str | None) -> None:
+    """Raise ``UsageError`` if the package of a format is missing, before anything is written."""
+    if package is not None and find_spec(package) is None:
+        raise UsageError(f"to: got {to}, which needs {package}. Run: pip install 'chordcache[formats]'")
 
 
 def _refuse_other_folder(folder: Path) -> None:

@@ -43,11 +43,9 @@ _GROUP_BYTES = 32 << 20
 
 def write(items: Items, numbers: Sequence[int], path: Path) -> None:
     """Write items to a Parquet file, in row groups of about 32 MiB."""
-    try:
-        import pyarrow as pa
-        from pyarrow import parquet
-    except ModuleNotFoundError:
-        raise UsageError("to: got parquet, which needs pyarrow. Run: pip install 'chordcache[formats]'") from None
+    import pyarrow as pa
+    from pyarrow import parquet
+
     columns = _COLUMNS | {f"extra.{name}": kind for name, kind in items.columns.items()}
     schema = _schema(columns)
     with parquet.ParquetWriter(path, schema, use_dictionary=False, compression="NONE") as file:

@@ -91,10 +91,13 @@ def _tokens(arrays: Arrays) -> np.ndarray:
 def _arrays(items: Items, item: Item, *features: str) -> Arrays:
     """Return the arrays of features of an item, as a dataset reads them. Latents are of whole clips."""
     infos = {name: item.video.sidecar.feature(name) for name in features}
-    if len(features) > 1:
-        features = tuple(name for name, info in infos.items() if info is not None and info.absent is None)
+    wanted, features = features, tuple(name for name, info in infos.items() if info and info.absent is None)
     if not features:
-        raise UsageError(f"to: got safetensors, but video '{item.video.key}' has neither latents nor text. Build them.")
+        raise UsageError(
+            f"to: got a format of safetensors files, but video '{item.video.key}' has no {' and no '.join(wanted)}, "
+            f"expected a cache with them. Run 'chordcache build -c CONFIG --features {','.join(wanted)}' with a config "
+            "that names the models."
+        )
     if "latents" in features:
         _check_clip(item)
     reader = ClipReader(features, None, "error", frozenset({NORMALIZED_LATENTS}))
@@ -117,8 +120,6 @@ def _check_clip(item: Item) -> None:
 
 
 def _save(path: Path, arrays: Mapping[str, np.ndarray], metadata: dict[str, str] | None = None) -> None:
-    try:
-        from safetensors.numpy import save_file
-    except ModuleNotFoundError:
-        raise UsageError("to: got a format of safetensors files. Run: pip install 'chordcache[formats]'") from None
+    from safetensors.numpy import save_file
+
     save_file({name: np.asarray(values, order="C") for name, values in arrays.items()}, path, metadata)

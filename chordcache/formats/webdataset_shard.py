@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from chordcache.errors import UsageError
 from chordcache.formats.item import Item, facts
 from chordcache.formats.items import Items
 from chordcache.formats.source_packets import SourcePackets
@@ -21,12 +20,8 @@ def write(items: Items, numbers: Sequence[int], path: Path) -> None:
     A clip of 16 frames is "NAME.json" and "NAME.000.jpg" to "NAME.015.jpg", or "NAME.mp4". The key "frames" of the JSON
     has the numbers of the clip's frames in the MP4 file.
     """
-    try:
-        from webdataset import TarWriter
-    except ModuleNotFoundError as error:
-        raise UsageError(
-            "to: got webdataset, which needs webdataset. Run: pip install 'chordcache[formats]'"
-        ) from error
+    from webdataset import TarWriter
+
     with TarWriter(str(path), mtime=0) as tar:
         for number in numbers:
             item = items[number]

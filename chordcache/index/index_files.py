@@ -42,7 +42,10 @@ _HOW_TO_SCAN = "; make an index with 'chordcache scan ROOT'"
 def _suffix(path: Path) -> str:
     suffix = path.suffix.lower()
     if suffix not in _SOURCES:
-        raise UsageError(f"index: got '{printable(path.name)}', expected a .json, .jsonl or .csv file")
+        raise UsageError(
+            f"index: got '{printable(path.name)}', expected a .json, .jsonl or .csv file, or the folder of the videos. "
+            "For a single video, make an index with 'chordcache scan VIDEO'."
+        )
     return suffix
 
 

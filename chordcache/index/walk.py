@@ -73,7 +73,7 @@ def iter_files(root: str, *, follow_symlinks: bool = False) -> Iterator[CorpusFi
         yield from (CorpusFile(name, is_video=_suffix_of(name) in VIDEO_SUFFIXES) for name in iter_names(root))
         return
     if not os.path.lexists(root):
-        raise NotFoundError(f"no such corpus '{printable(root)}'")
+        raise NotFoundError(f"no such corpus '{printable(root)}'. Correct the path, or mount its disk.")
     inside = real_folder(root)
     seen: set[tuple[int, int]] = set()
     _was_seen(root, seen)
@@ -233,7 +233,7 @@ def _parse_root(arg: str) -> Corpus:
     in_bucket = bucket_path(path)
     folder, file_name = in_bucket or os.path.abspath(path), ""
     if not in_bucket and not os.path.lexists(path):
-        raise NotFoundError(f"no such corpus '{printable(path)}'")
+        raise NotFoundError(f"no such corpus '{printable(path)}'. Correct the path, or mount its disk.")
     if _suffix_of(folder) in VIDEO_SUFFIXES if in_bucket else not os.path.isdir(path):
         folder, file_name = os.path.split(folder)
     label = name or os.path.basename(folder)

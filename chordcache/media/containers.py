@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+from contextlib import suppress
 from typing import Any
 
 import av
@@ -44,7 +45,7 @@ def open_container(path: str, messages: list[LogMessage]) -> Any:
     except MemoryError:
         raise
     except av.error.FFmpegError as error:
-        raise _refusal(error, messages) from None
+        raise _refusal(path, error, messages) from None
     try:
         _refuse_impossible(container)
     except MediaError:
@@ -108,12 +109,15 @@ def _refuse_impossible(container: Any) -> None:
             raise MediaError("open", "refused-size", what)
 
 
-def _refusal(error: av.error.FFmpegError, messages: list[LogMessage]) -> MediaError:
+def _refusal(path: str, error: av.error.FFmpegError, messages: list[LogMessage]) -> MediaError:
     for _, name, text in messages:
         if "not on whitelist" in text.lower() or text.startswith("Not detecting m3u8"):
             return MediaError("open", "refused-format", _unsupported(name))
     if error.errno in (errno.EACCES, errno.EIO, errno.ENOENT):
         return MediaError("open", "io", error.strerror or str(error))
+    with suppress(OSError):
+        if os.path.getsize(path) == 0:
+            return MediaError("open", "decode", "the file is empty, 0 bytes")
     said = [" ".join(text.split()) for _, _, text in messages]
     if isinstance(error, av.error.InvalidDataError):
         said = said or ["FFmpeg does not recognize it"]

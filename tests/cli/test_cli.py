@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 
@@ -139,3 +140,18 @@ def test_an_index_that_another_program_wrote_again_is_built(journey, run_cli, tm
     assert run_cli("build", "edited.json", "--json", cwd=tmp_path).returncode == 0
     labels = json.loads(run_cli("info", "--json", cwd=tmp_path).stdout)["labels"]
     assert (len(labels), labels["1"], labels["2"], labels["3"]) == (4, 1, 1, 1)
+
+
+def test_python_warnings_are_lines_of_the_command(journey, run_process):
+    folder, _ = journey
+    (folder / "sitecustomize.py").write_text(
+        "import sys, warnings\n"
+        "class Finder:\n"
+        "    def find_spec(self, name, *_):\n"
+        "        if name == 'chordcache.look.summary':\n"
+        "            warnings.warn('a b\\nc', UserWarning)\n"
+        "sys.meta_path.insert(0, Finder())\n"
+    )
+    paths = [str(folder), os.environ.get("PYTHONPATH", "")]
+    done = run_process("info", cwd=folder, env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)})
+    assert (done.returncode, done.stderr) == (0, "chordcache info: warning: a b c\n")

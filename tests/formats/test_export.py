@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -231,6 +232,18 @@ def test_a_killed_export_goes_on(work: Path, cache: cc.Cache, tmp_path: Path) ->
         (number,) = facts["source_frames"]
         jpeg = (tmp_path / "out" / f"{facts['key']}-{number:05}" / "00000.jpg").read_bytes()
         assert [jpeg] == cache.read_encoded(facts["key"], [number])
+
+
+@pytest.mark.parametrize(
+    ("to", "package"), [("webdataset", "webdataset"), ("parquet", "pyarrow"), ("ltx", "safetensors")]
+)
+def test_a_missing_package_leaves_nothing(
+    work: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, to: str, package: str
+) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(cc.UsageError, match=rf"got {to}, which needs {package}. Run: pip install"):
+        cc.export(work / "cache", tmp_path / "out", to=to)
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_full_disk(work: Path, cache: cc.Cache, tmp_path: Path) -> None:

@@ -110,7 +110,7 @@ def test_path_longer_than_the_system_allows_is_a_visible_problem(tmp_path: Path)
 
 
 def test_missing_corpus(tmp_path: Path) -> None:
-    with pytest.raises(NotFoundError, match=r"^no such corpus '.*none'$"):
+    with pytest.raises(NotFoundError, match=r"^no such corpus '.*none'. Correct the path, or mount its disk.$"):
         list(iter_files(str(tmp_path / "none")))
 
 

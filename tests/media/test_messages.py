@@ -65,6 +65,12 @@ def test_formats_that_are_not_read_have_their_name(tmp_path: Path, kind: str, su
     assert (error.cause, error.message) == ("refused-format", expected)
 
 
+def test_an_empty_file_is_said_to_be_empty(tmp_path: Path) -> None:
+    (tmp_path / "a.mp4").touch()
+    error = answer(tmp_path / "a.mp4")
+    assert (error.cause, error.message) == ("decode", "the file is empty, 0 bytes")
+
+
 @pytest.mark.parametrize("suffix", ["txt", "mp4"])
 def test_a_text_is_not_a_format(tmp_path: Path, suffix: str) -> None:
     path = tmp_path / f"a.{suffix}"
