@@ -108,7 +108,7 @@ def start_server(root: Path, latency_ms: float) -> tuple[BaseProcess, Synchroniz
 
 
 def loader_of(cache: cc.Cache | Path) -> cc.ClipLoader:
-    sampler = cc.RandomClipSampler(num_frames=NUM_FRAMES)
+    sampler = cc.RandomClipSampler(num_frames=NUM_FRAMES, stride=1)
     return cc.ClipLoader(cc.ChordVideoDataset(cache, clip_sampler=sampler), batch_size=BATCH_SIZE, num_threads=2)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import re
 import socket
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from itertools import chain
@@ -203,6 +203,15 @@ class Bucket:
                 if rest < 0:  # a server that ignores the range
                     raise DamageError(f"'{printable(self.url)}/{name}': got more bytes than were asked for")
                 yield bytes(block)
+
+    def ranges(self, name: str, spans: Sequence[tuple[int, int]]) -> list[bytes]:
+        """Read ranges of an object, several at a time. One is shorter if the object ends before it.
+
+        Each has its first byte, and the byte behind it. Raises as ``blocks`` does.
+        """
+        starts, ends = zip(*spans, strict=True)
+        with self._errors(name):
+            return list(map(bytes, self._obstore.get_ranges(self._to_read, name, starts=starts, ends=ends, coalesce=0)))
 
     def whole(self, name: str, entry: Entry) -> Iterator[bytes]:
         """Read a whole object as it was when it was listed. Raises as ``blocks`` does, also if it changes."""

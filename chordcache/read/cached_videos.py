@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TypeVar
 
@@ -81,9 +81,6 @@ class VideoSet(ABC):
     def fetches(self) -> bool:
         """True if the files of videos come from a bucket."""
         return False
-
-    def prefetch(self, positions: Iterable[int], features: Iterable[str]) -> None:  # noqa: B027 # most have no bucket
-        """Begin to fetch the files of features of videos, which ``read`` needs soon."""
 
     def close(self) -> None:  # noqa: B027 # files are only open while a sample is read
         """Close what is open in this process. It is opened again when a video is read."""
@@ -202,14 +199,6 @@ class CachedVideos(VideoSet):
     def fetches(self) -> bool:
         """True if the files of videos come from a bucket. See ``VideoSet``."""
         return files_of(self._cache.path) is not None
-
-    def prefetch(self, positions: Iterable[int], features: Iterable[str]) -> None:
-        """Begin to fetch the files of features of videos. See ``VideoSet``."""
-        files, names = files_of(self._cache.path), tuple(features)
-        if files is not None:
-            for position in positions:
-                sidecar = self._video(position).sidecar
-                files.prefetch(info for name in names if (info := sidecar.feature(name)) is not None)
 
     def __iter__(self) -> Iterator[Video]:
         return map(self._video, range(self._num_videos))

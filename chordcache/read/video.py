@@ -20,6 +20,9 @@ from chordcache.storage.artefacts.claims import Claims
 from chordcache.storage.artefacts.open_files import open_artefact
 from chordcache.storage.feature_info import FeatureInfo
 from chordcache.storage.remote.fetching import BucketFiles, files_of
+from chordcache.storage.remote.messages import FETCH_AGAIN, Piece
+from chordcache.storage.remote.ranged_file import RangedFile
+from chordcache.storage.remote.ranges import has_ranges
 from chordcache.storage.sidecar import Sidecar
 
 
@@ -157,7 +160,8 @@ def open_feature(video: Video, info: FeatureInfo) -> Iterator[Artefact]:
     """Open the file of a feature. If the file is damaged, the error says how to repair it."""
     files = files_of(video.cache_path)
     if files is not None:
-        with _opened(files, video, info) as artefact:
+        opened = _opened_by_ranges if has_ranges(info) else _opened
+        with opened(files, video, info) as artefact:
             yield artefact
         return
     try:
@@ -170,8 +174,8 @@ def open_feature(video: Video, info: FeatureInfo) -> Iterator[Artefact]:
 @contextmanager
 def _opened(files: BucketFiles, video: Video, info: FeatureInfo) -> Iterator[Artefact]:
     """Open the file of a feature in a folder that fills itself from a bucket. Another process may remove the file."""
-    path = video.file_of(info)
-    files.ensure(info)
+    path, piece = video.file_of(info), Piece.of(info)
+    files.ensure(path, piece)
     try:
         try:
             stack = ExitStack()
@@ -179,9 +183,22 @@ def _opened(files: BucketFiles, video: Video, info: FeatureInfo) -> Iterator[Art
         except DamageError:
             if opener.exists(video.cache_path, str(info.file)):
                 raise
-            files.ensure(info)
+            files.ensure(path, piece)
             artefact = stack.enter_context(open_artefact(path, info.num_bytes, video.claims))
         with stack:
             yield artefact
     except DamageError as error:
         raise DamageError(f"{error}; remove the file, and it is fetched again, or raise the limit") from None
+
+
+@contextmanager
+def _opened_by_ranges(_files: BucketFiles, video: Video, info: FeatureInfo) -> Iterator[Artefact]:
+    """Open the file of a feature in such a folder, in which only some ranges of it are."""
+    file = RangedFile(video.cache_path, info, video.num_frames)
+    try:
+        file.ensure()
+        with open_artefact(file.path, info.num_bytes, video.claims, ranges=file) as artefact:
+            yield artefact
+    except DamageError as error:
+        file.remove()
+        raise DamageError(f"{error}. {FETCH_AGAIN}") from None

@@ -6,15 +6,19 @@ import operator
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 from torch.utils.data import Dataset
 
 from chordcache.arguments import check_at_least
-from chordcache.errors import UsageError
+from chordcache.errors import UnreadableError, UsageError
 from chordcache.read.video import Video
 from chordcache.train.batches import FrameBuffer, FrameMemory, allocate
+
+FETCHES_AT_ONCE = 32
+"""Samples that are fetched from a bucket at a time"""
 
 NO_LABELS = (
     "classes: got no label in any sample, so that label is -1 everywhere, expected labels. Scan with --labels, then "
@@ -67,6 +71,8 @@ class ClipDataset(Dataset[dict[str, Any]], ABC):
         drawn = [self._drawn(index) for index in indices]
         try:
             return self._read(drawn, buffers)
+        except UnreadableError:  # of a bucket that does not answer: the next try takes as long
+            raise
         except Exception:  # item boundary: the first sample that fails is looked for
             for index, buffer in zip(drawn, buffers, strict=True) if len(drawn) > 1 else ():
                 self._read([index], [buffer])  # raises: samples are not read in their order
@@ -81,8 +87,8 @@ class ClipDataset(Dataset[dict[str, Any]], ABC):
         """True if the files of some videos come from a bucket."""
         return False
 
-    def prefetch(self, numbers: Sequence[int]) -> None:
-        """Begin to fetch the files of samples at these positions, which will be read soon."""
+    def fetch(self, index: tuple[int, int]) -> None:  # most have no bucket
+        """Fetch what is read of a sample (epoch, position) from a bucket. Raises as ``__getitem__``."""
 
     @abstractmethod
     def describe(self, index: tuple[int, int]) -> tuple[Video, tuple[int, ...]]:
@@ -200,6 +206,10 @@ class ClipDataset(Dataset[dict[str, Any]], ABC):
         is in shared memory. The ``collate`` of ``make_loader`` passes the tensor on without a copy. Other collate
         functions may copy it.
         """
+        if self.fetches:
+            indices = drawn = [self._drawn(index) for index in indices]
+            with ThreadPoolExecutor(FETCHES_AT_ONCE) as pool:
+                list(pool.map(self.fetch, drawn))
         return self.read_samples(indices, FrameMemory(len(indices), allocate).buffers(range(len(indices))))
 
     def _split(self, index: int | tuple[int, int]) -> tuple[int | None, int]:

@@ -137,11 +137,10 @@ class _CombinedDataset(ClipDataset):
         """True if the files of some videos come from a bucket, see ``ClipDataset``."""
         return any(dataset.fetches for dataset in self._parts)
 
-    def prefetch(self, numbers: Sequence[int]) -> None:
-        """Begin to fetch the files of samples, see ``ClipDataset``."""
-        places, own = self._locate_all(np.asarray(numbers))
-        for place in np.unique(places).tolist():
-            self._parts[place].prefetch(own[places == place].tolist())
+    def fetch(self, index: tuple[int, int]) -> None:
+        """Fetch what is read of a sample from a bucket, see ``ClipDataset``."""
+        place, own = self._locate(index[1])
+        self._parts[place].fetch((index[0], own))
 
     def _of_this(self, place: int, sample: dict[str, Any], sample_id: str) -> dict[str, Any]:
         """Return a sample of one of the datasets with the labels and the index that it has here."""

@@ -257,7 +257,6 @@ class ChordVideoDataset(ClipDataset):
         return self._read_counts.epoch_of(number, epoch), number
 
     def _read(self, indices: Sequence[tuple[int, int]], buffers: Sequence[FrameBuffer | None]) -> list[dict[str, Any]]:
-        self.prefetch([number for _, number in indices])  # all at once: the reads below follow each other
         of_videos: dict[int, list[int]] = {}
         for i, (_, number) in enumerate(indices):
             of_videos.setdefault(number // self._clips_per_video, []).append(i)
@@ -274,11 +273,10 @@ class ChordVideoDataset(ClipDataset):
         """True if the files of videos come from a bucket, see ``ClipDataset``."""
         return self._videos.fetches
 
-    def prefetch(self, numbers: Sequence[int]) -> None:
-        """Begin to fetch the files of samples, see ``ClipDataset``."""
+    def fetch(self, index: tuple[int, int]) -> None:
+        """Fetch what is read of a sample from a bucket, see ``ClipDataset``."""
         if self.fetches:
-            positions = dict.fromkeys(number // self._clips_per_video for number in numbers)
-            self._videos.prefetch(positions, self._clips.features)
+            self._of_video(index, self._samples.fetch)
 
     def describe(self, index: tuple[int, int]) -> tuple[Video, tuple[int, ...]]:
         """Describe a sample, see ``ClipDataset``."""

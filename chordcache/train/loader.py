@@ -24,7 +24,7 @@ from chordcache.train.batches import (
     SideStream,
     allocate_pinned,
 )
-from chordcache.train.clip_dataset import ClipDataset
+from chordcache.train.clip_dataset import FETCHES_AT_ONCE, ClipDataset
 from chordcache.train.collate import collate
 from chordcache.train.gpu_decode import gpu_decoder
 from chordcache.train.kept_frames import KeptFrames
@@ -80,7 +80,7 @@ class _BatchesOfSize(BatchSampler):
 _DECODERS = ("cpu", "cuda")
 
 _CLIPS_FETCHED_AHEAD = 96
-"""Clips whose files are fetched from a bucket ahead of the one that is read"""
+"""Samples that are fetched from a bucket ahead of the one that is read"""
 
 
 class ClipLoader:
@@ -271,20 +271,25 @@ class ClipLoader:
         yield from pending
 
     def _fetched_ahead(self) -> Iterator[Any]:
-        """Yield the indices of batches. The files of the batches behind them are fetched meanwhile."""
+        """Yield the indices of batches. The samples of the batches behind them are fetched meanwhile."""
         if not self.dataset.fetches:
             yield from self.batch_sampler
             return
         ahead: deque[Any] = deque()
         num_clips = 0
-        for indices in self.batch_sampler:
-            self.dataset.prefetch([number for _, number in indices])
-            ahead.append(indices)
-            num_clips += len(indices)
-            while num_clips > _CLIPS_FETCHED_AHEAD:
-                num_clips -= len(ahead[0])
-                yield ahead.popleft()
-        yield from ahead
+        pool = ThreadPoolExecutor(FETCHES_AT_ONCE, thread_name_prefix="chordcache-fetch")
+        try:
+            for indices in self.batch_sampler:
+                for index in indices:
+                    pool.submit(self.dataset.fetch, index)  # its error comes when the sample is read
+                ahead.append(indices)
+                num_clips += len(indices)
+                while num_clips > _CLIPS_FETCHED_AHEAD:
+                    num_clips -= len(ahead[0])
+                    yield ahead.popleft()
+            yield from ahead
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
 
 
 def _bytes_to_keep(keep: str | int, decode: str) -> int:

@@ -56,6 +56,10 @@ class SampleReader:
         shape = shape_of_clip(video.feature("latents"), rows, crop, (video.height, video.width))
         return (*numbers.shape[:-1], *shape)
 
+    def fetch(self, request: ClipRequest, video: Video) -> None:
+        """Fetch what ``read`` reads of a sample from the bucket of its cache, without a decode."""
+        self._clips.fetch(video, self._view(video, request)[0])
+
     def read(
         self,
         requests: Sequence[ClipRequest],

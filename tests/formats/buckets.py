@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers import buckets, small_disks
+from helpers.buckets import CONFIG, NUM_VIDEOS, assert_equal, contents
 
 import chordcache as cc
 from chordcache.bucket import Bucket
@@ -28,61 +29,6 @@ pytest_plugins = ["helpers.bucket_fixtures"]
 pytestmark = pytest.mark.usefixtures("environment")
 
 Cli = Callable[..., subprocess.CompletedProcess[str]]
-
-CONFIG = "frames: {short_side: 64}\nfeatures: {flow: {method: dis}, mel: {n_mels: 20}}\n"
-NUM_VIDEOS = 4
-
-
-@pytest.fixture(scope="module")
-def work(tmp_path_factory: pytest.TempPathFactory, make_video: Callable[..., Path]) -> Path:
-    """A folder with caches of the same videos: loose, packed and mixed with a file of HDF5."""
-    work = tmp_path_factory.mktemp("buckets")
-    for number in range(NUM_VIDEOS):
-        make_video(work / "videos" / f"{number}.mp4", num_frames=20 + number, audio=True)
-    (work / "config.yaml").write_text(CONFIG)
-    cc.scan([work / "videos"], output=work / "index.json", labels="dir", jobs=1)
-    cc.build(work / "index.json", work / "loose", config=work / "config.yaml", tiers=("lmdb", "npz", "hdf5"), jobs=1)
-    return work
-
-
-@pytest.fixture
-def loose(work: Path, tmp_path: Path) -> Path:
-    return shutil.copytree(work / "loose", tmp_path / "loose")
-
-
-@pytest.fixture
-def packed(loose: Path, run_cli: Cli) -> Path:
-    for arguments in (["pack"], ["gc", "--yes"]):
-        assert run_cli(*arguments, str(loose)).returncode == 0
-    return loose
-
-
-@pytest.fixture(params=["loose", "packed"])
-def cache(request: pytest.FixtureRequest) -> Path:
-    folder: Path = request.getfixturevalue(request.param)
-    return folder
-
-
-@pytest.fixture
-def url(request: pytest.FixtureRequest) -> str:
-    return f"s3://bucket/{request.node.name.translate(str.maketrans('[]', '__'))}/cache"
-
-
-def contents(cache: cc.Cache) -> dict[str, np.ndarray]:
-    arrays = {}
-    for video in cache:
-        for info in video.sidecar.features:
-            for array in info.num_rows:
-                arrays[f"{video.key} {array} {info.tier}"] = cache.read(video, array, tier=info.tier)
-        arrays[f"{video.key} pts"] = video.pts_seconds
-    return arrays
-
-
-def assert_equal(one: cc.Cache, other: cc.Cache) -> None:
-    expected, got = contents(one), contents(other)
-    assert list(expected) == list(got)
-    for name, array in expected.items():
-        np.testing.assert_array_equal(got[name], array, err_msg=name)
 
 
 def artefacts(folder: Path) -> set[str]:

@@ -1,12 +1,16 @@
-"""Fixtures of a server of buckets, and of the environment that leads to it."""
+"""Fixtures of a server of buckets, of the environment that leads to it, and of caches for it."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
+import chordcache as cc
 from helpers import buckets
 
 
@@ -26,3 +30,38 @@ def environment(proxy: buckets.Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {**buckets.VARIABLES, "AWS_ENDPOINT_URL": proxy.url, "NO_PROXY": "127.0.0.1"}.items():
         monkeypatch.setenv(name, value)
     proxy.reset()
+
+
+@pytest.fixture(scope="module")
+def work(tmp_path_factory: pytest.TempPathFactory, make_video: Callable[..., Path]) -> Path:
+    """A folder with caches of the same videos: loose, packed and mixed with a file of HDF5."""
+    work = tmp_path_factory.mktemp("buckets")
+    for number in range(buckets.NUM_VIDEOS):
+        make_video(work / "videos" / f"{number}.mp4", num_frames=20 + number, audio=True)
+    (work / "config.yaml").write_text(buckets.CONFIG)
+    cc.scan([work / "videos"], output=work / "index.json", labels="dir", jobs=1)
+    cc.build(work / "index.json", work / "loose", config=work / "config.yaml", tiers=("lmdb", "npz", "hdf5"), jobs=1)
+    return work
+
+
+@pytest.fixture
+def loose(work: Path, tmp_path: Path) -> Path:
+    return shutil.copytree(work / "loose", tmp_path / "loose")
+
+
+@pytest.fixture
+def packed(loose: Path, run_cli: Callable[..., subprocess.CompletedProcess[str]]) -> Path:
+    for arguments in (["pack"], ["gc", "--yes"]):
+        assert run_cli(*arguments, str(loose)).returncode == 0
+    return loose
+
+
+@pytest.fixture(params=["loose", "packed"])
+def cache(request: pytest.FixtureRequest) -> Path:
+    folder: Path = request.getfixturevalue(request.param)
+    return folder
+
+
+@pytest.fixture
+def url(request: pytest.FixtureRequest) -> str:
+    return f"s3://bucket/{request.node.name.translate(str.maketrans('[]', '__'))}/cache"

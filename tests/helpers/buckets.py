@@ -1,4 +1,4 @@
-"""A server of buckets on this machine, moto, with a proxy before it that breaks answers."""
+"""A server of buckets on this machine, moto, with a proxy before it that breaks answers, and caches for it."""
 
 from __future__ import annotations
 
@@ -14,8 +14,15 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+import numpy as np
+
+import chordcache as cc
+
 Answer = tuple[int, dict[str, str], bytes]
 """Status, headers and body"""
+
+CONFIG = "frames: {short_side: 64}\nfeatures: {flow: {method: dis}, mel: {n_mels: 20}}\n"
+NUM_VIDEOS = 4
 
 VARIABLES = {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret", "AWS_REGION": "us-east-1"}
 
@@ -156,3 +163,20 @@ def flip(_handler: Any, answer: Answer) -> Answer:
     changed = bytearray(body)
     changed[len(changed) // 2] ^= 1
     return status, headers, bytes(changed)
+
+
+def contents(cache: cc.Cache) -> dict[str, np.ndarray]:
+    arrays = {}
+    for video in cache:
+        for info in video.sidecar.features:
+            for array in info.num_rows:
+                arrays[f"{video.key} {array} {info.tier}"] = cache.read(video, array, tier=info.tier)
+        arrays[f"{video.key} pts"] = video.pts_seconds
+    return arrays
+
+
+def assert_equal(one: cc.Cache, other: cc.Cache) -> None:
+    expected, got = contents(one), contents(other)
+    assert list(expected) == list(got)
+    for name, array in expected.items():
+        np.testing.assert_array_equal(got[name], array, err_msg=name)

@@ -8,20 +8,19 @@ dtype=uint64]. Numbers are stored little-endian and in C order. The digest of a 
 
 from __future__ import annotations
 
-import math
 import os
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
 from chordcache.digests import digest64
-from chordcache.errors import DamageError, UnreadableError, UsageError, printable
+from chordcache.errors import ChordcacheError, DamageError, UnreadableError, UsageError, printable
 from chordcache.storage import opener
 from chordcache.storage.artefacts.claims import Claims, Layout
 from chordcache.storage.artefacts.tiers import DIGESTS
@@ -42,11 +41,6 @@ _BLOCK_BYTES = 4 << 20
 """Largest size of neighboring pieces of a file that are read at once [bytes]"""
 
 
-def row_bytes(shape: tuple[int, ...], dtype: np.dtype[Any] | None) -> int:
-    """Return the size of a row [bytes], or 0 for records, whose sizes differ."""
-    return 0 if dtype is None else dtype.itemsize * math.prod(shape)
-
-
 _HEADER_BYTES = 4096
 """Size of the header of a whole array, at most [bytes]"""
 
@@ -58,19 +52,41 @@ _FRAME_DTYPES = {
 """Whole arrays about frames. Each has an axis, and the first two a value for each frame"""
 
 
+class Ranges(Protocol):
+    """A file of which only some ranges are there. The others are fetched when they are read."""
+
+    def open(self) -> int:
+        """Open the file, and return its descriptor."""
+
+    def fetch(self, spans: Iterable[tuple[int, int]]) -> int:
+        """Return the descriptor of the file, which has these ranges. Each has its first byte, and that behind it."""
+
+    def close(self) -> None:
+        """Close the file."""
+
+
 class Artefact(ABC):
     """A published artefact opened for reading. ``storage.artefacts.open_files.open_artefact`` makes it.
 
     ``num_bytes`` is its size according to the sidecar, and ``claims`` has the other statements of the sidecar, or is
     None for a file that this process has just written. ``packed`` is its place in a pack, or None for a file of its
-    own. Raises ``DamageError`` if the file is missing, has another size or is not such an artefact.
+    own. ``ranges`` takes the place of the file if only ranges of it are there. Raises ``DamageError`` if the file is
+    missing, has another size or is not such an artefact.
     """
 
     _ERRORS: ClassVar[tuple[type[Exception], ...]]
     """Exceptions that a damaged file raises"""
 
-    def __init__(self, path: Path, num_bytes: int, claims: Claims | None = None, packed: Packed | None = None) -> None:
+    def __init__(
+        self,
+        path: Path,
+        num_bytes: int,
+        claims: Claims | None = None,
+        packed: Packed | None = None,
+        ranges: Ranges | None = None,
+    ) -> None:
         self.path = path
+        self._ranges = ranges
         self._num_bytes = num_bytes
         self._claims = claims and claims.of_file(path)
         self._layouts: dict[str, Layout] = {}
@@ -79,16 +95,11 @@ class Artefact(ABC):
         self._streamed: frozenset[str] | None = None
         self._start = 0 if packed is None else packed.offset
         """Place of its first byte in the open file"""
-        try:
-            self._fd = _open(path, packed)
-        except UnreadableError as error:
-            raise DamageError(str(error).rstrip(".")) from None
-        except OSError as error:
-            raise DamageError(f"cannot read '{printable(error.filename or path)}': {error.strerror}") from None
+        self._fd = _open(path, packed) if ranges is None else ranges.open()
         # Not by a ``close`` of the last user: another thread may still read
-        self._close = weakref.finalize(self, os.close, self._fd)
+        self._close = weakref.finalize(self, *([os.close, self._fd] if ranges is None else [ranges.close]))
         size = os.fstat(self._fd).st_size - self._start
-        if size != num_bytes and (packed is None or size < num_bytes):
+        if size < num_bytes or (size > num_bytes and packed is None and ranges is None):
             self._close()
             raise self._damage(f"got {max(0, size)} bytes, expected {num_bytes}")
         self._read_contents()
@@ -167,10 +178,11 @@ class Artefact(ABC):
         out = checked_out(name, (len(numbers), *layout.row_shape), layout.dtype, out)
         digests = self._digests(name)
         self._check_numbers("row", numbers, len(digests))
+        self.fetch(name, numbers)
         pieces = list(_pieces(numbers, out))
         for run, target in pieces:
             self._read_rows(name, run.start, run.stop, target)
-        if not self._checked[name][list(numbers)].all():
+        if self._ranges is not None or not self._checked[name][list(numbers)].all():
             for run, target in pieces:
                 self._check_rows(name, run, target, digests)
         return out
@@ -184,6 +196,7 @@ class Artefact(ABC):
             raise UsageError(f"'{name}' of '{printable(self.path)}' holds rows, no records: read them as such")
         digests = self._digests(name)
         self._check_numbers("record", numbers, len(digests))
+        self.fetch(name, numbers)
         wanted = zip(numbers, digests[list(numbers)].tolist(), strict=True)
         pairs = zip(wanted, self._iter_records(name, numbers), strict=True)
         while few := list(_first_few(pairs)):
@@ -192,6 +205,12 @@ class Artefact(ABC):
                     raise self._damage(f"record {number} is not what was written")
             for _, record in few:
                 yield record
+
+    def fetch(self, name: str, numbers: Sequence[int]) -> None:
+        """Fetch rows or records of a streamed array that are not there, all at once. The numbers are as in ``rows``."""
+        if self._ranges is not None and len(numbers):
+            self.layout(name)
+            self._ranges.fetch(self._spans(name, numbers))
 
     def _check_numbers(self, what: str, numbers: Sequence[int], num_rows: int) -> None:
         if len(numbers) and not (min(numbers) >= 0 and max(numbers) < num_rows):
@@ -209,7 +228,9 @@ class Artefact(ABC):
 
     def _check_rows(self, name: str, run: range, values: np.ndarray, digests: np.ndarray) -> None:
         checked = self._checked[name]
-        for i in np.flatnonzero(~checked[run.start : run.stop]).tolist():
+        # A range that was removed and fetched again may be another one
+        is_new = ~checked[run.start : run.stop] if self._ranges is None else np.ones(len(run), bool)
+        for i in np.flatnonzero(is_new).tolist():
             if digest64(values[i : i + 1]) != digests[run[i]]:
                 raise self._damage(f"row {run[i]} of '{name}' is not what was written")
             checked[run[i]] = True
@@ -222,14 +243,21 @@ class Artefact(ABC):
         """Turn ``_ERRORS`` into ``DamageError``."""
         try:
             yield
+        except ChordcacheError:  # from a bucket
+            raise
         except self._ERRORS as error:
             raise self._damage(error) from None
+
+    def _file_with(self, start: int, size: int) -> int:
+        """Return the descriptor of the file, which has these bytes of the artefact."""
+        return self._fd if self._ranges is None else self._ranges.fetch([(start, start + size)])
 
     def _read_into(self, start: int, memory: memoryview) -> None:
         """Read bytes from a place of a flat artefact on, into memory."""
         with self._errors():
+            fd = self._file_with(start, len(memory))
             while memory:
-                num_read = os.preadv(self._fd, [memory], self._start + start)
+                num_read = os.preadv(fd, [memory], self._start + start)
                 if not num_read:
                     raise self._damage("it was cut short")
                 memory, start = memory[num_read:], start + num_read
@@ -238,8 +266,9 @@ class Artefact(ABC):
         """Return bytes of the file, in memory of their own: readers in other threads keep theirs."""
         if not (start >= 0 and 0 <= size <= self._num_bytes - start):
             raise self._damage(f"bytes {start} to {start + size} lie outside of it")
+        fd = self._file_with(start, size)
         try:
-            data = os.pread(self._fd, size, self._start + start)
+            data = os.pread(fd, size, self._start + start)
         except OSError as error:
             raise self._damage(error) from None
         if len(data) < size:  # a system call returns at most 2 GiB
@@ -284,6 +313,10 @@ class Artefact(ABC):
     def _read_array(self, name: str) -> np.ndarray:
         """Return an existing whole array, read-only, with an axis. Raise ``DamageError`` if its values changed."""
 
+    def _spans(self, name: str, numbers: Sequence[int]) -> list[tuple[int, int]]:
+        """Return the ranges of the file with some rows or records. Only flat files are fetched by ranges."""
+        raise NotImplementedError
+
     @abstractmethod
     def _read_rows(self, name: str, start: int, stop: int, out: np.ndarray) -> None:
         """Copy rows [start, stop) without a check. The rows exist."""
@@ -297,7 +330,12 @@ def _open(path: Path, packed: Packed | None) -> int:
     """Open an artefact, or its pack. It is in a folder of a folder of its cache, also while it is a partial file."""
     cache = cache_of(path)
     name = os.path.abspath(path)[len(cache) :].lstrip("/") if packed is None else pack_file(packed.pack)
-    return opener.open_file(cache or "/", name)
+    try:
+        return opener.open_file(cache or "/", name)
+    except UnreadableError as error:
+        raise DamageError(str(error).rstrip(".")) from None
+    except OSError as error:
+        raise DamageError(f"cannot read '{printable(error.filename or path)}': {error.strerror}") from None
 
 
 def cache_of(path: Path) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,6 +20,11 @@ class Layout:
     row_shape: tuple[int, ...] = ()
     dtype: np.dtype[Any] | None = None
     """Dtype of the rows, or None if the rows are records"""
+
+    @property
+    def row_bytes(self) -> int:
+        """Size of a row [bytes], or 0 for records, whose sizes differ."""
+        return 0 if self.dtype is None else self.dtype.itemsize * math.prod(self.row_shape)
 
 
 class Claims(NamedTuple):

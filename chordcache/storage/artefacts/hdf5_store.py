@@ -34,7 +34,7 @@ import numpy as np
 from chordcache.digests import digest64
 from chordcache.errors import UsageError
 from chordcache.storage.artefacts import open_files
-from chordcache.storage.artefacts.artefact import Artefact, row_bytes
+from chordcache.storage.artefacts.artefact import Artefact
 from chordcache.storage.artefacts.claims import Layout
 from chordcache.storage.artefacts.tiers import DIGESTS, KINDS, OFFSETS
 from chordcache.storage.artefacts.writer import ArtefactWriter, StreamedArray, write_error
@@ -125,7 +125,7 @@ class Hdf5ArtefactWriter(ArtefactWriter):
             self._offsets[name] = array("q", [0])
             return
         num_rows = self._chunk_frames
-        size = row_bytes(stream.row_shape, stream.dtype)
+        size = stream.dtype.itemsize * math.prod(stream.row_shape)
         if size < _SMALL_ROW_BYTES:
             num_rows = max(num_rows, _SMALL_CHUNK_BYTES // size)
         num_rows = max(1, min(num_rows, MAX_CHUNK_BYTES // max(1, size)))

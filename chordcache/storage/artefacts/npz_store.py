@@ -27,7 +27,7 @@ import numpy as np
 
 from chordcache.errors import UsageError
 from chordcache.storage.artefacts import npy, open_files
-from chordcache.storage.artefacts.artefact import Artefact, row_bytes
+from chordcache.storage.artefacts.artefact import Artefact, runs
 from chordcache.storage.artefacts.claims import Layout
 from chordcache.storage.artefacts.writer import ArtefactWriter, StreamedArray, write_error
 
@@ -165,7 +165,7 @@ class NpzArtefact(Artefact):
         num_bytes = min(num_bytes, self._num_bytes - offset)
         if num_bytes <= 0:  # a forged offset may be more than the system call takes
             return b""
-        return os.pread(self._fd, num_bytes, self._start + offset)
+        return os.pread(self._file_with(offset, num_bytes), num_bytes, self._start + offset)
 
     def _read_array(self, name: str) -> np.ndarray:
         info = self._infos[name]
@@ -179,9 +179,14 @@ class NpzArtefact(Artefact):
             raise self._damage(f"its array '{name}' has no axis")
         return values
 
+    def _spans(self, name: str, numbers: Sequence[int]) -> list[tuple[int, int]]:
+        layout = self.layout(name)
+        size, first = layout.row_bytes, self._places[name]
+        return [(first + run.start * size, first + run.stop * size) for run in runs(numbers)]
+
     def _read_rows(self, name: str, start: int, stop: int, out: np.ndarray) -> None:
         layout = self.layout(name)
-        offset = self._places[name] + start * row_bytes(layout.row_shape, layout.dtype)
+        offset = self._places[name] + start * layout.row_bytes
         self._read_into(offset, out.reshape(-1).view(np.uint8).data)
 
     def _iter_records(self, name: str, numbers: Sequence[int]) -> Iterator[Any]:

@@ -17,7 +17,7 @@ from pkgutil import resolve_name
 from typing import Any
 
 from chordcache.errors import DamageError, printable
-from chordcache.storage.artefacts.artefact import Artefact, cache_of, row_bytes
+from chordcache.storage.artefacts.artefact import Artefact, Ranges, cache_of
 from chordcache.storage.artefacts.claims import Claims
 from chordcache.storage.artefacts.tiers import tier_of
 from chordcache.storage.artefacts.writer import ArtefactWriter
@@ -60,12 +60,14 @@ _kept: OrderedDict[tuple[Path, Packed | None], tuple[tuple[int, int] | None, Art
 could copy one that another thread holds: each call is atomic. The last user of an artefact closes it."""
 
 
-def _kept_artefact(path: Path, num_bytes: int, claims: Claims | None, packed: Packed | None) -> Artefact:
+def _kept_artefact(
+    path: Path, num_bytes: int, claims: Claims | None, packed: Packed | None, ranges: Ranges | None = None
+) -> Artefact:
     # The inode is read before the file is opened: if the file is replaced meanwhile, the next user sees it
     inode = _inode_of(path if packed is None else f"{cache_of(path)}/{pack_file(packed.pack)}")
     known, artefact = _kept.get((path, packed), (None, None))
     if artefact is None or known != inode:
-        artefact = _open(path, num_bytes, claims, packed)
+        artefact = _open(path, num_bytes, claims, packed, ranges)
         _kept[path, packed] = inode, artefact
     with suppress(KeyError):  # another thread may have removed it
         _kept.move_to_end((path, packed))
@@ -148,7 +150,11 @@ def guard_forks() -> None:
 
 @contextmanager
 def open_artefact(
-    path: Path, num_bytes: int, claims: Claims | None = None, packed: Packed | None = None
+    path: Path,
+    num_bytes: int,
+    claims: Claims | None = None,
+    packed: Packed | None = None,
+    ranges: Ranges | None = None,
 ) -> Iterator[Artefact]:
     """Open an artefact, or return it if this process has it open. Do not fork while one of HDF5 is in use.
 
@@ -156,7 +162,7 @@ def open_artefact(
     belongs to no tier, and as ``Artefact`` does.
     """
     if tier_of(path).is_flat:
-        yield _kept_artefact(path, num_bytes, claims, packed)
+        yield _kept_artefact(path, num_bytes, claims, packed, ranges)
     else:
         with _hdf5_users.add(lambda: _kept_artefact(path, num_bytes, claims, packed)) as artefact:
             yield artefact
@@ -216,7 +222,7 @@ def _check_span(artefact: Artefact, name: str, start: int, look: Callable[[str, 
         span = range(start, min(start + _CHECK_RECORDS, layout.num_rows))
         values: Any = artefact.records(name, span)
     else:
-        num_rows = max(1, _CHECK_BYTES // max(1, row_bytes(layout.row_shape, layout.dtype)))
+        num_rows = max(1, _CHECK_BYTES // max(1, layout.row_bytes))
         span = range(start, min(start + num_rows, layout.num_rows))
         values = artefact.rows(name, span)
     for number, value in zip(span, values, strict=True):

@@ -19,8 +19,8 @@ from chordcache.storage.remote.local_store import LocalStore
 from chordcache.storage.remote.mark import Mark
 from chordcache.storage.remote.messages import Answer, Request, to_line
 
-_NUM_THREADS = 8
-"""Files that are fetched at a time"""
+_NUM_THREADS = 32
+"""Files that are fetched at a time. Most threads wait for the bucket"""
 
 
 def main(folder: str, url: str, limit: str) -> None:
@@ -45,8 +45,10 @@ def _serve(
                 store.append(LocalStore(folder, mark))
         if request.piece is None:
             store[0].fetch_lists()
-        else:
+        elif request.spans is None:
             store[0].fetch(request.piece)
+        else:
+            store[0].fetch_ranges(request.piece, request.spans)
     except ChordcacheError as failure:
         error, message = type(failure).__name__, str(failure)
     except Exception as failure:  # noqa: BLE001 # item boundary: the process that asked raises it

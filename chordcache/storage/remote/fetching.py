@@ -12,15 +12,15 @@ from collections.abc import Iterable
 from concurrent.futures import Future
 from contextlib import suppress
 from pathlib import Path
+from typing import TypeAlias
 
 from chordcache import errors
 from chordcache.errors import CacheWriteError, UnreadableError, UsageError, printable
 from chordcache.forks import no_fork
 from chordcache.json_records import parse_json
 from chordcache.storage import opener
-from chordcache.storage.feature_info import FeatureInfo
 from chordcache.storage.remote.mark import Mark, read_mark, write_mark
-from chordcache.storage.remote.messages import Answer, Piece, Request, to_line
+from chordcache.storage.remote.messages import Answer, Piece, Request, Span, to_line
 
 _PROGRAM = (
     "import sys; order = sys.argv[1:4]; sys.path[:] = sys.argv[4:]; "
@@ -31,6 +31,10 @@ _TOUCH_SECONDS = 60
 """[seconds] A read is noted in the time of the file, at most so often"""
 
 
+_Wanted: TypeAlias = tuple[str, tuple[Span, ...] | None]
+"""Name of a file, or "" for the lists, and the ranges of the file, or None for all of it"""
+
+
 class BucketFiles:
     """The files of one folder. Several threads may share an object, and a forked process needs a new one."""
 
@@ -38,46 +42,43 @@ class BucketFiles:
         self._folder, self._mark = folder, mark
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
-        self._under_way: dict[str, Future[None]] = {}
-        """Name of a file, or "" for the lists, to its arrival"""
-        self._names: dict[int, str] = {}
-        """Number of a request to the name"""
+        self._under_way: dict[_Wanted, Future[None]] = {}
+        """Request to its arrival"""
+        self._asked: dict[int, _Wanted] = {}
+        """Number of each request"""
         self._num_requests = 0
 
-    def ensure(self, info: FeatureInfo) -> None:
-        """Fetch the file of a feature if it is not there, and note that it is read. Raises as ``LocalStore.fetch``."""
-        path = self._folder / str(info.file)
+    def ensure(self, path: Path, piece: Piece, spans: Iterable[Span] | None = None) -> None:
+        """Fetch a file, or ranges of it, if it does not exist, and note that it is read. Raises as ``fetch``."""
         try:
             age = time.time() - os.lstat(path).st_mtime
         except FileNotFoundError:
-            self._ask(Piece.of(info)).result()
+            self.fetch(piece, spans)
             return
         if age > _TOUCH_SECONDS:
             with suppress(OSError):  # another process removed it
                 os.utime(path, follow_symlinks=False)
 
-    def prefetch(self, infos: Iterable[FeatureInfo]) -> None:
-        """Begin to fetch those files of features that are not there. An error is raised when the file is opened."""
-        for info in infos:
-            if info.file is not None and not os.path.lexists(self._folder / info.file):
-                self._ask(Piece.of(info))
+    def fetch(self, piece: Piece, spans: Iterable[Span] | None = None) -> None:
+        """Fetch a file, or ranges of it. Raises as ``LocalStore.fetch`` and ``LocalStore.fetch_ranges``."""
+        self._ask(piece, None if spans is None else tuple(spans)).result()
 
     def fetch_lists(self) -> None:
         """Fetch the lists of the cache that have changed. Raises as ``LocalStore.fetch_lists``."""
         self._ask(None).result()
 
-    def _ask(self, piece: Piece | None) -> Future[None]:
-        name = piece.file if piece else ""
+    def _ask(self, piece: Piece | None, spans: tuple[Span, ...] | None = None) -> Future[None]:
+        wanted = piece.file if piece else "", spans
         with self._lock:
-            arrival = self._under_way.get(name)
+            arrival = self._under_way.get(wanted)
             if arrival is None:
-                arrival = self._under_way[name] = Future()
+                arrival = self._under_way[wanted] = Future()
                 self._num_requests += 1
-                self._names[self._num_requests] = name
+                self._asked[self._num_requests] = wanted
                 process = self._process or self._start()
                 assert process.stdin is not None
                 with suppress(BrokenPipeError, ValueError):  # it has ended, which the thread that reads sees
-                    process.stdin.write(b"%b\n" % to_line(Request(self._num_requests, piece)))
+                    process.stdin.write(b"%b\n" % to_line(Request(self._num_requests, piece, spans)))
                     process.stdin.flush()
         return arrival
 
@@ -95,7 +96,7 @@ class BucketFiles:
             for line in process.stdout or ():
                 answer = parse_json(line, Answer)
                 with self._lock:
-                    arrival = self._under_way.pop(self._names.pop(answer.number))
+                    arrival = self._under_way.pop(self._asked.pop(answer.number))
                 if answer.error:
                     arrival.set_exception(getattr(errors, answer.error)(answer.message))
                 else:
@@ -104,7 +105,7 @@ class BucketFiles:
             self._process = None
             waiting = list(self._under_way.values())
             self._under_way.clear()
-            self._names.clear()
+            self._asked.clear()
         for arrival in waiting:
             arrival.set_exception(
                 UnreadableError(

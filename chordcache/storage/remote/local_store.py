@@ -8,6 +8,7 @@ process that has one of them open can still read it. A file of a pack is a file 
     chordcache.json, catalog.bin, quarantine.jsonl    as in the bucket
     lists.json                 their tags
     lmdb/ab/<key>....lmdb      and other tiers: files that were fetched
+    ranges/ab/<key>....lmdb    files of which some ranges were fetched, see ``ranges``
     .fetching/<name>           locked by the process that fetches the file
     .used                      bytes of all files, locked by the process that changes it
 """
@@ -16,7 +17,7 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -36,8 +37,9 @@ from chordcache.storage.atomic import (
 )
 from chordcache.storage.catalog import Catalog
 from chordcache.storage.layout import pack_file
+from chordcache.storage.remote import ranges
 from chordcache.storage.remote.mark import Mark
-from chordcache.storage.remote.messages import Piece
+from chordcache.storage.remote.messages import FETCH_AGAIN, Piece, Span
 from chordcache.storage.sealed_json import read_sealed, seal
 
 LISTS = ("chordcache.json", "quarantine.jsonl", "catalog.bin")
@@ -47,6 +49,9 @@ _TAGS_FILE, _LOCKS, _USED_FILE = "lists.json", ".fetching", ".used"
 
 _MAX_PARTIAL_SECONDS = 3600
 """[seconds] Age of a partial file of a process that was killed. Processes of other containers cannot be seen"""
+
+_PART_BYTES = 8 << 20
+"""Size of the ranges of a file that are in memory at once, or a part of one that is larger [bytes]"""
 
 _SLACK = 0.9
 """Share of the limit to which the folder shrinks when it is full: each time, all of its files are looked at"""
@@ -94,13 +99,10 @@ class LocalStore:
     def fetch(self, piece: Piece) -> None:
         """Fetch a file, unless another process has fetched it.
 
-        Raises ``DamageError`` if other bytes arrive than were written, ``UsageError`` if the limit is below the size of
-        the file, and as ``Bucket.blocks`` and ``publish_all`` do.
+        Raises ``DamageError`` if other bytes arrive than were written, ``UsageError`` if the limit is below their
+        number, and as ``Bucket.blocks`` and ``publish_all`` do.
         """
-        if piece.num_bytes > self._limit:
-            raise UsageError(
-                f"limit: got {self._limit} bytes, expected at least the {piece.num_bytes} of '{piece.file}'"
-            )
+        self._check_limit(piece.num_bytes, piece)
         with _locked(self._folder, piece.file.rpartition("/")[2]):
             if opener.exists(self._folder, piece.file):
                 return
@@ -108,6 +110,37 @@ class LocalStore:
             with partial_file(self._folder) as partial:
                 download(self._bucket, piece, partial)
                 publish_all(self._folder, {partial: piece.file})
+
+    def fetch_ranges(self, piece: Piece, spans: Sequence[Span]) -> None:
+        """Fetch ranges of a file, except for those that another process has fetched. Raises as ``fetch`` does.
+
+        A digest is of the whole file, so ``DamageError`` is only raised if fewer bytes arrive.
+        """
+        name, num_bytes = ranges.file_of(piece.file), piece.num_bytes
+        with no_space_as_error(self._folder / name):
+            fd = _open_or_make(self._folder, name)
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX)
+                os.ftruncate(fd, ranges.size_of(num_bytes))
+                os.utime(fd)
+                wanted = ranges.missing(fd, num_bytes, spans)
+                num_wanted = sum(stop - start for start, stop in wanted)
+                self._check_limit(num_wanted, piece)
+                self._make_room(num_wanted)
+                for start, content in _contents(self._bucket, piece, wanted):
+                    _write_all(fd, content, start)
+                os.fdatasync(fd)
+                for span in wanted:
+                    ranges.note_arrival(fd, num_bytes, span)
+            finally:
+                os.close(fd)
+
+    def _check_limit(self, num_bytes: int, piece: Piece) -> None:
+        if num_bytes > self._limit:
+            raise UsageError(
+                f"limit: got {self._limit} bytes, expected at least the {num_bytes} that are read of '{piece.file}' at "
+                "once. Raise the limit."
+            )
 
     def _make_room(self, num_bytes: int) -> None:
         """Count a file that arrives, and remove the files that were read least lately if the folder is full."""
@@ -126,13 +159,14 @@ class LocalStore:
 
     def _files(self) -> Iterator[tuple[int, int, str]]:
         """Yield time of the last read [nanoseconds], size [bytes] and name of each file."""
-        for tier in TIERS:
-            for name in opener.iter_files(self._folder, tier):
+        for folder in (*TIERS, ranges.FOLDER):
+            for name in opener.iter_files(self._folder, folder):
                 try:
                     status = os.lstat(self._folder / name)
                 except FileNotFoundError:
                     continue
-                yield status.st_mtime_ns, status.st_size, name
+                is_whole = folder != ranges.FOLDER
+                yield status.st_mtime_ns, status.st_size if is_whole else 512 * status.st_blocks, name
 
     @contextmanager
     def _used(self) -> Iterator[list[int]]:
@@ -151,6 +185,15 @@ class LocalStore:
                 os.pwrite(fd, b"%d" % sum(used), 0)
         finally:
             os.close(fd)
+
+
+def _open_or_make(folder: Path, name: str) -> int:
+    """Return the descriptor of a file, which is made if it does not exist."""
+    try:
+        return opener.open_file(folder, name, os.O_RDWR | os.O_CREAT)
+    except FileNotFoundError:
+        opener.make_folder(folder, name.rpartition("/")[0])
+        return opener.open_file(folder, name, os.O_RDWR | os.O_CREAT)
 
 
 @contextmanager
@@ -203,11 +246,14 @@ def copy_lists(bucket: Bucket, folder: Path, entries: Mapping[str, Entry]) -> No
         raise DamageError(f"the lists of '{printable(bucket.url)}' are damaged, or were on their way: {what}") from None
 
 
+def _place_of(piece: Piece) -> tuple[str, int]:
+    """Return the name of the object with a file of a cache, and the place of its first byte there."""
+    return (piece.file, 0) if piece.packed is None else (pack_file(piece.packed.pack), piece.packed.offset)
+
+
 def download(bucket: Bucket, piece: Piece, partial: Path) -> None:
     """Copy a file of a cache, and compare its size and digest on the way. Raises ``DamageError`` if they differ."""
-    name, start = piece.file, 0
-    if piece.packed is not None:
-        name, start = pack_file(piece.packed.pack), piece.packed.offset
+    name, start = _place_of(piece)
     digest, num_bytes, what = file_digest(), 0, "got other bytes"
     try:
         with no_space_as_error(partial), open(partial, "xb") as file:
@@ -219,7 +265,38 @@ def download(bucket: Bucket, piece: Piece, partial: Path) -> None:
         bucket.check_exists()
         what = "got no object"
     if num_bytes != piece.num_bytes or digest.hexdigest() != piece.digest:
-        raise DamageError(
-            f"'{printable(bucket.url)}/{name}': {what}, expected those of '{piece.file}'. Run the same command again. "
-            "If they are damaged in the bucket, remove the object and push the cache again."
-        )
+        raise DamageError(f"{_damaged(bucket, piece, what)}. {FETCH_AGAIN}")
+
+
+def _contents(bucket: Bucket, piece: Piece, spans: Sequence[Span]) -> Iterator[tuple[int, bytes]]:
+    """Fetch ranges of a file, and yield the place of each part in the file, and its bytes."""
+    name, first = _place_of(piece)
+    parts = [
+        (start, min(start + _PART_BYTES, stop)) for begin, stop in spans for start in range(begin, stop, _PART_BYTES)
+    ]
+    while parts:
+        few, num_bytes = [], 0
+        while parts and num_bytes < _PART_BYTES:
+            few.append(parts.pop(0))
+            num_bytes += few[-1][1] - few[-1][0]
+        try:
+            contents = bucket.ranges(name, [(first + start, first + stop) for start, stop in few])
+        except NotFoundError:
+            bucket.check_exists()
+            raise _damaged(bucket, piece, "got no object") from None
+        for (start, stop), content in zip(few, contents, strict=True):
+            if len(content) != stop - start:
+                raise _damaged(bucket, piece, "got other bytes")
+            yield start, content
+
+
+def _write_all(fd: int, content: bytes, start: int) -> None:
+    """Write bytes at a place of a file. A system call may write fewer."""
+    view = memoryview(content)
+    while view:
+        num_written = os.pwrite(fd, view, start)
+        view, start = view[num_written:], start + num_written
+
+
+def _damaged(bucket: Bucket, piece: Piece, what: str) -> DamageError:
+    return DamageError(f"'{printable(bucket.url)}/{_place_of(piece)[0]}': {what}, expected those of '{piece.file}'")

@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import json
+from typing import TypeAlias
 
 from chordcache.json_records import Record, to_json
 from chordcache.storage.feature_info import FeatureInfo, Packed
+
+FETCH_AGAIN = "Run the same command again. If the object is damaged in the bucket, remove it and push the cache again."
+
+Span: TypeAlias = tuple[int, int]
+"""First byte of a range of a file, and the byte behind it"""
 
 
 class Piece(Record, frozen=True):
@@ -25,10 +31,12 @@ class Piece(Record, frozen=True):
 
 
 class Request(Record, frozen=True):
-    """A file to fetch, or the lists."""
+    """A file to fetch, or ranges of it, or the lists."""
 
     number: int
     piece: Piece | None = None
+    spans: tuple[Span, ...] | None = None
+    """Ranges of the file, or None for all of it"""
 
 
 class Answer(Record, frozen=True):
