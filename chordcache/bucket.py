@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from chordcache.errors import (
+    BUCKET_PATH,
     CacheWriteError,
     ChordcacheError,
     DamageError,
@@ -26,9 +27,6 @@ from chordcache.errors import (
     UsageError,
     printable,
 )
-
-_PATH = re.compile(r"/(s3a?|gs|gcs|az|azure|adl|abfss?):/([^/]+)(?:/(.*))?", re.DOTALL)
-"""Path of an object or a folder: scheme, bucket and name"""
 
 _CREDENTIALS = {
     "s3": (
@@ -100,19 +98,14 @@ def bucket_path(url: str) -> str | None:
 
 def is_in_bucket(path: str) -> bool:
     """Return whether an absolute path is of a source in a bucket, or of a folder there."""
-    return _PATH.fullmatch(path) is not None
+    return BUCKET_PATH.fullmatch(path) is not None
 
 
 def split_path(path: str) -> tuple[str, str]:
     """Return the URL of a bucket, and the name of an object or a folder in it."""
-    match = _PATH.fullmatch(path)
+    match = BUCKET_PATH.fullmatch(path)
     assert match is not None
     return f"{match[1]}://{match[2]}", match[3] or ""
-
-
-def url_of(path: str) -> str:
-    """Return the URL of an object or a folder."""
-    return "/".join(split_path(path))
 
 
 class Entry(NamedTuple):

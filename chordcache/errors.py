@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import traceback
 
 
@@ -128,9 +129,19 @@ class StoppedError(ChordcacheError):
         return f"stopped by signal {self.signal_number}{'; the same command resumes' * self.resumes}"
 
 
+BUCKET_PATH = re.compile(r"/(s3a?|gs|gcs|az|azure|adl|abfss?):/([^/]+)(?:/(.*))?", re.DOTALL)
+"""Path of an object or a folder in a bucket: scheme, bucket and name, see ``bucket``"""
+
+
 def printable(name: str | os.PathLike[str]) -> str:
-    """Return a file's name for people and terminals, with control characters and undecodable bytes escaped."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in str(name))
+    """Return a file's name for people and terminals, with control characters and undecodable bytes escaped.
+
+    The path of an object in a bucket becomes its URL.
+    """
+    text = str(name)
+    if match := BUCKET_PATH.fullmatch(text):
+        text = "/".join(filter(None, (f"{match[1]}://{match[2]}", match[3])))
+    return "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in text)
 
 
 def printable_lines(text: str) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from chordcache import progress
-from chordcache.bucket import Bucket, Entry, split_path, url_of
+from chordcache.bucket import Bucket, Entry, split_path
 from chordcache.digests import hex64
 from chordcache.errors import (
     CacheWriteError,
@@ -69,7 +69,7 @@ def iter_names(folder: str) -> Iterator[str]:
     start = f"{below}/" if below else ""
     names = sorted((name.removeprefix(start) for name in bucket.entries(below or None)), key=os.fsencode)
     if not names:
-        raise NotFoundError(f"no objects at '{printable(url_of(folder))}'; check the URL")
+        raise NotFoundError(f"no objects at '{printable(folder)}'; check the URL")
     return iter(names)
 
 
@@ -131,6 +131,6 @@ def _room_in_tmpdir(path: str) -> Iterator[None]:
     except OSError as error:
         raise CacheWriteError(
             f"TMPDIR: got '{printable(tempfile.gettempdir())}', which does not take a copy of "
-            f"'{printable(url_of(path))}' ({error.strerror}), expected room for one source of each worker. Make room "
+            f"'{printable(path)}' ({error.strerror}), expected room for one source of each worker. Make room "
             "there, or set TMPDIR to another folder, and run the same command."
         ) from None

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from chordcache.arguments import did_you_mean
-from chordcache.bucket import is_in_bucket, url_of
+from chordcache.bucket import is_in_bucket
 from chordcache.choices import ON_DAMAGE
 from chordcache.errors import DamageError, FormatVersionError, NotFoundError, UnreadableError, UsageError, printable
 from chordcache.json_records import Record
@@ -66,7 +66,7 @@ def check_named(roots: Mapping[str, str], named: Mapping[str, str] | None) -> No
     """
     for label, folder in roots.items():
         if is_in_bucket(folder) and label not in (named or {}):
-            url = printable(url_of(folder))
+            url = printable(folder)
             raise UsageError(
                 f"roots: got '{url}' for '{printable(label)}' from the cache, expected it from its user, since a cache "
                 f"could name any bucket. If it is right, give it: roots (--root {printable(label)}={url})."

@@ -94,6 +94,10 @@ def test_a_bucket_builds_as_its_folder(
     assert cc.build(url, tmp_path / "direct", jobs=1).num_done == len(VIDEOS)
     assert_equal(frames_of(tmp_path / "direct"), expected)
     assert not any((tmp_path / "copies").glob("*"))
+    for place in (tmp_path / "cache", index):
+        text = run_cli("info", str(place)).stdout
+        assert url in text
+        assert "/s3:" not in text
 
 
 def test_only_an_object_with_another_tag_is_built_again(

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from chordcache.bucket import is_in_bucket, url_of
+from chordcache.bucket import is_in_bucket
 from chordcache.errors import UsageError, printable
 from chordcache.features.frames import FpsFilter
 from chordcache.index.index_files import Index, read_index
@@ -226,7 +226,7 @@ def check_on_disk(roots: Mapping[str, str]) -> None:
     for label, folder in roots.items():
         if is_in_bucket(folder):
             raise UsageError(
-                f"index: got root '{printable(label)}' in the bucket '{printable(url_of(folder))}', expected a folder "
+                f"index: got root '{printable(label)}' in the bucket '{printable(folder)}', expected a folder "
                 "of this machine. Build a cache, and read it with on_miss='error' or 'skip'."
             )
 
