@@ -87,7 +87,7 @@ def _in_tar(fd: int, name: str) -> InnerSource:
     members = [of_sample[picture] for picture in names]
 
     def write(file: BinaryIO) -> None:
-        write_pictures(names, (b"".join(read_member(fd, member)) for member in members), file)
+        write_pictures((b"".join(read_member(fd, member)) for member in members), file)
 
     return InnerSource(sum(member.size for member in members), *times, write)
 
@@ -117,7 +117,7 @@ def _in_folder(fd: int) -> InnerSource:
         sum(state.st_size for state in states),
         max(state.st_mtime_ns for state in states),
         max(state.st_ctime_ns for state in states),
-        lambda file: write_pictures(names, _read_files(fd, names, [state.st_size for state in states]), file),
+        lambda file: write_pictures(_read_files(fd, names, [state.st_size for state in states]), file),
     )
 
 
