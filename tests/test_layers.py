@@ -57,7 +57,11 @@ OWNERS = {
     "msgspec": ("chordcache.json_records",),
     "numpy": ("*",),
     "obstore": ("chordcache.bucket",),
-    "pyarrow": ("chordcache.index.lists.parquet", "chordcache.formats.parquet_table"),
+    "pyarrow": (
+        "chordcache.index.lists.parquet",
+        "chordcache.media.parquet_episodes",
+        "chordcache.formats.parquet_table",
+    ),
     "ray": ("chordcache.engine.ray_cluster",),
     "safetensors": ("chordcache.formats.safetensors_files",),
     "simplejpeg": ("chordcache.media.jpeg",),

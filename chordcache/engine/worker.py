@@ -36,9 +36,9 @@ def child_environment() -> dict[str, str]:
     """Return this process's environment, without the working folder as a place of Python modules or of libraries.
 
     ``python -m`` and ``-c`` look for modules there, and the dynamic linker for libraries if LD_LIBRARY_PATH has an
-    empty element. OpenCV's import leaves one.
+    empty element. OpenCV's import leaves one. The default pool of pyarrow keeps 1 GiB, which the memory limit counts.
     """
-    variables = {**os.environ, "PYTHONSAFEPATH": "1"}
+    variables = {"ARROW_DEFAULT_MEMORY_POOL": "system", **os.environ, "PYTHONSAFEPATH": "1"}
     if "LD_LIBRARY_PATH" in variables:
         variables["LD_LIBRARY_PATH"] = ":".join(filter(None, re.split("[:;]", variables["LD_LIBRARY_PATH"])))
     return variables

@@ -59,7 +59,7 @@ def write_frames(data: bytes, file: BinaryIO) -> None:
         raise MediaError("decode", "decode", what)
     durations = np.asarray(animation.durations).ravel().tolist()
     pngs = (cv2.imencode(".png", frame, [cv2.IMWRITE_PNG_COMPRESSION, 1])[1].tobytes() for frame in animation.frames)
-    write_video("png", zip(pngs, durations, strict=True), _MILLISECONDS, file)
+    write_video(zip(pngs, durations, strict=True), _MILLISECONDS, file)
 
 
 def _chunks(data: bytes) -> Iterator[bytes]:

@@ -1,8 +1,9 @@
-"""Sources that FFmpeg cannot open in place: members of tar files, frames that are picture files, animated WebP."""
+"""Sources that FFmpeg cannot open in place: members of tar files, frames that are pictures, animated WebP."""
 
 from __future__ import annotations
 
 import os
+import re
 import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from typing import BinaryIO
 from chordcache import progress
 from chordcache.errors import MediaError, printable
 from chordcache.media.animated_webp import HEAD_BYTES, is_animated_webp, write_frames
+from chordcache.media.parquet_episodes import write_episode
 from chordcache.media.picture_folders import in_order, is_picture, write_pictures
 from chordcache.media.tar_members import Member, read_table
 
@@ -19,23 +21,27 @@ MAX_BYTES = 2 << 30
 
 _PIECE_BYTES = 16 << 20
 
+_CONTAINER = re.compile(r"\.(?:tar|parquet)(?=/)")
+
 
 @dataclass(frozen=True)
 class InnerSource:
     """A source in an open file or folder, which is copied to memory in a form that FFmpeg opens."""
 
     num_bytes: int
-    """[bytes] of the member, or of all pictures"""
+    """[bytes] of the member, of all pictures, or of the file"""
     mtime_ns: int
     """[nanoseconds since the epoch] of the file, or of the last picture that was written"""
     ctime_ns: int
     """[nanoseconds since the epoch] the same of the ctime"""
     write: Callable[[BinaryIO], None]
     """Function that writes the copy to a file"""
+    is_part: bool = False
+    """True if the copy is of a part of the bytes, whose size is known when they are read"""
 
     def copied(self) -> int:
         """Return the descriptor of a copy in memory. Raises ``MediaError``, also ``refused-size``."""
-        if self.num_bytes > MAX_BYTES:
+        if self.num_bytes > MAX_BYTES and not self.is_part:
             what = f"{self.num_bytes} bytes, expected at most {MAX_BYTES} in a tar file or in pictures; make it a video"
             raise MediaError("open", "refused-size", what)
         progress.expect(self.num_bytes)
@@ -49,11 +55,27 @@ class InnerSource:
         return fd
 
 
-def inner_source(fd: int, name: str) -> InnerSource | None:
-    """Return the source of a name in an open tar file, or of an open folder, or None for a file.
+def split_inner(path: str) -> tuple[str, str] | None:
+    """Return the tar or Parquet file in a path and the name of the source in it, or None. A folder may end so, too.
+
+    Examples
+    --------
+    >>> split_inner("clips/a.mp4") is None
+    True
+    """
+    for match in _CONTAINER.finditer(path):
+        if os.path.isfile(path[: match.end()]):
+            return path[: match.end()], path[match.end() + 1 :]
+    return None
+
+
+def inner_source(fd: int, container: str, name: str) -> InnerSource | None:
+    """Return the source of a name in an open tar or Parquet file, or of an open folder, or None for a file.
 
     Raises ``MediaError`` as ``open_source`` does.
     """
+    if container.endswith(".parquet") and name:
+        return _of_file(fd, lambda file: write_episode(fd, name, MAX_BYTES, file), is_part=True)
     if name:
         return _in_tar(fd, name)
     return _in_folder(fd) if stat.S_ISDIR(os.fstat(fd).st_mode) else None
@@ -63,14 +85,14 @@ def animated_picture(fd: int) -> InnerSource | None:
     """Return the source that an open file is if it is an animated WebP, or None."""
     if not is_animated_webp(os.pread(fd, HEAD_BYTES, 0)):
         return None
+    whole = Member(0, os.fstat(fd).st_size)
+    return _of_file(fd, lambda file: write_frames(b"".join(read_member(fd, whole)), file))
+
+
+def _of_file(fd: int, write: Callable[[BinaryIO], None], *, is_part: bool = False) -> InnerSource:
+    """Return a source whose identity is that of an open file."""
     status = os.fstat(fd)
-    whole = Member(0, status.st_size)
-    return InnerSource(
-        status.st_size,
-        status.st_mtime_ns,
-        status.st_ctime_ns,
-        lambda file: write_frames(b"".join(read_member(fd, whole)), file),
-    )
+    return InnerSource(status.st_size, status.st_mtime_ns, status.st_ctime_ns, write, is_part)
 
 
 def _in_tar(fd: int, name: str) -> InnerSource:
@@ -87,7 +109,7 @@ def _in_tar(fd: int, name: str) -> InnerSource:
     members = [of_sample[picture] for picture in names]
 
     def write(file: BinaryIO) -> None:
-        write_pictures(names, (b"".join(read_member(fd, member)) for member in members), file)
+        write_pictures((b"".join(read_member(fd, member)) for member in members), file)
 
     return InnerSource(sum(member.size for member in members), *times, write)
 
@@ -117,7 +139,7 @@ def _in_folder(fd: int) -> InnerSource:
         sum(state.st_size for state in states),
         max(state.st_mtime_ns for state in states),
         max(state.st_ctime_ns for state in states),
-        lambda file: write_pictures(names, _read_files(fd, names, [state.st_size for state in states]), file),
+        lambda file: write_pictures(_read_files(fd, names, [state.st_size for state in states]), file),
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from itertools import pairwise, repeat
 from typing import BinaryIO
 
@@ -59,9 +59,8 @@ def in_order(names: Iterable[str]) -> list[str]:
     return [match[0] for match in matches]
 
 
-def write_pictures(names: Sequence[str], pictures: Iterator[bytes], file: BinaryIO) -> None:
-    """Write a video of the pictures whose names ``in_order`` returned. Raises as ``write_video``."""
+def write_pictures(pictures: Iterator[bytes], file: BinaryIO) -> None:
+    """Write a video of pictures without times. Raises as ``write_video``."""
     from chordcache.media.picture_video import write_video
 
-    codec = _CODECS[names[0].rpartition(".")[2].lower()]
-    write_video(codec, zip(pictures, repeat(1)), PICTURES_PER_SECOND, file)
+    write_video(zip(pictures, repeat(1)), PICTURES_PER_SECOND, file)

@@ -7,18 +7,18 @@ import os
 import stat
 import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 
 from chordcache.bucket import is_in_bucket
 from chordcache.digests import digest_file
 from chordcache.errors import MediaError
 from chordcache.media.bucket_objects import ObjectLooks, fetched, identity_of_object
-from chordcache.media.inner_source import animated_picture, inner_source
+from chordcache.media.inner_source import InnerSource, animated_picture, inner_source, split_inner
 from chordcache.media.picture_folders import is_picture
 from chordcache.media.source_bytes import as_media_error
-from chordcache.media.tar_members import split_member
 from chordcache.records import Identity
 
 TICK_SECONDS = 0.02
@@ -27,6 +27,8 @@ times as they are. Git calls such a file racily clean."""
 
 _PLACE = "/proc/self/fd/{}"
 """Path of a descriptor. Each open of it is of the same file, and has its own position"""
+
+_LookInside = Callable[[], InnerSource | None]
 
 _MAX_TICKS = 5
 """Number of waits for a file that is being written to. After that many, the file is given up."""
@@ -77,13 +79,13 @@ def open_source(path: str, inside: str | None = None, *, settled: bool = False) 
     """Open a file that is to be read. All that is read from ``place`` is of the file that was checked.
 
     An object of a bucket is copied to a temporary file. A member of a tar file is copied to memory. So are the pictures
-    of a folder, and those of an animated WebP, as a video without sound.
+    of a folder, of an episode in a Parquet file, and of an animated WebP, as a video without sound.
 
     Parameters
     ----------
     path : str
         Path as ``os.fsdecode`` gives it: of a file, of a folder of numbered pictures, or of a tar file with the name of
-        a member, or of the pictures of a sample, after it.
+        a member, or of the pictures of a sample, after it, or of a Parquet file with "CAMERA/episode_NUMBER" after it.
     inside : str, optional
         Real folder that links must not lead out of, also if they change meanwhile. By default they may lead anywhere.
     settled : bool
@@ -101,16 +103,16 @@ def open_source(path: str, inside: str | None = None, *, settled: bool = False) 
     CacheWriteError
         If the folder of temporary files does not take the copy of an object.
     UsageError
-        If a bucket needs other credentials or settings.
+        If a bucket needs other credentials or settings, or pyarrow is not installed.
     """
     if is_in_bucket(path):
         with fetched(path) as (fd, identity):
             yield OpenSource(_PLACE.format(fd), _state_of_object(identity))
         return
-    with _opened(path, inside) as (fd, name):
-        state = _settled_state(fd, name) if settled else _state(fd, name)
+    with _opened(path, inside) as (fd, look_inside):
+        state = _settled_state(fd, look_inside) if settled else _state(fd, look_inside)
         with as_media_error():
-            content = inner_source(fd, name) or animated_picture(fd)
+            content = look_inside() or animated_picture(fd)
             copy = content.copied() if content else None
         if copy is None:
             yield OpenSource(_PLACE.format(fd), state)
@@ -122,13 +124,13 @@ def open_source(path: str, inside: str | None = None, *, settled: bool = False) 
 
 
 @contextmanager
-def _opened(path: str, inside: str | None) -> Iterator[tuple[int, str]]:
-    """Open a file, or the file or folder that has a source inside. Yield the name of the source in it, too."""
-    container, name = split_member(path) or (path, "")
+def _opened(path: str, inside: str | None) -> Iterator[tuple[int, _LookInside]]:
+    """Open a file, or the file or folder that has a source inside. Yield a function that returns that source, too."""
+    container, name = split_inner(path) or (path, "")
     with as_media_error():
         fd = _open_regular(container, inside)
     try:
-        yield fd, name
+        yield fd, partial(inner_source, fd, container, name)
     finally:
         os.close(fd)
 
@@ -174,9 +176,9 @@ def _pin_below(inside: str, path: str) -> int:
     return fd
 
 
-def _state(fd: int, name: str) -> SourceState:
+def _state(fd: int, look_inside: _LookInside) -> SourceState:
     with as_media_error():
-        inner = inner_source(fd, name)
+        inner = look_inside()
         state = _state_of(os.fstat(fd))
     if inner is None:
         return state
@@ -193,13 +195,13 @@ def _state_of_object(identity: Identity) -> SourceState:
     return SourceState(identity, identity.mtime_ns, 0, 0)
 
 
-def _settled_state(fd: int, name: str) -> SourceState:
-    state = _state(fd, name)
+def _settled_state(fd: int, look_inside: _LookInside) -> SourceState:
+    state = _state(fd, look_inside)
     for _ in range(_MAX_TICKS):
         if time.time_ns() - state.ctime_ns >= TICK_SECONDS * 1e9:
             return state
         time.sleep(TICK_SECONDS)
-        earlier, state = state, _state(fd, name)
+        earlier, state = state, _state(fd, look_inside)
         if state == earlier:
             return state
     raise MediaError("open", "changed", "the file is being written to; build again when it is complete")
@@ -209,15 +211,15 @@ def look(path: str, inside: str | None = None) -> SourceState:
     """Return the state of a file that is to be read. Raises as ``open_source``."""
     if is_in_bucket(path):
         return _state_of_object(identity_of_object(path))
-    with _opened(path, inside) as (fd, name):
-        return _state(fd, name)
+    with _opened(path, inside) as (fd, look_inside):
+        return _state(fd, look_inside)
 
 
 def _is_source(path: str) -> bool:
     if os.path.isfile(path):
         return True
     try:
-        if split_member(path):
+        if split_inner(path):
             return look_or_none(path) is not None
         with os.scandir(path) as listing:
             return any(is_picture(entry.name) for entry in listing)
@@ -251,7 +253,7 @@ class FolderLooks:
         self._objects = ObjectLooks()
 
     def has_source(self, path: str) -> bool:
-        """Return whether a path leads to a file, an object, a folder of pictures, or a member or sample of a tar."""
+        """Return whether a path leads to a file, an object, a folder of pictures, or into a tar or Parquet file."""
         return self._objects.identity_or_none(path) is not None if is_in_bucket(path) else _is_source(path)
 
     def look_or_none(self, path: str, inside: str | None = None) -> SourceState | None:
@@ -259,7 +261,7 @@ class FolderLooks:
         if is_in_bucket(path):
             identity = self._objects.identity_or_none(path)
             return _state_of_object(identity) if identity else None
-        if split_member(path):
+        if split_inner(path):
             return look_or_none(path, inside)
         folder, _, name = path.rpartition("/")  # os.path takes three times as long
         try:

@@ -1,4 +1,4 @@
-"""Members of tar files: where the bytes of each lie, by the name that a path has after the tar file's own."""
+"""Members of tar files: where the bytes of each lie."""
 
 from __future__ import annotations
 
@@ -10,8 +10,6 @@ from dataclasses import dataclass
 
 from chordcache import progress
 from chordcache.errors import MediaError, printable
-
-_SUFFIX = ".tar"
 
 _MAX_TABLES = 64
 """Number of tar files whose members are remembered"""
@@ -56,22 +54,6 @@ class TarTable:
 
 _tables: dict[tuple[int, ...], TarTable] = {}
 """Device, inode, size, mtime and ctime of a tar file to its table"""
-
-
-def split_member(path: str) -> tuple[str, str] | None:
-    """Return the tar file in a path and the name of the member after it, or None. A folder may end with ".tar" too.
-
-    Examples
-    --------
-    >>> split_member("clips/a.mp4") is None
-    True
-    """
-    end = -1
-    while (end := path.find(f"{_SUFFIX}/", end + 1)) >= 0:
-        archive = path[: end + len(_SUFFIX)]
-        if os.path.isfile(archive):
-            return archive, path[len(archive) + 1 :]
-    return None
 
 
 def read_table(fd: int) -> TarTable:

@@ -114,7 +114,7 @@ BAD_FOLDERS: dict[str, tuple[Callable[[Path], object], str, str]] = {
     "link": (lambda folder: swap(folder, lambda path: path.symlink_to("img_8.jpg")), "io", "symbolic links"),
     "pipe": (lambda folder: swap(folder, os.mkfifo), "not-regular", "'img_7.jpg' is not a regular file"),
     "first is text": (lambda folder: (folder / "img_1.jpg").write_bytes(b"text"), "decode", "cannot be read"),
-    "one is empty": (lambda folder: (folder / "img_7.jpg").write_bytes(b""), "truncated", "picture 7 is an empty file"),
+    "one is empty": (lambda folder: (folder / "img_7.jpg").write_bytes(b""), "truncated", "picture 7 has no bytes"),
     "one is cut": (lambda folder: os.truncate(folder / "img_7.jpg", 2000), "decode", "after frame 6"),
 }
 

@@ -1,4 +1,7 @@
-"""Datasets of LeRobot: one video for each episode and camera (2.x), or several episodes in one video (3.0)."""
+"""Datasets of LeRobot: one video for each episode and camera (2.x), or several episodes in one video (3.0).
+
+The frames of a camera of dtype "image" are pictures in the Parquet files of the data, see ``media.parquet_episodes``.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +18,6 @@ from chordcache.index.lists.templates import Template
 from chordcache.records import Segment
 
 _COLUMNS = {"episode_index": "int", "fps": "float"}
-_FIELDS_2 = ("episode_chunk", "video_key", "episode_index")
-_FIELDS_3 = ("video_key", "chunk_index", "file_index")
 
 
 class _End(NamedTuple):
@@ -25,6 +26,28 @@ class _End(NamedTuple):
     frame: int
     seconds: tuple[float, ...]
     """[seconds] The same by the times of the dataset, and by the episode's start and length: either may drift"""
+
+
+class _Camera(NamedTuple):
+    """A camera, and the path of its files."""
+
+    name: str
+    is_video: bool
+    """False if its frames are pictures in the files of the data"""
+    template: Template
+
+    def path(self, episode: int, **names: Any) -> str:
+        """Return the path of the file, or of the episode in it. ``names`` are further fields of the template."""
+        path = self.template.path({**names, "video_key": self.name, "episode_index": episode})
+        return path if self.is_video else f"{path}/{self.name}/episode_{episode:06d}"
+
+    @property
+    def columns(self) -> list[str]:
+        """Columns of ``meta/episodes`` in version 3.0 that place an episode."""
+        if not self.is_video:
+            return ["data/chunk_index", "data/file_index"]
+        places = ("chunk_index", "file_index", "from_timestamp", "to_timestamp")
+        return [f"videos/{self.name}/{place}" for place in places]
 
 
 def read_lerobot(path: Path, _options: ListOptions) -> ItemList:
@@ -40,19 +63,24 @@ def read_lerobot(path: Path, _options: ListOptions) -> ItemList:
     """
     info = _info(path / "meta" / "info.json")
     version = str(info.get("codebase_version", ""))
-    features = info["features"].items()
-    cameras = [str(name) for name, feature in features if isinstance(feature, dict) and feature.get("dtype") == "video"]
-    if not cameras or not isinstance(info.get("video_path"), str):
-        raise UsageError(f"'{printable(path)}': got a dataset without videos, expected features of the dtype 'video'")
-    if version.startswith("v2"):
-        episodes = partial(_episodes_2, path, info, cameras, Template(info["video_path"], _FIELDS_2))
-    elif version.startswith("v3"):
-        episodes = partial(_episodes_3, path, info, cameras, Template(info["video_path"], _FIELDS_3))
-    else:
+    if version[:2] not in _VERSIONS:
         raise UsageError(
             f"'{printable(path)}': got LeRobot version '{printable(version)}', expected v2.0, v2.1 or v3.0"
         )
-    return ItemList(path, "episode", _COLUMNS, episodes, iter)
+    fields, episodes = _VERSIONS[version[:2]]
+    cameras = []
+    for name, feature in info["features"].items():
+        dtype = feature.get("dtype") if isinstance(feature, dict) else None
+        if dtype in ("video", "image"):
+            key = "video_path" if dtype == "video" else "data_path"
+            if not isinstance(info.get(key), str):
+                expected = f"one in 'meta/info.json' for the camera '{printable(name)}'"
+                raise UsageError(f"'{printable(path)}': got no '{key}', expected {expected}")
+            cameras.append(_Camera(name, dtype == "video", Template(info[key], fields)))
+    if not cameras:
+        expected = "features of the dtype 'video' or 'image'"
+        raise UsageError(f"'{printable(path)}': got a dataset without cameras, expected {expected}")
+    return ItemList(path, "episode", _COLUMNS, partial(episodes, path, info, cameras), iter)
 
 
 def _info(path: Path) -> dict[str, Any]:
@@ -71,19 +99,17 @@ def _info(path: Path) -> dict[str, Any]:
     return info
 
 
-def _extra(episode: int, camera: str, info: dict[str, Any]) -> dict[str, Any]:
-    return {"episode_index": episode, "camera": camera, "fps": info["fps"]}
+def _extra(episode: int, camera: _Camera, info: dict[str, Any]) -> dict[str, Any]:
+    return {"episode_index": episode, "camera": camera.name, "fps": info["fps"]}
 
 
-def _sound_claim(info: dict[str, Any], camera: str) -> dict[str, Any]:
+def _sound_claim(info: dict[str, Any], camera: _Camera) -> dict[str, Any]:
     """Return whether the files of a camera have sound, if the dataset states it."""
-    stated = info["features"][camera].get("info")
+    stated = info["features"][camera.name].get("info")
     return {"has_audio": stated.get("has_audio")} if isinstance(stated, dict) else {}
 
 
-def _episodes_2(
-    path: Path, info: dict[str, Any], cameras: list[str], template: Template
-) -> Iterator[tuple[int, list[Item]]]:
+def _episodes_2(path: Path, info: dict[str, Any], cameras: list[_Camera]) -> Iterator[tuple[int, list[Item]]]:
     source = path / "meta" / "episodes.jsonl"
     for number, row in json_lines(source):
         try:
@@ -92,59 +118,53 @@ def _episodes_2(
         except (KeyError, TypeError, ValueError, ZeroDivisionError, OverflowError):
             message = "expected a whole 'episode_index', and 'chunks_size' in info.json"
             raise row_error(source, "line", number, message) from None
-        names = {"episode_chunk": chunk, "episode_index": episode}
-        files = [(camera, template.path({**names, "video_key": camera})) for camera in cameras]
-        tasks = texts(row.get("tasks"))
-        items = []
-        for camera, file in files:
-            claims = {"num_frames": row.get("length"), **_sound_claim(info, camera)}
-            items.append(Item(file, captions=tasks, extra=_extra(episode, camera, info), claims=claims))
-        yield episode, items
+        yield episode, [_whole(row, episode, camera, info, episode_chunk=chunk) for camera in cameras]
 
 
-def _episodes_3(
-    path: Path, info: dict[str, Any], cameras: list[str], template: Template
-) -> Iterator[tuple[int, list[Item]]]:
+def _whole(row: dict[str, Any], episode: int, camera: _Camera, info: dict[str, Any], **names: Any) -> Item:
+    """Return the item of an episode that is a whole source."""
+    return Item(
+        camera.path(episode, **names),
+        captions=texts(row.get("tasks")),
+        extra=_extra(episode, camera, info),
+        claims={"num_frames": row.get("length"), **_sound_claim(info, camera)},
+    )
+
+
+def _episodes_3(path: Path, info: dict[str, Any], cameras: list[_Camera]) -> Iterator[tuple[int, list[Item]]]:
     sources = sorted((path / "meta" / "episodes").glob("*/*.parquet"))
     if not sources:
         raise NotFoundError(f"no episodes in '{printable(path / 'meta' / 'episodes')}'")
     ends: dict[str, _End] = {}
     for source in sources:
         types, rows = open_parquet(source)
-        needed = ["episode_index", "length", *(name for camera in cameras for name in _video_columns(camera))]
+        needed = ["episode_index", "length", *(name for camera in cameras for name in camera.columns)]
         if missing := [name for name in needed if name not in types]:
             raise UsageError(f"'{printable(source)}': expected the column '{printable(missing[0])}'")
         for number, row in rows():
             items = []
             for camera in cameras:
                 try:
-                    items.append(_item_3(row, camera, info, template, ends))
+                    items.append(_item_3(row, camera, info, ends))
                 except (KeyError, TypeError, ValueError, OverflowError) as error:
-                    message = f"camera '{printable(camera)}': {printable(str(error))}"
+                    message = f"camera '{printable(camera.name)}': {printable(str(error))}"
                     raise row_error(source, "record", number, message) from None
             yield int(row["episode_index"]), items
 
 
-def _video_columns(camera: str) -> list[str]:
-    return [f"videos/{camera}/{name}" for name in ("chunk_index", "file_index", "from_timestamp", "to_timestamp")]
-
-
-def _item_3(
-    row: dict[str, Any],
-    camera: str,
-    info: dict[str, Any],
-    template: Template,
-    ends: dict[str, _End],
-) -> Item:
+def _item_3(row: dict[str, Any], camera: _Camera, info: dict[str, Any], ends: dict[str, _End]) -> Item:
     """Return the item of an episode. ``ends`` has the end of the last episode of each file so far."""
-    chunk, file, start, end = (row[name] for name in _video_columns(camera))
+    chunk, file, *times = (row[name] for name in camera.columns)
     episode, length, fps = int(row["episode_index"]), int(row["length"]), float(info["fps"])
+    if not times:
+        return _whole(row, episode, camera, info, chunk_index=chunk, file_index=file)
+    start, end = times
     if not abs((end - start) * fps - length) < 1:
         raise ValueError(
             f"episode {episode}: got the length {length} and times of {(end - start) * fps:.1f} frames, from {start} "
             f"to {end} s, expected the same number of frames. Correct the episode's length or times"
         )
-    path = template.path({"video_key": camera, "chunk_index": chunk, "file_index": file})
+    path = camera.path(episode, chunk_index=chunk, file_index=file)
     last = ends.get(path, _End(0, (0.0,)))
     gap = min(((start - seconds) * fps for seconds in last.seconds), key=abs)
     first = last.frame + (0 if abs(gap) < 1 else round(gap))
@@ -156,3 +176,10 @@ def _item_3(
         extra=_extra(episode, camera, info),
         claims=_sound_claim(info, camera),
     )
+
+
+_VERSIONS = {
+    "v2": (("episode_chunk", "video_key", "episode_index"), _episodes_2),
+    "v3": (("video_key", "chunk_index", "file_index"), _episodes_3),
+}
+"""Version to the fields of templates, and to the function that yields number and items of each episode"""

@@ -1,4 +1,4 @@
-"""Lists in Parquet files, with pyarrow. Only this module imports it.
+"""Lists in Parquet files, with pyarrow.
 
 A small file may hold values that take all memory: one page of 2 GB, or a text of 1 MB that each row names. Therefore
 the headers of all pages are read first. They have the sizes that pyarrow allocates, and set how many rows are read at
