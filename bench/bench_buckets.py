@@ -20,7 +20,7 @@ from multiprocessing.sharedctypes import Synchronized
 from pathlib import Path
 from urllib.parse import parse_qs, unquote, urlsplit
 
-from bench_packs import CONFIG, many
+from bench_packs import many
 
 import chordcache as cc
 from chordcache.amounts import human_bytes
@@ -135,32 +135,37 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("clips", type=Path, help="folder of fetch_clips.py")
     parser.add_argument("--videos", type=int, default=400)
+    parser.add_argument("--short-side", type=int, default=224)
     parser.add_argument("--latency-ms", type=float, default=50)
     parser.add_argument("--packed", action="store_true")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        (folder / "config.yaml").write_text(CONFIG)
+        (folder / "config.yaml").write_text(f"frames: {{short_side: {arguments.short_side}, fps: 5}}\n")
         index = cc.scan([arguments.clips / "street"], output=folder / "index.jsonl")
         cc.build(index, folder / "cache", config=folder / "config.yaml", jobs=1)
         num_bytes = many(folder / "cache", arguments.videos)
         if arguments.packed:
             pack(folder / "cache")
-        server, _ = start_server(folder, arguments.latency_ms)
+        server, num_sent = start_server(folder, arguments.latency_ms)
         local = loader_of(folder / "cache")
         list(local)
         started = time.perf_counter()
         num_batches = len(list(local))
         batch_seconds = (time.perf_counter() - started) / num_batches
         remote = loader_of(cc.open_cache("s3://bucket/cache", local=folder / "local"))
+        read = arguments.videos * clip_bytes(cc.open_cache(folder / "cache"))
         for row, loader in (("local", local), ("bucket, first epoch", remote), ("bucket, second epoch", remote)):
+            before = num_sent.value
             waited = [seconds for when, seconds in waits(loader, 2 * batch_seconds) if when > WARM_UP_SECONDS]
             share = sum(waited) / (sum(waited) + 2 * batch_seconds * len(waited))
-            print(f"{row}: waited {share:.1%} of the time after {WARM_UP_SECONDS:g} s, {len(waited)} batches")
-        read = arguments.videos * clip_bytes(cc.open_cache(folder / "cache"))
+            print(
+                f"{row}: waited {share:.1%} of the time after {WARM_UP_SECONDS:g} s, {len(waited)} batches; "
+                f"bytes fetched / bytes of the clips {(num_sent.value - before) / read:.2f}"
+            )
         print(
             f"local rate {1 / batch_seconds:.1f} batches/s of {BATCH_SIZE} clips; {arguments.videos} videos of "
-            f"{human_bytes(num_bytes / arguments.videos)}; bytes fetched / bytes of the clips {num_bytes / read:.2f}"
+            f"{human_bytes(num_bytes / arguments.videos)}"
         )
         server.terminate()
 

@@ -1,7 +1,7 @@
 """Random clips from a bucket: a cache that is read through a local folder, and a Lance dataset of the same JPEGs.
 
 The server is that of ``bench_buckets.py``. Lance has a row for each frame, and keeps nothing on the local disk, so that
-each epoch fetches its clips. Both readers have 96 clips on the way and two threads that decode. Each runs in a new
+each epoch fetches its clips. Both readers have 64 clips on the way and two threads that decode. Each runs in a new
 process with an empty folder in each round. obstore and pylance must be installed.
 """
 
@@ -36,7 +36,7 @@ from chordcache.building.pack import pack
 from chordcache.media.jpeg import decode_into
 from chordcache.tools.bench.rounds import in_turn, spread_of
 
-BATCHES_AHEAD, NUM_THREADS = 96 // BATCH_SIZE, 2
+BATCHES_AHEAD, NUM_THREADS = 64 // BATCH_SIZE, 2
 """As in ``ClipLoader``, and in ``loader_of``"""
 
 Value, Result = TypeVar("Value"), TypeVar("Result")

@@ -79,7 +79,7 @@ class _BatchesOfSize(BatchSampler):
 
 _DECODERS = ("cpu", "cuda")
 
-_CLIPS_FETCHED_AHEAD = 96
+_CLIPS_FETCHED_AHEAD = 64
 """Samples that are fetched from a bucket ahead of the one that is read"""
 
 

@@ -27,8 +27,8 @@ from chordcache.storage.layout import pack_file
 FRAME_ARRAYS = ("pts_seconds", "source_frames", "keyframes")
 """Whole arrays about the frames of a video, which each of its artefacts has."""
 
-_MAX_OPEN = 64
-"""Number of artefacts that a process keeps open."""
+_MAX_OPEN = 128
+"""Number of artefacts that a process keeps open. They are opened once although a loader fetches 64 clips ahead."""
 
 _FORK_PATIENCE_SECONDS = 5
 """Time that a fork waits for readers of HDF5 in other threads [seconds]. A clip takes milliseconds."""
