@@ -31,13 +31,13 @@ from chordcache.storage.catalog_file import CATALOG, OLD_CATALOG
 from chordcache.storage.find_sidecars import Sidecars, iter_keys
 from chordcache.storage.opener import exists, iter_files, list_folder
 from chordcache.storage.packs import REMOVED_FILE, Packs, is_pack_file
-from chordcache.storage.part_folders import PARTS, holds_plans
+from chordcache.storage.part_folders import holds_plans
 from chordcache.storage.run_log import RUNS_FILE
 
 _TOP_LEVEL = frozenset(
     (
         *("chordcache.json", "index.jsonl", "videos", CATALOG, OLD_CATALOG, "quarantine.jsonl", "runs.jsonl"),
-        *(".partial", ".lock", ".on_demand", PARTS, layout.PACKS),
+        *(".partial", ".lock", ".on_demand", layout.PARTS, layout.PACKS),
     )
 ).union(TIERS)
 """Names in the folder of a cache"""
@@ -62,8 +62,8 @@ def earlier_header(folder: Path) -> Header | None:
         return None
     except UnreadableError as error:
         raise _unusable(folder, error) from None
-    if PARTS in names and holds_plans(folder):  # another part may just begin
-        names.discard(PARTS)
+    if layout.PARTS in names and holds_plans(folder):  # another part may just begin
+        names.discard(layout.PARTS)
     if not names or names & {"chordcache.json", layout.PACKS} or next(iter_keys(folder), None) is not None:
         return None
     if names == {"index.jsonl"}:  # a build was killed after it wrote the index

@@ -198,9 +198,9 @@ def _runs_of(folders: Iterable[Path]) -> list[Run]:
 def _remove_parts(cache: Path) -> None:
     """Remove what is left of joined parts. Without its plan first, no half of a folder counts as parts."""
     with suppress(FileNotFoundError):
-        for name in list_folder(cache, parts.PARTS):
+        for name in list_folder(cache, layout.PARTS):
             if parts.is_plan_name(name):
-                remove(cache, f"{parts.PARTS}/{name}/{parts.PLAN_FILE}")
-                shutil.rmtree(cache / parts.PARTS / name, ignore_errors=True)
+                remove(cache, f"{layout.PARTS}/{name}/{parts.PLAN_FILE}")
+                shutil.rmtree(cache / layout.PARTS / name, ignore_errors=True)
     with suppress(OSError):
-        os.rmdir(cache / parts.PARTS)
+        os.rmdir(cache / layout.PARTS)

@@ -56,13 +56,13 @@ def register(plan: BuildPlan, shared: parts.PartsPlan) -> Path:
 
     Raises ``UsageError`` if the cache is being built in parts of another plan.
     """
-    folder = plan.cache / parts.PARTS / shared.name
+    folder = plan.cache / layout.PARTS / shared.name
     for other in parts.plan_folders(plan.cache):
         if other != folder:
             raise _another(plan.cache, parts.read_plan(other), shared)
-    if not opener.exists(plan.cache, f"{parts.PARTS}/{shared.name}/{parts.PLAN_FILE}"):
+    if not opener.exists(plan.cache, f"{layout.PARTS}/{shared.name}/{parts.PLAN_FILE}"):
         with IndexRows(plan.index):  # raises if it names a file twice
-            opener.make_folder(plan.cache, f"{parts.PARTS}/{shared.name}")
+            opener.make_folder(plan.cache, f"{layout.PARTS}/{shared.name}")
         adopt_last_scan(folder, plan.index.path)
         plan.index.write(folder / "index.jsonl")
         atomic.publish_text(folder, parts.PLAN_FILE, seal_versioned(shared) + "\n")

@@ -176,12 +176,12 @@ def export(
         _refuse_other_folder(folder)
         with locked(folder):
             plan = _Plan(to, frames, opened.catalog.digest, items.digest, clip, stride, shards)
-            _begin(folder, plan)
+            _check_other_export(folder, plan)
             if isinstance(form, _ByItem):
                 num_dropped, files = 0, _files_of_items(form, items, progress)
             else:
                 num_dropped, files = len(items) % shards, _shards(form, items, shards, progress)
-            are_new = [_write(folder, name, write) for name, write in files]
+            are_new = [_write(folder, plan, name, write) for name, write in files]
             _publish(folder, plan.replace(is_complete=True))
             atomic.remove_partials(folder)
     num_samples = len(items) - num_dropped
@@ -201,8 +201,8 @@ def _refuse_other_folder(folder: Path) -> None:
         raise _holds_something_else(folder)
 
 
-def _begin(folder: Path, plan: _Plan) -> None:
-    """Write the plan into an empty folder. Raise ``UsageError`` if the folder has anything but the same export."""
+def _check_other_export(folder: Path, plan: _Plan) -> None:
+    """Raise ``UsageError`` if a folder has anything but the same export."""
     atomic.remove_partials(folder)
     names = set(opener.list_folder(folder, ".")) - {".lock"}
     if PLAN_FILE in names:
@@ -211,7 +211,6 @@ def _begin(folder: Path, plan: _Plan) -> None:
         same = not names
     if not same:
         raise _holds_something_else(folder)
-    _publish(folder, plan)
 
 
 def _holds_something_else(folder: Path) -> UsageError:
@@ -246,11 +245,13 @@ def _shards(
             bar.update()
 
 
-def _write(folder: Path, name: str, write: Callable[[Path], None]) -> bool:
-    """Write a file or a folder, which appears whole. Return False if it is there already."""
+def _write(folder: Path, plan: _Plan, name: str, write: Callable[[Path], None]) -> bool:
+    """Write a file or a folder, which appears whole, after the plan. Return False if it is there already."""
     if opener.exists(folder, name):
         return False
     with atomic.partial_folder(folder) as place, atomic.no_space_as_error(folder / name):
         write(place / "new")
+        if not opener.exists(folder, PLAN_FILE):  # not before: what the format needs may be missing
+            _publish(folder, plan)
         atomic.publish_all(folder, {place / "new": name})
     return True

@@ -13,6 +13,7 @@ from chordcache.choices import ON_DAMAGE
 from chordcache.errors import DamageError, FormatVersionError, NotFoundError, UnreadableError, UsageError, printable
 from chordcache.json_records import Record
 from chordcache.storage.atomic import publish_text
+from chordcache.storage.layout import PARTS
 from chordcache.storage.opener import exists, make_folder
 from chordcache.storage.sealed_json import read_sealed, seal_versioned
 
@@ -82,6 +83,9 @@ def read_header(cache: Path) -> Header:
     try:
         header = read_sealed(cache, _FILE, Header, "the header of a cache")
     except NotFoundError:
+        if exists(cache, PARTS):
+            text = printable(cache)
+            raise NotFoundError(f"no cache at '{text}' but parts of one; run 'chordcache finish {text}'") from None
         raise no_cache from None
     except UnreadableError as error:
         if error.errno != errno.ENOTDIR:

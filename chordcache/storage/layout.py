@@ -37,6 +37,9 @@ from chordcache.storage.artefacts.tiers import TIERS
 PACKS = "packs"
 """Name of the folder of packs in a cache"""
 
+PARTS = "parts"
+"""Name of the folder of parts in a cache"""
+
 _SLUG_LENGTH = 40
 _KEY = r"[A-Za-z0-9_-]+-[0-9a-f]{16}"
 _KEY_PATTERN = re.compile(_KEY)

@@ -26,13 +26,11 @@ from chordcache.digests import hex64
 from chordcache.errors import DamageError, UnreadableError, UsageError, printable
 from chordcache.json_records import Record
 from chordcache.storage.catalog_file import CATALOG
+from chordcache.storage.layout import PARTS
 from chordcache.storage.opener import exists, list_folder
 from chordcache.storage.part import Part
 from chordcache.storage.run_log import read_runs
 from chordcache.storage.sealed_json import read_sealed
-
-PARTS = "parts"
-"""Name of the folder in a cache"""
 
 PLAN_FILE = "plan.json"
 

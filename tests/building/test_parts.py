@@ -45,6 +45,10 @@ def on_machine(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
 def test_parts_make_the_cache_of_a_whole_build(work: Path, tmp_path: Path, run_cli: Cli) -> None:
     cache = tmp_path / "cache"
     summaries = [build_part(work, cache, f"{number}/3") for number in (2, 3)]
+    for command in ("info", "ls", "verify"):
+        result = run_cli(command, cache)
+        assert (result.returncode, result.stdout) == (10, "")
+        assert result.stderr.endswith(f"no cache at '{cache}' but parts of one; run 'chordcache finish {cache}'\n")
     missing = {"num_parts": 3, "missing": [1], "summary": None}
     done = run_cli("finish", cache, "--json")
     assert (done.returncode, json.loads(done.stdout).items() >= missing.items()) == (6, True)

@@ -179,3 +179,5 @@ def test_a_cache_without_latents(tmp_path: Path, make_video: Callable[..., Path]
         cc.export(tmp_path / "cache", tmp_path / "out", to="safetensors")
     with pytest.raises(cc.UsageError, match="has no latents, expected .*--features latents'"):
         cc.export(tmp_path / "cache", tmp_path / "other", to="ltx")
+    assert {path.name for path in (tmp_path / "other").iterdir()} <= {".lock", ".partial"}
+    assert cc.export(tmp_path / "cache", tmp_path / "other", to="folder").num_samples == 1
