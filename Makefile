@@ -79,18 +79,18 @@ test-pose: $(POSE_STAMP) tools ## the tests of body landmarks, in .venv-pose
 	$(POSE_BIN)/python -m pytest tests/features/pose_landmarks.py
 
 test-formats: $(FORMATS_STAMP) tools ## exports with the libraries that they are for, and buckets with a server of them, in .venv-formats
-	$(FORMATS_BIN)/python -m pytest tests/formats/libraries.py tests/formats/buckets.py tests/formats/bucket_ranges.py tests/formats/bucket_sources.py
+	$(FORMATS_BIN)/python -m pytest $(IN_PARALLEL) tests/formats/libraries.py tests/formats/buckets.py tests/formats/bucket_ranges.py tests/formats/bucket_sources.py
 
 $(FORMATS_STAMP): pyproject.toml
 	$(PYTHON) -m venv .venv-formats
 	$(FORMATS_BIN)/python -m pip install -q $(TORCH)
-	$(FORMATS_BIN)/python -m pip install -q -e '.[cv,torch,formats,store]' 'datasets>=4' 'moto[server]>=5' pillow hypothesis pytest pytest-timeout
+	$(FORMATS_BIN)/python -m pip install -q -e '.[cv,torch,formats,store]' 'datasets>=4' 'moto[server]>=5' pillow hypothesis pytest pytest-timeout pytest-xdist
 	@touch $@
 
 # Apart, since MediaPipe needs NumPy 1 and Python 3.12 at most
 $(POSE_STAMP): pyproject.toml
 	$(PYTHON) -m venv .venv-pose
-	$(POSE_BIN)/python -m pip install -q -e '.[pose]' hypothesis pytest pytest-timeout
+	$(POSE_BIN)/python -m pip install -q -e '.[pose]' hypothesis pytest pytest-timeout pytest-xdist
 	@touch $@
 
 reliability: $(STAMP) tools compiled ## kills, full disks, damage, hostile files: an hour, resumes; ARGS=--slice makes a few, ARGS='--trials 20 --only R1'
