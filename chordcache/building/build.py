@@ -346,7 +346,8 @@ class _Build:
             self._num_new_failures += 1
         if failure.source is not None:  # the cached data of a lost source stays
             sidecar = self._sidecars.read_or_none(task.key)
-            if sidecar is not None and not is_allowed(sidecar, self._plan.on_damage):
+            is_of_other_buckets = failure.cause == "bucket"
+            if sidecar is not None and (is_of_other_buckets or not is_allowed(sidecar, self._plan.on_damage)):
                 drop(self._sidecars, [task.key])
         self._counts["num_failed"] += 1
         seconds = task.item.known_seconds
