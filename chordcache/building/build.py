@@ -14,7 +14,7 @@ from chordcache.amounts import counted
 from chordcache.arguments import as_items
 from chordcache.building.build_options import BuildOptions
 from chordcache.building.build_plan import BuildPlan, write_plan
-from chordcache.building.build_task import BuildTask, is_allowed, planned_files
+from chordcache.building.build_task import BuildTask, leaves_cache, planned_files
 from chordcache.building.cluster_build import build_on_cluster
 from chordcache.building.existing_cache import check_counts, earlier_header
 from chordcache.building.file_build import build_file
@@ -344,10 +344,9 @@ class _Build:
         if self._options.retry_quarantined or not fails_again:
             self._quarantine.add(failure)
             self._num_new_failures += 1
-        if failure.source is not None:  # the cached data of a lost source stays
-            sidecar = self._sidecars.read_or_none(task.key)
-            if sidecar is not None and not is_allowed(sidecar, self._plan.on_damage):
-                drop(self._sidecars, [task.key])
+        sidecar = self._sidecars.read_or_none(task.key)
+        if sidecar is not None and leaves_cache(sidecar, failure, self._plan.on_damage):
+            drop(self._sidecars, [task.key])
         self._counts["num_failed"] += 1
         seconds = task.item.known_seconds
         self._progress.fail(_name(task), failure.cause, failure.message, seconds=seconds, is_work=is_work)

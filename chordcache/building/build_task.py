@@ -134,6 +134,11 @@ def is_allowed(sidecar: Sidecar, on_damage: str) -> bool:
     return sidecar.damage is None or on_damage != ON_DAMAGE[0]
 
 
+def leaves_cache(sidecar: Sidecar, failure: Failure, on_damage: str) -> bool:
+    """Return whether a cached video leaves the cache because its item failed. That of a lost source stays."""
+    return failure.source is not None and (failure.cause == "bucket" or not is_allowed(sidecar, on_damage))
+
+
 def is_valid(sidecar: Sidecar, plan: BuildPlan, identity: Identity | None, path: str, inside: str | None) -> bool:
     """Return whether a sidecar is of the source that is at a path now. An unreadable source counts as the same one."""
     is_same = not leads_out(path, inside) if identity is None else identity == sidecar.source

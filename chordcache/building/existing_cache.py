@@ -134,7 +134,12 @@ def check_sidecars(cache: Path) -> int:
     sidecars = Sidecars(cache)
     keys = set(sidecars.sorted_keys())
     with suppress(NotFoundError):
-        lost = {key for key in set(Catalog(cache).keys()) - keys if not sidecars.packs.has_left(key)}
+        catalog = Catalog(cache)
+        lost = {
+            key
+            for position, key in enumerate(catalog.keys())
+            if key not in keys and not sidecars.packs.has_left(key, catalog.mtime_ns(position))
+        }
         if lost:
             videos = f"{counted(len(lost), 'video')} that the catalog names, such as '{printable(min(lost))}'"
             raise DamageError(

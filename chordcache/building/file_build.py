@@ -38,6 +38,9 @@ from chordcache.storage.feature_info import FeatureInfo
 from chordcache.storage.quarantine import Failure
 from chordcache.storage.sidecar import Sidecar, in_order
 
+_PICTURE_FACTS = ("duration_seconds", "display_width", "display_height", "display_crop", "notes")
+"""Facts of an item that follow from the settings of its pictures. With others, earlier features are not taken back"""
+
 Outcomes: TypeAlias = dict[str, Sidecar | Failure]
 """Key to the published sidecar, or the reason why there is none."""
 
@@ -298,7 +301,9 @@ class _ItemBuild(DecodePass):
             display_height=facts.display_size[1],
             display_crop=previous.display_crop if previous and frames in kept else facts.display_crop,
         ).described(item)
-        return sidecar.replace(superseded=previous.with_features(features).superseded) if previous else sidecar
+        if previous is None or any(getattr(previous, name) != getattr(sidecar, name) for name in _PICTURE_FACTS):
+            return sidecar
+        return sidecar.replace(superseded=previous.with_features(features).superseded)
 
 
 def _failure_of(task: BuildTask, source: SourceState | None, error: MediaError) -> Failure:

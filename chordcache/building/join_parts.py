@@ -12,8 +12,10 @@ from pathlib import Path
 
 from chordcache.amounts import counted
 from chordcache.building.build_plan import BuildPlan, write_plan
+from chordcache.building.build_task import leaves_cache
 from chordcache.building.existing_cache import earlier_header, with_cached_names
 from chordcache.building.fix_commands import repairable
+from chordcache.building.prune import drop
 from chordcache.config.config import config_from_json
 from chordcache.engine.signals import stop_signals
 from chordcache.errors import DamageError, UsageError, printable
@@ -106,10 +108,14 @@ def _join(cache: Path, plan: Path, attempts: list[list[Path]]) -> RunSummary:
     runs = _runs_of([plan, *parts.folders_of(plan)])
     sidecars = Sidecars(cache)
     before = set(sidecars.sorted_keys())
-    keys = _register(cache, cached_index(plan), read_header(attempts[0][0]))
+    header = read_header(attempts[0][0])
+    keys = _register(cache, cached_index(plan), header)
     failures: dict[str, Failure] = {}
     for folders in attempts:
         failures |= _move_part(sidecars, folders)
+    after = Sidecars(cache)
+    earlier = ((failure, after.read_or_none(key)) for key, failure in failures.items())
+    drop(after, [failure.key for failure, one in earlier if one and leaves_cache(one, failure, header.on_damage)])
     cached = set(Sidecars(cache).sorted_keys())
     if lost := keys - cached - failures.keys():
         raise DamageError(

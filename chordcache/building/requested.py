@@ -46,7 +46,7 @@ def request_of(
     _check_tiers(whole.tiers)
     built = _without(earlier.features if earlier else {}, drop)
     whole = _completed(whole, before, built, drop, as_items(features or ()))
-    requested = _requested(whole, tiers, features, built, _named(data, whole, built))
+    requested = _requested(whole, tiers, features, built, _named(data, whole, built, drop))
     merged = {t: tuple(dict.fromkeys((*requested.get(t, ()), *built.get(t, ())))) for t in TIERS}
     merged = {tier: names for tier, names in merged.items() if names}
     requested = {tier: merged[tier] if TIERS[tier].one_file else names for tier, names in requested.items()}
@@ -86,6 +86,8 @@ def _completed(
     earlier = {name: section for name, section in (before.features if before else {}).items() if name in cached}
     features = {name: section for name, section in {**earlier, **config.features}.items() if name not in drop}
     for name in names:
+        if name in drop:
+            raise UsageError(f"drop: got '{name}', which is one of features, too. Name it in one of them.")
         if name in FEATURE_SECTIONS and name not in features:
             with suppress(ConfigError, TypeError):  # such as a network, which needs the name of a model
                 features[name] = FEATURE_SECTIONS[name]()
@@ -96,11 +98,14 @@ def _completed(
     return replace(config, frames=frames, features=features, hdf5=hdf5, untrusted=untrusted)
 
 
-def _named(data: Any, config: Config, built: Features) -> Features:
-    """Return the features that a config file asks for: those of the tiers that it names, or else those it names."""
+def _named(data: Any, config: Config, built: Features, drop: Sequence[str]) -> Features:
+    """Return the features that a config file asks for: those of the tiers that it names, or else those it names.
+
+    A dropped feature is not asked for, as if its section was null.
+    """
     if not data:
         return {}
-    sections = {"frames": data.get("frames", {}), **(data.get("features") or {})}
+    sections = {"frames": data.get("frames", {}), **(data.get("features") or {}), **dict.fromkeys(drop)}
     if data.get("tiers"):
         by_tier = {tier: config.in_tier(tier) for tier in config.tiers}
         return {t: tuple(n for n in names if sections.get(n, {}) is not None) for t, names in by_tier.items()}

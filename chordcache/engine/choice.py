@@ -37,15 +37,16 @@ class Engine:
     def __post_init__(self) -> None:
         if self.name not in ENGINES:
             raise UsageError(f"engine: got '{self.name}', expected one of {', '.join(ENGINES)}")
+        none = f"none with engine '{self.name}'. Leave it out."
         if (self.address is not None) != self.is_cluster:
-            wanted = "an address, such as host:port" if self.is_cluster else f"none with engine '{self.name}'"
+            wanted = "an address, such as host:port" if self.is_cluster else none
             raise UsageError(f"address: got {self.address!r}, expected {wanted}")
         if self.jobs is not None and self.name != "local":
-            raise UsageError(f"jobs: got {self.jobs}, expected none with engine '{self.name}'. Leave it out.")
+            raise UsageError(f"jobs: got {self.jobs}, expected {none}")
         check_jobs(self.jobs)
         if self.num_parts is not None and (not self.is_cluster or self.num_parts < 1):
-            wanted = "at least 1" if self.is_cluster else f"none with engine '{self.name}'"
-            raise UsageError(f"parts: got {self.num_parts}, expected {wanted}")
+            wanted = "at least 1" if self.is_cluster else none
+            raise UsageError(f"num_parts: got {self.num_parts}, expected {wanted}")
         package = _PACKAGES.get(self.name)
         if package is not None and importlib.util.find_spec(package) is None:
             raise UsageError(

@@ -97,10 +97,11 @@ class Items:
                 yield from (jpeg.encode_rgb(frame, quality=_QUALITY) for frame in frames)
 
     def arrays(self, item: Item) -> Iterator[tuple[str, np.ndarray]]:
-        """Yield the name and the rows of each cached feature of an item but its frames."""
-        for info in item.video.sidecar.features:
-            if info.feature != "frames" and info.absent is None:
-                yield info.feature, self._feature(item, info)
+        """Yield the name and the rows of each cached feature of an item but its frames. Several tiers may have one."""
+        present = (info.feature for info in item.video.sidecar.features if info.absent is None)
+        for name in dict.fromkeys(present):
+            if name != "frames":
+                yield name, self._feature(item, item.video.feature(name))
 
     def _feature(self, item: Item, info: FeatureInfo) -> np.ndarray:
         if has_times(info.facts):  # mel, waveform and librosa have no row for each frame

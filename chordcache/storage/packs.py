@@ -138,9 +138,13 @@ class Packs:
         """Largest number of a pack so far, or 0."""
         return max((*self.numbers.values(), *self._removed.values()), default=0)
 
-    def has_left(self, key: str) -> bool:
-        """Return whether a video was in a pack, and left the cache."""
-        return key in self._removed and key not in self._owners
+    def has_left(self, key: str, mark: int = -1) -> bool:
+        """Return whether a video was in a pack, and left the cache.
+
+        ``mark`` is the ``mtime_ns`` of its row in a catalog, which is negative of a video in a pack. A video that was
+        removed, and built again as files of its own, has not left.
+        """
+        return mark < 0 and key in self._removed and key not in self._owners
 
     def keys(self) -> list[str]:
         """Return the keys of all videos in packs that have not left the cache."""

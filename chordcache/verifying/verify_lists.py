@@ -82,7 +82,7 @@ def check_catalog(
         for position, key in enumerate(keys):
             if key not in unseen and key in unread:
                 continue
-            if key not in unseen and sidecars.packs.has_left(key):
+            if key not in unseen and sidecars.packs.has_left(key, catalog.mtime_ns(position)):
                 lagging.add(key)
             elif key not in unseen or _has_only_an_older_pack(sidecars, key, catalog, position):
                 what = "the catalog names it"

@@ -223,6 +223,19 @@ def test_an_item_that_is_too_short(tmp_path: Path, make_video: Callable[..., Pat
     assert {video.bucket for video in cc.open_cache(tmp_path / "cache")} == {(32, 64, 5), WIDE}
 
 
+def test_an_item_that_fills_no_bucket_any_more_leaves_the_cache(
+    tmp_path: Path, make_video: Callable[..., Path]
+) -> None:
+    make_video(tmp_path / "videos/a.mp4", size=(64, 32), num_frames=8)
+    make_video(tmp_path / "videos/b.mp4", size=(64, 32), num_frames=12)
+    for earlier in (config_of(), config_of(Bucket(32, 64, 5))):
+        build(tmp_path, earlier)
+        assert build(tmp_path, config_of(WIDE)).num_failed == 1
+        assert [video.bucket for video in cc.open_cache(tmp_path / "cache")] == [WIDE]
+        cc.collect_garbage(tmp_path / "cache")
+        assert cc.verify(tmp_path / "cache", jobs=HERE).damage == []
+
+
 def noise(number: int, width: int, height: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     rng = np.random.default_rng(number)
     y, u, v = (rng.integers(16, 235, (height // part, width // part), np.uint8) for part in (1, 2, 2))

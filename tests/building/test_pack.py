@@ -234,6 +234,23 @@ def test_a_pruned_video_comes_back_when_it_is_built_again(work: Path) -> None:
     assert deep(cache) == []
 
 
+def test_a_pruned_video_that_came_back_is_missed(work: Path) -> None:
+    cache = packed(work)
+    pruned(work, "c")
+    build(work)
+    before = everything(cache)
+    key = source_of(cache, "c")
+    (cache / sidecar_file(key)).unlink()
+    for level in ("quick", "default"):
+        findings = [each for each in cc.verify(cache, level=level, jobs=1).damage if each.kind == "missing"]
+        assert [finding.key for finding in findings] == [key]
+    with pytest.raises(cc.DamageError, match="got no sidecars of 1 video"):
+        cc.collect_garbage(cache)
+    cc.repair(cache, findings, jobs=1)
+    assert_same(cache, before)
+    assert deep(cache) == []
+
+
 def pruned(work: Path, *names: str, tiers: Sequence[str] = TIERS) -> None:
     """Prune videos as a run does whose index does not name them, with sources that stay as they are."""
     index = cc.read_index(work / "index.jsonl")

@@ -14,12 +14,15 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers import processes, small_disks
+from helpers.ffmpeg import ffmpeg
 from helpers.parts import NUM_GOOD, WHAT, build_part, is_whole, make_work, part_command
 
 import chordcache as cc
 from chordcache.building import join_parts as finish_module
 from chordcache.building.join_parts import finish
+from chordcache.building.pack import pack
 from chordcache.building.parts import balanced, estimated
+from chordcache.config.config import config_from_json
 from chordcache.errors import LockedError, UsageError
 from chordcache.index.index_files import read_index
 from chordcache.storage import layout
@@ -95,6 +98,32 @@ def test_parts_of_a_cache_that_exists(work: Path, tmp_path: Path) -> None:
     finish(tmp_path / "cache")
     is_whole(tmp_path / "cache", tmp_path / "whole")
     assert {path: path.stat().st_ino for path in (tmp_path / "cache/lmdb").rglob("*.lmdb")} == before
+
+
+@pytest.mark.parametrize("earlier", ["trim", "no buckets"])
+@pytest.mark.parametrize("packs", [False, True])
+def test_videos_that_the_settings_refuse_now_leave(work: Path, tmp_path: Path, earlier: str, packs: bool) -> None:
+    (tmp_path / "videos").mkdir()
+    for number in (3, 5, 7):
+        shutil.copy(work / f"videos/{number:02}.mp4", tmp_path / "videos")
+    ffmpeg("-i", work / "videos/07.mp4", "-c:v", "libx264", "-g", "4", tmp_path / "videos/cut.mkv")
+    os.truncate(tmp_path / "videos/cut.mkv", (tmp_path / "videos/cut.mkv").stat().st_size * 3 // 4)
+    index, cache = cc.scan([tmp_path / "videos"], output=tmp_path / "index.json", jobs=1), tmp_path / "cache"
+    settings: Any = {"trim": {"on_damage": "trim"}, "no buckets": {"buckets": None}}[earlier]
+    built = cc.build(index, cache, jobs=1, config=config_from_json({"frames": settings}))
+    assert (built.num_done, built.num_damaged) == ((4, 1) if earlier == "trim" else (3, 0))
+    if packs:
+        pack(cache)
+    settings = {"trim": {"on_damage": "quarantine"}, "no buckets": {"buckets": [[48, 64, 17]]}}[earlier]
+    for number in (1, 2):
+        options = cc.BuildOptions(part=f"{number}/2")
+        cc.build(index, cache, jobs=1, config=config_from_json({"frames": settings}), options=options)
+    finish(cache)
+    cc.build(index, tmp_path / "whole", jobs=1, config=config_from_json({"frames": settings}))
+    cached = [[video.key for video in cc.open_cache(folder)] for folder in (cache, tmp_path / "whole")]
+    assert cached[0] == cached[1]
+    assert processes.quarantine(cache).keys() == processes.quarantine(tmp_path / "whole").keys()
+    assert {finding.kind for finding in cc.verify(cache, jobs=1).damage} <= {"orphan"}
 
 
 def test_a_failure_that_was_repaired_goes(work: Path, tmp_path: Path) -> None:

@@ -128,6 +128,26 @@ def test_earlier_files_are_taken_back_without_a_decode(index, tmp_path):
     assert cc.verify(cache, jobs=HERE).damage == []
 
 
+@pytest.mark.parametrize(
+    ("setting", "default"), [({"buckets": [[24, 32, 1]]}, {"buckets": None}), ({"fps": 10}, {"fps": None})]
+)
+def test_files_of_other_pictures_are_not_taken_back(index, tmp_path, setting, default):
+    """Also if the numbers of their frames are the same: the part of the picture or the duration is not."""
+    (tmp_path / "list.csv").write_text(f"path,start_frame,end_frame\n{index.parent}/videos/a.mp4,7,8\n")
+
+    def sidecar_of(name: str, *settings: dict[str, Any]) -> Any:
+        for frames in settings:
+            config = config_from_json({"frames": frames})
+            cc.build(tmp_path / "list.csv", tmp_path / name, features=["frames", "mel"], config=config, jobs=HERE)
+        cc.collect_garbage(tmp_path / name)
+        assert cc.verify(tmp_path / name, source=True, jobs=HERE).damage == []
+        (video,) = cc.open_cache(tmp_path / name)
+        return video.sidecar
+
+    assert sidecar_of("changed", default, setting, default) == sidecar_of("new", default)
+    assert sidecar_of("changed back", setting, default, setting) == sidecar_of("new too", setting)
+
+
 def test_a_build_says_which_features_it_makes_again(index, tmp_path, run_cli: Cli):
     cache = tmp_path / "cache"
     command = ("build", index, "-o", cache)
@@ -161,6 +181,20 @@ def test_drop_takes_a_feature_out_of_all_videos(index, tmp_path, run_cli: Cli):
     assert features_of(cache) == {"lmdb": ("frames",)}
     assert len(cc.collect_garbage(cache)) == 2
     assert cc.verify(cache, jobs=HERE).damage == []
+
+
+@pytest.mark.parametrize("tiers", ["", "tiers: [lmdb, npz]\n"])
+def test_drop_wins_over_a_config_that_names_the_feature(index, tmp_path, tiers):
+    cache, config = tmp_path / "cache", tmp_path / "config.yaml"
+    config.write_text(f"{tiers}features: {{flow: {{preset: ultrafast}}, motion: null, mel: {{n_mels: 20}}}}\n")
+    cc.build(index, cache, features=["frames", "flow", "mel"], config=config, jobs=HERE)
+    with pytest.raises(UsageError, match="^drop: got 'flow', which is one of features, too"):
+        cc.build(index, cache, features="flow", options=cc.BuildOptions(drop="flow", prune_many=True), jobs=HERE)
+    assert features_of(cache) == {"lmdb": ("frames",), "npz": ("flow", "mel")}
+    cc.build(index, cache, config=config, options=cc.BuildOptions(drop="flow", prune_many=True), jobs=HERE)
+    assert features_of(cache) == {"lmdb": ("frames",), "npz": ("mel",)}
+    cc.build(index, cache, jobs=HERE)
+    assert features_of(cache) == {"lmdb": ("frames",), "npz": ("mel",)}
 
 
 def test_drop_takes_a_feature_out_of_hdf5_files(index, tmp_path):

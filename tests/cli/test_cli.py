@@ -86,6 +86,7 @@ def test_the_group_lists_the_journey_in_order(run_cli):
         (("verify", "s3://bucket/cache"), 2, "CACHE: got 's3://bucket/cache', expected a path on a mounted disk"),
         (("scan", ".", "-o", "gs://bucket/i.json"), 2, "got 'gs://bucket/i.json', expected a path on a mounted disk"),
         (("build", "--root", "nonsense"), 2, "--root: got 'nonsense', expected NAME=PATH"),
+        (("build", "--parts", "3"), 2, "--parts: got 3, expected none with engine 'local'. Leave it out."),
     ],
 )
 def test_errors_are_one_line_and_a_code(run_cli, tmp_path, args, code, message):

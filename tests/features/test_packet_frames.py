@@ -26,6 +26,7 @@ from chordcache.config.config import config_from_json
 from chordcache.errors import DamageError, MediaError, UsageError
 from chordcache.features.packet_frames import iter_pictures
 from chordcache.media.packet_decoder import planes_of
+from chordcache.media.packet_encoder import PacketEncoder
 from chordcache.media.picture_data import plane_array
 from chordcache.media.planes import to_rgb
 from chordcache.read.segment_of import SegmentOfFile
@@ -179,6 +180,28 @@ ORDERS: Mapping[str, Sequence[int]] = {
 }
 
 
+def test_packets_do_not_depend_on_what_was_in_memory_before() -> None:
+    rng = np.random.default_rng(0)
+    for _ in range(6):
+        picture = np.kron(rng.integers(0, 255, (16, 20)), np.ones((6, 6))).astype(np.uint8)
+        planes = [
+            (
+                picture[n : n + 48, n : n + 66],
+                picture[n : n + 48 : 2, n : n + 66 : 2],
+                picture[n + 48 : n : -2, n : n + 66 : 2],
+            )
+            for n in range(20)
+        ]
+        streams = set()
+        for number in range(20):
+            memory = [np.full(200_000 + 1000 * number, number) for _ in range(number)]
+            encoder = PacketEncoder("h264", gop=8, stride=1, crf=17)
+            packets = [packet for each in planes for packet in encoder.add(*each)]
+            streams.add(b"".join([*packets, *encoder.finish()]))
+            del memory
+        assert len(streams) == 1
+
+
 @pytest.mark.parametrize("order", ORDERS)
 def test_any_order_gives_the_same(cache: cc.Cache, order: str) -> None:
     numbers = ORDERS[order]
@@ -257,6 +280,7 @@ def test_large_pictures_are_converted_in_this_thread() -> None:
 import os, numpy as np, av
 import chordcache.media.opencv  # whose import starts threads
 from chordcache.media.packet_decoder import planes_of
+from chordcache.media.packet_encoder import PacketEncoder
 from chordcache.media.planes import to_rgb
 before = len(os.listdir("/proc/self/task"))
 to_rgb(planes_of(av.VideoFrame(1920, 1080, "yuv420p")), 0, 0, np.empty((1, 1080, 1920, 3), np.uint8))

@@ -187,6 +187,25 @@ def test_no_clip_leaves_its_segment(work: Path, sampler: Any) -> None:
         assert ends <= reached, "the frames at both borders are drawn"
 
 
+def test_a_segment_in_quarantine_is_left_out_unless_its_file_serves_it(work: Path, tmp_path: Path) -> None:
+    """A list of a damaged file and of segments of it: those before the damage are read from the trimmed file."""
+    pytest.importorskip("torch")
+    (tmp_path / "videos").mkdir()
+    whole = (work / "videos" / "a.mov").read_bytes()
+    (tmp_path / "videos" / "a.mov").write_bytes(whole)
+    ffmpeg("-i", tmp_path / "videos" / "a.mov", "-c", "copy", tmp_path / "videos" / "b.mkv")
+    os.truncate(tmp_path / "videos" / "b.mkv", (tmp_path / "videos" / "b.mkv").stat().st_size // 2)
+    rows = ["a.mov,whole,,,,", "a.mov,past,3,5,,", "b.mkv,cut,,,,", "b.mkv,early,,,0,5", "b.mkv,late,,,90,95"]
+    index = write_list(tmp_path, rows)
+    cache = build(tmp_path, index, "both", on_damage="trim")
+    assert len(cc.open_cache(cache)) == 2
+    for settings in ({}, {"on_miss": "skip"}, {"on_miss": "source"}):
+        with pytest.warns(UserWarning, match="left out 2 of 5 videos: 2 in quarantine"):
+            dataset = cc.ChordVideoDataset(cc.videos.indexed(index, cache, **settings), fields=["label"])
+        labels = [dataset.classes[int(dataset[i]["label"])] for i in range(len(dataset))]
+        assert labels == ["whole", "cut", "early"], settings
+
+
 def test_whole_files_and_both_kinds_of_segments_in_one_dataset(work: Path, tmp_path: Path) -> None:
     (tmp_path / "videos").mkdir()
     for name in ("a.mov", "b.mov"):

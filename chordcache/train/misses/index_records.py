@@ -25,7 +25,7 @@ class IndexRecords:
     """The usable records of an index, by position. Only the offset of each record in the file is kept.
 
     ``cause_of`` returns the cause for which a record is in the quarantine of ``cache``, or "" to leave it out because
-    it is not cached, or None to keep it.
+    it is not cached, or None to keep it. By default, it leaves out what the scan could not read.
 
     Raises
     ------
@@ -36,7 +36,7 @@ class IndexRecords:
     def __init__(
         self,
         index: Index,
-        cause_of: Callable[[VideoRecord], str | None] = lambda record: None,
+        cause_of: Callable[[VideoRecord], str | None] = lambda record: None if record.error is None else "",
         cache: Path | None = None,
     ) -> None:
         self._index = index
@@ -51,7 +51,7 @@ class IndexRecords:
         with open_for_reading(self._path) as file:
             self._state = _state(file.fileno())
             for offset, record in index.located(file):
-                cause = "" if record.error is not None else cause_of(record)
+                cause = cause_of(record)
                 if cause is None:
                     offsets.append(offset)
                     label_ids.append(ids.setdefault(record.label, len(ids) - 1))

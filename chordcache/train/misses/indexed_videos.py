@@ -17,10 +17,20 @@ import numpy as np
 from chordcache.amounts import counted
 from chordcache.building.build import build
 from chordcache.building.build_options import BuildOptions
+from chordcache.choices import ON_DAMAGE
 from chordcache.config.config import Config, config_from_json, trusted_names
 from chordcache.config.yaml_files import load_config
-from chordcache.errors import DamageError, FeatureAbsentError, FormatVersionError, NotFoundError, UsageError, printable
+from chordcache.errors import (
+    DamageError,
+    FeatureAbsentError,
+    FormatVersionError,
+    MediaError,
+    NotFoundError,
+    UsageError,
+    printable,
+)
 from chordcache.index.index_files import Index, read_index, temporary_index
+from chordcache.media.first_damage import may_trim
 from chordcache.media.source_file import identity_or_none, real_folder
 from chordcache.read.cache import Cache
 from chordcache.read.cached_videos import VideoSet, stereo_of
@@ -150,7 +160,8 @@ class IndexedVideos(VideoSet):
 
     def _new_cache(self, cache: str | Path, config: Config) -> Cache:
         index = self._index
-        tiers = first_tiers({tier: config.in_tier(tier) for tier in TIERS}, self._features)
+        flat = [tier for tier in TIERS if not TIERS[tier].one_file]  # these take any feature
+        tiers = first_tiers({tier: config.in_tier(tier) for tier in flat}, self._features)
         with temporary_index(
             (), roots=index.roots, level=index.level, follow_symlinks=index.follow_symlinks
         ) as nothing:
@@ -212,7 +223,13 @@ class IndexedVideos(VideoSet):
         header = read_header(self.cache.path)
         if not (self._index.follow_symlinks or header.follow_symlinks):
             origin = replace(origin, inside=real_folder(self._index.roots[record.root]))
-        with read_source(origin, header, self._features, trusted=self._trusted) as (reader, source):
+        try:
+            with read_source(origin, header, self._features, trusted=self._trusted) as (reader, source):
+                return sample(reader, source)
+        except MediaError as error:
+            if header.on_damage == ON_DAMAGE[0] or not may_trim(error):
+                raise
+        with read_source(origin, header, self._features, trusted=self._trusted, is_damaged=True) as (reader, source):
             return sample(reader, source)
 
     def _cached(self, origin: SourceVideo) -> Video | None:
@@ -290,8 +307,12 @@ class _Misses:
         """Return the cause for which a record is in quarantine, "" if it is skipped, or None if it is kept."""
         key = key_hash(record.root, record.path, record.segment)
         position = self._cached.get(key, -1)
+        if record.error is not None and (position < 0 or self._cache[position].sidecar.source != record.identity):
+            return ""  # the scan could not read the file, and no build has kept the frames before its damage
         if position < 0 and self._has_whole_files and record.segment is not None:
             position = self._cached.get(key_hash(record.root, record.path), -1)
+            if position >= 0 and key in self._failures and not self._serves(position, record):
+                position = -1
         if position >= 0 and not self._lacks[position]:
             self.positions.append(position)
             return None
@@ -307,6 +328,16 @@ class _Misses:
         self._first_uncached = self._first_uncached or f"'{printable(record.path)}' of root '{printable(record.root)}'"
         self.positions.append(-1)
         return None
+
+    def _serves(self, position: int, record: VideoRecord) -> bool:
+        """Return whether a file that is cached whole has all frames of a segment, whose own build failed."""
+        try:
+            SegmentOfFile(self._cache[position], record)
+        except MediaError:
+            return False
+        except (DamageError, FeatureAbsentError):  # reading it says so
+            return True
+        return True
 
     def _still_holds(self, failure: Failure, record: VideoRecord) -> bool:
         """Return whether the source would fail too, if it is read at all."""
