@@ -22,10 +22,11 @@ from typing import Any, TypeVar
 
 from chordcache.engine.child import NOT_RUN, Worker
 from chordcache.engine.choice import Engine, engine_of, num_workers
+from chordcache.engine.crashes import MAX_DEATHS_IN_A_ROW, Death, Outcome, max_attempts
+from chordcache.engine.crashes import Crash as Crash  # exported, since callers get it as a result
 from chordcache.engine.inference.network import Network
 from chordcache.engine.inference.processes import NetworkProcesses
-from chordcache.engine.limits import MAX_DEATHS_IN_A_ROW, NO_LIMITS, Death, Limits, Outcome, max_attempts
-from chordcache.engine.limits import Crash as Crash  # exported, since callers get it as a result
+from chordcache.engine.limits import NO_LIMITS, Limits
 from chordcache.engine.signals import uninterruptible
 from chordcache.engine.worker import Raised, dump_task, load_result, run_task
 from chordcache.errors import ChordcacheError, WorkersDiedError

@@ -29,8 +29,9 @@ from helpers.faulty_extractor import ENVIRONMENT, PLUG_IN
 import chordcache as cc
 from chordcache import progress
 from chordcache.engine import pool
+from chordcache.engine.crashes import MAX_DEATHS_IN_A_ROW
 from chordcache.engine.heartbeat import Heartbeat
-from chordcache.engine.limits import BASE_SECONDS, MAX_DEATHS_IN_A_ROW, Limits, seconds_for
+from chordcache.engine.limits import BASE_SECONDS, Limits, seconds_for
 from chordcache.engine.worker import Crash
 from chordcache.errors import UsageError, WorkersDiedError
 from chordcache.media.demux import open_media

@@ -31,7 +31,8 @@ from chordcache.building.planning import plan_as_before
 from chordcache.digests import hex64
 from chordcache.engine.child import Worker
 from chordcache.engine.choice import Engine
-from chordcache.engine.limits import Crash, Limits, max_attempts
+from chordcache.engine.crashes import Crash, max_attempts
+from chordcache.engine.limits import Limits
 from chordcache.engine.pool import default_jobs
 from chordcache.engine.worker import Raised
 from chordcache.errors import ChordcacheError, LockedError, UsageError, printable
