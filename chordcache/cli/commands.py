@@ -22,7 +22,7 @@ OPTION_GROUPS: Mapping[str, tuple[str, ...]] = {
     "Clips": ("batch_size", "num_frames", "clip", "stride", "whole", "size", "shards"),
     "Measurement": ("workers", "step_ms", "seconds"),
     "When to stop": ("max_failures", "fail_fast"),
-    "Limits of one file": ("stall_seconds", "file_seconds", "memory_bytes", "retries"),
+    "Limits of one file": ("stall_seconds", "file_seconds", "memory_bytes"),
     "Processes": ("jobs", "engine", "address", "num_parts", "part", "scratch", "build.wait"),
     "Output": (
         "cache", "output", "page", "dry_run", "build.sample", "as_json",

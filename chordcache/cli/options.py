@@ -167,10 +167,6 @@ limits_options = _as_one(
         metavar="MIB", callback=lambda _ctx, _param, value: value << 20,
         help="Skip a file that needs more memory than this.", **variable_option("CHORDCACHE_FILE_MEMORY"),
     ),
-    click.option(
-        "--retries", type=int, default=Limits.retries, metavar="N",
-        help="Number of further attempts if a file failed because of time, memory or a disk.",
-    ),
 )  # fmt: skip
 
 

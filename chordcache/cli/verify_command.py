@@ -65,8 +65,8 @@ def verify(
     """Check a cache for damage.
 
     Every file of CACHE must exist with the size and the checksum that were written, and other files must not exist.
-    Findings are printed with the command that fixes them, if there is one. --wait, --stall-timeout, --file-timeout,
-    --file-memory and --retries apply to --repair only.
+    Findings are printed with the command that fixes them, if there is one. --wait, --stall-timeout, --file-timeout
+    and --file-memory apply to --repair only.
 
     Exit code 0: intact; 5: data is damaged or missing; 15: a file cannot be read; 6: the data is intact, but videos are
     not cached yet, a video changed, or a file is left over.

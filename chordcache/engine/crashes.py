@@ -5,14 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from chordcache.engine.limits import Limits
-
 MAX_DEATHS_IN_A_ROW = 5
 """Number of tasks in a row that kill their workers, with no task finished between, until the environment is considered
 at fault. Also of processes of a network that die on a device, with no batch computed between, until it is given up"""
 
-_MAY_PASS = ("oom", "timeout")
-"""Causes that may be absent at another attempt, since the machine was busy"""
+MAX_ATTEMPTS = 2
+"""Number of attempts at a task that fails for a reason which may pass: time, memory, a disk, or a killed worker"""
 
 Outcome: TypeAlias = tuple[int, Any, Any]
 """Number of a task, the task, and its result or Crash"""
@@ -32,9 +30,6 @@ class Death(Crash):
     """Crash that ended the process."""
 
 
-def max_attempts(crash: Crash, limits: Limits) -> int:
-    """Return how often a task is tried."""
-    attempts = 1 + limits.retries if crash.cause in _MAY_PASS else 1
-    if isinstance(crash, Death) and crash.cause != "timeout":  # the worker may have been killed from outside
-        return max(attempts, 2)
-    return attempts
+def max_attempts(crash: Crash) -> int:
+    """Return how often a task is tried. A worker that died may have been killed from outside."""
+    return MAX_ATTEMPTS if isinstance(crash, Death) or crash.cause in ("oom", "timeout") else 1

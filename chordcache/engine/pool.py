@@ -85,8 +85,8 @@ def run(
     ordered : bool
         If True, yield in the order of ``tasks``. Otherwise yield each result when its task ends.
     limits : Limits
-        Limits of a task, and how often it is tried again if its worker ran out of memory or time. A task whose worker
-        died is tried twice at least, because the worker may have been killed from outside.
+        Limits of a task. It is tried twice if its worker ran out of memory or time, or died: the machine may have been
+        busy, and the worker may have been killed from outside.
     retry : callable
         Gets a task and its result. Returns the task to run instead, or None to keep the result.
     networks : sequence of Network
@@ -297,7 +297,7 @@ class _Run:
             yield from deaths
         if isinstance(result, Crash):
             result = replace(result, attempts=single.attempts + 1)
-            if result.attempts < max_attempts(result, self._limits):
+            if result.attempts < max_attempts(result):
                 units = self._alone if isinstance(result, Death) and result.cause == "oom" else self._again
                 units.append(replace(single, attempts=result.attempts))
                 return

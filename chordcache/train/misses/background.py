@@ -159,7 +159,7 @@ class Background:
             if not isinstance(result, Crash):
                 return str(result)
             attempts += 1
-            if attempts >= max_attempts(result, Limits()):
+            if attempts >= max_attempts(result):
                 if request is None or crash is not None:
                     raise ChordcacheError(result.message)
                 return self._run(worker, request, replace(result, attempts=attempts))
