@@ -19,8 +19,6 @@ OPTION_GROUPS: Mapping[str, tuple[str, ...]] = {
     "What to do with damage": ("repair", "wait", "verify.dry_run"),
     "Budget": ("memory", "budget_bytes", "budget_hours"),
     "Sample": ("plan.sample",),
-    "Clips": ("batch_size", "num_frames", "clip", "stride", "whole", "size", "shards"),
-    "Measurement": ("workers", "step_ms", "seconds"),
     "When to stop": ("max_failures", "fail_fast"),
     "Limits of one file": ("stall_seconds", "file_seconds", "memory_bytes"),
     "Processes": ("jobs", "engine", "address", "num_parts", "part", "scratch", "build.wait"),

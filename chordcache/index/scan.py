@@ -16,8 +16,8 @@ from chordcache.bucket import bucket_path, is_in_bucket
 from chordcache.choices import SCAN_LEVELS
 from chordcache.engine import pool, terminal
 from chordcache.engine.choice import Engine, engine_of
-from chordcache.engine.display import Display, display_of
 from chordcache.engine.crashes import MAX_ATTEMPTS
+from chordcache.engine.display import Display, display_of
 from chordcache.engine.limits import Limits
 from chordcache.engine.run_progress import Progress
 from chordcache.engine.signals import stop_signals
