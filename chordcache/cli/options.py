@@ -19,7 +19,6 @@ from chordcache.cli.values import (
     FEATURES,
     FOLDER,
     NAMED_FOLDER,
-    PATH,
     TIER,
     variable_argument,
     variable_option,
@@ -201,10 +200,10 @@ def pairs_of(form: str) -> Callable[[click.Context, click.Parameter, Sequence[st
     return parse
 
 
-def _list_options(video_template: str | None, columns: Mapping[str, str], classes: str | None) -> Any:
+def _list_options(video_template: str | None, columns: Mapping[str, str]) -> Any:
     from chordcache.index.lists.items import ListOptions  # --help does not need it
 
-    return ListOptions(video_template, columns, classes)
+    return ListOptions(video_template, columns)
 
 
 list_options = _as_one(
@@ -224,7 +223,6 @@ list_options = _as_one(
         "--column", "columns", multiple=True, metavar="MEANING=NAME", callback=pairs_of("MEANING=NAME"),
         help="Column of a list of the format csv that has the path, label, caption, start or end of an item.",
     ),
-    click.option("--classes", type=PATH, metavar="FILE", help="Names of the classes, as published with the list."),
     click.option(
         "--where", multiple=True, metavar="COLUMN=VALUE", callback=pairs_of("COLUMN=VALUE"),
         help="Keep only items with this value, such as split=train; may be given several times.",
