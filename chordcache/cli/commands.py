@@ -16,14 +16,14 @@ OPTION_GROUPS: Mapping[str, tuple[str, ...]] = {
     "Which videos": (
         "videos", "video_template", "where", "roots", "follow_symlinks", "retry_quarantined", "prune", "prune_many",
     ),
-    "What to do with damage": ("repair", "wait", "verify.dry_run"),
+    "What to do with damage": ("repair", "verify.dry_run"),
     "Budget": ("memory", "budget_bytes", "budget_hours"),
     "Sample": ("plan.sample",),
     "When to stop": ("max_failures", "fail_fast"),
     "Limits of one file": ("stall_seconds", "file_seconds", "memory_bytes"),
-    "Processes": ("jobs", "engine", "address", "num_parts", "part", "scratch", "build.wait"),
+    "Processes": ("jobs", "engine", "address", "num_parts", "part", "scratch", "wait"),
     "Output": (
-        "cache", "output", "page", "dry_run", "build.sample", "as_json",
+        "cache", "output", "outputs", "dry_run", "build.sample", "as_json",
         "quiet", "verbose", "help",
     ),
 }  # fmt: skip

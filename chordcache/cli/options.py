@@ -125,11 +125,6 @@ jobs_option = click.option(
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON on standard output.")
 
-wait_option = click.option(
-    "--wait", is_flag=True, help="Wait while another process writes to the cache, instead of ending with exit code 11."
-)
-
-
 engine_options = _as_one(
     "jobs",
     lambda engine, address, jobs, num_parts: Engine(engine, address, jobs, num_parts),
