@@ -28,6 +28,7 @@ from chordcache.config.config import Config
 from chordcache.engine import pool, terminal
 from chordcache.engine.choice import Engine, engine_of
 from chordcache.engine.cluster import check_address
+from chordcache.engine.crashes import MAX_ATTEMPTS
 from chordcache.engine.display import Display, display_of
 from chordcache.engine.run_progress import Progress
 from chordcache.engine.signals import stop_signals
@@ -310,7 +311,7 @@ class _Build:
     ) -> tuple[BuildTask, ...] | None:
         """Return another attempt if the source's disk failed and attempts are left, else None."""
         has_failed = any(isinstance(outcome, Failure) and outcome.cause == "io" for outcome in outcomes)
-        if has_failed and tasks[0].attempt <= self._options.limits.retries:
+        if has_failed and tasks[0].attempt < MAX_ATTEMPTS:
             return tuple(replace(task, attempt=task.attempt + 1) for task in tasks)
         return None
 

@@ -1,4 +1,4 @@
-"""The options of a build: when it stops, what it retries, what it trusts, what it may spend."""
+"""The options of a build: when it stops, what it tries again, what it trusts, what it may spend."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from chordcache.storage.part import Part
 
 @dataclass(frozen=True)
 class BuildOptions:
-    """The options of a build: when it stops, what it retries, what it trusts, what it may spend.
+    """The options of a build: when it stops, what it tries again, what it trusts, what it may spend.
 
     Raises
     ------

@@ -92,7 +92,7 @@ def pack(cache: str | Path, *, size: int = PACK_BYTES, progress: bool = False) -
                 num_videos, num_packs = num_videos + len(group), num_packs + 1
                 num_bytes += sum(map(_num_bytes, group))
         if num_packs:
-            atomic.sync_folders(folder, "videos")  # before files of these videos are removed
+            atomic.sync_sidecars(folder)  # before files of these videos are removed
             write_catalog(folder)
         notes.counts = {"num_done": num_videos, "num_packs": num_packs}
         notes.num_bytes = num_bytes

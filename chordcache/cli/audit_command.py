@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -13,7 +15,7 @@ from chordcache.cli.options import display_options, jobs_option, json_option, li
 from chordcache.cli.output import echo, echo_result
 from chordcache.cli.values import PATH
 from chordcache.engine.display import Display
-from chordcache.errors import DamageError
+from chordcache.errors import DamageError, UsageError
 
 if TYPE_CHECKING:  # --help does not need what it loads
     from chordcache.tools.audit import AuditResult
@@ -22,10 +24,10 @@ if TYPE_CHECKING:  # --help does not need what it loads
 @click.command(cls=GroupedCommand)
 @click.argument("source", type=PATH, metavar="LIST|FOLDER")
 @click.option(
-    "-o", "--output", type=PATH, metavar="FILE",
-    help="Index of the files to write. The next audit with it decodes only files that changed.",
+    "-o", "--output", "outputs", type=PATH, multiple=True, metavar="FILE",
+    help="Index of the files to write: the next audit with it decodes only files that changed. Or a page of all files "
+    "and findings: a .html file. May be given for each.",
 )  # fmt: skip
-@click.option("--report", "page", type=PATH, metavar="FILE.html", help="Page of all files and findings to write.")
 @click.option(
     "--format", type=click.Choice(LIST_FORMATS), metavar="FORMAT", help="Format of the list, as in 'chordcache index'.",
     show_default="csv; of a folder lerobot or pairs",
@@ -36,7 +38,7 @@ if TYPE_CHECKING:  # --help does not need what it loads
 @limits_options
 @display_options
 @json_option
-def audit(source: str, as_json: bool, display: Display, **arguments: Any) -> None:
+def audit(source: str, outputs: Sequence[str], as_json: bool, display: Display, **arguments: Any) -> None:
     """Compare a list or a dataset with its videos, decoding all of them.
 
     Faults are statements that are not true: of frames, frame rate, duration or sound. So are missing and broken files.
@@ -47,10 +49,14 @@ def audit(source: str, as_json: bool, display: Display, **arguments: Any) -> Non
 
     \b
     Example:
-      chordcache audit train.csv --videos clips/ --report audit.html
+      chordcache audit train.csv --videos clips/ -o audit.html
     """
     from chordcache.tools import audit as auditing  # --help does not need it
 
+    kinds = ["page" if Path(output).suffix == ".html" else "output" for output in outputs]
+    if len(set(kinds)) < len(kinds):
+        raise UsageError("-o: got two files of one kind, expected one index, or one .html page, or both")
+    arguments |= dict(zip(kinds, outputs, strict=True))
     result = auditing.audit(source, progress=display, **arguments)
     if not as_json:
         for finding in result.findings:

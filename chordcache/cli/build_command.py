@@ -21,7 +21,6 @@ from chordcache.cli.options import (
     roots_option,
     skipped_frames,
     split_names,
-    wait_option,
 )
 from chordcache.cli.output import echo_result
 from chordcache.cli.values import CACHE_VARIABLE, FOLDER, SOURCE, variable_option
@@ -73,7 +72,9 @@ from chordcache.errors import UsageError, printable
     "--scratch", type=FOLDER, metavar="DIR",
     help="Build the part in this folder of a local disk, and copy it to CACHE from time to time. For network disks.",
 )  # fmt: skip
-@wait_option
+@click.option(
+    "--wait", is_flag=True, help="Wait while another process writes to the cache, instead of ending with exit code 11."
+)
 @roots_option
 @engine_options
 @limits_options

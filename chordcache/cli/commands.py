@@ -12,20 +12,18 @@ from chordcache.errors import UsageError, printable
 OPTION_GROUPS: Mapping[str, tuple[str, ...]] = {
     "Most used": ("build.cache", "build.features", "build.config", "build.jobs"),
     "What to build": ("features", "config", "tiers", "drop", "on_damage", "source_hash"),
-    "What to read": ("level", "labels", "source", "format", "columns", "classes"),
+    "What to read": ("level", "labels", "source", "format", "columns"),
     "Which videos": (
         "videos", "video_template", "where", "roots", "follow_symlinks", "retry_quarantined", "prune", "prune_many",
     ),
-    "What to do with damage": ("repair", "wait", "verify.dry_run"),
+    "What to do with damage": ("repair", "verify.dry_run"),
     "Budget": ("memory", "budget_bytes", "budget_hours"),
     "Sample": ("plan.sample",),
-    "Clips": ("batch_size", "num_frames", "clip", "stride", "whole", "size", "shards"),
-    "Measurement": ("workers", "step_ms", "seconds"),
     "When to stop": ("max_failures", "fail_fast"),
-    "Limits of one file": ("stall_seconds", "file_seconds", "memory_bytes", "retries"),
-    "Processes": ("jobs", "engine", "address", "num_parts", "part", "scratch", "build.wait"),
+    "Limits of one file": ("stall_seconds", "file_seconds", "memory_bytes"),
+    "Processes": ("jobs", "engine", "address", "num_parts", "part", "scratch", "wait"),
     "Output": (
-        "cache", "output", "page", "dry_run", "build.sample", "as_json",
+        "cache", "output", "outputs", "dry_run", "build.sample", "as_json",
         "quiet", "verbose", "help",
     ),
 }  # fmt: skip

@@ -19,7 +19,6 @@ from chordcache.cli.values import (
     FEATURES,
     FOLDER,
     NAMED_FOLDER,
-    PATH,
     TIER,
     variable_argument,
     variable_option,
@@ -126,11 +125,6 @@ jobs_option = click.option(
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON on standard output.")
 
-wait_option = click.option(
-    "--wait", is_flag=True, help="Wait while another process writes to the cache, instead of ending with exit code 11."
-)
-
-
 engine_options = _as_one(
     "jobs",
     lambda engine, address, jobs, num_parts: Engine(engine, address, jobs, num_parts),
@@ -167,10 +161,6 @@ limits_options = _as_one(
         metavar="MIB", callback=lambda _ctx, _param, value: value << 20,
         help="Skip a file that needs more memory than this.", **variable_option("CHORDCACHE_FILE_MEMORY"),
     ),
-    click.option(
-        "--retries", type=int, default=Limits.retries, metavar="N",
-        help="Number of further attempts if a file failed because of time, memory or a disk.",
-    ),
 )  # fmt: skip
 
 
@@ -205,10 +195,10 @@ def pairs_of(form: str) -> Callable[[click.Context, click.Parameter, Sequence[st
     return parse
 
 
-def _list_options(video_template: str | None, columns: Mapping[str, str], classes: str | None) -> Any:
+def _list_options(video_template: str | None, columns: Mapping[str, str]) -> Any:
     from chordcache.index.lists.items import ListOptions  # --help does not need it
 
-    return ListOptions(video_template, columns, classes)
+    return ListOptions(video_template, columns)
 
 
 list_options = _as_one(
@@ -228,7 +218,6 @@ list_options = _as_one(
         "--column", "columns", multiple=True, metavar="MEANING=NAME", callback=pairs_of("MEANING=NAME"),
         help="Column of a list of the format csv that has the path, label, caption, start or end of an item.",
     ),
-    click.option("--classes", type=PATH, metavar="FILE", help="Names of the classes, as published with the list."),
     click.option(
         "--where", multiple=True, metavar="COLUMN=VALUE", callback=pairs_of("COLUMN=VALUE"),
         help="Keep only items with this value, such as split=train; may be given several times.",

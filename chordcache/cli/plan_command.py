@@ -8,13 +8,12 @@ from typing import Any
 import click
 
 from chordcache.building.build_options import BuildOptions
-from chordcache.choices import ON_DAMAGE, PLAN_FILES
+from chordcache.choices import PLAN_FILES
 from chordcache.cli.commands import GroupedCommand
 from chordcache.cli.options import (
     build_settings_options,
     jobs_option,
     json_option,
-    limits_options,
     roots_option,
     size_option,
 )
@@ -32,10 +31,8 @@ from chordcache.cli.values import SOURCE
     help="Number of files to build, at most 30 seconds of each.",
 )  # fmt: skip
 @click.option("--follow-symlinks", is_flag=True, help="Read videos behind symbolic links that lead out of their root.")
-@click.option("--on-damage", type=click.Choice(ON_DAMAGE), help="As in build.")
 @roots_option
 @jobs_option
-@limits_options
 @json_option
 def plan(index: str, sample: int, as_json: bool, **arguments: Any) -> None:
     """Estimate the size and the time of a build into a new cache.
@@ -56,7 +53,7 @@ def plan(index: str, sample: int, as_json: bool, **arguments: Any) -> None:
     from chordcache.cli.dry_run_output import budget_lines, dry_run_data, dry_run_lines
     from chordcache.tools.plan import Budget, plan_build
 
-    options = BuildOptions(**{name: arguments.pop(name) for name in ("on_damage", "follow_symlinks", "limits")})
+    options = BuildOptions(follow_symlinks=arguments.pop("follow_symlinks"))
     budget = Budget(arguments.pop("budget_bytes"), arguments.pop("budget_hours"))
     result = plan_build(index, sample=sample, budget=budget, options=options, progress=True, **arguments)
     exit_code = 0 if result.fits else 7

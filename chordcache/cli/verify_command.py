@@ -18,7 +18,6 @@ from chordcache.cli.options import (
     json_option,
     limits_options,
     roots_option,
-    wait_option,
 )
 from chordcache.cli.output import echo, echo_result
 from chordcache.engine.display import Display
@@ -45,7 +44,6 @@ from chordcache.verifying.findings import VerifyReport
     help="Check only part I of N, while other processes or machines check the others. Part 1 also checks the lists.",
 )  # fmt: skip
 @config_option("Config that names the plug-ins and models of CACHE, to check and repair their features too.")
-@wait_option
 @limits_options
 @roots_option
 @jobs_option
@@ -56,7 +54,6 @@ def verify(
     level: str | None,
     repair: bool,
     dry_run: bool,
-    wait: bool,
     limits: Limits,
     as_json: bool,
     display: Display,
@@ -65,8 +62,8 @@ def verify(
     """Check a cache for damage.
 
     Every file of CACHE must exist with the size and the checksum that were written, and other files must not exist.
-    Findings are printed with the command that fixes them, if there is one. --wait, --stall-timeout, --file-timeout,
-    --file-memory and --retries apply to --repair only.
+    Findings are printed with the command that fixes them, if there is one. --stall-timeout, --file-timeout and
+    --file-memory apply to --repair only.
 
     Exit code 0: intact; 5: data is damaged or missing; 15: a file cannot be read; 6: the data is intact, but videos are
     not cached yet, a video changed, or a file is left over.
@@ -77,15 +74,13 @@ def verify(
     """
     if dry_run and not repair:
         raise UsageError("--dry-run: got no --repair, expected both. Add --repair.")
-    if wait and not repair:
-        raise UsageError("--wait: got no --repair, expected both. Add --repair: nothing else waits for a lock.")
     if repair and options["part"] is not None:
         raise UsageError("--part: got --repair too, expected one of the two. Repair the whole cache on one machine.")
     check = functools.partial(cc.verify, cache, level=level or "default", progress=display, **options)
     report = check()
     if repair and not dry_run and report.exit_code == cc.DamageError.exit_code:
-        how = {name: options[name] for name in ("jobs", "roots", "config")} | {"wait": wait, "limits": limits}
-        summary = cc.repair(cache, report.damage, progress=display, **how)
+        how = {name: options[name] for name in ("jobs", "roots", "config")}
+        summary = cc.repair(cache, report.damage, limits=limits, progress=display, **how)
         if display.progress:
             see = f"; see {printable(cache)}/quarantine.jsonl" if summary.num_failed else ""
             restored = f", {summary.num_up_to_date} needed only a sidecar" if summary.num_up_to_date else ""

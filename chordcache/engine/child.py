@@ -20,8 +20,9 @@ from multiprocessing.connection import Pipe
 from pathlib import Path
 from typing import Any
 
+from chordcache.engine.crashes import Death
 from chordcache.engine.heartbeat import Heartbeat
-from chordcache.engine.limits import Death, Limits
+from chordcache.engine.limits import Limits
 from chordcache.engine.signals import uninterruptible
 from chordcache.engine.worker import (
     ONE_THREAD,

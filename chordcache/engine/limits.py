@@ -1,10 +1,9 @@
-"""Limits of a task's time and memory, and crashes of tasks: how often each is tried again."""
+"""Limits of a task's time and memory."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, TypeAlias
 
 from chordcache.errors import UsageError
 
@@ -14,9 +13,7 @@ MIN_MEMORY_BYTES = 256 << 20
 _MIN_SECONDS = 0.1
 _MAX_SECONDS = 1e8
 _MAX_MEMORY_BYTES = 1 << 60
-_MAX_RETRIES = 1000
-"""Largest limits: three years, one exbibyte and a thousand retries. They are as good as no limit, and no system call
-fails with them."""
+"""Largest limits: three years and one exbibyte. They are as good as no limit, and no system call fails with them."""
 
 
 BASE_SECONDS = 300.0
@@ -66,15 +63,12 @@ class Limits:
     that grows with the file, see ``docs/command_line.md``"""
     memory_bytes: int | None = 2 << 30
     """[bytes] Largest size of a worker's own memory, without mapped files; None for no limit"""
-    retries: int = 1
-    """Number of attempts after the first one, if memory, time or the disk of the sources was the problem"""
 
     def __post_init__(self) -> None:
         _check("stall_seconds", self.stall_seconds, _MIN_SECONDS, _MAX_SECONDS)
         _check("file_seconds", self.file_seconds or None, _MIN_SECONDS, _MAX_SECONDS)
         memory_mib = None if self.memory_bytes is None else self.memory_bytes / 2**20
         _check("memory_bytes", memory_mib, MIN_MEMORY_BYTES >> 20, _MAX_MEMORY_BYTES >> 20, " MiB")
-        _check("retries", self.retries, 0, _MAX_RETRIES)
 
     def seconds_of_file(self, allowed_seconds: float) -> float:
         """Return the longest time of a task [seconds]. ``allowed_seconds`` is the default."""
@@ -97,36 +91,4 @@ def _more(option: str) -> str:
     return f"; allow more with {option}, and build with --retry-quarantined"
 
 
-NO_LIMITS = Limits(stall_seconds=None, file_seconds=0, memory_bytes=None, retries=0)
-
-MAX_DEATHS_IN_A_ROW = 5
-"""Number of tasks in a row that kill their workers, with no task finished between, until the environment is considered
-at fault. Also of processes of a network that die on a device, with no batch computed between, until it is given up"""
-
-_MAY_PASS = ("oom", "timeout")
-"""Causes that may be absent at another attempt, since the machine was busy"""
-
-Outcome: TypeAlias = tuple[int, Any, Any]
-"""Number of a task, the task, and its result or Crash"""
-
-
-@dataclass(frozen=True)
-class Crash:
-    """Result of a task that did not return."""
-
-    cause: str
-    """"timeout", "oom" (out of memory), "signal" (its worker died) or "bug" (it raised, or cannot be sent)"""
-    message: str
-    attempts: int = 1
-
-
-class Death(Crash):
-    """Crash that ended the process."""
-
-
-def max_attempts(crash: Crash, limits: Limits) -> int:
-    """Return how often a task is tried."""
-    attempts = 1 + limits.retries if crash.cause in _MAY_PASS else 1
-    if isinstance(crash, Death) and crash.cause != "timeout":  # the worker may have been killed from outside
-        return max(attempts, 2)
-    return attempts
+NO_LIMITS = Limits(stall_seconds=None, file_seconds=0, memory_bytes=None)

@@ -22,10 +22,11 @@ from typing import Any, TypeVar
 
 from chordcache.engine.child import NOT_RUN, Worker
 from chordcache.engine.choice import Engine, engine_of, num_workers
+from chordcache.engine.crashes import MAX_DEATHS_IN_A_ROW, Death, Outcome, max_attempts
+from chordcache.engine.crashes import Crash as Crash  # exported, since callers get it as a result
 from chordcache.engine.inference.network import Network
 from chordcache.engine.inference.processes import NetworkProcesses
-from chordcache.engine.limits import MAX_DEATHS_IN_A_ROW, NO_LIMITS, Death, Limits, Outcome, max_attempts
-from chordcache.engine.limits import Crash as Crash  # exported, since callers get it as a result
+from chordcache.engine.limits import NO_LIMITS, Limits
 from chordcache.engine.signals import uninterruptible
 from chordcache.engine.worker import Raised, dump_task, load_result, run_task
 from chordcache.errors import ChordcacheError, WorkersDiedError
@@ -84,8 +85,8 @@ def run(
     ordered : bool
         If True, yield in the order of ``tasks``. Otherwise yield each result when its task ends.
     limits : Limits
-        Limits of a task, and how often it is tried again if its worker ran out of memory or time. A task whose worker
-        died is tried twice at least, because the worker may have been killed from outside.
+        Limits of a task. It is tried twice if its worker ran out of memory or time, or died: the machine may have been
+        busy, and the worker may have been killed from outside.
     retry : callable
         Gets a task and its result. Returns the task to run instead, or None to keep the result.
     networks : sequence of Network
@@ -296,7 +297,7 @@ class _Run:
             yield from deaths
         if isinstance(result, Crash):
             result = replace(result, attempts=single.attempts + 1)
-            if result.attempts < max_attempts(result, self._limits):
+            if result.attempts < max_attempts(result):
                 units = self._alone if isinstance(result, Death) and result.cause == "oom" else self._again
                 units.append(replace(single, attempts=result.attempts))
                 return

@@ -18,9 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from chordcache import progress
+from chordcache.engine.crashes import Crash
 from chordcache.engine.heartbeat import Heartbeat
 from chordcache.engine.inference import connections
-from chordcache.engine.limits import Crash, Limits, seconds_for
+from chordcache.engine.limits import Limits, seconds_for
 from chordcache.errors import ChordcacheError, describe
 
 STOP_SIGNALS = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)

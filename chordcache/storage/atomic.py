@@ -164,10 +164,10 @@ def _fsync(path: Path) -> None:
         os.close(fd)
 
 
-def sync_folders(cache: Path, name: str) -> None:
-    """Make the removal of files in the folders of a folder of a cache durable."""
-    for inner in opener.list_folder(cache, name):
-        with opener.open_folder(cache, f"{name}/{inner}") as folder:
+def sync_sidecars(cache: Path) -> None:
+    """Make the removal of sidecars of a cache durable."""
+    for inner in opener.list_folder(cache, "videos"):
+        with opener.open_folder(cache, f"videos/{inner}") as folder:
             os.fsync(folder)
 
 

@@ -15,7 +15,7 @@ from kornia.augmentation.auto.trivial_augment.trivial_augment import default_pol
 from kornia.augmentation.container.params import ParamItem
 from kornia.enhance import normalize
 
-from chordcache.arguments import check_at_least, check_share
+from chordcache.arguments import check_at_least
 from chordcache.errors import UsageError
 from chordcache.features.built_in import read_sides
 from chordcache.read.clips import cached_features
@@ -82,8 +82,6 @@ class BatchAugment:
         change colors and sharpness, so that flow, motion and pose stay valid.
     mix : {"mixup", "cutmix"}, optional
         Mix each clip with another one of the batch, and their labels in proportion.
-    mix_p : float
-        Probability with which a batch is mixed.
     num_classes : int, optional
         Number of labels. Needed for ``mix``.
     features : iterable of str, optional
@@ -135,7 +133,6 @@ class BatchAugment:
         policy: str | None = None,
         geometric: bool = True,
         mix: str | None = None,
-        mix_p: float = 1.0,
         num_classes: int | None = None,
         features: Iterable[str] = (),
         fields: Mapping[str, str] = _NO_FIELDS,
@@ -146,7 +143,6 @@ class BatchAugment:
         for name, value, valid in (("policy", policy, tuple(_POLICIES)), ("mix", mix, tuple(MIXED))):
             if value is not None and value not in valid:
                 raise UsageError(f"{name}: got {value!r}, expected one of {', '.join(valid)}, or None")
-        check_share(mix_p=mix_p)
         check_at_least(0, seed=seed)
         if isinstance(features, str):
             raise UsageError(f"features: got {features!r}, expected a sequence of names such as ({features!r},)")
@@ -155,7 +151,7 @@ class BatchAugment:
         if len(mean) != 3 or len(std) != 3 or min(std) <= 0:
             raise UsageError(f"mean and std: got {mean!r} and {std!r}, expected three colors each, std above 0")
         self._moves_pixels = policy is not None and geometric
-        self._mix, self._mix_p = mix, mix_p
+        self._mix = mix
         self._check_features("features", cached_features(tuple(features))[0])
         self._fields = frozenset(fields)
         self._check_boxes("fields", [name for name, kind in fields.items() if kind in BOX_TYPES])
@@ -199,7 +195,7 @@ class BatchAugment:
         if self._mix is not None:
             out["frames"] = frames
             random = requests[0].generator(RandomStream.MIX)
-            out |= mixed(out, self._mix, p=self._mix_p, num_classes=self._num_classes, random=random)
+            out |= mixed(out, self._mix, num_classes=self._num_classes, random=random)
             frames = out["frames"]
         mean, std = (values.to(frames.device, non_blocking=True) for values in (self._mean, self._std))
         out["frames"] = normalize(frames.flatten(0, 1), mean, std).view(frames.shape)

@@ -45,9 +45,7 @@ class _Mixture:
         return values[_copied_to(values.device, self.partners)]
 
 
-def mixed(
-    batch: Mapping[str, Any], mix: str, *, p: float, num_classes: int, random: np.random.Generator
-) -> dict[str, Any]:
+def mixed(batch: Mapping[str, Any], mix: str, *, num_classes: int, random: np.random.Generator) -> dict[str, Any]:
     """Mix the clips of a batch, and return the values that change.
 
     Parameters
@@ -55,19 +53,14 @@ def mixed(
     batch : mapping
         ``frames`` [shape=(B, T, 3, H, W), dtype=float32], ``label`` [shape=(B,), dtype=int64, -1 for none], and other
         arrays of ``MIXED[mix]``. Motion has passed ``check_motion``.
-    p : float
-        Probability with which the batch is mixed.
 
     Returns
     -------
     dict
-        ``label`` [shape=(B, num_classes), dtype=float32] and, if the batch is mixed, the mixed arrays, ``labels`` if
-        the batch has them, ``lengths`` (the larger of both clips) and ``present`` (True where both clips have the
-        feature).
+        ``label`` [shape=(B, num_classes), dtype=float32], the mixed arrays, and, if the batch has them, ``labels``,
+        ``lengths`` (the larger of both clips) and ``present`` (True where both clips have the feature).
     """
     label = _soft(batch["label"], num_classes)
-    if random.random() >= p:
-        return {"label": label}
     mixture = _MIXES[mix](batch, random)
     share = _copied_to(label.device, mixture.shares)[:, None]
     out: dict[str, Any] = {**mixture.arrays, "label": label.lerp(mixture.of_partners(label), share)}

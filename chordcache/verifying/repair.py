@@ -16,9 +16,9 @@ from chordcache.building.fix_commands import gc_command
 from chordcache.building.pack import copy_video
 from chordcache.config.config import Config, trusted_names
 from chordcache.config.yaml_files import load_config
-from chordcache.engine import pool, terminal
+from chordcache.engine import pool
 from chordcache.engine.choice import Engine, engine_of
-from chordcache.engine.display import Display, display_of
+from chordcache.engine.display import Display
 from chordcache.engine.limits import Limits
 from chordcache.engine.signals import stop_signals
 from chordcache.errors import ChordcacheError, DamageError, NoSpaceError, UnreadableError, printable
@@ -42,7 +42,6 @@ def repair(
     *,
     jobs: int | Engine | None = None,
     roots: Mapping[str, str] | None = None,
-    wait: bool = False,
     limits: Limits | None = None,
     config: str | Path | Config | None = None,
     progress: bool | Display = False,
@@ -59,8 +58,6 @@ def repair(
         As in ``build``.
     config
         As in ``verify``. Features of plug-ins and models that only the cache names are not built.
-    wait : bool
-        True to wait while another process writes to the cache.
     limits : Limits, optional
         Limits for one input.
 
@@ -74,17 +71,15 @@ def repair(
     DamageError
         If the index of the cache does not name a damaged video, so that its source is unknown.
     LockedError
-        If another process writes to the cache, unless ``wait``.
+        If another process writes to the cache.
     """
     folder = Path(cache).absolute()
     broken = [finding for finding in damage if finding.kind in ("damaged", "missing")]
     trusted = trusted_names(load_config(config))
     read_header(folder)  # raises before a lock is made in a folder that is not a cache
-    say = functools.partial(terminal.say, shown=display_of(progress).messages)
     engine = pool.prepared(engine_of(jobs))
     options = BuildOptions(rebuild=frozenset(finding.file for finding in broken), limits=limits or Limits())
-    waits = locked(folder, say if wait else None)
-    with stop_signals(resumes=True), waits, recorded(folder, "repair", jobs=engine.jobs) as notes:
+    with stop_signals(resumes=True), locked(folder), recorded(folder, "repair", jobs=engine.jobs) as notes:
         build = functools.partial(
             build_as_before, folder, roots=roots, jobs=engine, options=options, notes=notes, trusted=trusted
         )

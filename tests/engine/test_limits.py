@@ -29,8 +29,9 @@ from helpers.faulty_extractor import ENVIRONMENT, PLUG_IN
 import chordcache as cc
 from chordcache import progress
 from chordcache.engine import pool
+from chordcache.engine.crashes import MAX_DEATHS_IN_A_ROW
 from chordcache.engine.heartbeat import Heartbeat
-from chordcache.engine.limits import BASE_SECONDS, MAX_DEATHS_IN_A_ROW, Limits, seconds_for
+from chordcache.engine.limits import BASE_SECONDS, Limits, seconds_for
 from chordcache.engine.worker import Crash
 from chordcache.errors import UsageError, WorkersDiedError
 from chordcache.media.demux import open_media
@@ -98,7 +99,7 @@ def test_the_message_names_the_line_that_hangs() -> None:
 @pytest.mark.slow
 def test_many_hanging_files_do_not_count_as_a_broken_environment() -> None:
     tasks = [("hang", number) for number in range(MAX_DEATHS_IN_A_ROW + 1)]
-    crashes = outcomes(hang_each, tasks, limits=Limits(stall_seconds=0.3, retries=0))
+    crashes = outcomes(hang_each, tasks, limits=Limits(stall_seconds=0.3))
     assert {crash.cause for crash in crashes.values()} == {"timeout"}
     assert len(crashes) == len(tasks)
 
@@ -107,11 +108,9 @@ def hang_each(_task: tuple[str, int]) -> None:
     time.sleep(1000)
 
 
-@pytest.mark.parametrize("retries", [0, 1, 3])
-def test_a_hang_is_tried_as_often_as_configured(tmp_path: Path, retries: int) -> None:
-    limits = Limits(stall_seconds=0.5, retries=retries)
-    crash = outcomes(count_and_hang, [tmp_path], limits=limits)[tmp_path]
-    assert crash.attempts == len(list(tmp_path.iterdir())) == 1 + retries
+def test_a_hang_is_tried_twice(tmp_path: Path) -> None:
+    crash = outcomes(count_and_hang, [tmp_path], limits=Limits(stall_seconds=0.5))[tmp_path]
+    assert crash.attempts == len(list(tmp_path.iterdir())) == 2
 
 
 def count_and_hang(folder: Path) -> None:
@@ -168,7 +167,7 @@ def test_progress_keeps_a_slow_task_alive() -> None:
 
 
 def test_a_total_limit_ends_a_task_that_makes_progress() -> None:
-    crash = outcomes(beat_every, [0.25], limits=Limits(stall_seconds=60, file_seconds=1, retries=0))[0.25]
+    crash = outcomes(beat_every, [0.25], limits=Limits(stall_seconds=60, file_seconds=1))[0.25]
     assert crash.cause == "timeout"
     assert re.fullmatch(
         r"not done after 1 s, at test_limits\.py:\d+ beat_every; .* --file-timeout" + AGAIN, crash.message
@@ -189,14 +188,14 @@ def shorten_and_beat(_task: int) -> str:
 
 
 def test_the_default_limit_ends_a_task_that_makes_progress() -> None:
-    crash = outcomes(shorten_and_beat, [0], limits=Limits(stall_seconds=60, retries=0))[0]
+    crash = outcomes(shorten_and_beat, [0], limits=Limits(stall_seconds=60))[0]
     assert crash.cause == "timeout"
     pattern = r"not done after [\d.]+ s, the limit of a file of its size and length, at test_limits\.py:\d+ \w+; "
     assert re.fullmatch(pattern + "allow more with --file-timeout" + AGAIN, crash.message)
 
 
 def test_no_limit_of_the_time_of_a_file() -> None:
-    limits = Limits(stall_seconds=60, file_seconds=0, retries=0)
+    limits = Limits(stall_seconds=60, file_seconds=0)
     assert outcomes(shorten_and_beat, [0], limits=limits) == {0: "done"}
 
 
@@ -358,8 +357,8 @@ def return_too_much(num_items: int) -> list[bytes]:
 
 
 def test_a_result_too_large_to_be_sent() -> None:
-    crash = outcomes(return_too_much, [200], limits=Limits(memory_bytes=384 << 20, retries=0))[200]
-    assert (crash.cause, crash.attempts) == ("oom", 1)
+    crash = outcomes(return_too_much, [200], limits=Limits(memory_bytes=384 << 20))[200]
+    assert (crash.cause, crash.attempts) == ("oom", 2)
     assert (
         crash.message
         == "out of memory when its result was sent; allow more with --file-memory, and build with --retry-quarantined"
@@ -458,7 +457,6 @@ def read_nothing(_task: int) -> None:
         ({"file_seconds": float("inf")}, "^file_seconds: got inf"),
         ({"memory_bytes": 1 << 20}, "^memory_bytes: got 1 MiB, expected 256 MiB to 1,099,511,627,776 MiB$"),
         ({"memory_bytes": 1 << 80}, "^memory_bytes: got"),
-        ({"retries": -1}, "^retries: got -1, expected 0 to 1,000$"),
     ],
 )
 def test_bounds(limits: dict[str, Any], message: str) -> None:
@@ -467,9 +465,7 @@ def test_bounds(limits: dict[str, Any], message: str) -> None:
 
 
 @pytest.mark.parametrize("command", ["scan", "build"])
-@pytest.mark.parametrize(
-    "options", [["--stall-timeout", "0"], ["--file-timeout", "-1"], ["--file-memory", "1"], ["--retries", "-1"]]
-)
+@pytest.mark.parametrize("options", [["--stall-timeout", "0"], ["--file-timeout", "-1"], ["--file-memory", "1"]])
 def test_bounds_on_the_command_line(tmp_path: Path, run_cli: Cli, command: str, options: list[str]) -> None:
     done = run_cli(command, tmp_path, *options, cwd=tmp_path)
     assert done.returncode == 2
@@ -591,7 +587,7 @@ def test_quarantined_files_are_tried_again_with_the_option(crashed: Path, tmp_pa
 def test_attempts_add_up_over_runs(tmp_path: Path, make_video: Maker, run_cli: Cli) -> None:
     make_video(tmp_path / "videos/x.mp4", num_frames=12, size=(WIDTHS["large array"], 48))
     cc.scan([tmp_path / "videos"], output=tmp_path / "index.json", jobs=1)
-    for attempts, options in [(1, ["--retries", "0"]), (4, ["--retries", "2", "--retry-quarantined"])]:
+    for attempts, options in [(2, []), (4, ["--retry-quarantined"])]:
         assert build_faulty(tmp_path, run_cli, *options).returncode == 3
         assert processes.quarantine(tmp_path / "cache")["x.mp4"].get("attempts", 1) == attempts
 
@@ -618,7 +614,7 @@ def test_a_slow_file_that_makes_progress_is_done(slow_video: Path, run_cli: Cli)
 
 
 def test_a_file_timeout_ends_it(slow_video: Path, run_cli: Cli) -> None:
-    done = run_cli(*BUILD_MINE, "--file-timeout", "1.5", "--retries", "0", cwd=slow_video, env=ENVIRONMENT)
+    done = run_cli(*BUILD_MINE, "--file-timeout", "1.5", cwd=slow_video, env=ENVIRONMENT)
     assert (done.stderr, done.returncode) == ("", 3)
     line = processes.quarantine(slow_video / "cache")["slow.mp4"]
     assert line["cause"] == "timeout"

@@ -21,7 +21,7 @@ from helpers import processes
 
 from chordcache.engine import pool
 from chordcache.engine.choice import Engine
-from chordcache.engine.limits import MAX_DEATHS_IN_A_ROW
+from chordcache.engine.crashes import MAX_DEATHS_IN_A_ROW
 from chordcache.engine.signals import stop_signals
 from chordcache.errors import (
     ChordcacheError,

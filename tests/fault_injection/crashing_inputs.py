@@ -39,7 +39,7 @@ _WIDTHS = {fault: 64 + 2 * number for number, fault in enumerate((*CAUSES, "none
 
 _NUM_FRAMES = 6
 
-_LIMITS = ("--stall-timeout", "2", "--file-memory", "768", "--retries", "0")
+_LIMITS = ("--stall-timeout", "2", "--file-memory", "768")
 
 
 def _make_seeds(folder: Path) -> None:

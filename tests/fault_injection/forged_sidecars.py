@@ -66,7 +66,7 @@ _NETWORKS: Mapping[str, tuple[tuple[int, ...], str, Mapping[str, Any], Mapping[s
 }
 """Shape, dtype, params and facts of the features that networks make, whose rows are made up"""
 
-_LIMITS = Limits(stall_seconds=20, memory_bytes=768 << 20, retries=0)
+_LIMITS = Limits(stall_seconds=20, memory_bytes=768 << 20)
 """A reader of the sound caches takes about 200 MiB of its own"""
 
 

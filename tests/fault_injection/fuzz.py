@@ -53,7 +53,7 @@ _SMALL: dict[str, Any] = {"frames": {"short_side": 32}, "features": {"flow": Non
 _MEMORY = "/dev/shm"
 """Where there is such a folder, what is made of mutants need not wait for a disk."""
 
-_LIMITS = Limits(stall_seconds=5, memory_bytes=512 << 20, retries=0)
+_LIMITS = Limits(stall_seconds=5, memory_bytes=512 << 20)
 
 
 def _make_media(folder: Path, suffix: str) -> None:

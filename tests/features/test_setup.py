@@ -56,7 +56,7 @@ def test_weights_cost_no_file_its_time_or_memory(folder: Path, tmp_path: Path, r
 
 
 def test_a_file_has_its_own_memory_beside_the_weights(folder: Path, tmp_path: Path, run_cli: Cli) -> None:
-    done, _ = build(folder, tmp_path, run_cli, "--retries", "0", mebibytes=768, seconds=0.0, fault="memory")
+    done, _ = build(folder, tmp_path, run_cli, mebibytes=768, seconds=0.0, fault="memory")
     assert done.returncode == 3, done.stderr
     assert {failure["cause"] for failure in processes.quarantine(tmp_path / "cache").values()} == {"oom"}
 

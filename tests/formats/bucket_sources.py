@@ -174,7 +174,7 @@ def test_one_object_that_cannot_be_read(
 
     change = {"cut": buckets.cut, "changed": replace, "forbidden": forbid}[fault]
     proxy.fault = buckets.of_objects("run/1.mp4", change)
-    command = ("build", str(index), "-o", str(tmp_path / "cache"), "--retries", "0")
+    command = ("build", str(index), "-o", str(tmp_path / "cache"))
     result = run_cli(*command)
     assert result.returncode == 3, result.stderr
     (failure,) = processes.quarantine(tmp_path / "cache").values()

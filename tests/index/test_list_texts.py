@@ -186,10 +186,10 @@ def test_files_beside_videos_and_of_classes_that_are_not_utf_8_are_refused(tmp_p
     (videos / "a.txt").write_bytes(b"one\n" + LATIN_1)
     with pytest.raises(UsageError, match=r"a.txt', line 2: got the byte 0xe9 at byte 6, expected UTF-8"):
         indexed(videos, "pairs")
-    write(tmp_path / "l.txt", "a.mp4 0\n")
-    (tmp_path / "names.txt").write_bytes(b"x\n" + LATIN_1 + b"\n")
-    with pytest.raises(UsageError, match=f"names.txt', line 2: the name of a class: {FAULT}"):
-        indexed(tmp_path / "l.txt", "mmaction", videos=videos, options={"classes": str(tmp_path / "names.txt")})
+    write(tmp_path / "l.txt", "c/a.mp4 1\n")
+    (tmp_path / "classInd.txt").write_bytes(b"1 x\n" + LATIN_1 + b"\n")
+    with pytest.raises(UsageError, match=f"classInd.txt', line 2: the name of a class: {FAULT}"):
+        indexed(tmp_path / "l.txt", "ucf101", videos=videos)
 
 
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-32-le"])

@@ -171,10 +171,6 @@ def test_ava(tmp_path: Path, clips: Path) -> None:
         VideoRecord("videos", "-5KQ66BBWC4.mkv", segment=Segment(901.5, 904.5), extra={"key_seconds": 903}),
     ]
     assert columns == {"boxes": "relative_boxes", "key_seconds": "float"}
-    names = "label_id,label_name,label_type\n9,read,X\n12,stand,X\n80,watch (a person),X\n"
-    classes = write(tmp_path / "ava_action_list_v2.2.csv", names)
-    named, _, _ = indexed(source, "ava", videos=[videos], options={"classes": str(classes)})
-    assert named[0].labels == ("watch (a person)", "read")
 
 
 def test_mmaction(tmp_path: Path, clips: Path) -> None:
@@ -186,15 +182,12 @@ def test_mmaction(tmp_path: Path, clips: Path) -> None:
         VideoRecord("videos", "a b.mp4", labels=("1", "3", "5")),
         VideoRecord("videos", "c.mp4"),
     ]
-    names = write(tmp_path / "names.txt", "brush\nclap\ndraw\n")
-    with pytest.raises(UsageError, match=r"line 2: got class 5, expected less than 3"):
-        indexed(source, "mmaction", videos=[videos], options={"classes": str(names)})
     frames = write(tmp_path / "rawframes.txt", "some/a 163 1\n")
     with pytest.raises(NotFoundError, match=r"none of the 1 files of .*, such as 'some/a'.*--video-template"):
         indexed(frames, "mmaction", videos=[videos])
-    options = {"classes": str(names), "video_template": "{path}.mp4"}
+    options = {"video_template": "{path}.mp4"}
     records, columns, _ = indexed(frames, "mmaction", videos=[videos], options=options)
-    assert records == [VideoRecord("videos", "some/a.mp4", label="clap", extra={"num_frames": 163})]
+    assert records == [VideoRecord("videos", "some/a.mp4", label="1", extra={"num_frames": 163})]
     assert columns == {"num_frames": "int"}
 
 

@@ -130,7 +130,7 @@ def test_a_mistake_in_a_list_is_named(
     ("format", "options", "message"),
     [
         ("avi", {}, "format: got 'avi', expected one of csv, kinetics, "),
-        ("csv", {"classes": "x"}, "classes: got 'x' for a list of the format 'csv', expected it only for ucf101, "),
+        ("ava", {"columns": {"label": "x"}}, "columns: got '{'label': 'x'}' for a list of the format 'ava', expected "),
         ("pairs", {"video_template": "{a}"}, "video_template: got '{a}' for a list of the format 'pairs', expected"),
         ("csv", {"video_template": "{nam}.mp4"}, "video_template: got the field 'nam', expected one of path, id"),
         ("csv", {"video_template": "{id.x}"}, "video_template: got the field 'id.x', expected one of path, id"),

@@ -145,27 +145,18 @@ def test_changes_of_the_cache_during_the_wait_are_seen(work: Path, holder: subpr
     assert processes.contents(work / "cache") == processes.contents(work / "other")
 
 
-def test_repair_waits_with_the_option_wait(work: Path, run_cli: Cli) -> None:
+def test_repair_of_a_locked_cache_ends_and_changes_nothing(work: Path, run_cli: Cli) -> None:
     assert run_cli("build", "-j1", cwd=work).returncode == 0
     processes.flip(processes.sidecars(work / "cache")["1.mp4"]["_artefact"], 5000)
+    before = processes.contents(work / "cache")
     with subprocess.Popen(
         [sys.executable, "-c", HOLD, work / "cache"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as holder:
         assert holder.stdout is not None
         assert holder.stdout.readline() == "held\n"
         assert run_cli("verify", "--repair", "-j1", cwd=work).returncode == 11
-        with processes.running(work, "verify", "--repair", "--wait", "-j1") as run:
-            assert processes.wait_until(lambda: is_waiting(run), 30)
-            holder.kill()
-            assert run.wait() == 0, run.stderr
-    assert cc.verify(work / "cache", level="deep", jobs=1).damage == []
-
-
-def test_wait_without_repair_is_refused(work: Path, run_cli: Cli) -> None:
-    done = run_cli("verify", "--wait", cwd=work)
-    assert done.returncode == 2
-    message = "--wait: got no --repair, expected both. Add --repair: nothing else waits for a lock."
-    assert done.stderr == f"chordcache verify: error: {message}\n"
+        holder.kill()
+    assert processes.contents(work / "cache") == before
 
 
 def test_a_disk_without_flock_is_reported(work: Path) -> None:

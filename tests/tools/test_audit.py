@@ -261,7 +261,7 @@ def test_the_command_prints_a_line_for_each_finding(
     rows[0]["fps"] = 50
     rows[1]["caption"] = ""
     write_csv(folder / "list.csv", rows)
-    done = run_cli("audit", "list.csv", "-o", "index.jsonl", "--report", "page.html", "--quiet", cwd=folder)
+    done = run_cli("audit", "list.csv", "-o", "index.jsonl", "-o", "page.html", "--quiet", cwd=folder)
     assert done.returncode == cc.DamageError.exit_code
     root = folder.name
     assert done.stdout.splitlines() == [
@@ -276,6 +276,8 @@ def test_the_command_prints_a_line_for_each_finding(
     data = json.loads(run_cli("audit", "list.csv", "-o", "index.jsonl", "--json", cwd=folder).stdout)
     assert (data["num_items"], data["num_files"], data["num_faults"], data["num_notes"]) == (3, 3, 1, 1)
     assert [Finding(**finding).kind for finding in data["findings"]] == ["fps", "caption"]
+    done = run_cli("audit", "list.csv", "-o", "index.jsonl", "-o", "index.csv", cwd=folder)
+    assert (done.returncode, "-o: got two files of one kind" in done.stderr) == (2, True)
 
 
 def test_a_second_audit_decodes_nothing_again(videos: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,6 @@ import dataclasses
 import functools
 import hashlib
 import importlib.util
-import json
 import os
 import shutil
 import subprocess
@@ -24,8 +23,7 @@ from chordcache.tools.bench.result import BenchResult, RowResult, as_text, wait_
 from chordcache.tools.bench.rounds import ChildFailedError, ChildProcess, in_turn, spread_of
 from chordcache.tools.bench.ways import BenchOptions
 
-QUICK = ("--seconds", "0.2", "--workers", "1", "--num-frames", "4", "--stride", "2", "--size", "32")
-ONE_CLIP = ("--batch-size", "2")
+QUICK = BenchOptions(batch_size=2, num_frames=4, stride=2, size=32, workers=1, seconds=0.2)
 SOURCES = ["OpenCV (seek for each frame)", "PyAV (one seek)", "mapped MP4", "torchcodec"]
 HAS_TORCHCODEC = importlib.util.find_spec("torchcodec") is not None
 
@@ -52,14 +50,13 @@ def folder(tmp_path_factory, make_video, run_cli):
 
 
 @pytest.fixture(scope="module")
-def measured(folder, run_cli):
-    """The digests of the cache before and after a measurement of two rounds, and its JSON."""
+def measured(folder):
+    """The digests of the cache before and after a measurement of two rounds, and its data."""
     before = digests(folder / "cache")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(measurement, "NUM_ROUNDS", 2)
-        result = run_cli("bench", "cache", *QUICK, *ONE_CLIP, "--json", cwd=folder)
-    assert result.returncode == 0, result.stderr
-    return before, digests(folder / "cache"), json.loads(result.stdout)
+        result = bench(folder / "cache", options=QUICK)
+    return before, digests(folder / "cache"), result.to_json()
 
 
 def test_every_way_is_measured(measured):
@@ -112,40 +109,38 @@ def test_a_crash_of_a_library_ends_only_its_row(folder, tmp_path, monkeypatch, b
     (decoders.parent / "__init__.py").touch()
     (decoders / "__init__.py").write_text("import os\nos.kill(os.getpid(), 11)\n")
     monkeypatch.syspath_prepend(tmp_path)  # a process of a row has this process's path
-    result = bench_once("--json", cwd=folder)
-    assert result.returncode == 0, result.stderr
-    rows = json.loads(result.stdout)["rows"]
+    rows = bench_once(folder / "cache").to_json()["rows"]
     reasons = [row["reason"] for row in rows if row["name"] == "torchcodec"]
     assert reasons == ["the worker died: SIGSEGV(-11), at __init__.py:2 <module>"]
     assert all(row["clips_per_second"] for row in rows if row["name"] != "torchcodec")
 
 
 @pytest.fixture
-def bench_once(monkeypatch, run_cli):
-    """``bench cache`` in this process, with one round and without workers of a DataLoader."""
+def bench_once(monkeypatch):
+    """``bench`` with one round and without workers of a DataLoader."""
     monkeypatch.setattr(measurement, "NUM_ROUNDS", 1)
-    return functools.partial(run_cli, "bench", "cache", *QUICK, *ONE_CLIP, "--workers", "0")
+    return functools.partial(bench, options=dataclasses.replace(QUICK, workers=0))
 
 
 def test_one_short_video(tmp_path, make_video, run_cli, bench_once):
     make_video(tmp_path / "videos" / "short.mp4", num_frames=3)
     for arguments in (["scan", "videos"], ["build"]):
         assert run_cli(*arguments, cwd=tmp_path).returncode == 0
-    result = bench_once(cwd=tmp_path)
-    assert result.returncode == 0, result.stderr
-    assert "The cache feeds " in result.stdout
+    assert "The cache feeds " in bench_once(tmp_path / "cache").verdict
 
 
-def test_sources_that_are_missing(tmp_path, make_video, run_cli, bench_once):
+def test_the_command_without_sources(tmp_path, make_video, run_cli, monkeypatch):
+    monkeypatch.setattr(measurement, "NUM_ROUNDS", 1)
     make_video(tmp_path / "videos" / "a\n.mp4", num_frames=40)
     for arguments in (["scan", "videos"], ["build"]):
         assert run_cli(*arguments, cwd=tmp_path).returncode == 0
     shutil.rmtree(tmp_path / "videos")
-    result = bench_once(cwd=tmp_path)
+    result = run_cli("bench", "cache", "--workers", "0", "--step-ms", "70", cwd=tmp_path)
     assert result.returncode == 0, result.stderr
     assert "The sources are left out: the sources of 1 of 1 video are missing" in result.stdout
     assert "a\\n.mp4" in result.stdout
     assert "\nThe cache feeds " in result.stdout
+    assert "; a GPU step of 70 ms for 8 clips would " in result.stdout
     assert "OpenCV," not in result.stdout
 
 
@@ -166,8 +161,7 @@ def test_an_empty_cache_is_an_error(tmp_path, run_cli, run_process):
         (("nowhere",), 10, "no cache at '"),
         (("index.json",), 10, "no cache at '"),
         (("cache", "--workers", "-1"), 2, "--workers: got -1, expected an integer of at least 0"),
-        (("cache", "--seconds", "0"), 2, "--seconds: got 0.0, expected a number above 0"),
-        (("cache", "--batch-size", "0"), 2, "--batch-size: got 0, expected an integer of at least 1"),
+        (("cache", "--step-ms", "0"), 2, "--step-ms: got 0.0, expected a number above 0"),
     ],
 )
 def test_bad_arguments(folder, run_cli, arguments, code, message):

@@ -170,7 +170,6 @@ def soft(label: torch.Tensor, num_classes: int = NUM_CLASSES) -> np.ndarray:
 
 
 def partners_of(random: np.random.Generator, num_clips: int) -> list[int]:
-    random.random()  # whether to mix at all
     draws = random.random(num_clips).tolist()
     return sorted(range(num_clips), key=draws.__getitem__)
 
@@ -278,19 +277,6 @@ def test_labels_are_what_the_frames_show(mix: str) -> None:
         means = (out["frames"] * 255).mean((1, 2, 3, 4))
         torch.testing.assert_close(means, out["label"] @ levels.float(), rtol=0, atol=0.5)
         torch.testing.assert_close(out["label"].sum(1), torch.ones(5))
-
-
-def test_probability_of_mixing(batch: dict[str, Any]) -> None:
-    for p in (0, 0.5, 1):
-        for mix in ("mixup", "cutmix"):
-            augment = cc.BatchAugment(mix=mix, mix_p=p, num_classes=NUM_CLASSES, **PLAIN)
-            outs = [augment(in_epoch(epoch, batch)) for epoch in range(40)]
-            changed = [not torch.allclose(out["frames"], floats(batch)) for out in outs]
-            # One batch in 24 has every clip as its own partner
-            assert np.mean(changed) == pytest.approx(p, abs=0.2 if p == 0.5 else 0.15 * p)
-            unchanged = [out["label"] for out, moved in zip(outs, changed, strict=True) if not moved]
-            for label in unchanged[:3]:
-                np.testing.assert_allclose(label.numpy(), soft(batch["label"]))
 
 
 def test_the_label_of_a_clip_without_a_label_is_none(batch: dict[str, Any]) -> None:
@@ -403,7 +389,7 @@ class Training:
         else:
             self.loader = DataLoader(dataset, BATCH_SIZE, sampler=self.sampler, num_workers=num_workers)
         self.augment = cc.BatchAugment(
-            policy="rand", mix=mix, mix_p=0.8, num_classes=len(dataset.classes), features=("frames",), seed=8
+            policy="rand", mix=mix, num_classes=len(dataset.classes), features=("frames",), seed=8
         )
         self.model = torch.nn.Linear(3 * 32 * 40, len(dataset.classes))
         torch.nn.init.constant_(self.model.weight, 1e-3)
@@ -504,7 +490,6 @@ def test_killed_and_resumed(cache: Path, tmp_path: Path) -> None:
         ({"mix": "blend"}, "^mix: got 'blend', expected one of mixup, cutmix, or None$"),
         ({"mix": "mixup"}, "^num_classes: got None, expected the number of labels, since mix='mixup'$"),
         ({"mix": "mixup", "num_classes": 0}, "^num_classes: got 0"),
-        ({"mix_p": 2}, r"^mix_p: got 2, expected a number in \[0, 1\]$"),
         ({"seed": -1}, "^seed: got -1, expected an integer of at least 0$"),
         ({"features": "flow"}, r"^features: got 'flow', expected a sequence of names such as \('flow',\)$"),
         ({"std": (1, 1, 0)}, "^mean and std: got .*, expected three colors each, std above 0$"),

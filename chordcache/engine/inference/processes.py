@@ -14,9 +14,10 @@ from typing import TypeAlias
 
 from chordcache.engine import terminal
 from chordcache.engine.child import Child
+from chordcache.engine.crashes import MAX_DEATHS_IN_A_ROW
 from chordcache.engine.inference.network import Network, NetworkError
 from chordcache.engine.inference.server import CONTEXT_LOST, LOADING_FAILED, Orders
-from chordcache.engine.limits import MAX_DEATHS_IN_A_ROW, Limits
+from chordcache.engine.limits import Limits
 from chordcache.engine.signals import uninterruptible
 from chordcache.errors import ChordcacheError, UsageError, WorkersDiedError, printable
 from chordcache.temporary import make_temporary_folder

@@ -11,11 +11,9 @@ from typing import Any, NamedTuple
 
 from chordcache.errors import UsageError, printable
 from chordcache.index.class_labels import label_of
-from chordcache.index.encoding import text_problem
 from chordcache.index.json_stream import JsonStream
-from chordcache.index.lists.classes import CLASS_NAME
 from chordcache.index.lists.items import Item, ItemList, ListOptions, labels_in, segment_between
-from chordcache.index.lists.tables import CsvTable, open_for_reading, row_error, text_lines
+from chordcache.index.lists.tables import open_for_reading, row_error, text_lines
 from chordcache.index.lists.templates import Template
 from chordcache.records import Segment
 
@@ -104,7 +102,7 @@ def read_ava(path: Path, options: ListOptions) -> ItemList:
     """Read a CSV file of AVA: video_id, time, x1, y1, x2, y2, action_id, person_id, without a header row.
 
     Each key time of a video is an item. Its segment is 3 seconds long, with the key time in the middle. It begins at 0
-    at the earliest. The actions of all its persons are its labels, by number, or by the names in ``classes``. The
+    at the earliest. The actions of all its persons are its labels, by number. The
     extra column ``boxes`` has a box for each person and action, with the person as ``track_id`` and the action as
     ``label``. Its ``time_seconds`` counts from the start of the segment, which is less than one frame before the
     segment's first frame. ``key_seconds`` is the key time in the file. Files are ``{video_id}`` with any suffix.
@@ -112,9 +110,8 @@ def read_ava(path: Path, options: ListOptions) -> ItemList:
     Source: https://research.google.com/ava/download.html. Raises as ``read_table`` does.
     """
     template = Template(options.video_template or "{video_id}.*", ("video_id",))
-    names = None if options.classes is None else _action_names(Path(options.classes))
     columns = {"boxes": "relative_boxes", "key_seconds": "float"}
-    return ItemList(path, "line", columns, partial(_key_times, path), partial(_ava_item, template, names))
+    return ItemList(path, "line", columns, partial(_key_times, path), partial(_ava_item, template))
 
 
 def _key_times(path: Path) -> Iterator[tuple[int, list[_Action]]]:
@@ -125,10 +122,10 @@ def _key_times(path: Path) -> Iterator[tuple[int, list[_Action]]]:
         yield at_once[0].row, at_once
 
 
-def _ava_item(template: Template, names: dict[str, str] | None, actions: list[_Action]) -> Iterator[Item]:
+def _ava_item(template: Template, actions: list[_Action]) -> Iterator[Item]:
     time = actions[0].time
     start = max(0.0, time - _SECONDS / 2)
-    labels = [_name_of(action.action, names) for action in actions]
+    labels = [label_of(action.action) for action in actions]
     boxes = [_box(action, label, time - start) for action, label in zip(actions, labels, strict=True) if action.box]
     yield Item(
         template.path({"video_id": actions[0].video}),
@@ -165,25 +162,3 @@ def _ava_action(path: Path, row: int, line: str) -> _Action:
             f"got '{printable(','.join(cells))}', expected video_id,time,x1,y1,x2,y2,action_id,person_id with a time "
             "of at least 0 and a box in fractions of the picture",
         ) from None
-
-
-def _name_of(action: str, names: dict[str, str] | None) -> str:
-    action = label_of(action)
-    if names is None or not action:
-        return action
-    if action not in names:
-        raise UsageError(f"got action {printable(action)}, expected one of the classes")
-    return names[action]
-
-
-def _action_names(path: Path) -> dict[str, str]:
-    """Read AVA's list of actions as CSV: label_id,label_name,label_type."""
-    table = CsvTable(path)
-    if not {"label_id", "label_name"} <= table.types.keys():
-        raise UsageError(f"classes: got the columns {table.column_names}, expected label_id and label_name")
-    names = {}
-    for line, row in table.rows():
-        names[row.get("label_id", "")] = name = row.get("label_name", "")
-        if problem := text_problem(CLASS_NAME, name):
-            raise table.error(line, problem)
-    return names

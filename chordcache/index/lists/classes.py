@@ -10,15 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from chordcache.config.bounds import MAX_DIGITS
-from chordcache.errors import NotFoundError, UsageError, printable
+from chordcache.errors import UsageError, printable
 from chordcache.index.lists.items import Item, ItemList, ListOptions
 from chordcache.index.lists.tables import Row, json_object, json_records, row_error, text_lines
 from chordcache.index.lists.templates import Template
 from chordcache.index.walk import VIDEO_SUFFIXES
-
-CLASS_NAME = "the name of a class"
-"""Words for a line of a file of classes, in messages"""
-
 
 # UCF101
 
@@ -28,11 +24,11 @@ def read_ucf101(path: Path, options: ListOptions) -> ItemList:
 
     The label is the folder's name, which is the name of the class, also in test lists, which have no number. The number
     becomes the extra column ``class_id``, counted from 1. It has to agree with ``classInd.txt``, if that file lies
-    beside the list or ``classes`` names it.
+    beside the list.
 
     Source: https://www.crcv.ucf.edu/data/UCF101.php. Raises as ``read_table`` does.
     """
-    names = _ucf101_classes(_beside(path, "classInd.txt", options))
+    names = _ucf101_classes(path.with_name("classInd.txt"))
     parse = partial(_ucf101_item, names, _template(options))
     return ItemList(path, "line", {"class_id": "int"}, partial(text_lines, path), parse)
 
@@ -48,11 +44,11 @@ def _ucf101_item(names: dict[int, str] | None, template: Template, line: str) ->
     yield Item(_video_path(name, template), labels=(label,), extra={"class_id": ids[0]} if ids else {})
 
 
-def _ucf101_classes(path: Path | None) -> dict[int, str] | None:
-    if path is None:
+def _ucf101_classes(path: Path) -> dict[int, str] | None:
+    if not path.is_file():
         return None
     names = {}
-    for number, line in text_lines(path, CLASS_NAME):
+    for number, line in text_lines(path, "the name of a class"):
         first, _, name = line.partition(" ")
         if not first.isdecimal() or len(first) > MAX_DIGITS or not name:
             raise row_error(path, "line", number, f"got '{printable(line)}', expected a number and the name of a class")
@@ -89,34 +85,22 @@ def _video_path(name: str, template: Template) -> str:
     return template.path({"path": name, "stem": os.path.splitext(name)[0]})
 
 
-def _beside(path: Path, name: str, options: ListOptions) -> Path | None:
-    """Return the file of the classes that the caller names, or else the one of this name beside the list, or None."""
-    if options.classes is not None:
-        if not Path(options.classes).is_file():
-            raise NotFoundError(f"classes: no such file '{printable(options.classes)}'")
-        return Path(options.classes)
-    return path.with_name(name) if path.with_name(name).is_file() else None
-
-
 # MMAction
 
 
 def read_mmaction(path: Path, options: ListOptions) -> ItemList:
     """Read a text list of MMAction: a path and the numbers of its classes, from 0, such as "a.mp4 1 3".
 
-    The numbers are the labels, or the names in ``classes``, a file with one name on each line. A path without the
-    suffix of a video is a folder of frames, as in lists of raw frames, or ``video_template`` names its video, such as
-    "{path}.mp4". Its first number is the number of frames.
+    The numbers are the labels. A path without the suffix of a video is a folder of frames, as in lists of raw frames,
+    or ``video_template`` names its video, such as "{path}.mp4". Its first number is the number of frames.
 
     Source: https://mmaction2.readthedocs.io/en/latest/user_guides/prepare_dataset.html. Raises as ``read_table`` does.
     """
-    classes = None if options.classes is None else _beside(path, "", options)
-    names = None if classes is None else [name for _, name in text_lines(classes, CLASS_NAME)]
-    parse = partial(_mmaction_item, names, _template(options), 1 if options.video_template else 2)
+    parse = partial(_mmaction_item, _template(options), 1 if options.video_template else 2)
     return ItemList(path, "line", {"num_frames": "int"}, partial(text_lines, path), parse)
 
 
-def _mmaction_item(names: list[str] | None, template: Template, least_numbers: int, line: str) -> Iterator[Item]:
+def _mmaction_item(template: Template, least_numbers: int, line: str) -> Iterator[Item]:
     name, ids = split_line(line)
     extra: dict[str, Any] = {}
     if name.rpartition(".")[2].lower() not in VIDEO_SUFFIXES:
@@ -126,12 +110,7 @@ def _mmaction_item(names: list[str] | None, template: Template, least_numbers: i
                 "numbers. If the folders were videos, give video_template (--video-template), such as '{path}.mp4'."
             )
         extra["num_frames"] = ids.pop(0)
-    try:
-        labels = tuple(str(class_id) if names is None else names[class_id] for class_id in ids)
-    except IndexError:
-        expected = f"expected less than {len(names or ())}, the number of classes"
-        raise UsageError(f"got class {max(ids)}, {expected}") from None
-    yield Item(_video_path(name, template), labels=labels, extra=extra)
+    yield Item(_video_path(name, template), labels=tuple(map(str, ids)), extra=extra)
 
 
 # Something-Something V2
@@ -141,12 +120,12 @@ def read_ssv2(path: Path, options: ListOptions) -> ItemList:
     """Read a JSON list of Something-Something V2: id, label, template, placeholders. Test lists have the id only.
 
     The label is the template without brackets, as in ``labels.json``, and the caption is the list's "label", where the
-    placeholders are filled in. If ``labels.json`` lies beside the list, or ``classes`` names it, the number of the
-    class becomes the extra column ``class_id``, counted from 0. Files are ``{id}.webm``.
+    placeholders are filled in. If ``labels.json`` lies beside the list, the number of the class becomes the extra
+    column ``class_id``, counted from 0. Files are ``{id}.webm``.
 
     Source: https://www.qualcomm.com/developer/software/something-something-v-2-dataset. Raises as ``read_table`` does.
     """
-    ids = _ssv2_classes(_beside(path, "labels.json", options))
+    ids = _ssv2_classes(path.with_name("labels.json"))
     template = Template(options.video_template or "{id}.webm", ("id",))
     columns = {"class_id": "int", "placeholders": "list[str]"}
     return ItemList(path, "record", columns, partial(json_records, path), partial(_ssv2_item, ids, template))
@@ -167,11 +146,13 @@ def _ssv2_item(ids: dict[str, int] | None, template: Template, row: Row) -> Iter
     yield Item(template.path(row), labels=labels, captions=captions, extra=extra)
 
 
-def _ssv2_classes(path: Path | None) -> dict[str, int] | None:
+def _ssv2_classes(path: Path) -> dict[str, int] | None:
+    if not path.is_file():
+        return None
     try:
-        return None if path is None else {name: int(number) for name, number in json_object(path).items()}
+        return {name: int(number) for name, number in json_object(path).items()}
     except UsageError:
         raise
     except (ValueError, TypeError, OverflowError) as error:
         expected = "expected a JSON object of names and numbers of classes"
-        raise UsageError(f"'{printable(path or '')}': {expected} ({printable(str(error))})") from None
+        raise UsageError(f"'{printable(path)}': {expected} ({printable(str(error))})") from None

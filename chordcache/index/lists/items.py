@@ -78,8 +78,6 @@ class ListOptions:
     columns: Mapping[str, str] = field(default_factory=dict)
     """Meaning to the column that has it: "path", "label", "caption", and "start" and "end" of a segment [seconds or
     hh:mm:ss from the file's first frame]"""
-    classes: str | None = None
-    """File with the names of the classes"""
 
 
 def texts(value: Any) -> tuple[str, ...]:

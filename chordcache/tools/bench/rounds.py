@@ -8,7 +8,8 @@ from dataclasses import replace
 from typing import Any, NamedTuple, TypeVar
 
 from chordcache.engine.child import Worker
-from chordcache.engine.limits import NO_LIMITS, Crash
+from chordcache.engine.crashes import Crash
+from chordcache.engine.limits import NO_LIMITS
 from chordcache.engine.worker import Raised
 from chordcache.errors import ChordcacheError, printable
 

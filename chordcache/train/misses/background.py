@@ -31,7 +31,8 @@ from chordcache.building.planning import plan_as_before
 from chordcache.digests import hex64
 from chordcache.engine.child import Worker
 from chordcache.engine.choice import Engine
-from chordcache.engine.limits import Crash, Limits, max_attempts
+from chordcache.engine.crashes import Crash, max_attempts
+from chordcache.engine.limits import Limits
 from chordcache.engine.pool import default_jobs
 from chordcache.engine.worker import Raised
 from chordcache.errors import ChordcacheError, LockedError, UsageError, printable
@@ -158,7 +159,7 @@ class Background:
             if not isinstance(result, Crash):
                 return str(result)
             attempts += 1
-            if attempts >= max_attempts(result, Limits()):
+            if attempts >= max_attempts(result):
                 if request is None or crash is not None:
                     raise ChordcacheError(result.message)
                 return self._run(worker, request, replace(result, attempts=attempts))
