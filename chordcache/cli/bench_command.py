@@ -14,11 +14,9 @@ from chordcache.cli.output import echo_result
 @cache_argument()
 @click.option("--workers", type=int, default=2,
               help="Processes of each DataLoader, and threads of the ClipLoader.")  # fmt: skip
-@click.option("--step-ms", type=float, default=50.0, metavar="MS",
-              help="Duration of a training step with 8 clips, which may wait for them.")  # fmt: skip
 @roots_option
 @json_option
-def bench(cache: str, workers: int, step_ms: float, roots: Any, as_json: bool) -> None:
+def bench(cache: str, workers: int, roots: Any, as_json: bool) -> None:
     """Measure how fast the cache feeds a training job, against reading the videos themselves.
 
     All ways to read make the same batches of 8 clips of 16 frames, 4 apart, cut to 224x224, each in its own process, in
@@ -26,13 +24,12 @@ def bench(cache: str, workers: int, step_ms: float, roots: Any, as_json: bool) -
 
     \b
     Example:
-      chordcache bench cache --workers 4 --step-ms 80
+      chordcache bench cache --workers 4
     """
     # Not before: --help does not need what it loads
     from chordcache.tools.bench import measurement
     from chordcache.tools.bench.result import as_text
     from chordcache.tools.bench.ways import BenchOptions
 
-    options = BenchOptions(workers=workers, step_ms=step_ms)
-    result = measurement.bench(cache, options=options, roots=roots, progress=True)
+    result = measurement.bench(cache, options=BenchOptions(workers=workers), roots=roots, progress=True)
     echo_result(result.to_json(), as_text(result), as_json)

@@ -52,7 +52,7 @@ class BenchResult:
 
     @property
     def verdict(self) -> str:
-        """Summary in a sentence. Every figure in it was measured, but for the time that a step waits."""
+        """Summary in a sentence. Workers and threads read on during a step, which waits if it is faster than they."""
         best = _fastest(row for row in self.rows if row.is_cache)
         if best is None or best.clips_per_second is None:
             reasons = "; ".join(dict.fromkeys(row.reason for row in self.rows if row.is_cache and row.reason))
@@ -65,22 +65,14 @@ class BenchResult:
         rival = _fastest(row for row in self.rows if not row.is_cache)
         if rival is not None and best.speedup is not None:
             text += f", {best.speedup:.1f} times {rival.name}, the fastest way without it"
-        share = wait_share(best, settings)
-        text += f"; a GPU step of {settings.step_ms:g} ms for {counted(settings.batch_size, 'clip')} would "
-        return text + (f"wait {share:.0%} of the time." if share >= 0.005 else "not wait.")
+        batch_ms, clips = 1000 * settings.batch_size / best.clips_per_second, counted(settings.batch_size, "clip")
+        if best.loader == "DataLoader" and not settings.workers:
+            return f"{text}; each GPU step waits {batch_ms:.0f} ms for {clips}."
+        return f"{text}; a GPU step of less than {batch_ms:.0f} ms for {clips} would wait."
 
     def to_json(self) -> dict[str, Any]:
         """Return the result as plain JSON data."""
         return {**dataclasses.asdict(self), "verdict": self.verdict}
-
-
-def wait_share(row: RowResult, settings: BenchOptions) -> float:
-    """Return the share of time [0 to 1] that a step for each batch waits. Workers and threads read on during a step."""
-    step_seconds = settings.step_ms / 1000
-    batch_seconds = settings.batch_size / (row.clips_per_second or 1e-9)
-    if row.loader == "DataLoader" and not settings.workers:
-        return batch_seconds / (batch_seconds + step_seconds)
-    return max(0.0, 1 - step_seconds / batch_seconds)
 
 
 def as_text(result: BenchResult) -> str:

@@ -49,15 +49,13 @@ class BenchOptions:
     """[pixels] side of the square center crop"""
     workers: int = 2
     """Worker processes of each DataLoader, and threads of the ClipLoader, which has at least one"""
-    step_ms: float = 50.0
-    """[milliseconds] duration of the training step whose waiting is computed"""
     seconds: float = 5.0
     """[seconds] time that each way is measured for, over all rounds, without its start"""
 
     def __post_init__(self) -> None:
         check_at_least(1, batch_size=self.batch_size, num_frames=self.num_frames, stride=self.stride, size=self.size)
         check_at_least(0, workers=self.workers)
-        check_positive(step_ms=self.step_ms, seconds=self.seconds)
+        check_positive(seconds=self.seconds)
 
     @property
     def num_jobs(self) -> int:
