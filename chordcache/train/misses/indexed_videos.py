@@ -332,11 +332,10 @@ class _Misses:
     def _serves(self, position: int, record: VideoRecord) -> bool:
         """Return whether a file that is cached whole has all frames of a segment, whose own build failed."""
         try:
-            SegmentOfFile(self._cache[position], record)
+            with suppress(DamageError, FeatureAbsentError):  # reading it says so
+                SegmentOfFile(self._cache[position], record)
         except MediaError:
             return False
-        except (DamageError, FeatureAbsentError):  # reading it says so
-            return True
         return True
 
     def _still_holds(self, failure: Failure, record: VideoRecord) -> bool:
