@@ -14,14 +14,14 @@ from chordcache.amounts import counted
 from chordcache.arguments import as_items
 from chordcache.building.build_options import BuildOptions
 from chordcache.building.build_plan import BuildPlan, write_plan
-from chordcache.building.build_task import BuildTask, leaves_cache, planned_files
+from chordcache.building.build_task import BuildTask, planned_files
 from chordcache.building.cluster_build import build_on_cluster
 from chordcache.building.existing_cache import check_counts, earlier_header
 from chordcache.building.file_build import build_file
 from chordcache.building.fix_commands import problems_command, repairable
 from chordcache.building.parts import part_plan, plan_of_parts, register
 from chordcache.building.planning import make_plan, plan_as_before
-from chordcache.building.prune import drop, drop_features, keys_to_prune, videos_with
+from chordcache.building.prune import drop, drop_features, keys_to_prune, leaves_cache, videos_with
 from chordcache.building.scratch import build_in_scratch, checked_scratch
 from chordcache.building.stale import stale_features
 from chordcache.config.config import Config

@@ -17,6 +17,7 @@ import numpy as np
 
 from chordcache.building.build_options import BuildOptions
 from chordcache.building.build_plan import ArtefactTask, BuildPlan
+from chordcache.building.prune import is_allowed
 from chordcache.choices import ON_DAMAGE
 from chordcache.config.picture import PictureConfig
 from chordcache.errors import DamageError, MediaError
@@ -127,16 +128,6 @@ class Needed(NamedTuple):
     """Requested files that are missing or stale"""
     kept: tuple[FeatureInfo, ...] = ()
     """Features that stay, or are taken back from an earlier build with the same settings"""
-
-
-def is_allowed(sidecar: Sidecar, on_damage: str) -> bool:
-    """Return whether a cached video is as the choice for damaged files says. A video without damage always is."""
-    return sidecar.damage is None or on_damage != ON_DAMAGE[0]
-
-
-def leaves_cache(sidecar: Sidecar, failure: Failure, on_damage: str) -> bool:
-    """Return whether a cached video leaves the cache because its item failed. That of a lost source stays."""
-    return failure.source is not None and (failure.cause == "bucket" or not is_allowed(sidecar, on_damage))
 
 
 def is_valid(sidecar: Sidecar, plan: BuildPlan, identity: Identity | None, path: str, inside: str | None) -> bool:

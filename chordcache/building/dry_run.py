@@ -15,7 +15,7 @@ from statistics import fmean, stdev
 
 from chordcache.building.build_options import BuildOptions
 from chordcache.building.build_plan import ArtefactTask, BuildPlan
-from chordcache.building.build_task import BuildTask, Hashing, is_allowed, planned_files
+from chordcache.building.build_task import BuildTask, Hashing, planned_files
 from chordcache.building.estimate import (
     SIDECARS,
     Estimate,
@@ -29,7 +29,7 @@ from chordcache.building.estimate import (
 from chordcache.building.file_build import build_file
 from chordcache.building.fix_commands import repairable
 from chordcache.building.planning import make_plan
-from chordcache.building.prune import keys_to_prune, videos_with
+from chordcache.building.prune import is_allowed, keys_to_prune, videos_with
 from chordcache.building.stale import StaleFeature, differences, stale_features
 from chordcache.config.config import Config
 from chordcache.engine import pool, terminal

@@ -12,10 +12,9 @@ from pathlib import Path
 
 from chordcache.amounts import counted
 from chordcache.building.build_plan import BuildPlan, write_plan
-from chordcache.building.build_task import leaves_cache
 from chordcache.building.existing_cache import earlier_header, with_cached_names
 from chordcache.building.fix_commands import repairable
-from chordcache.building.prune import drop
+from chordcache.building.prune import drop, leaves_cache
 from chordcache.config.config import config_from_json
 from chordcache.engine.signals import stop_signals
 from chordcache.errors import DamageError, UsageError, printable

@@ -242,7 +242,7 @@ def test_a_pruned_video_that_came_back_is_missed(work: Path) -> None:
     key = source_of(cache, "c")
     (cache / sidecar_file(key)).unlink()
     for level in ("quick", "default"):
-        findings = [each for each in cc.verify(cache, level=level, jobs=1).damage if each.kind == "missing"]
+        findings = [damage for damage in cc.verify(cache, level=level, jobs=1).damage if damage.kind == "missing"]
         assert [finding.key for finding in findings] == [key]
     with pytest.raises(cc.DamageError, match="got no sidecars of 1 video"):
         cc.collect_garbage(cache)

@@ -196,7 +196,7 @@ def test_packets_do_not_depend_on_what_was_in_memory_before() -> None:
         for number in range(20):
             memory = [np.full(200_000 + 1000 * number, number) for _ in range(number)]
             encoder = PacketEncoder("h264", gop=8, stride=1, crf=17)
-            packets = [packet for each in planes for packet in encoder.add(*each)]
+            packets = [packet for picture in planes for packet in encoder.add(*picture)]
             streams.add(b"".join([*packets, *encoder.finish()]))
             del memory
         assert len(streams) == 1
