@@ -33,7 +33,7 @@ class RangedFile:
         self._piece = Piece.of(info)
         self._folder, self._name = folder, ranges.file_of(self._piece.file)
         self.path = folder / self._name
-        tail = _TAIL_BYTES + _TAIL_BYTES_OF_ROW * max(num_frames, *info.num_rows.values())
+        tail = _TAIL_BYTES + _TAIL_BYTES_OF_ROW * max([num_frames, *info.num_rows.values()])
         self._index = (0, min(_HEAD_BYTES, info.num_bytes)), (max(0, info.num_bytes - tail), info.num_bytes)
         self._fds: list[int] = []
         """Descriptors of the file. The last one is in use, and threads may still read from those before it"""
