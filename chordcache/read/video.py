@@ -21,8 +21,7 @@ from chordcache.storage.artefacts.open_files import open_artefact
 from chordcache.storage.feature_info import FeatureInfo
 from chordcache.storage.remote.fetching import BucketFiles, files_of
 from chordcache.storage.remote.messages import FETCH_AGAIN, Piece
-from chordcache.storage.remote.ranged_file import RangedFile
-from chordcache.storage.remote.ranges import has_ranges
+from chordcache.storage.remote.ranges import RangedFile, has_ranges
 from chordcache.storage.sidecar import Sidecar
 
 
