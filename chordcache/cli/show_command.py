@@ -49,12 +49,12 @@ def show(cache: str | None, video: str | None, output: str | None, as_json: bool
 def _draw(cache: str, video: str, output: str | None, view: dict[str, float | None]) -> tuple[Path, Sheet]:
     from chordcache.read.cache import open_cache  # the imports are not for --help
     from chordcache.read.find_video import find_video
+    from chordcache.storage.layout import check_output
 
     with open_cache(cache) as opened:
         cached = find_video(opened, video)
         target = Path(output or f"{cached.key}.png")
-        if target.absolute().resolve().is_relative_to(opened.path.resolve()):
-            raise UsageError(f"output: got '{printable(target)}', which is inside the cache, expected another folder")
+        check_output("output", target)
         try:
             from chordcache.look import draw_sheet  # it loads OpenCV
 

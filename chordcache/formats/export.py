@@ -21,7 +21,7 @@ from chordcache.json_records import Record
 from chordcache.read.cache import Cache
 from chordcache.read.selection import Videos
 from chordcache.storage import atomic, opener
-from chordcache.storage.layout import check_local
+from chordcache.storage.layout import check_output
 from chordcache.storage.lock import locked
 from chordcache.storage.sealed_json import read_sealed, seal
 
@@ -156,7 +156,7 @@ def export(
         As their names say. The same call resumes.
     """
     check_choice(FORMATS, to=to)
-    check_local("output", output)
+    check_output("output", output)
     check_at_least(1, shards=shards)
     form, folder = FORMATS[to], Path(output).absolute()
     frames = frames or form.frames[0]

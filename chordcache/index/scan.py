@@ -137,7 +137,7 @@ def scan(
     engine = pool.prepared(engine_of(jobs))
     with ExitStack() as stack:
         if output is not None:
-            layout.check_local("output", output)
+            layout.check_output("output", output)
         paths = [] if output is None else [Path(output)]
         if not paths or paths[0].suffix.lower() == ".csv":  # the result has facts, which are not read from CSV
             paths.append(stack.enter_context(temporary_folder()) / "index.jsonl")

@@ -60,6 +60,19 @@ def check_local(name: str, path: str | os.PathLike[str]) -> None:
         )
 
 
+def check_output(name: str, path: str | os.PathLike[str]) -> None:
+    """Raise ``UsageError`` if an output is a URL, or lies in a cache, whose lists it may replace."""
+    check_local(name, path)
+    folder = os.path.dirname(os.path.realpath(path))
+    while not os.path.exists(os.path.join(folder, "chordcache.json")):
+        if folder == (folder := os.path.dirname(folder)):
+            return
+    raise UsageError(
+        f"{name}: got '{printable(path)}', which is inside the cache '{printable(folder)}', expected one outside of "
+        "it. Name another folder."
+    )
+
+
 def video_key(root: str, path: str, segment: Segment | None = None) -> str:
     """Return the name of a video in a cache: a readable slug and 16 hex digits.
 

@@ -98,6 +98,27 @@ def test_errors_are_one_line_and_a_code(run_cli, tmp_path, args, code, message):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("scan", "videos"),
+        ("index", "list.csv"),
+        ("audit", "list.csv"),
+        ("export", "cache", "--to", "folder"),
+        ("report",),
+    ],
+    ids=str,
+)
+def test_outputs_do_not_replace_files_of_a_cache(journey, run_cli, tmp_path, command):
+    (tmp_path / "list.csv").write_text("path\nvideos/street/bikes.mp4\n")
+    for name in ("cache", "videos"):
+        shutil.copytree(journey[0] / name, tmp_path / name)
+    for name in ("chordcache.json", "index.jsonl", "new.json"):
+        refused = run_cli(*command, "-o", f"cache/{name}", cwd=tmp_path)
+        assert (refused.returncode, "inside the cache" in refused.stderr) == (2, True), refused.stderr
+    assert run_cli("verify", "cache", cwd=tmp_path).returncode == 0
+
+
 def test_debug_shows_the_traceback(run_cli, tmp_path):
     result = run_cli("--debug", "info", "nowhere", cwd=tmp_path)
     assert result.returncode == 10

@@ -102,7 +102,7 @@ def index_list(
     StoppedError
         If a signal stopped the run. An earlier index stays unchanged too.
     """
-    layout.check_local("output", output)
+    layout.check_output("output", output)
     if bucket_path(os.fspath(source)):
         if format != "csv" or videos or where or options not in (None, ListOptions()):
             raise UsageError(

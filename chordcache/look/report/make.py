@@ -21,9 +21,9 @@ from chordcache.look.problems import Problem
 from chordcache.look.report.contents import Contents, Problems
 from chordcache.look.report.inputs import ReportInput
 from chordcache.look.report.rows import readable
+from chordcache.storage import layout
 from chordcache.storage.atomic import new_file
 from chordcache.storage.cache_header import read_header
-from chordcache.storage.layout import check_local
 
 _FOLDER = Path(__file__).resolve().parent
 
@@ -147,9 +147,9 @@ def pieces_of_page(context: Mapping[str, Any]) -> Iterator[str]:
 
 def check_output(output: Path, path: Path, parameter: str = "output") -> None:
     """Raise ``UsageError`` if an output cannot be a new file, lies in a cache, or is what the page is made from."""
-    check_local(parameter, output)
     name = printable(output)
     try:
+        layout.check_output(parameter, output)
         if output.is_dir():
             raise UsageError(f"{parameter}: got the folder '{name}', expected a file")
         if not output.parent.is_dir():
@@ -158,9 +158,6 @@ def check_output(output: Path, path: Path, parameter: str = "output") -> None:
             raise UsageError(f"{parameter}: got '{name}', which is not a regular file, expected a file")
         if output.exists() and path.exists() and os.path.samefile(output, path):
             raise UsageError(f"{parameter}: got '{name}', which is also 'path', expected another file")
-        folder = Path(os.path.realpath(output.parent))
-        if any((parent / "chordcache.json").exists() for parent in (folder, *folder.parents)):
-            raise UsageError(f"{parameter}: got '{name}', a file in the cache, expected one outside of it")
     except UsageError:
         raise
     except (OSError, ValueError) as error:
