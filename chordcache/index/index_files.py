@@ -21,6 +21,7 @@ from chordcache.index.lists.tables import open_for_reading
 from chordcache.index.sealed_index import SealedSink, SealedSource
 from chordcache.json_records import MAX_FRAMES
 from chordcache.records import VideoRecord
+from chordcache.storage import layout
 from chordcache.storage.atomic import NO_SPACE, no_space_as_error, publish
 from chordcache.storage.opener import open_binary, readable
 from chordcache.storage.sealed_json import FORMAT_VERSION
@@ -35,6 +36,14 @@ _SINKS: Mapping[str, Callable[[TextIO, Mapping[str, Any]], Sink]] = {
     ".jsonl": SealedSink,
     ".csv": CsvSink,
 }
+
+def check_output(output: str | os.PathLike[str]) -> None:
+    """Raise ``UsageError`` if an index cannot be written to a place: by its suffix, or since it lies in a cache."""
+    layout.check_output("output", output)
+    path = Path(output)
+    if path.suffix.lower() not in _SINKS:
+        raise UsageError(f"output: got '{printable(path)}', expected a .json, .jsonl or .csv file. Name another file.")
+
 
 _HOW_TO_SCAN = "; make an index with 'chordcache scan ROOT'"
 

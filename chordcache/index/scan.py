@@ -22,7 +22,7 @@ from chordcache.engine.limits import Limits
 from chordcache.engine.run_progress import Progress
 from chordcache.engine.signals import stop_signals
 from chordcache.errors import NotFoundError, printable
-from chordcache.index.index_files import Index, IndexWriter, read_index
+from chordcache.index.index_files import Index, IndexWriter, check_output, read_index
 from chordcache.index.labels import Labels
 from chordcache.index.previous import ReusableRecords
 from chordcache.index.walk import Corpus, CorpusFile, check_apart, parse_roots
@@ -30,7 +30,6 @@ from chordcache.media.bucket_objects import ObjectLooks
 from chordcache.media.probe import probe
 from chordcache.media.source_file import look_or_none, real_folder
 from chordcache.records import Identity, RunSummary, VideoRecord
-from chordcache.storage import layout
 from chordcache.storage.run_log import RunNotes, recorded
 from chordcache.temporary import keep_with, temporary_folder
 
@@ -137,7 +136,7 @@ def scan(
     engine = pool.prepared(engine_of(jobs))
     with ExitStack() as stack:
         if output is not None:
-            layout.check_output("output", output)
+            check_output(output)
         paths = [] if output is None else [Path(output)]
         if not paths or paths[0].suffix.lower() == ".csv":  # the result has facts, which are not read from CSV
             paths.append(stack.enter_context(temporary_folder()) / "index.jsonl")

@@ -31,6 +31,7 @@ from chordcache.errors import (
 )
 from chordcache.index.csv_index import COLUMNS
 from chordcache.index.index_files import IndexWriter, read_index
+from chordcache.index.scan import scan
 from chordcache.json_records import Record, to_json
 from chordcache.records import (
     AudioFacts,
@@ -538,6 +539,10 @@ def test_something_else_in_place_of_an_index(tmp_path: Path, name: str) -> None:
 def test_other_suffix(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"index: got 'index.txt', expected a .json, .jsonl or .csv file"):
         read_index(tmp_path / "index.txt")
+    (tmp_path / "videos").mkdir()
+    for output in ("index.txt", "videos"):
+        with pytest.raises(UsageError, match=rf"output: got '.*{output}', expected a .json, .jsonl or .csv file. Name"):
+            scan([tmp_path / "videos"], output=tmp_path / output, jobs=1)
 
 
 def sealed_index(path: Path, record: dict[str, Any], **header: Any) -> Path:

@@ -21,7 +21,7 @@ from chordcache.index.class_labels import NumberCheck
 from chordcache.index.column_types import extra_problem
 from chordcache.index.encoding import texts_problem
 from chordcache.index.file_names import roots_note
-from chordcache.index.index_files import IndexWriter
+from chordcache.index.index_files import IndexWriter, check_output
 from chordcache.index.lists.formats import open_list
 from chordcache.index.lists.items import Item, ItemList, ListOptions
 from chordcache.index.lists.locate import NUM_EXAMPLES, Locator, OutsideError
@@ -102,7 +102,7 @@ def index_list(
     StoppedError
         If a signal stopped the run. An earlier index stays unchanged too.
     """
-    layout.check_output("output", output)
+    check_output(output)
     if bucket_path(os.fspath(source)):
         if format != "csv" or videos or where or options not in (None, ListOptions()):
             raise UsageError(
