@@ -18,13 +18,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from chordcache.errors import (
-    BUCKET_PATH,
     CacheWriteError,
     ChordcacheError,
     DamageError,
     NotFoundError,
     UnreadableError,
     UsageError,
+    match_of_bucket,
     printable,
 )
 
@@ -98,12 +98,12 @@ def bucket_path(url: str) -> str | None:
 
 def is_in_bucket(path: str) -> bool:
     """Return whether an absolute path is of a source in a bucket, or of a folder there."""
-    return BUCKET_PATH.fullmatch(path) is not None
+    return match_of_bucket(path) is not None
 
 
 def split_path(path: str) -> tuple[str, str]:
     """Return the URL of a bucket, and the name of an object or a folder in it."""
-    match = BUCKET_PATH.fullmatch(path)
+    match = match_of_bucket(path)
     assert match is not None
     return f"{match[1]}://{match[2]}", match[3] or ""
 

@@ -129,8 +129,12 @@ class StoppedError(ChordcacheError):
         return f"stopped by signal {self.signal_number}{'; the same command resumes' * self.resumes}"
 
 
-BUCKET_PATH = re.compile(r"/(s3a?|gs|gcs|az|azure|adl|abfss?):/([^/]+)(?:/(.*))?", re.DOTALL)
-"""Path of an object or a folder in a bucket: scheme, bucket and name, see ``bucket``"""
+_BUCKET_PATH = re.compile(r"/(s3a?|gs|gcs|az|azure|adl|abfss?):/([^/]+)(?:/(.*))?", re.DOTALL)
+
+
+def match_of_bucket(path: str) -> re.Match[str] | None:
+    """Match the path of an object or a folder in a bucket: scheme, bucket and name, see ``bucket``."""
+    return _BUCKET_PATH.fullmatch(path)
 
 
 def printable(name: str | os.PathLike[str]) -> str:
@@ -139,7 +143,7 @@ def printable(name: str | os.PathLike[str]) -> str:
     The path of an object in a bucket becomes its URL.
     """
     text = str(name)
-    if match := BUCKET_PATH.fullmatch(text):
+    if match := match_of_bucket(text):
         text = "/".join(filter(None, (f"{match[1]}://{match[2]}", match[3])))
     return "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in text)
 

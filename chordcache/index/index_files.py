@@ -37,6 +37,7 @@ _SINKS: Mapping[str, Callable[[TextIO, Mapping[str, Any]], Sink]] = {
     ".csv": CsvSink,
 }
 
+
 def check_output(output: str | os.PathLike[str]) -> None:
     """Raise ``UsageError`` if an index cannot be written to a place: by its suffix, or since it lies in a cache."""
     layout.check_output("output", output)

@@ -403,12 +403,12 @@ class StoreContract:
     def test_more_than_are_kept_open(self, tmp_path: Path) -> None:
         values = self.values(2)
         first = self.write(tmp_path / f"first{self.suffix}", values)
-        paths = [tmp_path / f"{n}{self.suffix}" for n in range(70)]
+        paths = [tmp_path / f"{n}{self.suffix}" for n in range(134)]
         for path in paths:
             path.write_bytes(first.read_bytes())
         for path in [*paths, *paths]:
             assert self.read(path, [1]) == self.wanted(values, [1])
-            assert len(kept_open(self.suffix)) <= 64
+            assert len(kept_open(self.suffix)) <= 128
 
 
 class RowsOf:
