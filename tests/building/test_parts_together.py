@@ -71,7 +71,8 @@ def test_a_disk_that_fills_while_three_parts_run(work: Path, tmp_path: Path) -> 
     size = sum(path.stat().st_size for path in (work / "whole").rglob("*") if path.is_file())
     with small_disks.tmpfs(tmp_path / "disk", "4m") as disk:
         cache = disk / "cache"
-        (disk / "ballast").write_bytes(bytes((4 << 20) - (1 << 20) - size // 2))
+        # A part looks for 1 MiB before each video. With more room, all could begin their last one before another ends
+        (disk / "ballast").write_bytes(bytes((4 << 20) - (1 << 20) - size // 8))
         commands = [part_command(work, cache, f"{number}/{NUM_PARTS}") for number in range(1, NUM_PARTS + 1)]
         with ThreadPoolExecutor() as pool:
             runs = [*pool.map(run, commands)]
