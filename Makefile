@@ -139,9 +139,10 @@ bench-peers: $(STAMP) ## the same clips through other libraries, each in an envi
 	done
 	$(BIN)/python bench/peers.py $(CLIPS)
 
-compare: $(STAMP) ## CPU time of another commit and of this one: make compare BASE=<commit>
+compare: $(STAMP) compiled ## CPU time of another commit and of this one: make compare BASE=<commit>
 	$(BIN)/python scripts/fetch_clips.py $(CLIPS)
 	git worktree add --detach .base $(BASE)
+	$(BIN)/python -m compileall -q .base/chordcache
 	$(BIN)/python bench/compare_commits.py .base $(CLIPS); git worktree remove --force .base
 
 wheel: $(STAMP) ## build wheel and sdist into dist/, and try the wheel in an empty environment: make wheel TRY=python3.13
