@@ -37,7 +37,7 @@ _TAIL_BYTES, _TAIL_BYTES_OF_ROW = 20 << 10, 32
 numbers, and the list of all arrays, are at its end. The first three pages of LMDB, and the header of the first array of
 NPZ, are at its beginning"""
 
-_TRIES = 5
+_TRIES = 10
 """Number of times that a file may be removed while it is read"""
 
 
