@@ -339,6 +339,19 @@ def test_an_object_that_is_cut_short_or_missing(loose: Path, url: str, proxy: bu
     assert_equal(cc.open_cache(loose), reader)
 
 
+@pytest.mark.parametrize("num_bytes", [1 << 45, 1 << 63])
+def test_a_sidecar_that_claims_an_absurd_size(loose: Path, url: str, tmp_path: Path, num_bytes: int) -> None:
+    push(loose, url)
+    reader = cc.open_cache(url, local=tmp_path / "local", limit=1 << 40)
+    video = reader[0]
+    forged = video.feature("frames").replace(num_bytes=num_bytes)
+    with (
+        pytest.raises((cc.NoSpaceError, cc.UsageError), match="file too large at|limit: got"),
+        open_feature(video, forged),
+    ):
+        pass
+
+
 def test_a_server_that_stalls(loose: Path, url: str, proxy: buckets.Proxy, tmp_path: Path) -> None:
     """All ways to read give up after the same 22 seconds."""
     push(loose, url)

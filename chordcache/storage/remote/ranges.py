@@ -43,7 +43,7 @@ _TRIES = 10
 
 def has_ranges(info: FeatureInfo) -> bool:
     """Return whether the file of a feature is fetched by ranges."""
-    return info.num_bytes >= LEAST_BYTES and tier_of(Path(str(info.file))).is_flat
+    return LEAST_BYTES <= info.num_bytes < 1 << 62 and tier_of(Path(str(info.file))).is_flat
 
 
 def file_of(file: str) -> str:
