@@ -159,8 +159,7 @@ def open_feature(video: Video, info: FeatureInfo) -> Iterator[Artefact]:
     """Open the file of a feature. If the file is damaged, the error says how to repair it."""
     files = files_of(video.cache_path)
     if files is not None:
-        opened = _opened_by_ranges if has_ranges(info) else _opened
-        with opened(files, video, info) as artefact:
+        with _opened_by_ranges(video, info) if has_ranges(info) else _opened(files, video, info) as artefact:
             yield artefact
         return
     try:
@@ -191,8 +190,8 @@ def _opened(files: BucketFiles, video: Video, info: FeatureInfo) -> Iterator[Art
 
 
 @contextmanager
-def _opened_by_ranges(_files: BucketFiles, video: Video, info: FeatureInfo) -> Iterator[Artefact]:
-    """Open the file of a feature in such a folder, in which only some ranges of it are."""
+def _opened_by_ranges(video: Video, info: FeatureInfo) -> Iterator[Artefact]:
+    """Open the file of a feature of which only some ranges are in such a folder."""
     file = RangedFile(video.cache_path, info, video.num_frames)
     try:
         file.ensure()
