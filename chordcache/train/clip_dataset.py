@@ -87,7 +87,7 @@ class ClipDataset(Dataset[dict[str, Any]], ABC):
         """True if the files of some videos come from a bucket."""
         return False
 
-    def fetch(self, index: tuple[int, int]) -> None:  # most have no bucket
+    def fetch(self, index: tuple[int, int]) -> None:
         """Fetch what is read of a sample (epoch, position) from a bucket. Raises as ``__getitem__``."""
 
     @abstractmethod

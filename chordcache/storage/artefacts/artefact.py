@@ -313,9 +313,9 @@ class Artefact(ABC):
     def _read_array(self, name: str) -> np.ndarray:
         """Return an existing whole array, read-only, with an axis. Raise ``DamageError`` if its values changed."""
 
+    @abstractmethod
     def _spans(self, name: str, numbers: Sequence[int]) -> list[tuple[int, int]]:
-        """Return the ranges of the file with some rows or records. Only flat files are fetched by ranges."""
-        raise NotImplementedError
+        """Return the ranges of the file with some rows or records."""
 
     @abstractmethod
     def _read_rows(self, name: str, start: int, stop: int, out: np.ndarray) -> None:
