@@ -15,9 +15,6 @@ EXPORT_FORMATS = ("webdataset", "parquet", "folder", "safetensors", "musubi-wan"
 EXPORT_FRAMES = ("jpg", "mp4", "none")
 """Forms of the frames of an export"""
 
-ON_DAMAGE = ("quarantine", "trim")
-"""Choices for a damaged file: cache nothing of it, or the frames before its first damage"""
-
 PLAN_FILES = 24
 """Number of files that ``plan`` builds by default. Of 80 parts of clips, sizes by 200 samples of 24 were wrong by up to
 8 %, and sizes by samples of 10 by up to 14 %"""

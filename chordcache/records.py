@@ -11,7 +11,7 @@ from typing import Any, Self
 from chordcache.amounts import counted
 from chordcache.choices import SCAN_LEVELS
 from chordcache.errors import UsageError, printable
-from chordcache.json_records import Count, Record
+from chordcache.json_records import Record
 
 _MAX_SECONDS = 1e9
 """[seconds] Length above which a header is not believed: 30 years"""
@@ -210,30 +210,6 @@ _DESCRIPTION = Description.__struct_fields__
 _stated = attrgetter(*_DESCRIPTION)
 
 
-class DamageFacts(Record, frozen=True):
-    """The first damage of a source whose frames before it are cached."""
-
-    num_frames_kept: Count
-    """Frames of the source before the damage, in presentation order"""
-    num_frames: Count
-    """Frames of the source, as far as its packets and its header promise them"""
-    seconds_kept: float
-    """[seconds] from the first frame to the end of the last one before the damage"""
-    cause: str
-    """"decode", "truncated" or "short", as in ``MediaError``"""
-    message: str
-    """Report of the decoder or the container about the damage, for people"""
-
-    @property
-    def num_missing(self) -> int:
-        """Number of frames of the source that are not cached."""
-        return self.num_frames - self.num_frames_kept
-
-    def __str__(self) -> str:
-        kept = f"{self.num_frames_kept} of {counted(self.num_frames, 'frame')} kept, {self.seconds_kept:.2f} s"
-        return f"{kept}; then {self.message}"
-
-
 class VideoRecord(Description, frozen=True):
     """The line of one item in the index: a file, or a segment of one."""
 
@@ -310,10 +286,6 @@ class RunSummary:
     """Frames at the start of streams that begin in the middle of a group of pictures"""
     num_pruned: int = 0
     """Videos that were dropped from the cache (build only)"""
-    num_damaged: int = 0
-    """Damaged videos whose first frames were cached in this run (build only)"""
-    num_frames_missing: int = 0
-    """Frames of these videos that are not cached (build only)"""
     num_unused_bytes: int = 0
     """[bytes] Files that this run replaced, and that ``gc`` removes (build only)"""
     elapsed_seconds: float = 0.0

@@ -220,7 +220,7 @@ class _Build:
         if videos_with(self._sidecars, options):
             drop_features(self._sidecars, options.drop)
         with repairable(plan.cache):
-            self._quarantine = Quarantine(plan.cache, tool_versions(), plan.on_damage)
+            self._quarantine = Quarantine(plan.cache, tool_versions())
         self._plan = write_plan(plan, rows.keys, prune=options.prune)
         self._counts = Counter(num_done=0, num_up_to_date=0, num_failed=0)
         """Counts of the run by the names of ``RunSummary``"""
@@ -323,7 +323,7 @@ class _Build:
             self._fail(task, outcome)
             return
         self._quarantine.discard(task.key, task.fingerprints)
-        previous, damage, is_decoded = task.previous, outcome.damage, bool(task.artefacts)
+        previous, is_decoded = task.previous, bool(task.artefacts)
         # Without a decode, another hash, label or name was written, or only the hash was compared
         is_same = previous is not None and previous.source_hash == outcome.source_hash and not is_decoded
         num_frames, num_bytes = outcome.num_frames if is_decoded else 0, outcome.num_bytes(without=task.kept)
@@ -333,8 +333,6 @@ class _Build:
             num_frames=num_frames,
             num_frames_skipped=outcome.num_frames_skipped if is_decoded else 0,
             num_unused_bytes=previous.num_bytes(without=outcome.features) if previous else 0,
-            num_damaged=int(damage is not None),
-            num_frames_missing=damage.num_missing if damage else 0,
         )
         self._video_seconds += outcome.duration_seconds if is_decoded else 0.0
         self._num_bytes += num_bytes
@@ -346,7 +344,7 @@ class _Build:
             self._quarantine.add(failure)
             self._num_new_failures += 1
         sidecar = self._sidecars.read_or_none(task.key)
-        if sidecar is not None and leaves_cache(sidecar, failure, self._plan.on_damage):
+        if sidecar is not None and leaves_cache(failure):
             drop(self._sidecars, [task.key])
         self._counts["num_failed"] += 1
         seconds = task.item.known_seconds

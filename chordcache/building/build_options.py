@@ -6,7 +6,6 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from chordcache.arguments import as_items
-from chordcache.choices import ON_DAMAGE
 from chordcache.engine.limits import Limits
 from chordcache.errors import UsageError
 from chordcache.storage.part import Part
@@ -19,7 +18,7 @@ class BuildOptions:
     Raises
     ------
     UsageError
-        If ``max_failures`` is neither a count nor a share, ``on_damage`` is not a choice, or ``part`` is not a part.
+        If ``max_failures`` is neither a count nor a share, or ``part`` is not a part.
     """
 
     max_failures: int | str | None = None
@@ -41,9 +40,6 @@ class BuildOptions:
     """True to drop the cached videos that the index does not name, after the build. Their sources stay"""
     prune_many: bool = False
     """True to allow ``prune`` and ``drop`` to concern more than a tenth of the cached videos"""
-    on_damage: str | None = None
-    """"quarantine" caches nothing of a damaged file, "trim" the frames before its first damage. None takes
-    ``frames.on_damage`` of the config, or without a config, the choice that the cache was built with"""
     drop: str | tuple[str, ...] = ()
     """Features that leave the cache. If more than a tenth of its videos have one, ``prune_many`` is needed"""
     part: str | None = None
@@ -62,8 +58,6 @@ class BuildOptions:
                 name = "drop" if self.drop else "prune"
                 raise UsageError(f"{name}: got it with a part, expected neither. Use it in a build of the whole cache.")
         self.limit(0)  # raises if max_failures is wrong
-        if self.on_damage not in (None, *ON_DAMAGE):
-            raise UsageError(f"on_damage: got {self.on_damage!r}, expected one of {', '.join(ON_DAMAGE)}")
 
     def limit(self, num_inputs: int) -> float:
         """Return the largest number of failures that does not stop the build."""

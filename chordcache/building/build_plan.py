@@ -11,7 +11,6 @@ from typing import Any
 
 from chordcache.building.fix_commands import repairable
 from chordcache.building.requested import Features
-from chordcache.choices import ON_DAMAGE
 from chordcache.config.config import Config, config_to_json
 from chordcache.digests import digest_file
 from chordcache.errors import UsageError, printable
@@ -66,8 +65,6 @@ class BuildPlan:
     """True to read sources behind links that lead out of their root"""
     source_hash: bool = False
     """True to store a hash of each source's bytes in its sidecar"""
-    on_damage: str = ON_DAMAGE[0]
-    """One of ``ON_DAMAGE``"""
     parts_folder: Path | None = None
     """Folder of the parts' plan if it builds one of them; ``cache`` is then the part"""
 
@@ -180,7 +177,7 @@ def write_plan(plan: BuildPlan, keys: Container[str], *, prune: bool) -> BuildPl
             atomic.publish(folder / path.name, path)
     config = config_to_json(plan.config)
     header = Header(config, roots, plan.features, tool_versions(), plan.follow_symlinks, plan.source_hash)
-    write_header(cache, header.replace(columns=columns, on_damage=plan.on_damage, index_digests=digests))
+    write_header(cache, header.replace(columns=columns, index_digests=digests))
     return plan
 
 

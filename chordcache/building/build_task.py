@@ -17,14 +17,11 @@ import numpy as np
 
 from chordcache.building.build_options import BuildOptions
 from chordcache.building.build_plan import ArtefactTask, BuildPlan
-from chordcache.building.prune import is_allowed
-from chordcache.choices import ON_DAMAGE
 from chordcache.config.picture import PictureConfig
 from chordcache.errors import DamageError, MediaError
 from chordcache.features.item_fields import fits
 from chordcache.features.registry import FeatureSpec
 from chordcache.index.grouping import IndexRows
-from chordcache.media.first_damage import may_trim
 from chordcache.media.source_file import FolderLooks, SourceState, bytes_changed, leads_out, real_folder
 from chordcache.records import ContentFacts, Identity, VideoRecord
 from chordcache.storage import feature_files, layout
@@ -68,8 +65,6 @@ class BuildTask:
     """Its features that stay"""
     hashing: Hashing | None = None
     """None if the sidecar needs no hash of the source's bytes"""
-    may_trim: bool = False
-    """True to cache the frames before the first damage of the source, False if damage is an error"""
     failure: Failure | None = None
     """Failure of the scan or of an earlier build that would occur again"""
     row: int = 0
@@ -130,10 +125,9 @@ class Needed(NamedTuple):
     """Features that stay, or are taken back from an earlier build with the same settings"""
 
 
-def is_valid(sidecar: Sidecar, plan: BuildPlan, identity: Identity | None, path: str, inside: str | None) -> bool:
+def is_valid(sidecar: Sidecar, identity: Identity | None, path: str, inside: str | None) -> bool:
     """Return whether a sidecar is of the source that is at a path now. An unreadable source counts as the same one."""
-    is_same = not leads_out(path, inside) if identity is None else identity == sidecar.source
-    return is_same and is_allowed(sidecar, plan.on_damage)
+    return not leads_out(path, inside) if identity is None else identity == sidecar.source
 
 
 def needed(plan: BuildPlan, sidecar: Sidecar, item: Any, rebuild: Container[str] = ()) -> Needed:
@@ -262,7 +256,7 @@ class _Planner:
         plan, identity = self._plan, state.identity if state else None
         sidecar = self._sidecars.read_or_none(layout.key_of(record)) if self._has_videos else None
         lack = Needed(plan.artefacts)
-        if sidecar is not None and is_valid(sidecar, plan, identity, source_path, inside):
+        if sidecar is not None and is_valid(sidecar, identity, source_path, inside):
             lack = needed(plan, sidecar, record, self._options.rebuild)
         elif sidecar is not None:
             sidecar, lack = None, Needed(plan.all_artefacts)  # other frames: nothing of the old ones is valid
@@ -283,7 +277,6 @@ class _Planner:
             previous=sidecar,
             kept=lack.kept,
             hashing=hashing,
-            may_trim=plan.on_damage != ON_DAMAGE[0],
             row=0 if plan.parts_folder else row,
         )
         if task.state == "up to date" or self._options.retry_quarantined:
@@ -295,8 +288,7 @@ class _Planner:
         """Return the failure of the scan, or that of an earlier build if neither its file nor the tools changed."""
         if record.error is not None and record.identity == identity:
             error = MediaError(record.error_stage or "probe", record.error_cause or "decode", record.error or "-")
-            if not (task.may_trim and may_trim(error)):
-                return task.failed(error.stage, error.cause, record.error, record.identity)
+            return task.failed(error.stage, error.cause, record.error, record.identity)
         failure = self._quarantine.get(task.key) if self._has_failures else None  # a key takes long to make
         if failure is None or not self._quarantine.still_holds(failure.key, identity, task.fingerprints):
             return None
@@ -329,7 +321,7 @@ class _Planner:
         """
         twins = []
         for twin in map(self._sidecars.read_or_none, self._hashed.get(identity.size, ())):
-            if twin is not None and twin.segment == record.segment and is_allowed(twin, self._plan.on_damage):
+            if twin is not None and twin.segment == record.segment:
                 lack = needed(self._plan, twin, record, self._options.rebuild)
                 twins += [] if lack.artefacts else [twin.replace(features=lack.kept)]
         return tuple(twins)

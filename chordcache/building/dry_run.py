@@ -29,7 +29,7 @@ from chordcache.building.estimate import (
 from chordcache.building.file_build import build_file
 from chordcache.building.fix_commands import repairable
 from chordcache.building.planning import make_plan
-from chordcache.building.prune import is_allowed, keys_to_prune, videos_with
+from chordcache.building.prune import keys_to_prune, videos_with
 from chordcache.building.stale import StaleFeature, differences, stale_features
 from chordcache.config.config import Config
 from chordcache.engine import pool, terminal
@@ -153,7 +153,7 @@ def dry_run(
         pruned = keys_to_prune(sidecars, rows.keys, options)
         dropped = videos_with(sidecars, options)
         with repairable(plan.cache):
-            quarantine = Quarantine(plan.cache, tool_versions(), plan.on_damage)
+            quarantine = Quarantine(plan.cache, tool_versions())
         states, reasons = Counter[str](), Counter[Reason]()
         cached = None if sidecars.is_empty() else sidecars
         for number, tasks in enumerate(planned_files(plan, rows, quarantine, options)):
@@ -212,8 +212,6 @@ def _reason(plan: BuildPlan, task: BuildTask, quarantine: Quarantine, sidecars: 
     if sidecar is None:
         failure = quarantine.get(task.key) if quarantine else None
         return _NEW if failure is None else Reason("failed before", failure.cause)
-    if sidecar.source == task.item.identity and not is_allowed(sidecar, plan.on_damage):
-        return Reason("settings changed", f"frames.on_damage is {plan.on_damage}")
     return Reason("source changed")
 
 

@@ -87,7 +87,6 @@ def settings_of(header: Header) -> dict[str, str]:
     """Return the name and value of all that decides how videos are cached, as texts."""
     return {
         **{name: printable(str(value)) for name, value in leaves("", header.config)},
-        "on_damage": header.on_damage,
         "follow_symlinks": str(header.follow_symlinks),
         "source_hash": str(header.source_hash),
         **{f"features in tier {tier}": ", ".join(sorted(names)) for tier, names in header.features.items()},

@@ -27,9 +27,7 @@ from chordcache.features.item_fields import hash_of_fields
 from chordcache.features.registry import FeatureSpec
 from chordcache.media.audio_track import Sound
 from chordcache.media.demux import Media
-from chordcache.media.first_damage import damage_after
 from chordcache.media.source_file import OpenSource, SourceState, check_unchanged, hash_source, open_source
-from chordcache.records import DamageFacts
 from chordcache.storage import atomic, feature_files, layout
 from chordcache.storage.artefacts.open_files import FRAME_ARRAYS, create_artefact
 from chordcache.storage.artefacts.tiers import TIERS
@@ -108,23 +106,16 @@ def _decoded(tasks: Sequence[BuildTask], source: OpenSource, digest: str | None)
     outcomes: Outcomes = {}
     for task in tasks:
         try:
-            try:
-                outcome = _decoded_whole(task, source, digest)
-            except MediaError as error:
-                if not task.may_trim:
-                    raise
-                outcome = _decoded_whole(task, source, digest, damage_after(error, source.place))
+            outcome = _decoded_whole(task, source, digest)
         except MediaError as error:
             outcome = _failure_of(task, source.state, error)
         outcomes |= {} if outcome is None else {task.key: outcome}
     return outcomes
 
 
-def _decoded_whole(
-    task: BuildTask, source: OpenSource, digest: str | None, damage: DamageFacts | None = None
-) -> Sidecar | Failure | None:
-    with _ItemBuild(task, source.state, digest, damage) as item:
-        decode_whole(source.place, item, damage)
+def _decoded_whole(task: BuildTask, source: OpenSource, digest: str | None) -> Sidecar | Failure | None:
+    with _ItemBuild(task, source.state, digest) as item:
+        decode_whole(source.place, item)
         return item.outcome
 
 
@@ -178,18 +169,16 @@ def _relinked(task: BuildTask, source: SourceState, digest: str | None, twin: Si
 class _ItemBuild(DecodePass):
     """The decode of one item into a partial folder, which is published at its end.
 
-    ``source`` is the state of the source before the decode, ``digest`` the hash of its bytes, if one was asked for, and
-    ``damage`` the damage before which the item ends. ``segment`` is the part to decode, or None for the whole file.
+    ``source`` is the state of the source before the decode, and ``digest`` the hash of its bytes, if one was asked for.
+    ``segment`` is the part to decode, or None for the whole file.
     ``outcome`` is None until the item is published or has failed, and stays None if every feature must be made again.
     """
 
-    def __init__(
-        self, task: BuildTask, source: SourceState, digest: str | None, damage: DamageFacts | None = None
-    ) -> None:
+    def __init__(self, task: BuildTask, source: SourceState, digest: str | None) -> None:
         self._writers_of: dict[str, list[ArtefactWriter]] = {name: [] for name in task.specs}
         with_content = task.item.content is None
         super().__init__(task.specs, self._writers_of, task.picture, with_content=with_content, item=task.item)
-        self._task, self._source, self._digest, self._damage = task, source, digest, damage
+        self._task, self._source, self._digest = task, source, digest
         self._stack, self._writers = ExitStack(), ExitStack()
         self._pairs: list[tuple[ArtefactTask, ArtefactWriter]] = []
         self._written: dict[Path, str] = {}
@@ -296,7 +285,6 @@ class _ItemBuild(DecodePass):
             features=features,
             notes=tuple(dict.fromkeys(notes)),
             content=item.content or facts.content,
-            damage=self._damage,
             display_width=facts.display_size[0],
             display_height=facts.display_size[1],
             display_crop=previous.display_crop if previous and frames in kept else facts.display_crop,

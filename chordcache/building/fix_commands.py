@@ -19,7 +19,7 @@ REMEDIES = {
     "bug": "Report the message, with the file if you may share it.",
     "changed": "Wait until the file is complete, then run the build again.",
     "clock": "Write the file again with ffmpeg -fflags +genpts, or build a cache of it.",
-    "decode": "Fetch the file again. To cache the frames before the damage, build with --on-damage trim.",
+    "decode": "Fetch the file again. docs/damaged-files.md has commands that save what can be read.",
     "encrypted": "Decrypt the file, or leave it out of the index.",
     "extractor": f"Correct the feature's code or parameters, {_AGAIN}",
     "features": f"Install what the features need, {_AGAIN} Or build with --drop.",
@@ -37,7 +37,7 @@ REMEDIES = {
     "stereo": "Set frames.stereo: as_is, or name the layout with frames.stereo_layout.",
     "tables": "Write the file again with ffmpeg -c copy, or read it with MP4Source.",
     "timeout": f"Raise --stall-timeout or --file-timeout, {_AGAIN}",
-    "truncated": "Fetch the file again. To cache the frames before the end, build with --on-damage trim.",
+    "truncated": "Fetch the file again. docs/damaged-files.md has commands that save what can be read.",
     "unsupported-color": "Convert the file with ffmpeg -vf libplacebo, which applies Dolby Vision, or leave it out.",
 }
 """Cause of a ``MediaError`` or of a failure in quarantine, to the next step. A test compares it with the code."""

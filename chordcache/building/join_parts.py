@@ -114,7 +114,7 @@ def _join(cache: Path, plan: Path, attempts: list[list[Path]]) -> RunSummary:
         failures |= _move_part(sidecars, folders)
     after = Sidecars(cache)
     earlier = ((failure, after.read_or_none(key)) for key, failure in failures.items())
-    drop(after, [failure.key for failure, one in earlier if one and leaves_cache(one, failure, header.on_damage)])
+    drop(after, [failure.key for failure, one in earlier if one and leaves_cache(failure)])
     cached = set(Sidecars(cache).sorted_keys())
     if lost := keys - cached - failures.keys():
         raise DamageError(
@@ -151,7 +151,7 @@ def _register(cache: Path, index: Index, header: Header) -> set[str]:
     plan = BuildPlan(
         cache, index, None, config_from_json(header.config, trusted=()), header.features, header.features, {},
         roots=header.roots, moved=frozenset(header.roots), follow_symlinks=header.follow_symlinks,
-        source_hash=header.source_hash, on_damage=header.on_damage,
+        source_hash=header.source_hash,
     )  # fmt: skip
     with IndexRows(index) as rows:
         write_plan(plan, rows.keys, prune=False)

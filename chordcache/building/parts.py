@@ -42,8 +42,7 @@ from chordcache.storage.sealed_json import seal_versioned
 def plan_of_parts(plan: BuildPlan, num_parts: int) -> parts.PartsPlan:
     """Return what the parts of a build share, without the folders of sources: machines may mount them elsewhere."""
     header = Header(
-        config_to_json(plan.config), {}, plan.requested, {}, plan.follow_symlinks, plan.source_hash,
-        on_damage=plan.on_damage,
+        config_to_json(plan.config), {}, plan.requested, {}, plan.follow_symlinks, plan.source_hash
     )  # fmt: skip
     path = plan.index.path
     is_of_parts = opener.exists(path.parent, parts.PLAN_FILE)  # it is the copy that a driver's nodes read

@@ -12,9 +12,7 @@ from chordcache.building.build_options import BuildOptions
 from chordcache.building.build_plan import BuildPlan, merged_roots, resolve_features
 from chordcache.building.existing_cache import earlier_header, with_cached_names
 from chordcache.building.requested import request_of
-from chordcache.choices import ON_DAMAGE
 from chordcache.config.config import Config, config_from_json
-from chordcache.errors import UsageError
 from chordcache.index.column_types import merged_columns
 from chordcache.index.index_files import Index, no_videos, read_index
 from chordcache.storage.cache_header import check_named, read_header, roots_now
@@ -36,14 +34,14 @@ def make_plan(
     other than a cache.
     """
     earlier = earlier_header(cache)
-    config, requested, with_earlier, on_damage = request_of(config, tiers, features, earlier=earlier, drop=options.drop)
+    config, requested, with_earlier = request_of(config, tiers, features, earlier=earlier, drop=options.drop)
     specs = resolve_features(with_earlier, config, {name for names in requested.values() for name in names})
     if not isinstance(index, Index):
         index = read_index(index)
         if not len(index):
             raise no_videos(index)
     index = with_cached_names(cache, index, _absolute(roots))
-    plan = BuildPlan(cache, index, earlier, config, requested, with_earlier, specs, on_damage=on_damage)
+    plan = BuildPlan(cache, index, earlier, config, requested, with_earlier, specs)
     return _plan(plan, roots, options)
 
 
@@ -63,7 +61,7 @@ def plan_as_before(
     earlier = read_header(cache)
     config, features = config_from_json(earlier.config, trusted=trusted), earlier.features
     specs = resolve_features(features, config)
-    plan = BuildPlan(cache, index, earlier, config, features, features, specs, on_damage=earlier.on_damage)
+    plan = BuildPlan(cache, index, earlier, config, features, features, specs)
     return _plan(plan, roots, options)
 
 
@@ -77,13 +75,7 @@ def _plan(plan: BuildPlan, roots: Mapping[str, str] | None, options: BuildOption
         moved=frozenset(moved),
         follow_symlinks=any(other and other.follow_symlinks for other in (options, plan.index, before)),
         source_hash=any(other and other.source_hash for other in (options, before)),
-        on_damage=options.on_damage or plan.on_damage,
     )
-    if completed.config.picture.buckets is not None and completed.on_damage != ON_DAMAGE[0]:
-        raise UsageError(
-            f"on_damage: got '{completed.on_damage}' with frames.buckets, which decode a part of each file, expected "
-            f"'{ON_DAMAGE[0]}'. Build with --on-damage {ON_DAMAGE[0]}."
-        )
     merged_roots(before.roots if before else {}, completed)  # raises before a build waits for a lock
     merged_columns(before.columns if before else {}, plan.index.columns)
     return completed

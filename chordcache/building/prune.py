@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from chordcache.building.build_options import BuildOptions
-from chordcache.choices import ON_DAMAGE
 from chordcache.errors import UsageError
 from chordcache.storage import atomic, layout, opener
 from chordcache.storage.find_sidecars import Sidecars
 from chordcache.storage.quarantine import Failure
-from chordcache.storage.sidecar import Sidecar
 
 _MAX_SHARE = 0.1
 """Largest share of the cached videos that is dropped without ``prune_many``. A wrong index often names few of them."""
@@ -70,14 +68,9 @@ def drop_features(sidecars: Sidecars, names: Collection[str]) -> None:
     drop(sidecars, emptied)
 
 
-def is_allowed(sidecar: Sidecar, on_damage: str) -> bool:
-    """Return whether a cached video is as the choice for damaged files says. A video without damage always is."""
-    return sidecar.damage is None or on_damage != ON_DAMAGE[0]
-
-
-def leaves_cache(sidecar: Sidecar, failure: Failure, on_damage: str) -> bool:
+def leaves_cache(failure: Failure) -> bool:
     """Return whether a cached video leaves the cache because its item failed. That of a lost source stays."""
-    return failure.source is not None and (failure.cause == "bucket" or not is_allowed(sidecar, on_damage))
+    return failure.source is not None and failure.cause == "bucket"
 
 
 def drop(sidecars: Sidecars, keys: Sequence[str]) -> None:

@@ -31,11 +31,11 @@ def request_of(
     *,
     earlier: Header | None,
     drop: Sequence[str] = (),
-) -> tuple[Config, Features, Features, str]:
-    """Return what a build with these arguments, which are those of ``build``, is asked to make.
+) -> tuple[Config, Features, Features]:
+    """Resolve the arguments of ``build`` to a config and the features to make.
 
-    That is the config, the features that this build makes, those that it and earlier builds requested, both by tier,
-    and the choice for damaged files. Raises ``UsageError`` if a tier or a feature does not exist, or no tier takes a
+    Return the config, the features that this build makes, and those that it and earlier builds requested, both by tier.
+    Raises ``UsageError`` if a tier or a feature does not exist, or no tier takes a
     feature, ``ConfigError`` and ``NotFoundError`` as ``load_config`` does, and ``ConfigError`` if a tier would hold no
     feature.
     """
@@ -50,9 +50,7 @@ def request_of(
     merged = {t: tuple(dict.fromkeys((*requested.get(t, ()), *built.get(t, ())))) for t in TIERS}
     merged = {tier: names for tier, names in merged.items() if names}
     requested = {tier: merged[tier] if TIERS[tier].one_file else names for tier, names in requested.items()}
-    is_new_choice = isinstance(config, Config) or "on_damage" in (data.get("frames") or {} if data else {})
-    on_damage = whole.on_damage if is_new_choice or earlier is None else earlier.on_damage
-    return whole, requested, merged, on_damage
+    return whole, requested, merged
 
 
 def _check_tiers(tiers: Sequence[str]) -> None:

@@ -67,7 +67,7 @@ def build_in_scratch(
 def _write_missing(plan: BuildPlan, options: BuildOptions, local: Path) -> int:
     """Write the index of the videos that the part lacks, and return their number. What is in the scratch stays."""
     atomic.make_folder(local)
-    quarantine = Quarantine(plan.cache, tool_versions(), plan.on_damage)
+    quarantine = Quarantine(plan.cache, tool_versions())
     num_missing = 0
     with IndexRows(plan.index) as rows, plan.index.writer(local / "missing.jsonl") as writer:
         for tasks in planned_files(plan, rows, quarantine, options):

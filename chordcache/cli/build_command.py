@@ -9,8 +9,7 @@ from typing import Any
 import click
 
 import chordcache as cc
-from chordcache.amounts import counted, human_bytes
-from chordcache.choices import ON_DAMAGE
+from chordcache.amounts import human_bytes
 from chordcache.cli.commands import GroupedCommand
 from chordcache.cli.options import (
     build_settings_options,
@@ -52,11 +51,6 @@ from chordcache.errors import UsageError, printable
 @click.option(
     "--source-hash", is_flag=True,
     help="Store a hash of each video file. 'verify --source' compares it, and a renamed file is not built again.",
-)  # fmt: skip
-@click.option(
-    "--on-damage", type=click.Choice(ON_DAMAGE),
-    help="Cache nothing of a damaged file, or the frames before its first damage.",
-    show_default="as in the config or the cache, else quarantine",
 )  # fmt: skip
 @click.option("--prune", is_flag=True, help="Afterwards, drop the cached videos that INDEX does not name.")
 @click.option("-y", "--yes", "prune_many", is_flag=True, help="Let --prune and --drop remove more than a tenth.")
@@ -125,7 +119,6 @@ def build(
         f"done {summary.num_done}, up to date {summary.num_up_to_date}, quarantined {summary.num_failed} of "
         f"{summary.num_inputs} in {summary.elapsed_seconds:.1f} s{skipped_frames(summary.num_frames_skipped)}"
         f"{f', pruned {summary.num_pruned}' if summary.num_pruned else ''}"
-        f"{damaged_videos(summary.num_damaged, summary.num_frames_missing)}"
     )
     if summary.num_unused_bytes:
         line += f"; {human_bytes(summary.num_unused_bytes)} are not used any more, 'chordcache gc' removes them"
@@ -133,10 +126,3 @@ def build(
     if as_json or display.progress:
         echo_result(summary, line + see, as_json)
     click.get_current_context().exit(3 if summary.num_failed else 0)
-
-
-def damaged_videos(num_videos: int, num_frames_missing: int) -> str:
-    """Return the part of the summary about damaged videos of which some frames were cached."""
-    if not num_videos:
-        return ""
-    return f", {counted(num_videos, 'damaged video')} without {counted(num_frames_missing, 'frame')}"

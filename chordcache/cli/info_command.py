@@ -98,8 +98,6 @@ def _summary_text(name: str, value: Any) -> str:
     if name == "bytes":
         parts = [f"{key} {human_bytes(size)}" for key, size in value.items()]
         return ", ".join([*parts, f"all {human_bytes(sum(value.values()))}"] if len(parts) > 1 else parts)
-    if name == "damaged":
-        return f"{counted(value['num_videos'], 'video')}, {counted(value['num_frames_missing'], 'frame')} missing"
     items = (
         f"{shortened(key, 100)} {' '.join(v) if isinstance(v, list) else printable(str(v))}" for key, v in value.items()
     )

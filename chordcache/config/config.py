@@ -86,11 +86,6 @@ class Config:
         """Settings of decoded pictures, also if frames themselves are not cached."""
         return (self.frames or FramesConfig()).picture
 
-    @property
-    def on_damage(self) -> str:
-        """Choice for damaged files, also if frames themselves are not cached."""
-        return (self.frames or FramesConfig()).on_damage
-
     def section(self, name: str) -> FramesConfig | FeatureConfig:
         """Return the settings of a feature."""
         if name != "frames" and name not in self.features:

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from chordcache.amounts import shortened
-from chordcache.choices import ON_DAMAGE
 from chordcache.config.checks import check_choice, check_number, check_short_side
 from chordcache.errors import ConfigError
 
@@ -102,8 +101,6 @@ class FramesConfig(PictureConfig):
     """[frames] Length of the chains of a video codec. A frame is decoded from the first of its chain on"""
     stride: int = 1
     """[frames] Distance of the frames of a chain. Clips of this stride are decoded fastest"""
-    on_damage: str = ON_DAMAGE[0]
-    """Choice for damaged files: "quarantine" or "trim", see ``BuildOptions``"""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -121,7 +118,6 @@ class FramesConfig(PictureConfig):
                     f"{'one of ' + ', '.join(valid) if valid else 'none of the settings of other codecs'}. "
                     f"Remove frames.{name}, or choose another frames.codec."
                 )
-        check_choice("frames.on_damage", self.on_damage, ON_DAMAGE)
 
     @property
     def codec_settings(self) -> dict[str, int]:

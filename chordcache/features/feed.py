@@ -14,7 +14,7 @@ from chordcache.media.demux import Media, open_media
 from chordcache.media.geometry import nearest_bucket
 from chordcache.media.scaling import PictureScaler
 from chordcache.media.segments import SegmentReader
-from chordcache.records import DamageFacts, Segment
+from chordcache.records import Segment
 
 Result_co = TypeVar("Result_co", covariant=True)
 
@@ -61,27 +61,23 @@ class SegmentReceiver(Receiver[object], Protocol):
         """Take the error that ended the item."""
 
 
-def decode_item(
-    path: str, receiver: Receiver[Result_co], segment: Segment | None = None, damage: DamageFacts | None = None
-) -> Result_co:
+def decode_item(path: str, receiver: Receiver[Result_co], segment: Segment | None = None) -> Result_co:
     """Decode a file from the first frame to the last, or a segment of it, or its frames that are in its bucket.
 
     Return and raise as ``decode_whole``. Raise ``MediaError`` also as ``SegmentReader``, and ``bucket`` if the item
     fills none.
     """
     if segment is None and receiver.picture.buckets is None:
-        return decode_whole(path, receiver, damage)
+        return decode_whole(path, receiver)
     return _decode_segment(path, receiver, segment)
 
 
-def decode_whole(path: str, receiver: Receiver[Result_co], damage: DamageFacts | None = None) -> Result_co:
+def decode_whole(path: str, receiver: Receiver[Result_co]) -> Result_co:
     """Decode a file from the first frame to the last. Return the result of the receiver's ``finish``.
 
-    ``damage`` is that of the file, before which the item ends. By default, damage is an error. Raise ``MediaError`` as
-    ``decode_frames``, and what the receiver raises.
+    Raise ``MediaError`` as ``decode_frames``, and what the receiver raises.
     """
     with open_media(path) as media:
-        media.damage = damage
         receiver.begin(media)
         on_sound = receiver.add_sound if receiver.needs_sound else None
         for frame in decode_frames(media, motion_vectors=receiver.needs_motion_vectors, on_sound=on_sound):

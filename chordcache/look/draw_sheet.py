@@ -233,9 +233,6 @@ class _Drawing:
             *([f"segment {video.segment} of the file"] if video.segment else []),
         ]
         put_text(part, "  |  ".join(facts), 10, 46, color=FAINT)
-        if video.damage is not None:
-            missing = f"damaged: {counted(video.damage.num_missing, 'later frame')} missing"
-            put_text(part, missing, _LEFT + self.axis.width, 46, color=ALARM, align="right")
 
     def _add_pictures(
         self,

@@ -8,10 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from chordcache.building.fix_commands import remedy
-from chordcache.errors import NotFoundError
 from chordcache.index.index_files import read_index
-from chordcache.read.cache import Cache
-from chordcache.read.video import Video
 from chordcache.records import VideoRecord
 from chordcache.storage.cache_header import read_header
 from chordcache.storage.layout import key_of
@@ -23,7 +20,7 @@ class Problem:
     """One video that is not complete in a cache, or cannot be read."""
 
     kind: str
-    """"quarantined", "broken" (in an index), "damaged" (the cache lacks frames of its source), or "audit" """
+    """"quarantined", "broken" (in an index), or "audit" """
     key: str
     root: str
     path: str
@@ -49,24 +46,12 @@ def iter_problems(path: str | Path) -> Iterator[Problem]:
         return
     read_header(path)
     yield from quarantined(path)
-    try:
-        cache = Cache(path)
-    except NotFoundError:  # it is not built yet
-        return
-    with cache:
-        yield from filter(None, map(problem_of_video, cache))
 
 
 def quarantined(cache: Path) -> Iterator[Problem]:
     """Yield the failures in the quarantine of a cache. Raises ``DamageError`` and ``FormatVersionError``."""
     for failure in Quarantine(cache, {}):
         yield _problem("quarantined", failure.key, failure, failure.stage, failure.cause, failure.message)
-
-
-def problem_of_video(video: Video) -> Problem | None:
-    """Return the damage of a cached video, or None."""
-    damage = video.damage
-    return None if damage is None else _problem("damaged", video.key, video, "decode", damage.cause, str(damage))
 
 
 def problem_of_record(record: VideoRecord) -> Problem | None:
@@ -77,5 +62,5 @@ def problem_of_record(record: VideoRecord) -> Problem | None:
     return _problem("broken", key_of(record), record, stage, cause, record.error)
 
 
-def _problem(kind: str, key: str, item: Failure | Video | VideoRecord, stage: str, cause: str, message: str) -> Problem:
+def _problem(kind: str, key: str, item: Failure | VideoRecord, stage: str, cause: str, message: str) -> Problem:
     return Problem(kind, key, item.root, item.path, stage, cause, message, remedy(cause))

@@ -41,7 +41,6 @@ class Totals:
     def __init__(self) -> None:
         self.num_videos = self.num_frames = self.num_unlabelled = 0
         self.seconds = 0.0
-        self.num_damaged = self.num_missing_frames = 0
         self.bytes: Counter[str] = Counter()
         """Bytes of the artefacts by features and tier, and of the sources of records"""
         self.absent: Counter[str] = Counter()
@@ -56,9 +55,6 @@ class Totals:
         self.num_frames += video.num_frames
         self.seconds += video.duration_seconds
         self._add_labels(video.label, video.labels)
-        if video.damage is not None:
-            self.num_damaged += 1
-            self.num_missing_frames += video.damage.num_missing
         by_file: dict[str, list[FeatureInfo]] = {}
         for info in video.sidecar.features:
             if info.file is None:
@@ -100,7 +96,6 @@ def _of_cache(path: Path) -> dict[str, Any]:
     with open_cache(path) as cache:
         for video in cache:
             totals.add_video(video)
-    damaged = {"num_videos": totals.num_damaged, "num_frames_missing": totals.num_missing_frames}
     return {
         "format_version": sealed_json.FORMAT_VERSION,
         "num_videos": totals.num_videos,
@@ -110,7 +105,6 @@ def _of_cache(path: Path) -> dict[str, Any]:
         "absent": dict(totals.absent.most_common()),
         "labels": totals.by_label(),
         "num_quarantined": len(Quarantine(path, {})),
-        "damaged": damaged if totals.num_damaged else {},
         "roots": dict(header.roots),
         "features": {tier: list(names) for tier, names in header.features.items()},
         "config": dict(header.config),

@@ -91,7 +91,6 @@ def describe_video(video: Video) -> dict[str, Any]:
         "notes": list(sidecar.notes),
         "num_bytes": sidecar.num_bytes(),
         "features": [_feature(info) for info in sidecar.features],
-        "damage": to_json(video.damage) if video.damage else None,
         "label": video.label,
         "labels": list(video.labels),
         "caption": video.caption,
@@ -125,9 +124,6 @@ def rows_of_facts(facts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield "bytes", human_bytes(facts["num_bytes"])
     for feature in facts["features"]:
         yield f"  {feature['feature']}, {feature['tier']}", _feature_text(feature)
-    if damage := facts["damage"]:
-        kept = f"{damage['num_frames_kept']} of {counted(damage['num_frames'], 'frame')} kept"
-        yield "damage", _cut(f"{kept}; then {damage['message']}")
     for name in ("label", "caption"):
         if facts[name] is not None:
             yield name, _cut(facts[name])

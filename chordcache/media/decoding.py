@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import deque
 from collections.abc import Callable, Iterator
 from fractions import Fraction
@@ -15,13 +14,9 @@ from chordcache.errors import MediaError
 from chordcache.media.audio_track import Sound
 from chordcache.media.checks.faults import Faults
 from chordcache.media.checks.packet_check import Role
-from chordcache.media.demux import LastFrame, Media
+from chordcache.media.demux import Media
 from chordcache.media.joints import JOINABLE
 from chordcache.media.picture_video import has_jpeg_files
-from chordcache.records import DamageFacts
-
-_SOUND_SECONDS = 10.0
-"""[seconds] Farthest that the packets of sound are behind those of pictures in a file"""
 
 _STREAMS = (*JOINABLE, "h264", "hevc")
 """Formats in which no table or header states where packets begin and end, so that a parser divides them"""
@@ -236,9 +231,8 @@ def decode_frames(
     """Decode every frame that is to be shown, in presentation order, on one thread, from the start of the file.
 
     After a fault is found, no more frames are yielded. The rest of the file is still decoded, to count the lost frames.
-    If ``media.damage`` is known, frames are yielded up to it. With ``motion_vectors``, pictures have those as side
-    data. ``on_sound`` gets the audio track, decoded in the same pass. Packets that its decoder refuses are skipped, as
-    in players.
+    With ``motion_vectors``, pictures have those as side data. ``on_sound`` gets the audio track, decoded in the same
+    pass. Packets that its decoder refuses are skipped, as in players.
 
     Raises
     ------
@@ -246,9 +240,6 @@ def decode_frames(
         At the end: ``decode`` if packets yield no frame, or if the decoder or the container reports damage;
         ``truncated`` or ``short`` if the file ends too early; ``no-frames`` if no frame comes out.
     """
-    if media.damage is not None:
-        yield from _frames_before(media, media.damage, motion_vectors=motion_vectors, on_sound=on_sound)
-        return
     faults = Faults()
     decoding = Decoding(media, faults, motion_vectors=motion_vectors)
     num_ok = 0
@@ -281,35 +272,3 @@ def decode_from(media: Media, entry_pts: int | None, *, motion_vectors: bool = F
             raise faults.error(decoding.check.num_shown, num_ok)
         yield from frames
         num_ok += len(frames)
-
-
-def _frames_before(
-    media: Media,
-    damage: DamageFacts,
-    *,
-    motion_vectors: bool,
-    on_sound: Callable[[Sound], None] | None,
-) -> Iterator[DecodedFrame]:
-    """Decode a damaged file up to its damage. Later packets are only read as far as sound needs it.
-
-    Raise ``MediaError``, ``changed``, if the file shows fewer frames than when its damage was found.
-    """
-    faults = Faults()
-    decoding = Decoding(media, faults, motion_vectors=motion_vectors)
-    num_frames, end_seconds = 0, -math.inf
-    for packet in media.packets(faults, decoding.check, on_sound=on_sound):
-        if num_frames == damage.num_frames_kept:
-            seconds = -math.inf if packet.dts is None else float(packet.dts * (packet.time_base or 0))
-            if on_sound is None or seconds > end_seconds + _SOUND_SECONDS:
-                break
-            continue
-        for frame in decoding.frames(packet):
-            if num_frames < damage.num_frames_kept:
-                progress.beat()
-                yield frame
-                num_frames, end_seconds = num_frames + 1, max(end_seconds, frame.pts_seconds)
-    media.num_skipped = decoding.num_skipped
-    media.last_frame = LastFrame()  # not that of a packet behind the damage
-    if num_frames < damage.num_frames_kept:
-        what = f"got {num_frames} frames before the damage, expected {damage.num_frames_kept}"
-        raise MediaError("decode", "changed", what, num_frames)

@@ -24,7 +24,6 @@ from chordcache.media.ffmpeg_log import LogMessage, capture, first_serious, reas
 from chordcache.media.joints import JOINABLE, Joints, TrackPart, find_joints, on_one_clock, whole_units
 from chordcache.media.sound_decoder import SoundDecoder
 from chordcache.media.video_decoder import VideoDecoder
-from chordcache.records import DamageFacts
 
 _FALLBACK_FPS = Fraction(25)
 """Rate that libavformat assumes for raw streams that state none"""
@@ -76,8 +75,6 @@ class Media:
         """Number of frames at the start that cannot be decoded, counted by the last whole pass"""
         self.timestamp_source = "pts"
         """Source of the frames' times: "pts", or "dts" or "rate" if packets carry no presentation times"""
-        self.damage: DamageFacts | None = None
-        """Damage of the file before which ``frames`` ends, or None if damage is an error"""
         self.last_frame = LastFrame()
         self._decoder: VideoDecoder | None = None
         self._joints = joints if is_file and container.format.name in JOINABLE else {}

@@ -18,8 +18,7 @@ class SegmentOfFile(Video):
     """The segment that a record names of a file, with the key, the label and the columns of the record.
 
     Its artefacts have more frames than it has. Raises ``MediaError`` ``segment`` as ``media.segments.span_of`` does,
-    also for a segment that ends after the damage of a trimmed file. Raises ``DamageError`` and ``FeatureAbsentError``
-    if the times of the frames cannot be read.
+    ``DamageError`` and ``FeatureAbsentError`` if the times of the frames cannot be read.
     """
 
     def __init__(self, whole: Video, record: VideoRecord) -> None:
@@ -29,9 +28,7 @@ class SegmentOfFile(Video):
         try:
             span = span_of(record.segment, times, frame_seconds, whole.source_frames)
         except MediaError as error:
-            damage = f" The cached frames are those before its damage: {whole.damage}." if whole.damage else ""
-            what = f"video '{whole.key}': {error.message}{damage}"
-            raise MediaError(error.stage, error.cause, what) from None
+            raise MediaError(error.stage, error.cause, f"video '{whole.key}': {error.message}") from None
         start_seconds = float(times[span.start])
         ranged = sidecar.replace(
             key=key_of(record),
@@ -39,7 +36,6 @@ class SegmentOfFile(Video):
             start_seconds=start_seconds,
             duration_seconds=end_of(record.segment, span, times, frame_seconds) - start_seconds,
             content=None,  # the facts of whole seconds of the file do not fit the seconds of the segment
-            damage=None,
         )
         super().__init__(whole.cache_path, ranged.described(record))
         self._whole = whole

@@ -55,7 +55,6 @@ class Video:
         self.caption, self.captions = sidecar.caption, sidecar.captions
         self.extra = sidecar.extra
         """Further columns of the index, by name"""
-        self.damage = sidecar.damage
         """First damage of the source, before which the video ends. None if the whole source was decoded"""
 
     @property

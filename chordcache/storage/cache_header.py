@@ -9,7 +9,6 @@ from typing import Any
 
 from chordcache.arguments import did_you_mean
 from chordcache.bucket import is_in_bucket
-from chordcache.choices import ON_DAMAGE
 from chordcache.errors import DamageError, FormatVersionError, NotFoundError, UnreadableError, UsageError, printable
 from chordcache.json_records import Record
 from chordcache.storage.atomic import publish_text
@@ -39,8 +38,6 @@ class Header(Record, frozen=True, forbid_unknown_fields=False):
     """Setting of earlier versions: "only", or "share" in caches that are not read any more"""
     columns: Mapping[str, str] = {}
     """Extra column of the index to its type, of ``COLUMN_TYPES``, if it is not text"""
-    on_damage: str = ON_DAMAGE[0]
-    """Choice of the last build for damaged files, one of ``ON_DAMAGE``"""
     index_digests: tuple[str, str] = ("", "")
     """xxh3-128 of the index that the last build was given, and of the ``index.jsonl`` that it wrote"""
 
@@ -98,11 +95,6 @@ def read_header(cache: Path) -> Header:
             f"cache '{printable(cache)}': got segments '{header.segments}' of an earlier version, expected none. "
             "Build it again into a new folder, or build the files whole there, and read their segments "
             "by chordcache.videos.indexed."
-        )
-    if header.on_damage not in ON_DAMAGE:
-        raise FormatVersionError(
-            f"cache '{printable(cache)}': got on_damage '{header.on_damage}' of an earlier version, expected one of "
-            f"{', '.join(ON_DAMAGE)}. Build it into a new folder with --on-damage trim."
         )
     return header
 

@@ -7,7 +7,6 @@ from collections.abc import Container, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 
-from chordcache.choices import ON_DAMAGE
 from chordcache.json_records import Record
 from chordcache.records import Identity
 from chordcache.storage.atomic import append_lines, publish_text
@@ -37,8 +36,6 @@ class Failure(Record, frozen=True):
     when: str = ""
     """Time of the failure, UTC"""
     host: str = ""
-    on_damage: str = ON_DAMAGE[0]
-    """Choice for damaged files with which the input failed, one of ``ON_DAMAGE``"""
 
 
 def read_quarantined(cache: Path) -> dict[str, Failure]:
@@ -47,13 +44,12 @@ def read_quarantined(cache: Path) -> dict[str, Failure]:
 
 
 class Quarantine:
-    """The failures of a cache, by key, and what this build decides about them: its tools and its ``on_damage``.
+    """The failures of a cache, by key, and what this build decides about them by its tools.
 
     Raises ``DamageError`` if a line that is not the last is damaged.
     """
 
-    def __init__(self, cache: Path, versions: Mapping[str, str], on_damage: str = ON_DAMAGE[0]) -> None:
-        self._on_damage = on_damage
+    def __init__(self, cache: Path, versions: Mapping[str, str]) -> None:
         self._cache = cache
         self._versions = dict(versions)
         self._failures: dict[str, Failure] = {}
@@ -85,7 +81,6 @@ class Quarantine:
             and failure.cause != "changed"
             and failure.source == source
             and failure.versions == self._versions
-            and self._on_damage in (ON_DAMAGE[0], failure.on_damage)
             and set(failure.fingerprints) <= set(fingerprints)
         )
 
@@ -97,7 +92,6 @@ class Quarantine:
             versions=self._versions,
             when=datetime.now(UTC).isoformat(timespec="seconds"),
             host=socket.gethostname(),
-            on_damage=self._on_damage,
         )
         append_lines(self._cache, _FILE, [seal(failure)])
         self._failures[failure.key] = failure

@@ -8,7 +8,7 @@ from typing import Annotated
 
 from chordcache.errors import DamageError, NotFoundError, printable
 from chordcache.json_records import MAX_FRAMES, Count, Length, Limit, Moment, Side
-from chordcache.records import ContentFacts, DamageFacts, Description, Identity
+from chordcache.records import ContentFacts, Description, Identity
 from chordcache.storage.artefacts.claims import Claims
 from chordcache.storage.artefacts.tiers import TIERS
 from chordcache.storage.feature_checks import feature_problem
@@ -51,8 +51,6 @@ class Sidecar(Description, frozen=True):
     """xxh3-128 of the source's bytes, 32 hex digits, or None if no build was asked for it"""
     source_ctime_ns: int | None = None
     """[nanoseconds since the epoch] ctime of the source when it was hashed. If it differs, the hash is made again"""
-    damage: DamageFacts | None = None
-    """First damage of the source, if ``frames.on_damage`` kept the frames before it"""
     display_width: Count | None = None
     """[pixels] of the source as a player shows it, or of one eye of it. None in sidecars of earlier builds"""
     display_height: Count | None = None

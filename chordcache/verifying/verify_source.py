@@ -16,7 +16,6 @@ from chordcache.features.feed import decode_item
 from chordcache.features.packet_frames import PACKET_CODECS, read_planes
 from chordcache.features.registry import FeatureSpec, resolve
 from chordcache.media import jpeg
-from chordcache.media.first_damage import damage_of
 from chordcache.media.planes import split
 from chordcache.storage import feature_files
 from chordcache.storage.artefacts.artefact import Artefact
@@ -66,11 +65,8 @@ def compare_with_source(cache: Path, sidecar: Sidecar, config: Config, path: str
         _Comparer(cache, sidecar, info, shown) for info in sidecar.features if info.file and info.feature in specs
     ]
     sinks = {name: [comparer for comparer in comparers if comparer.feature == name] for name in specs}
-    damage = damage_of(path) if sidecar.damage else None
-    if damage != sidecar.damage:
-        raise _differs(f"got damage ({damage}), expected that of the sidecar ({sidecar.damage})")
     decode_pass = DecodePass(specs, sinks, config.picture, with_content=False, only=frozenset(shown))
-    facts = decode_item(path, decode_pass, sidecar.segment, damage)
+    facts = decode_item(path, decode_pass, sidecar.segment)
     if len(facts.pts_seconds) != num_frames:
         raise _differs(f"got {counted(len(facts.pts_seconds), 'frame')}, expected {num_frames} as in the cache")
     for info in {info.file: info for info in sidecar.features if info.file}.values():

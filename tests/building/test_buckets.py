@@ -21,7 +21,6 @@ import chordcache as cc
 from chordcache.config.config import Config, config_from_json
 from chordcache.config.features import FlowConfig, MelConfig, MotionConfig, PluginConfig, WaveformConfig
 from chordcache.config.picture import Bucket, FramesConfig, PictureConfig
-from chordcache.errors import UsageError
 from chordcache.features.decode_pass import DecodePass
 from chordcache.features.feed import decode_item
 from chordcache.features.registry import resolve
@@ -281,13 +280,6 @@ def test_frames_before_the_start_are_counted(tmp_path: Path, make_video: Callabl
     assert num_skipped > 0
     build(tmp_path, config_of(WIDE))
     assert only(tmp_path).sidecar.num_frames_skipped == num_skipped
-
-
-def test_damage_needs_whole_files(tmp_path: Path, make_video: Callable[..., Path]) -> None:
-    make_video(tmp_path / "videos/a.mp4", size=(64, 32))
-    with pytest.raises(UsageError, match="^on_damage: got 'trim' with frames.buckets, which decode a part of each"):
-        build(tmp_path, config_of(WIDE), options=cc.BuildOptions(on_damage="trim"))
-    assert not (tmp_path / "cache").exists()
 
 
 def test_info_names_the_bucket(tmp_path: Path, make_video: Callable[..., Path], run_cli: Cli) -> None:

@@ -80,13 +80,13 @@ def test_null_and_presets_take_nothing_out(index, tmp_path):
 
 def test_settings_of_the_cache_stay_unless_a_config_names_them(index, tmp_path):
     cache = tmp_path / "cache"
-    (tmp_path / "quality.yaml").write_text("frames: {quality: 70, on_damage: trim}\n")
+    (tmp_path / "quality.yaml").write_text("frames: {quality: 70}\n")
     (tmp_path / "rate.yaml").write_text("features: {mel: {n_mels: 40}}\n")
     cc.build(index, cache, config=tmp_path / "quality.yaml", jobs=HERE)
     cc.build(index, cache, config=tmp_path / "rate.yaml", jobs=HERE)
     config = config_from_json(cc.summarize(cache)["config"])
     assert config.frames is not None
-    assert (config.frames.quality, config.on_damage, config.features["mel"].n_mels) == (70, "trim", 40)
+    assert (config.frames.quality, config.features["mel"].n_mels) == (70, 40)
     assert features_of(cache) == {"lmdb": ("frames",), "npz": ("mel",)}
 
 

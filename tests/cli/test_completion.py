@@ -54,7 +54,6 @@ def answer(monkeypatch, tmp_path):
         ("chordcache build -c flow --features m", "none", "", []),
         ("chordcache build -c nothing --features m", "none", "", ["motion", "mel"]),
         ("chordcache build -c s", "file", "", ["smallest"]),
-        ("chordcache build --on-damage t", "none", "", ["trim"]),
         ("chordcache build --root videos=/da", "dir", "videos=", []),
         ("chordcache build --root=videos=/da", "dir", "--root=videos=", []),
         ("chordcache scan --labels d", "file", "", ["dir"]),

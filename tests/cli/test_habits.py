@@ -56,7 +56,6 @@ def test_a_question_that_is_not_answered_is_not_a_bug(run, monkeypatch):
         (["build", "--json=1"], 2, "build: error: --json: got a value, expected none\n"),
         (["merge", "a"], 2, "merge: error: --output: got nothing, expected CACHE. See 'chordcache merge --help'.\n"),
         (["verify", "a", "b"], 2, "got unexpected extra argument (b). See 'chordcache verify --help'.\n"),
-        (["build", "--on-damage", "trimm"], 2, "got 'trimm', expected one of quarantine, trim. Did you mean 'trim'?\n"),
         (["scan", ".", "--level", "HEADER"], 2, "Did you mean 'headers'?"),
         (["scan", ".", "--level", "x"], 2, "--level: got 'x', expected one of headers, packets, content, frames\n"),
         (["completion", "fsh"], 2, "Did you mean 'fish'?"),

@@ -116,20 +116,6 @@ def test_info_problems_say_what_to_do(folder, run_cli):
     assert {problem["path"]: problem["message"] for problem in of_index} == broken
 
 
-def test_damaged_videos_are_problems(tmp_path, make_video, run_cli):
-    whole = make_video(tmp_path / "whole.mkv", num_frames=60, size=(320, 240), gop=10)
-    (tmp_path / "videos").mkdir()
-    (tmp_path / "videos" / "cut.mkv").write_bytes(whole.read_bytes()[: whole.stat().st_size * 2 // 3])
-    arguments = ("--tier", "lmdb", "--on-damage", "trim")
-    for step in (("scan", "videos"), ("build", *arguments)):
-        run_cli(*step, cwd=tmp_path)
-    (problem,) = json.loads(run_cli("info", "--problems", "--json", cwd=tmp_path).stdout)["problems"]
-    (data,) = sidecars(tmp_path).values()
-    assert (problem["kind"], problem["cause"]) == ("damaged", data["damage"]["cause"])
-    assert data["damage"]["message"] in problem["message"]
-    assert data["damage"]["message"] in run_cli("info", "cache", "cut", cwd=tmp_path).stdout
-
-
 def test_info_of_one_video_has_all_its_facts(folder, run_cli):
     for key, data in sidecars(folder).items():
         result = run_cli("info", "cache", key, cwd=folder)
@@ -151,7 +137,7 @@ def test_info_prints_sizes_for_people_and_bytes_for_machines(folder, run_cli):
     assert_clean(text)
     for name, size in facts["bytes"].items():
         assert f"{name} {human_bytes(size)}" in text
-    old = {"format_version", "num_videos", "num_frames", "duration_seconds", "bytes", "absent", "labels", "damaged"}
+    old = {"format_version", "num_videos", "num_frames", "duration_seconds", "bytes", "absent", "labels"}
     assert facts.keys() >= old | {"num_quarantined", "roots", "features", "config"}
 
 

@@ -187,25 +187,6 @@ def test_no_clip_leaves_its_segment(work: Path, sampler: Any) -> None:
         assert ends <= reached, "the frames at both borders are drawn"
 
 
-def test_a_segment_in_quarantine_is_left_out_unless_its_file_serves_it(work: Path, tmp_path: Path) -> None:
-    """A list of a damaged file and of segments of it: those before the damage are read from the trimmed file."""
-    pytest.importorskip("torch")
-    (tmp_path / "videos").mkdir()
-    whole = (work / "videos" / "a.mov").read_bytes()
-    (tmp_path / "videos" / "a.mov").write_bytes(whole)
-    ffmpeg("-i", tmp_path / "videos" / "a.mov", "-c", "copy", tmp_path / "videos" / "b.mkv")
-    os.truncate(tmp_path / "videos" / "b.mkv", (tmp_path / "videos" / "b.mkv").stat().st_size // 2)
-    rows = ["a.mov,whole,,,,", "a.mov,past,3,5,,", "b.mkv,cut,,,,", "b.mkv,early,,,0,5", "b.mkv,late,,,90,95"]
-    index = write_list(tmp_path, rows)
-    cache = build(tmp_path, index, "both", on_damage="trim")
-    assert len(cc.open_cache(cache)) == 2
-    for settings in ({}, {"on_miss": "skip"}, {"on_miss": "source"}):
-        with pytest.warns(UserWarning, match="left out 2 of 5 videos: 2 in quarantine"):
-            dataset = cc.ChordVideoDataset(cc.videos.indexed(index, cache, **settings), fields=["label"])
-        labels = [dataset.classes[int(dataset[i]["label"])] for i in range(len(dataset))]
-        assert labels == ["whole", "cut", "early"], settings
-
-
 def test_whole_files_and_both_kinds_of_segments_in_one_dataset(work: Path, tmp_path: Path) -> None:
     (tmp_path / "videos").mkdir()
     for name in ("a.mov", "b.mov"):
@@ -243,25 +224,6 @@ def test_segments_that_the_file_does_not_have(work: Path, tmp_path: Path, row: s
         _ = dataset[1]
     assert error.value.cause == "segment"
     index.unlink()
-
-
-def test_a_damaged_file_serves_what_lies_before_its_damage(tmp_path: Path) -> None:
-    source = whole_clip(tmp_path, "a.mov", "-c:v", "libx264", "-g", "10", "-bf", "0", "-an")
-    data = bytearray(source.read_bytes())
-    start = data.index(b"mdat") + (len(data) - data.index(b"mdat")) // 2
-    data[start : start + 600] = bytes(600)
-    source.write_bytes(data)
-    files = write_list(tmp_path, ["a.mov,,,,,"], "files.csv")
-    cache = build(tmp_path, files, "cache", on_damage="trim")
-    index = write_list(tmp_path, ["a.mov,before,,,5,20", "a.mov,across,,,30,90"])
-    sampler = cc.RegularClipSampler(15, stride=1)
-    dataset = cc.ChordVideoDataset(cc.videos.indexed(index, cache), clip_sampler=sampler, size=None)
-    before = dataset[0]["frames"].numpy().transpose(0, 2, 3, 1).astype(int)
-    raw = ffmpeg("-i", source, "-frames:v", "20", "-f", "rawvideo", "-pix_fmt", "rgb24", "-")
-    shown = np.frombuffer(raw, np.uint8).reshape(-1, 64, 96, 3).astype(int)
-    assert [int(np.argmin(np.abs(frame - shown).mean((1, 2, 3)))) for frame in before] == list(range(5, 20))
-    with pytest.raises(MediaError, match="past the end of the file .* cached frames are those before its damage: "):
-        _ = dataset[1]
 
 
 def test_frames_that_a_lower_rate_left_out(work: Path, tmp_path: Path) -> None:

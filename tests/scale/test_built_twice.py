@@ -40,7 +40,7 @@ atomic.publish_text = publish_text_later
 options = BuildOptions()
 plan = make_plan(pathlib.Path(cache), index, config, ("npz",), ("flow",), roots=None, options=options)
 with IndexRows(plan.index) as rows:
-    quarantine = Quarantine(plan.cache, tool_versions(), plan.on_damage)
+    quarantine = Quarantine(plan.cache, tool_versions())
     for tasks in list(planned_files(plan, rows, quarantine, options)):
         print(build_file(tasks)[0].features[0].digest)
 """

@@ -18,7 +18,6 @@ from chordcache.json_records import Record, to_json
 from chordcache.records import (
     AudioFacts,
     ContentFacts,
-    DamageFacts,
     FrameFacts,
     HeaderFacts,
     Identity,
@@ -59,10 +58,9 @@ INFO = FeatureInfo(
     {"silence": -1.5},
 )
 ABSENT = FeatureInfo("flow", "npz", "0" * 16, {"short_side": None}, absent="never")
-DAMAGE = DamageFacts(3, 5, 0.1, "decode", "cut")
 SIDECAR = Sidecar(
     KEY, "v", "a.mp4", IDENTITY, 9, 4, 4, 0.5, 1.5, "pts", (INFO,),
-    1, ("turned",), CONTENT, "a" * 32, 3, DAMAGE, 8, 8, (0.0, 0.5, 8.0, 7.0), (ABSENT,), **DESCRIPTION,
+    1, ("turned",), CONTENT, "a" * 32, 3, 8, 8, (0.0, 0.5, 8.0, 7.0), (ABSENT,), **DESCRIPTION,
 )  # fmt: skip
 HEADER = Header(
     {"frames": {}},
@@ -73,11 +71,10 @@ HEADER = Header(
     True,
     "only",
     {"lang": "str"},
-    "trim",
     ("a" * 32, "b" * 32),
 )
 FAILURE = Failure(
-    "k", "v", "a.mp4", "decode", "short", "cut", IDENTITY, 3, 2, {"av": "18"}, ("0" * 16,), "today", "here", "trim"
+    "k", "v", "a.mp4", "decode", "short", "cut", IDENTITY, 3, 2, {"av": "18"}, ("0" * 16,), "today", "here"
 )
 RECORD = VideoRecord(
     "v", "a.mp4", IDENTITY, "content", "no moov", "decode", "open",

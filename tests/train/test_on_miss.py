@@ -24,7 +24,6 @@ torch = pytest.importorskip("torch")
 from torch.utils.data import DataLoader  # noqa: E402
 
 from chordcache.building.build import build  # noqa: E402
-from chordcache.building.build_options import BuildOptions  # noqa: E402
 from chordcache.config.config import config_from_json  # noqa: E402
 from chordcache.digests import digest_file  # noqa: E402
 from chordcache.errors import DamageError, FeatureAbsentError, MediaError, NotFoundError, UsageError  # noqa: E402
@@ -300,44 +299,6 @@ def test_broken_records_are_left_out(copy: Path, sparse: Path) -> None:
         UserWarning, match="left out 1 of 2 videos: 1 that the scan could not read, such as 'jump/turned"
     ):
         assert len(on_demand(copy, sparse, "source")) == 1
-
-
-@pytest.mark.parametrize("features", [("frames",), ("frames", "motion")])
-def test_trimmed_videos_are_read_from_their_sources_too(
-    copy: Path, make_video: Callable[..., Path], features: tuple[str, ...]
-) -> None:
-    make_video(copy / "videos/jump/cut.ts", num_frames=40, size=(96, 64), gop=5)
-    make_video(copy / "videos/jump/hit.mkv", num_frames=40, size=(96, 64), gop=5)
-    cut, hit = copy / "videos/jump/cut.ts", copy / "videos/jump/hit.mkv"
-    os.truncate(cut, cut.stat().st_size * 3 // 4)
-    hit.write_bytes(hit.read_bytes()[: (half := hit.stat().st_size // 2)] + bytes(400) + hit.read_bytes()[half + 400 :])
-    (copy / "list.csv").write_text("path\nvideos/jump/b-frames.mp4\nvideos/jump/cut.ts\nvideos/jump/hit.mkv\n")
-    config = config_from_json({"frames": {"on_damage": "trim"}, "features": {"flow": None, "mel": None}})
-    summary = build(copy / "list.csv", copy / "cache", features=features, config=config, jobs=HERE)
-    assert (summary.num_done, summary.num_damaged) == (3, 2)
-    settings = {"clip_sampler": RegularClipSampler(num_frames=4, stride=1), "size": (32, 32), "features": features}
-    cached = ChordVideoDataset(indexed(copy / "list.csv", copy / "cache"), **settings)
-    sources = ChordVideoDataset(indexed(copy / "list.csv", on_miss="source", config=config), **settings)
-    for i in range(3):
-        assert_same(sources[0, i], cached[0, i])
-
-
-def test_a_broken_record_whose_first_frames_are_cached_is_read(copy: Path, make_video: Callable[..., Path]) -> None:
-    cut = make_video(copy / "videos/jump/cut.ts", num_frames=40, size=(96, 64), gop=5)
-    os.truncate(cut, cut.stat().st_size * 3 // 4)
-    scanned = scan([copy / "videos"], output=copy / "index.jsonl", labels="dir", jobs=HERE)
-    assert scanned.summary.num_failed == 1
-    options = BuildOptions(on_damage="trim")
-    assert build(copy / "index.jsonl", copy / "cache", options=options, jobs=HERE).num_done == 3
-    for on_miss in ("error", "skip", "source"):
-        dataset = on_demand(copy, on_miss=on_miss)
-        assert [dataset[i]["video"] for i in range(3)] == [
-            video.key for video in sorted(Cache(copy / "cache"), key=lambda v: v.path)
-        ]
-    os.truncate(cut, cut.stat().st_size // 2)
-    scan([copy / "videos"], output=copy / "index.jsonl", labels="dir", jobs=HERE)
-    with pytest.warns(UserWarning, match="left out 1 of 3 videos: 1 that the scan could not read"):
-        assert len(on_demand(copy, on_miss="source")) == 2
 
 
 SMALL = config_from_json({"frames": {"short_side": 32}, "features": {"flow": {"method": "dis", "preset": "ultrafast"}}})

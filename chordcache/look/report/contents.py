@@ -19,7 +19,7 @@ from chordcache.amounts import counted, exact_duration, human_bytes
 from chordcache.building.fix_commands import repair_command
 from chordcache.engine import terminal
 from chordcache.errors import ChordcacheError, printable
-from chordcache.look.problems import Problem, problem_of_record, problem_of_video, quarantined
+from chordcache.look.problems import Problem, problem_of_record, quarantined
 from chordcache.look.report.curves import MOTION
 from chordcache.look.report.inputs import Entry, ReportInput
 from chordcache.look.report.rows import (
@@ -86,8 +86,6 @@ class Problems:
     def __init__(self) -> None:
         self.failures = ProblemList()
         """Files that could not be scanned or cached"""
-        self.damaged = ProblemList()
-        """Cached videos that lack frames of their source"""
         self.findings = ProblemList()
         """Findings of ``verify``, and artefacts that could not be read for the page"""
         self._files: dict[str, list[str]] = {}
@@ -95,13 +93,11 @@ class Problems:
         """Reasons why something of the page is missing"""
 
     def __len__(self) -> int:
-        return len(self.failures) + len(self.damaged) + len(self.findings)
+        return len(self.failures) + len(self.findings)
 
     def add_entry(self, video: Video | None, record: VideoRecord | None) -> None:
-        """Take the damage of a cached video, or the error of the record of another."""
-        if video is not None and (damage := problem_of_video(video)) is not None:
-            self.damaged.add(damage)
-        elif video is None and record is not None and (problem := problem_of_record(record)) is not None:
+        """Take the error of the record of a video that is not cached."""
+        if video is None and record is not None and (problem := problem_of_record(record)) is not None:
             self.failures.add(problem)
 
     def add_unreadable(self, key: str, message: str, cache: Path) -> None:
@@ -207,7 +203,6 @@ class Contents:
             "has_histograms": bool(self._histograms),
             "failures": problems.failures,
             "failures_file": "quarantine.jsonl in the cache" if self._is_cache else "the index",
-            "damaged": problems.damaged,
             "findings": problems.findings,
             "num_problems": len(problems),
             "absent": [(readable(reason, 300), count) for reason, count in self.totals.absent.most_common(100)],
@@ -228,14 +223,13 @@ class Contents:
             length = "seconds", f"{totals.seconds:.1f}"
         else:
             length = ("minutes", f"{minutes:.1f}") if hours < 1 else ("hours", f"{hours:,.{int(hours < 100)}f}")
-        cards = [
+        return [
             ("videos", f"{totals.num_videos:,}"),
             length,
             ("frames", f"{totals.num_frames:,}"),
             ("on disk", human_bytes(totals.bytes.total())),
             ("failures", f"{len(self._problems.failures):,}"),
         ]
-        return [*cards, *([("damaged sources", f"{totals.num_damaged:,}")] if totals.num_damaged else [])]
 
     def _charts(self) -> list[tuple[str, str, list[tuple[str, str, float]]]]:
         """Return title, class in the style, and bars of the charts at the top of the page."""

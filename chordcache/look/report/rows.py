@@ -272,8 +272,6 @@ def _traits(entry: Entry) -> Iterator[str]:
     if video is not None:
         if video.segment is not None:
             yield "segment"
-        if video.damage is not None:
-            yield "damaged source"
         for info in video.sidecar.features:
             if info.file is None:
                 yield f"without {info.feature}"
@@ -302,8 +300,6 @@ def _facts(entry: Entry) -> Iterator[tuple[str, str]]:
             yield "note", note
         if sidecar.num_frames_skipped:
             yield "skipped", f"{counted(sidecar.num_frames_skipped, 'frame')} before the first keyframe"
-        if video.damage is not None:
-            yield "damage", str(video.damage)
         for info in sidecar.features:
             if info.file is None:
                 yield "absent", f"{info.feature} in {info.tier}: {info.absent}"

@@ -259,7 +259,7 @@ def _build(cache: Path, request: BuildRequest, crash: Crash | None, trusted: fro
         own.write(f"{seal(request)}\n".encode("ascii"))
         own.flush()
         plan = plan_as_before(cache, index, options=options, trusted=trusted)
-        quarantine = Quarantine(cache, tool_versions(), plan.on_damage)
+        quarantine = Quarantine(cache, tool_versions())
         with IndexRows(index) as rows:
             ((task,),) = planned_files(plan, rows, quarantine, options)
         if task.state != "missing":

@@ -14,7 +14,6 @@ from chordcache.building.build_plan import artefacts_of, resolve_features
 from chordcache.building.build_task import BuildTask
 from chordcache.building.file_build import build_file
 from chordcache.building.requested import Features
-from chordcache.choices import ON_DAMAGE
 from chordcache.config.config import Config, config_from_json
 from chordcache.config.picture import FramesConfig
 from chordcache.errors import MediaError, NotFoundError
@@ -66,13 +65,12 @@ def read_source(
     features: Collection[str],
     *,
     trusted: Collection[str] = (),
-    is_damaged: bool = False,
 ) -> Iterator[tuple[FeatureReader, Video]]:
     """Yield a video and a reader of its features. They are bit for bit as they will be cached.
 
-    If only frames are read, they are decoded on request. Any other feature, and a file that ``is_damaged``, takes a
-    whole decode, into a private cache that lasts as long as the context. ``header``, of the cache that the video is
-    missing from, defines how features are made, and whether the frames before damage are. ``trusted`` are the classes
+    If only frames are read, they are decoded on request. Any other feature takes a whole decode, into a private cache
+    that lasts as long as the context. ``header``, of the cache that the video is missing from, defines how features are
+    made. ``trusted`` are the classes
     and models that the user has named, see ``config_from_json``.
 
     Raises
@@ -87,7 +85,7 @@ def read_source(
             with naming(origin.path):
                 identity = identify(origin.path, origin.inside)
             build = _TemporaryBuild(origin, identity, header, stack, trusted)
-            has_frames_only = set(features) == {"frames"} and not is_damaged
+            has_frames_only = set(features) == {"frames"}
             source = _source_of_frames(origin, build.config, stack) if has_frames_only else None
             if source is None:
                 cache, video = build.cache({*features, "motion"})
@@ -156,7 +154,6 @@ class _TemporaryBuild:
             inside=origin.inside,
             picture=self.config.picture,
             artefacts=artefacts,
-            may_trim=self._header.on_damage != ON_DAMAGE[0],
         )
         (outcome,) = build_file([task])
         if isinstance(outcome, Failure):

@@ -17,7 +17,6 @@ import numpy as np
 from chordcache.amounts import counted
 from chordcache.building.build import build
 from chordcache.building.build_options import BuildOptions
-from chordcache.choices import ON_DAMAGE
 from chordcache.config.config import Config, config_from_json, trusted_names
 from chordcache.config.yaml_files import load_config
 from chordcache.errors import (
@@ -30,7 +29,6 @@ from chordcache.errors import (
     printable,
 )
 from chordcache.index.index_files import Index, read_index, temporary_index
-from chordcache.media.first_damage import may_trim
 from chordcache.media.source_file import identity_or_none, real_folder
 from chordcache.read.cache import Cache
 from chordcache.read.cached_videos import VideoSet, stereo_of
@@ -223,13 +221,7 @@ class IndexedVideos(VideoSet):
         header = read_header(self.cache.path)
         if not (self._index.follow_symlinks or header.follow_symlinks):
             origin = replace(origin, inside=real_folder(self._index.roots[record.root]))
-        try:
-            with read_source(origin, header, self._features, trusted=self._trusted) as (reader, source):
-                return sample(reader, source)
-        except MediaError as error:
-            if header.on_damage == ON_DAMAGE[0] or not may_trim(error):
-                raise
-        with read_source(origin, header, self._features, trusted=self._trusted, is_damaged=True) as (reader, source):
+        with read_source(origin, header, self._features, trusted=self._trusted) as (reader, source):
             return sample(reader, source)
 
     def _cached(self, origin: SourceVideo) -> Video | None:
