@@ -323,18 +323,15 @@ class _Build:
             self._fail(task, outcome)
             return
         self._quarantine.discard(task.key, task.fingerprints)
-        previous, is_decoded = task.previous, bool(task.artefacts)
-        # Without a decode, another hash, label or name was written, or only the hash was compared
-        is_same = previous is not None and previous.source_hash == outcome.source_hash and not is_decoded
-        num_frames, num_bytes = outcome.num_frames if is_decoded else 0, outcome.num_bytes(without=task.kept)
+        previous = task.previous
+        num_frames, num_bytes = outcome.num_frames, outcome.num_bytes(without=task.kept)
         self._counts.update(
-            num_up_to_date=int(is_same),
-            num_done=int(not is_same),
+            num_done=1,
             num_frames=num_frames,
-            num_frames_skipped=outcome.num_frames_skipped if is_decoded else 0,
+            num_frames_skipped=outcome.num_frames_skipped,
             num_unused_bytes=previous.num_bytes(without=outcome.features) if previous else 0,
         )
-        self._video_seconds += outcome.duration_seconds if is_decoded else 0.0
+        self._video_seconds += outcome.duration_seconds
         self._num_bytes += num_bytes
         self._progress.done(_name(task), seconds=task.item.known_seconds, num_frames=num_frames, num_bytes=num_bytes)
 

@@ -33,9 +33,6 @@ class BuildOptions:
     follow_symlinks: bool = False
     """True to read sources behind links that lead out of their root. An index of ``scan(follow_symlinks=True)`` allows
     it too. The cache remembers it"""
-    source_hash: bool = False
-    """True to keep a hash of each source's bytes, for ``verify(source=True)``. Sources that are already cached are
-    hashed as they are now. The cache remembers it"""
     prune: bool = False
     """True to drop the cached videos that the index does not name, after the build. Their sources stay"""
     prune_many: bool = False

@@ -63,8 +63,6 @@ class BuildPlan:
     """Labels of roots that the caller has moved on purpose"""
     follow_symlinks: bool = False
     """True to read sources behind links that lead out of their root"""
-    source_hash: bool = False
-    """True to store a hash of each source's bytes in its sidecar"""
     parts_folder: Path | None = None
     """Folder of the parts' plan if it builds one of them; ``cache`` is then the part"""
 
@@ -77,6 +75,11 @@ class BuildPlan:
     def all_artefacts(self) -> tuple[ArtefactTask, ...]:
         """The same for all features, since nothing is kept of a video if another source is at its path now."""
         return artefacts_of(self.features, self.specs, self.config)
+
+    @cached_property
+    def picture_id(self) -> str:
+        """Fingerprint of the settings of its pictures."""
+        return self.config.picture.fingerprint
 
     @cached_property
     def fingerprints(self) -> dict[str, str | None]:
@@ -176,7 +179,7 @@ def write_plan(plan: BuildPlan, keys: Container[str], *, prune: bool) -> BuildPl
             digests = given, digest_file(folder / path.name)
             atomic.publish(folder / path.name, path)
     config = config_to_json(plan.config)
-    header = Header(config, roots, plan.features, tool_versions(), plan.follow_symlinks, plan.source_hash)
+    header = Header(config, roots, plan.features, tool_versions(), plan.follow_symlinks)
     write_header(cache, header.replace(columns=columns, index_digests=digests))
     return plan
 

@@ -1,30 +1,23 @@
-"""The order for one item of a build, and the one place that decides what of a cached video stays.
-
-A build asks three times, each time with more knowledge: ``needed`` compares the sidecar with the plan, ``compared`` the
-bytes of the source, and ``has_same_frames`` the decoded frames.
-"""
+"""The order for one item of a build, and ``needed``, the one question about what of a cached video stays."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
-
-import numpy as np
 
 from chordcache.building.build_options import BuildOptions
 from chordcache.building.build_plan import ArtefactTask, BuildPlan
 from chordcache.config.picture import PictureConfig
-from chordcache.errors import DamageError, MediaError
+from chordcache.errors import MediaError
 from chordcache.features.item_fields import fits
 from chordcache.features.registry import FeatureSpec
 from chordcache.index.grouping import IndexRows
-from chordcache.media.source_file import FolderLooks, SourceState, bytes_changed, leads_out, real_folder
+from chordcache.media.source_file import FolderLooks, SourceState, leads_out, real_folder
 from chordcache.records import ContentFacts, Identity, VideoRecord
-from chordcache.storage import feature_files, layout
+from chordcache.storage import layout
 from chordcache.storage.artefacts.tiers import TIERS
 from chordcache.storage.feature_info import FeatureInfo
 from chordcache.storage.find_sidecars import Sidecars
@@ -33,23 +26,13 @@ from chordcache.storage.sidecar import Sidecar
 
 
 @dataclass(frozen=True)
-class Hashing:
-    """The facts of an item whose source is hashed."""
-
-    is_rewritten: bool = False
-    """True if the source may have been written to since the hash in ``previous``: its ctime is another one"""
-    twins: tuple[Sidecar, ...] = ()
-    """Cached videos with all requested features. If the source has the bytes of one of them, nothing is decoded"""
-
-
-@dataclass(frozen=True)
 class BuildTask:
     """One item to build: a file, or a segment of one."""
 
     cache: Path
     item: VideoRecord
-    """Record of the index. ``identity`` is that of the source which ``previous`` and ``content`` belong to, or None if
-    the file could not be read. ``content`` are the facts that the build does not measure again"""
+    """Record of the index. ``identity`` is that of the source as the plan saw it, or of its sidecar if the file could
+    not be read. ``content`` are the facts that the build does not measure again"""
     source_path: str
     """Absolute path"""
     inside: str | None
@@ -57,14 +40,10 @@ class BuildTask:
     picture: PictureConfig
     artefacts: tuple[ArtefactTask, ...]
     """Artefacts that are missing or stale"""
-    all_artefacts: tuple[ArtefactTask, ...] = ()
-    """Files that are made if the source turns out to be another one than that of ``previous``"""
     previous: Sidecar | None = None
-    """Existing sidecar of the same source"""
+    """Existing sidecar"""
     kept: tuple[FeatureInfo, ...] = ()
     """Its features that stay"""
-    hashing: Hashing | None = None
-    """None if the sidecar needs no hash of the source's bytes"""
     failure: Failure | None = None
     """Failure of the scan or of an earlier build that would occur again"""
     row: int = 0
@@ -80,21 +59,9 @@ class BuildTask:
     @property
     def state(self) -> str:
         """State in the plan: "missing", "up to date", or "failed" if it would fail again."""
-        if not self.artefacts and not self.needs_hash:
+        if not self.artefacts:
             return "up to date"
         return "missing" if self.failure is None else "failed"
-
-    @property
-    def takes_part(self) -> bool:
-        """True if only its own frames of the file are decoded: those of a segment, or in a bucket."""
-        return self.item.segment is not None or self.picture.buckets is not None
-
-    @property
-    def needs_hash(self) -> bool:
-        """True if the source must be hashed, although the existing sidecar may be up to date otherwise."""
-        if self.hashing is None or self.previous is None:
-            return False
-        return self.hashing.is_rewritten or self.previous.source_hash is None
 
     @property
     def specs(self) -> dict[str, FeatureSpec]:
@@ -112,37 +79,39 @@ class BuildTask:
 
     @property
     def described(self) -> Sidecar | None:
-        """Its sidecar with the features that stay, and the label, caption and extra columns of the index."""
-        return None if self.previous is None else self.previous.with_features(self.kept).described(self.item)
+        """Its sidecar with the label, the caption and the extra columns of the index."""
+        return None if self.previous is None else self.previous.described(self.item)
 
 
 class Needed(NamedTuple):
     """The difference between a cached video and a plan."""
 
     artefacts: tuple[ArtefactTask, ...]
-    """Requested files that are missing or stale"""
+    """Files to make"""
     kept: tuple[FeatureInfo, ...] = ()
-    """Features that stay, or are taken back from an earlier build with the same settings"""
+    """Features of the sidecar that stay"""
 
 
-def is_valid(sidecar: Sidecar, identity: Identity | None, path: str, inside: str | None) -> bool:
+def needed(
+    sidecar: Sidecar | None, plan: BuildPlan, item: Any, is_same_source: bool = True, rebuild: Container[str] = ()
+) -> Needed:
+    """Return what a plan makes of an item, and which of its cached features stay.
+
+    Features with the same fingerprint stay if they are of the same source and of the same pictures. Otherwise all
+    features of the cache are made again. ``item`` has the fields that a feature may use. ``rebuild`` are files,
+    relative to the cache, that count as missing.
+    """
+    if sidecar is None:
+        return Needed(plan.artefacts)
+    if not is_same_source or sidecar.picture != plan.picture_id:
+        return Needed(plan.all_artefacts)
+    artefacts = tuple(a for a in plan.artefacts if not _is_current(plan, a, sidecar, item, rebuild))
+    return Needed(artefacts, tuple(info for info in sidecar.features if not any(_is_in(info, a) for a in artefacts)))
+
+
+def is_of_source(sidecar: Sidecar, identity: Identity | None, path: str, inside: str | None) -> bool:
     """Return whether a sidecar is of the source that is at a path now. An unreadable source counts as the same one."""
     return not leads_out(path, inside) if identity is None else identity == sidecar.source
-
-
-def needed(plan: BuildPlan, sidecar: Sidecar, item: Any, rebuild: Container[str] = ()) -> Needed:
-    """Return what a plan makes of a cached video, and what stays.
-
-    ``sidecar`` is of the source that is there now, and ``item`` has the fields that a feature may use. ``rebuild`` are
-    files, relative to the cache, that count as missing.
-    """
-    absent = [artefact for artefact in plan.artefacts if not _is_current(plan, artefact, sidecar, item, rebuild)]
-    if not absent:
-        return Needed((), sidecar.features)
-    taken = [_taken_back(plan, artefact, sidecar, item, rebuild) for artefact in absent]
-    others = (info for info in sidecar.features if not any(_is_in(info, artefact) for artefact in absent))
-    missing = tuple(artefact for artefact, infos in zip(absent, taken, strict=True) if not infos)
-    return Needed(missing, (*others, *(info for infos in taken for info in infos)))
 
 
 def is_stale(info: FeatureInfo, fingerprints: Mapping[str, str | None]) -> bool:
@@ -150,67 +119,11 @@ def is_stale(info: FeatureInfo, fingerprints: Mapping[str, str | None]) -> bool:
     return fingerprints.get(info.feature, "") not in (None, info.fingerprint)
 
 
-def compared(task: BuildTask, source: SourceState, digest: str | None) -> BuildTask:
-    """Return the task for the source as it is now. ``digest`` is the hash of its bytes, if one was asked for.
-
-    Raises ``MediaError`` ``changed`` if the source is another one than the plan saw, or its bytes are not those of
-    ``previous`` although nothing wrote to the file. Its disk lost them.
-    """
-    previous = task.previous
-    if source.identity != task.item.identity and (previous is not None or task.item.content is not None):
-        raise MediaError("open", "changed", "the file changed while it waited for its turn; run the same command")
-    if previous is None or task.hashing is None or None in (previous.source_hash, digest):
-        return task
-    if previous.source_hash == digest:
-        return task
-    if not task.hashing.is_rewritten:
-        raise bytes_changed(str(digest), str(previous.source_hash))
-    return replace(task, previous=None, kept=(), artefacts=task.all_artefacts, item=task.item.replace(content=None))
-
-
-def has_same_frames(cache: Path, previous: Sidecar, kept: Iterable[FeatureInfo], source_frames: np.ndarray) -> bool:
-    """Return whether features were made from the frames of these numbers in the source.
-
-    Artefacts that are unreadable are skipped.
-    """
-    if previous.num_frames != len(source_frames):
-        return False
-    for info in (*kept, *previous.features):
-        if info.file is not None:
-            try:
-                with feature_files.open_file(cache, info, previous.claims) as artefact:
-                    return np.array_equal(artefact.array("source_frames"), source_frames)
-            except DamageError:  # the next artefact may be readable
-                continue
-    return True
-
-
 def _is_current(plan: BuildPlan, artefact: ArtefactTask, sidecar: Sidecar, item: Any, rebuild: Container[str]) -> bool:
     infos = [info for info in sidecar.features if _is_in(info, artefact)]
     present = {info.feature for info in infos if info.file not in rebuild and plan.files.has(info)}
     are_sound = all(not is_stale(info, plan.fingerprints) and fits(info, item) for info in infos)
     return present.issuperset(artefact.names) and are_sound
-
-
-def _taken_back(
-    plan: BuildPlan, artefact: ArtefactTask, sidecar: Sidecar, item: Any, rebuild: Container[str]
-) -> tuple[FeatureInfo, ...]:
-    """Return the features of a missing file that an earlier build with the same settings left on the disk."""
-    infos = [info for info in (*sidecar.features, *sidecar.superseded) if info.tier == artefact.tier]
-    fitting = [
-        info
-        for info in infos
-        if not is_stale(info, plan.fingerprints)
-        and fits(info, item)
-        and info.file not in rebuild
-        and plan.files.has(info)
-    ]
-    for file in dict.fromkeys(info.file for info in fitting):
-        usable = {info.feature: info for info in fitting if info.file in (file, None)}
-        stored = {info.feature for info in infos if info.file is not None and info.file == file}
-        if usable.keys() >= set(artefact.names) >= stored:  # else a dropped feature would stay in the file
-            return tuple(usable[name] for name in artefact.names)
-    return ()
 
 
 def _is_in(info: FeatureInfo, artefact: ArtefactTask) -> bool:
@@ -255,33 +168,27 @@ class _Planner:
         """Return the task of one video. It has no artefacts if the video is up to date."""
         plan, identity = self._plan, state.identity if state else None
         sidecar = self._sidecars.read_or_none(layout.key_of(record)) if self._has_videos else None
-        lack = Needed(plan.artefacts)
-        if sidecar is not None and is_valid(sidecar, identity, source_path, inside):
-            lack = needed(plan, sidecar, record, self._options.rebuild)
-        elif sidecar is not None:
-            sidecar, lack = None, Needed(plan.all_artefacts)  # other frames: nothing of the old ones is valid
-        hashing = None
-        if plan.source_hash and identity is not None:  # the cached data of a lost source stays
-            is_rewritten = bool(sidecar and state and sidecar.source_ctime_ns != state.ctime_ns)
-            hashing = Hashing(is_rewritten, self._twins(identity, record) if sidecar is None else ())
-        source, content = sidecar.source if sidecar else identity, self._known_content(record, identity, sidecar)
-        is_same = record.content is content and record.identity == source
+        is_same = sidecar is not None and is_of_source(sidecar, identity, source_path, inside)
+        lack = needed(sidecar, plan, record, is_same, self._options.rebuild)
+        source = sidecar.source if is_same and sidecar else identity
+        content = self._known_content(record, identity, sidecar if is_same else None)
+        is_known = record.content is content and record.identity == source
         task = BuildTask(
             cache=plan.cache,
-            item=record if is_same else record.replace(identity=source, content=content),
+            item=record if is_known else record.replace(identity=source, content=content),
             source_path=source_path,
             inside=inside,
             picture=self._picture,
             artefacts=lack.artefacts,
-            all_artefacts=plan.all_artefacts,
             previous=sidecar,
             kept=lack.kept,
-            hashing=hashing,
             row=0 if plan.parts_folder else row,
         )
-        if task.state == "up to date" or self._options.retry_quarantined:
+        if task.state == "up to date":
             return task
-        failure = self._known_failure(task, record, identity)
+        failure = _loss(task) if is_same and sidecar and sidecar.picture != plan.picture_id else None
+        if failure is None and not self._options.retry_quarantined:
+            failure = self._known_failure(task, record, identity)
         return task if failure is None else replace(task, failure=failure)
 
     def _known_failure(self, task: BuildTask, record: VideoRecord, identity: Identity | None) -> Failure | None:
@@ -304,24 +211,20 @@ class _Planner:
             return None
         return sidecar.content
 
-    @cached_property
-    def _hashed(self) -> dict[int, list[str]]:
-        """Size of a source to the cached videos of such sources that were hashed."""
-        keys: dict[int, list[str]] = {}
-        for key in self._sidecars.sorted_keys():
-            sidecar = self._sidecars.read_or_none(key)
-            if sidecar is not None and sidecar.source_hash is not None:
-                keys.setdefault(sidecar.source.size, []).append(key)
-        return keys
 
-    def _twins(self, identity: Identity, record: VideoRecord) -> tuple[Sidecar, ...]:
-        """Return the sidecars of the same segment of videos that may have the bytes of a source.
-
-        They have all requested features, made of the same fields.
-        """
-        twins = []
-        for twin in map(self._sidecars.read_or_none, self._hashed.get(identity.size, ())):
-            if twin is not None and twin.segment == record.segment:
-                lack = needed(self._plan, twin, record, self._options.rebuild)
-                twins += [] if lack.artefacts else [twin.replace(features=lack.kept)]
-        return tuple(twins)
+def _loss(task: BuildTask) -> Failure | None:
+    """Return the failure of an item whose pictures are others now, if not all of its features can be made of them."""
+    made = {(artefact.tier, name) for artefact in task.artefacts for name in artefact.names}
+    features = task.previous.features if task.previous else ()
+    lost = [info.feature for info in features if (info.tier, info.feature) not in made]
+    if not lost:
+        return None
+    names = ", ".join(dict.fromkeys(lost))
+    what = f"its frames are others now, and {names} cannot be made of them here"
+    return task.failed(
+        "publish",
+        "features",
+        f"{what}. Install what it needs, or build with --drop {lost[0]}.",
+        task.item.identity,
+        fingerprints=task.fingerprints,
+    )

@@ -15,7 +15,7 @@ from statistics import fmean, stdev
 
 from chordcache.building.build_options import BuildOptions
 from chordcache.building.build_plan import ArtefactTask, BuildPlan
-from chordcache.building.build_task import BuildTask, Hashing, planned_files
+from chordcache.building.build_task import BuildTask, planned_files
 from chordcache.building.estimate import (
     SIDECARS,
     Estimate,
@@ -70,7 +70,7 @@ class Reason:
 
     kind: str
     """"new", "source changed", "settings changed", "not requested before", "file lost", "failed before",
-    "hash missing" or "label or caption" """
+    or "label or caption" """
     detail: str = ""
     """The feature, the parameter or the file in question"""
 
@@ -201,18 +201,17 @@ def _reason(plan: BuildPlan, task: BuildTask, quarantine: Quarantine, sidecars: 
     if state == "failed":
         return None
     if task.previous is not None:
-        reasons = (_reason_of_artefact(task.previous, task.item, artefact) for artefact in task.artefacts)
-        return next(reasons, Reason("hash missing"))
+        if task.previous.source != task.item.identity:
+            return Reason("source changed")
+        return _reason_of_artefact(task.previous, task.item, task.artefacts[0])
     try:
         sidecar = None if sidecars is None else sidecars.read(task.key)
     except NotFoundError:
         sidecar = None
     except DamageError:
         return Reason("file lost", "the sidecar is damaged")
-    if sidecar is None:
-        failure = quarantine.get(task.key) if quarantine else None
-        return _NEW if failure is None else Reason("failed before", failure.cause)
-    return Reason("source changed")
+    failure = quarantine.get(task.key) if quarantine and sidecar is None else None
+    return _NEW if failure is None else Reason("failed before", failure.cause)
 
 
 def _reason_of_artefact(sidecar: Sidecar, record: VideoRecord, artefact: ArtefactTask) -> Reason:
@@ -258,8 +257,7 @@ def build_sample(files: Sequence[Sequence[BuildTask]], limits: Limits, *, shown:
 
 def _alone(task: BuildTask, scratch: Path) -> BuildTask:
     """Return the task for another folder, where nothing is cached."""
-    hashing = Hashing() if task.hashing else None
-    return replace(task, cache=scratch, previous=None, kept=(), all_artefacts=task.artefacts, hashing=hashing)
+    return replace(task, cache=scratch, previous=None, kept=())
 
 
 def _measure(numbered: tuple[int, list[BuildTask]]) -> Measured:

@@ -88,7 +88,6 @@ def settings_of(header: Header) -> dict[str, str]:
     return {
         **{name: printable(str(value)) for name, value in leaves("", header.config)},
         "follow_symlinks": str(header.follow_symlinks),
-        "source_hash": str(header.source_hash),
         **{f"features in tier {tier}": ", ".join(sorted(names)) for tier, names in header.features.items()},
     }
 

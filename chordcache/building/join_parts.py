@@ -151,7 +151,6 @@ def _register(cache: Path, index: Index, header: Header) -> set[str]:
     plan = BuildPlan(
         cache, index, None, config_from_json(header.config, trusted=()), header.features, header.features, {},
         roots=header.roots, moved=frozenset(header.roots), follow_symlinks=header.follow_symlinks,
-        source_hash=header.source_hash,
     )  # fmt: skip
     with IndexRows(index) as rows:
         write_plan(plan, rows.keys, prune=False)

@@ -52,7 +52,7 @@ def merge(caches: Sequence[str | Path], output: str | Path, *, progress: bool = 
     ----------
     caches : sequence of str or Path
         Two or more caches with the same config, the same features in the same tiers, and the same options
-        ``follow_symlinks`` and ``source_hash``. They are only read. If several have the same video, its sidecars must
+        ``follow_symlinks``. They are only read. If several have the same video, its sidecars must
         be equal.
     output : str or Path
         Folder of the new cache: one that does not exist, is empty, or was left by a merge of the same caches.
@@ -191,9 +191,9 @@ class _Merge:
         return self._packed_sidecar(key, self._owners[key]).unpacked()
 
     def _packed_sidecar(self, key: str, folder: Path) -> Sidecar:
-        """Return the sidecar of a video as a cache has it, perhaps in a pack, without superseded features."""
+        """Return the sidecar of a video as a cache has it, perhaps in a pack."""
         with repairable(folder):
-            return self._sidecars[folder].read(key).replace(superseded=())
+            return self._sidecars[folder].read(key)
 
     def _write_index(self, path: Path) -> None:
         """Write the records of all caches, one for each video."""

@@ -6,9 +6,8 @@ The share is a function of the index and of N alone, so parts need no plan that 
 from __future__ import annotations
 
 import heapq
-import os
 from array import array
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -24,7 +23,6 @@ from chordcache.digests import digest_file
 from chordcache.errors import DamageError, UsageError, printable
 from chordcache.index.grouping import IndexRows
 from chordcache.index.index_files import Index, cached_index
-from chordcache.media.source_file import identity_or_none
 from chordcache.media.versions import content_versions
 from chordcache.records import VideoRecord
 from chordcache.storage import atomic, layout, opener
@@ -42,7 +40,7 @@ from chordcache.storage.sealed_json import seal_versioned
 def plan_of_parts(plan: BuildPlan, num_parts: int) -> parts.PartsPlan:
     """Return what the parts of a build share, without the folders of sources: machines may mount them elsewhere."""
     header = Header(
-        config_to_json(plan.config), {}, plan.requested, {}, plan.follow_symlinks, plan.source_hash
+        config_to_json(plan.config), {}, plan.requested, {}, plan.follow_symlinks
     )  # fmt: skip
     path = plan.index.path
     is_of_parts = opener.exists(path.parent, parts.PLAN_FILE)  # it is the copy that a driver's nodes read
@@ -92,8 +90,6 @@ def part_plan(plan: BuildPlan, folder: Path, part: Part, wait: Callable[[str], N
         for source in (*parts.attempts_of(folder, part), plan.cache):
             if source != target:
                 _link_published(source, target, records)
-        if plan.source_hash:
-            _link_published(plan.cache, target, _twins(plan, records))
         if not opener.exists(target, "quarantine.jsonl"):
             with repairable(plan.cache):
                 earlier = Quarantine(plan.cache, {})
@@ -161,17 +157,3 @@ def _link_published(source: Path, target: Path, keys: Iterable[str]) -> None:
         if not opener.exists(target, layout.sidecar_file(key)) and (sidecar := sidecars.read_or_none(key)) is not None:
             with suppress(FileNotFoundError, DamageError):  # it is built then
                 copy_video(source, target, sidecar)
-
-
-def _twins(plan: BuildPlan, records: Mapping[str, VideoRecord]) -> Collection[str]:
-    """Return the cached videos whose sources may have the bytes of a file that is not cached, since it was renamed."""
-    sizes, sidecars = set(), Sidecars(plan.cache)
-    for key, record in records.items():
-        if not sidecars.has(key):
-            identity = identity_or_none(os.path.join(plan.roots[record.root], record.path))
-            if identity is not None:
-                sizes.add(identity.size)
-    if not sizes:
-        return ()
-    cached = ((key, sidecars.read_or_none(key)) for key in sidecars.sorted_keys())
-    return [key for key, sidecar in cached if sidecar and sidecar.source_hash and sidecar.source.size in sizes]

@@ -74,7 +74,6 @@ def _plan(plan: BuildPlan, roots: Mapping[str, str] | None, options: BuildOption
         roots={**plan.index.roots, **moved},
         moved=frozenset(moved),
         follow_symlinks=any(other and other.follow_symlinks for other in (options, plan.index, before)),
-        source_hash=any(other and other.source_hash for other in (options, before)),
     )
     merged_roots(before.roots if before else {}, completed)  # raises before a build waits for a lock
     merged_columns(before.columns if before else {}, plan.index.columns)

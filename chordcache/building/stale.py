@@ -48,7 +48,7 @@ def stale_features(plan: BuildPlan, keys: Container[str]) -> list[StaleFeature]:
             continue
         names = set()
         missing = [
-            (artefact.tier, spec) for artefact in needed(plan, sidecar, sidecar).artefacts for spec in artefact.features
+            (artefact.tier, spec) for artefact in needed(sidecar, plan, sidecar).artefacts for spec in artefact.features
         ]
         for tier, spec in missing:
             info = sidecar.feature(spec.name, tier)

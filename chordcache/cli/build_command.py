@@ -48,10 +48,6 @@ from chordcache.errors import UsageError, printable
 @click.option("--fail-fast", is_flag=True, help="Stop when the first file has failed.")
 @click.option("--retry-quarantined", is_flag=True, help="Try again files that failed before, even if nothing changed.")
 @click.option("--follow-symlinks", is_flag=True, help="Read videos behind symbolic links that lead out of their root.")
-@click.option(
-    "--source-hash", is_flag=True,
-    help="Store a hash of each video file. 'verify --source' compares it, and a renamed file is not built again.",
-)  # fmt: skip
 @click.option("--prune", is_flag=True, help="Afterwards, drop the cached videos that INDEX does not name.")
 @click.option("-y", "--yes", "prune_many", is_flag=True, help="Let --prune and --drop remove more than a tenth.")
 @click.option(

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from chordcache.amounts import shortened
 from chordcache.config.checks import check_choice, check_number, check_short_side
+from chordcache.digests import fingerprint
 from chordcache.errors import ConfigError
 
 CODEC_SETTINGS: Mapping[str, tuple[str, ...]] = {
@@ -74,6 +75,11 @@ class PictureConfig:
             stereo_layout="auto" if self.stereo == "as_is" else self.stereo_layout,
             buckets=self.buckets and tuple(sorted(self.buckets)),
         )
+
+    @property
+    def fingerprint(self) -> str:
+        """16 hex digits that change if another setting makes other pictures."""
+        return fingerprint("picture", 1, self.normalized().params())
 
     def params(self) -> dict[str, Any]:
         """Return the settings as parameters of a feature, as plain data.

@@ -50,15 +50,15 @@ class Receiver(Protocol[Result_co]):
         """
 
 
-class SegmentReceiver(Receiver[object], Protocol):
-    """A receiver of the frames and the sound of one segment."""
+class ItemReceiver(Receiver[object], Protocol):
+    """A receiver of the frames and the sound of one item."""
 
     @property
     def segment(self) -> Segment | None:
-        """The segment."""
+        """The segment, or None for the whole file."""
 
     def fail(self, error: MediaError) -> None:
-        """Take the error that ended the item."""
+        """Take the error that ended the item, unless it is complete."""
 
 
 def decode_item(path: str, receiver: Receiver[Result_co], segment: Segment | None = None) -> Result_co:
@@ -67,9 +67,7 @@ def decode_item(path: str, receiver: Receiver[Result_co], segment: Segment | Non
     Return and raise as ``decode_whole``. Raise ``MediaError`` also as ``SegmentReader``, and ``bucket`` if the item
     fills none.
     """
-    if segment is None and receiver.picture.buckets is None:
-        return decode_whole(path, receiver)
-    return _decode_segment(path, receiver, segment)
+    return _decode_segment(path, receiver, segment) if _is_part(receiver, segment) else decode_whole(path, receiver)
 
 
 def decode_whole(path: str, receiver: Receiver[Result_co]) -> Result_co:
@@ -96,7 +94,32 @@ def _decode_segment(path: str, receiver: Receiver[Result_co], segment: Segment |
         return _finish(reader, span, segment, receiver)
 
 
-def decode_segments(path: str, items: Sequence[SegmentReceiver]) -> None:
+def decode_items(path: str, items: Sequence[ItemReceiver]) -> None:
+    """Decode a file for some items: the whole file, segments of it, or the frames that are in their buckets.
+
+    An error ends the items that need the frame. The others continue.
+    """
+    parts = [item for item in items if _is_part(item, item.segment)]
+    try:
+        if parts:
+            _decode_parts(path, parts)
+    except MediaError as error:
+        for item in parts:
+            item.fail(error)
+    for item in items:
+        if item not in parts:
+            try:
+                decode_whole(path, item)
+            except MediaError as error:
+                item.fail(error)
+
+
+def _is_part(receiver: Receiver[object], segment: Segment | None) -> bool:
+    """Return whether only the item's own frames are decoded: those of a segment, or in a bucket."""
+    return segment is not None or receiver.picture.buckets is not None
+
+
+def _decode_parts(path: str, items: Sequence[ItemReceiver]) -> None:
     """Decode the frames that some segments of a file need, each once, and pass them to these segments.
 
     With buckets, items may also be the whole file. Frames after those in an item's bucket are not decoded.
@@ -107,7 +130,7 @@ def decode_segments(path: str, items: Sequence[SegmentReceiver]) -> None:
     """
     with SegmentReader(path) as reader:
         motion_vectors = any(item.needs_motion_vectors for item in items)
-        waiting: list[tuple[range, SegmentReceiver]] = []
+        waiting: list[tuple[range, ItemReceiver]] = []
         for item in items:
             try:
                 span = reader.span_of(item.segment or _WHOLE)
@@ -116,7 +139,7 @@ def decode_segments(path: str, items: Sequence[SegmentReceiver]) -> None:
             except MediaError as error:
                 item.fail(error)
         waiting.sort(key=lambda pair: (pair[0].start, pair[0].stop), reverse=True)
-        open_items: list[tuple[range, SegmentReceiver]] = []
+        open_items: list[tuple[range, ItemReceiver]] = []
         number = 0
         while waiting or open_items:
             number = number if open_items else waiting[-1][0].start
@@ -127,8 +150,8 @@ def decode_segments(path: str, items: Sequence[SegmentReceiver]) -> None:
 
 
 def _pass_frame(
-    reader: SegmentReader, number: int, items: list[tuple[range, SegmentReceiver]], motion_vectors: bool
-) -> list[tuple[range, SegmentReceiver]]:
+    reader: SegmentReader, number: int, items: list[tuple[range, ItemReceiver]], motion_vectors: bool
+) -> list[tuple[range, ItemReceiver]]:
     """Pass one frame to the items that need it. Return the items that need the next one too."""
     try:
         frame = reader.frame(number, motion_vectors=motion_vectors)

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from functools import partial
 
 from chordcache.bucket import is_in_bucket
-from chordcache.digests import digest_file
 from chordcache.errors import MediaError
 from chordcache.media.bucket_objects import ObjectLooks, fetched, identity_of_object
 from chordcache.media.inner_source import InnerSource, animated_picture, inner_source, split_inner
@@ -295,15 +294,3 @@ def check_unchanged(path: str, before: SourceState, inside: str | None = None, *
     """Raise ``MediaError`` (``changed``, or as ``look``) if the file at a path is another one, or was written to."""
     if look(path, inside) != before:
         raise MediaError("decode", "changed", "the file changed while it was read", num_frames_ok)
-
-
-def bytes_changed(digest: str, expected: str) -> MediaError:
-    """Return the error for a file whose bytes have another hash than before, although nothing wrote to it."""
-    what = f"its bytes changed: xxh3-128 {digest}, was {expected}; restore the file, or touch it if it is right"
-    return MediaError("decode", "changed", what)
-
-
-def hash_source(place: str) -> str:
-    """Return the xxh3-128 of a source's bytes, 32 hex digits. Raise ``MediaError``, ``io``."""
-    with as_media_error("decode"):
-        return digest_file(place)

@@ -9,7 +9,7 @@ from typing import Any
 
 from chordcache.arguments import did_you_mean
 from chordcache.bucket import is_in_bucket
-from chordcache.errors import DamageError, FormatVersionError, NotFoundError, UnreadableError, UsageError, printable
+from chordcache.errors import DamageError, NotFoundError, UnreadableError, UsageError, printable
 from chordcache.json_records import Record
 from chordcache.storage.atomic import publish_text
 from chordcache.storage.layout import PARTS
@@ -32,10 +32,6 @@ class Header(Record, frozen=True, forbid_unknown_fields=False):
     """Versions of the tools of the last build"""
     follow_symlinks: bool = False
     """True if a scan or a build was asked to read sources behind links that lead out of their roots"""
-    source_hash: bool = False
-    """True if a build was asked to store a hash of each source's bytes in the sidecars"""
-    segments: str = ""
-    """Setting of earlier versions: "only", or "share" in caches that are not read any more"""
     columns: Mapping[str, str] = {}
     """Extra column of the index to its type, of ``COLUMN_TYPES``, if it is not text"""
     index_digests: tuple[str, str] = ("", "")
@@ -90,12 +86,6 @@ def read_header(cache: Path) -> Header:
         raise no_cache from None
     except DamageError as error:
         raise DamageError(f"{error}; run 'chordcache build' as before to write it again") from None
-    if header.segments == "share":
-        raise FormatVersionError(
-            f"cache '{printable(cache)}': got segments '{header.segments}' of an earlier version, expected none. "
-            "Build it again into a new folder, or build the files whole there, and read their segments "
-            "by chordcache.videos.indexed."
-        )
     return header
 
 

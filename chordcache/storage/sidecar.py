@@ -17,11 +17,6 @@ from chordcache.storage.layout import is_key, key_of_artefact, path_problem, sid
 from chordcache.storage.opener import read_file
 from chordcache.storage.sealed_json import seal_versioned, unseal_as
 
-_INFOS = ("features", "superseded")
-
-_MAX_SUPERSEDED = 16
-"""Largest number of superseded features that a sidecar keeps, the latest ones"""
-
 
 class Sidecar(Description, frozen=True):
     """The commit record of one video."""
@@ -47,10 +42,8 @@ class Sidecar(Description, frozen=True):
     """Changes to the picture that the numbers of the sidecar do not show"""
     content: ContentFacts | None = None
     """Motion of the picture and loudness of the sound"""
-    source_hash: str | None = None
-    """xxh3-128 of the source's bytes, 32 hex digits, or None if no build was asked for it"""
-    source_ctime_ns: int | None = None
-    """[nanoseconds since the epoch] ctime of the source when it was hashed. If it differs, the hash is made again"""
+    picture: str = ""
+    """16 hex digits over the settings of the pictures, see ``PictureConfig.fingerprint``"""
     display_width: Count | None = None
     """[pixels] of the source as a player shows it, or of one eye of it. None in sidecars of earlier builds"""
     display_height: Count | None = None
@@ -58,9 +51,6 @@ class Sidecar(Description, frozen=True):
     display_crop: tuple[float, float, float, float] | None = None
     """(left, top, width, height) [pixels of display_width x display_height] of the part that the cached frames show, if
     they were cut to a bucket"""
-    superseded: tuple[FeatureInfo, ...] = ()
-    """Features of the same frames that were replaced or dropped. A build with their settings takes them back, if their
-    files are there"""
 
     def feature(self, name: str, tier: str | None = None) -> FeatureInfo | None:
         """Return the entry of a feature, in ``tier`` or in the first tier that holds the feature."""
@@ -84,27 +74,20 @@ class Sidecar(Description, frozen=True):
     @property
     def packs(self) -> set[str]:
         """Names of the packs that have files of it."""
-        return {info.packed.pack for info in (*self.features, *self.superseded) if info.packed is not None}
+        return {info.packed.pack for info in self.features if info.packed is not None}
 
     def unpacked(self) -> Sidecar:
         """Return a copy whose files are not in packs."""
         if not self.packs:
             return self
-        alone = {name: tuple(info.replace(packed=None) for info in getattr(self, name)) for name in _INFOS}
-        return self.replace(**alone)
+        return self.replace(features=tuple(info.replace(packed=None) for info in self.features))
 
     def with_features(self, features: Iterable[FeatureInfo]) -> Sidecar:
-        """Return a copy with other features of the same frames. Those that it had before are superseded."""
+        """Return a copy with other features of the same frames."""
         features = in_order(features)
-        if features == self.features and not self.superseded:
-            return self
-        others = {_identity(info): info for info in (*self.superseded, *self.features)}
-        for info in features:
-            others.pop(_identity(info), None)
         frames = _frames_of(features)
         height, width = frames.shape[1:3] if frames else (self.height, self.width)
-        superseded = tuple(others.values())[-_MAX_SUPERSEDED:]
-        return self.replace(features=features, superseded=superseded, width=width, height=height)
+        return self.replace(features=features, width=width, height=height)
 
     def to_line(self) -> str:
         """Return the sealed line that is the content of the sidecar's file."""
@@ -127,7 +110,7 @@ class Sidecar(Description, frozen=True):
             return f"frames of {frames.shape} with the size {self.width}x{self.height}"
         if problem := path_problem(self.path):
             return f"a path that cannot be used: {problem}"
-        for info in (*self.features, *self.superseded):
+        for info in self.features:
             if info.file is not None and key_of_artefact(info.tier, info.file) != self.key:
                 return "a file that is not one of its video's"
             if problem := feature_problem(info, self):
@@ -143,10 +126,6 @@ def in_order(features: Iterable[FeatureInfo]) -> tuple[FeatureInfo, ...]:
     """Return features in the order of tiers and names."""
     tiers = list(TIERS)
     return tuple(sorted(features, key=lambda info: (tiers.index(info.tier), info.feature)))
-
-
-def _identity(info: FeatureInfo) -> tuple[object, ...]:
-    return info.tier, info.feature, info.fingerprint, info.used, info.file
 
 
 def read_sidecar(cache: Path, key: str) -> Sidecar:

@@ -38,9 +38,7 @@ from chordcache.features.item_fields import fits
 from chordcache.features.registry import check_trusted
 from chordcache.media.source_file import (
     OpenSource,
-    bytes_changed,
     check_unchanged,
-    hash_source,
     open_source,
     real_folder,
 )
@@ -383,17 +381,11 @@ def _check_source(check: _Check, sidecar: Sidecar, roots: Mapping[str, str]) -> 
 
 def _compare(check: _Check, sidecar: Sidecar, path: str, source: OpenSource) -> list[Damage]:
     """Decode the source again. The digests of the artefacts were checked, so any difference comes from the source."""
-    is_rewritten = source.state.ctime_ns != sidecar.source_ctime_ns
-    fix_command = build_command(check.cache, check.features) if is_rewritten and sidecar.source_hash else ""
     try:
-        if sidecar.source_hash is not None:
-            digest = hash_source(source.place)
-            if digest != sidecar.source_hash:
-                raise bytes_changed(digest, sidecar.source_hash)
         compare_with_source(check.cache, sidecar, check.config, source.place)
     except MediaError as error:
         what = f"the source, unchanged by its size and mtime: {error}"
-        return [Damage("stale", path, what, fix_command, check.key)]
+        return [Damage("stale", path, what, "", check.key)]
     except DamageError as error:  # its message names the file
         file = next((info.file for info in sidecar.features if info.file and info.file in str(error)), sidecar.path)
         return [Damage("damaged", file, str(error), repair_command(check.cache), check.key)]

@@ -218,12 +218,6 @@ def test_all_differences_of_the_configs_are_listed(work: Path, run_cli: Cli) -> 
     assert f"frames.short_side: got 32 in '{ab}' and 16 in '{other}'" in error
 
 
-def test_options_that_a_cache_remembers_are_compared(work: Path, run_cli: Cli) -> None:
-    other = cache_of(work, "hashed", ["c.mkv"], options=cc.BuildOptions(source_hash=True))
-    assert "got 1 difference, expected" in (error := refused(work, [work / "ab", other], run_cli))
-    assert f"source_hash: got False in '{work / 'ab'}' and True in '{other}'" in error
-
-
 def test_two_versions_of_a_video(work: Path, run_cli: Cli, tmp_path: Path) -> None:
     shutil.copytree(work / "bc", tmp_path / "bc")
     sidecar = processes.sidecars(tmp_path / "bc")["b.mp4"]["_sidecar"]

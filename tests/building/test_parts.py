@@ -208,7 +208,6 @@ def test_finish_may_be_killed_anywhere(work: Path, tmp_path: Path) -> None:
         ("2/2", {"index": "other.json"}, "index: got [0-9a-f]{32}, expected [0-9a-f]{32}, since cache"),
         ("2/2", {"features": ["frames"], "tiers": ["lmdb"]}, "features in tier npz: got none, expected flow"),
         ("2/2", {"config": "other.yaml"}, "frames.quality: got 40, expected 90"),
-        ("2/2", {"options": {"source_hash": True}}, "source_hash: got True, expected False"),
     ],
 )
 def test_a_part_of_another_build(work: Path, tmp_path: Path, part: str, options: dict[str, Any], message: str) -> None:
@@ -345,23 +344,6 @@ def test_a_disk_that_fills_in_the_middle_of_a_part(work: Path, tmp_path: Path) -
             build_part(work, disk / "cache", f"{number}/2", config=disk / "c.yaml")
         finish(disk / "cache")
         is_whole(disk / "cache", tmp_path / "whole")
-
-
-def test_a_renamed_file_keeps_what_is_cached_of_it(work: Path, tmp_path: Path) -> None:
-    """A part looks for the bytes of a file that is new among all videos of the cache, not only among its own."""
-    shutil.copytree(work / "videos", tmp_path / "videos")
-    cache, index, options = tmp_path / "cache", tmp_path / "index.json", {"source_hash": True}
-    cc.scan([tmp_path / "videos"], output=index, jobs=1)
-    cc.build(index, cache, jobs=1, options=cc.BuildOptions(**options), **WHAT)
-    before = {path.stat().st_ino for path in cache.rglob("*.lmdb")}
-    for number in range(NUM_GOOD):
-        (tmp_path / f"videos/{number:02}.mp4").rename(tmp_path / f"videos/{NUM_GOOD - number}-new.mp4")
-    cc.scan([tmp_path / "videos"], output=index, jobs=1)
-    for number in (1, 2):
-        build_part(work, cache, f"{number}/2", index=index, options=options)
-    finish(cache)
-    assert {path.stat().st_ino for path in cache.rglob("*.lmdb")} == before
-    assert len(cc.open_cache(cache)) == 2 * NUM_GOOD  # as a build of the whole, which prunes only if it is asked to
 
 
 def test_segments_of_a_file_are_in_one_part(work: Path, tmp_path: Path) -> None:

@@ -139,19 +139,6 @@ def test_a_build_that_is_stopped_prunes_nothing(work: Path, make_video: Maker) -
     assert "03.mp4" not in paths_of(work / "cache")
 
 
-def test_a_moved_source_takes_its_artefacts_along_when_the_old_name_is_pruned(work: Path) -> None:
-    options = cc.BuildOptions(source_hash=True)
-    cc.build(work / "index.json", work / "cache", features=["frames"], jobs=HERE, options=options)
-    inode = next((work / "cache/lmdb").rglob("05-*")).stat().st_ino
-    (work / "videos/05.mp4").rename(work / "videos/moved.mp4")
-    index = cc.scan([work / "videos"], output=work / "index.json", jobs=HERE)
-    pruning = cc.BuildOptions(source_hash=True, prune=True)
-    assert cc.build(index, work / "cache", features=["frames"], jobs=HERE, options=pruning).num_pruned == 1
-    assert next((work / "cache/lmdb").rglob("moved-*")).stat().st_ino == inode
-    assert not list((work / "cache/lmdb").rglob("05-*"))
-    assert cc.verify(work / "cache", level="deep", jobs=HERE).damage == []
-
-
 def test_a_kill_while_pruning_leaves_what_gc_removes(work: Path, run_cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     """Between the sidecar and its files."""
     (work / "videos/03.mp4").unlink()

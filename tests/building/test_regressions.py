@@ -336,16 +336,6 @@ def test_an_avi_that_was_written_to_a_pipe_is_not_truncated(tmp_path, make_video
     assert (record.error, record.packets.num_frames) == (None, 12)
 
 
-def test_a_cache_remembers_that_its_sources_are_hashed(built):
-    for options in (cc.BuildOptions(source_hash=True), cc.BuildOptions()):
-        os.utime(built / "videos/a.mp4")  # another source now
-        cc.build(built / "index.json", built / "cache", jobs=1, options=options)
-        assert all(data["source_hash"] for data in processes.sidecars(built / "cache").values())
-    processes.sidecars(built / "cache")["b.mp4"]["_sidecar"].write_text("{}")
-    cc.repair(built / "cache", cc.verify(built / "cache", jobs=1).damage, jobs=1)
-    assert all(data["source_hash"] for data in processes.sidecars(built / "cache").values())
-
-
 def test_a_limit_out_of_range_is_reported_before_anything_is_made(tmp_path, make_video, run_cli):
     make_video(tmp_path / "videos/a.mp4")
     cc.scan([tmp_path / "videos"], output=tmp_path / "index.json", jobs=1)

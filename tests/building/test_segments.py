@@ -18,7 +18,7 @@ from helpers.processes import flip
 import chordcache as cc
 from chordcache.config.picture import PictureConfig
 from chordcache.errors import MediaError, UsageError
-from chordcache.features.feed import decode_segments
+from chordcache.features.feed import decode_items
 from chordcache.index.grouping import IndexRows
 from chordcache.index.index_files import IndexWriter
 from chordcache.media.exact_frames import ExactFrames
@@ -172,7 +172,7 @@ def test_one_decode_serves_all_segments_and_skips_the_rest(tmp_path: Path, monke
     items = [
         _Item(Segment(start_frame=start, end_frame=end)) for start, end in [(405, 425), (12, 30), (20, 40), (408, 412)]
     ]
-    decode_segments(str(source), items)
+    decode_items(str(source), items)
     assert [item.numbers for item in items] == [
         list(range(405, 425)),
         list(range(12, 30)),
@@ -256,7 +256,6 @@ def built(tmp_path: Path, config: Path) -> tuple[Path, Path]:
         tmp_path / "cache",
         tiers=("lmdb", "npz"),
         config=config,
-        options=cc.BuildOptions(source_hash=True),
         jobs=HERE,
     )
     return rows, tmp_path / "cache"
@@ -290,13 +289,14 @@ def test_segments_are_verified_repaired_and_merged(built: tuple[Path, Path], tmp
     cc.repair(cache, cc.verify(cache, jobs=HERE).damage)
     assert cc.build(rows, cache, tiers=("lmdb", "npz"), jobs=HERE).num_up_to_date == 2
     rows.with_name("more.csv").write_text(rows.read_text().replace(",x,0,1", ",w,0.2,0.4"))
-    cc.build(rows.with_name("more.csv"), tmp_path / "second", tiers=("lmdb", "npz"), config=tmp_path / "raw.yaml",
-             options=cc.BuildOptions(source_hash=True), jobs=HERE)  # fmt: skip
+    cc.build(
+        rows.with_name("more.csv"), tmp_path / "second", tiers=("lmdb", "npz"), config=tmp_path / "raw.yaml", jobs=HERE
+    )
     assert cc.merge([cache, tmp_path / "second"], tmp_path / "joined").num_inputs == 3
     assert set(by_label(tmp_path / "joined")) == {"w", "x", "y"}
 
 
-def test_a_renamed_file_keeps_its_segments(built: tuple[Path, Path]) -> None:
+def test_segments_of_a_renamed_file_are_built_again(built: tuple[Path, Path]) -> None:
     rows, cache = built
     (rows.parent / "a.mp4").rename(rows.parent / "b.mp4")
     rows.write_text(rows.read_text().replace("a.mp4", "b.mp4"))
@@ -318,7 +318,8 @@ def test_a_missing_segment_is_read_from_its_source(built: tuple[Path, Path], on_
     dataset = cc.ChordVideoDataset(cc.videos.indexed(rows, cache, on_miss=on_miss), **options)
     samples = {dataset.classes[sample["label"]]: sample for sample in (dataset[i] for i in range(len(dataset)))}
     assert set(samples) == {"x", "y", "z"}
-    cc.build(rows, tmp_path / "complete", tiers=("lmdb", "npz"), config=tmp_path / "raw.yaml", jobs=HERE)
+    cc.build(rows, tmp_path / "complete", tiers=("lmdb", "npz"), config=tmp_path / "raw.yaml",
+             jobs=HERE)  # fmt: skip
     complete = cc.ChordVideoDataset(cc.videos.indexed(rows, tmp_path / "complete"), **options)
     for sample in (complete[i] for i in range(len(complete))):
         other = samples[complete.classes[sample["label"]]]

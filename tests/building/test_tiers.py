@@ -75,12 +75,12 @@ def test_as_many_frames_are_not_the_same_frames(index: Path, tmp_path: Path) -> 
     assert cc.verify(cache, level="deep", source=True, jobs=HERE).damage == []
 
 
-def test_size_is_that_of_the_frames_that_stay(index: Path, tmp_path: Path, opened: Any) -> None:
+def test_all_features_are_of_pictures_of_one_size(index: Path, tmp_path: Path, opened: Any) -> None:
     cache = tmp_path / "cache"
     cc.build(index, cache, jobs=HERE)
     cc.build(index, cache, tiers=["npz"], features=["flow"], config=config(frames={"short_side": 60}), jobs=HERE)
     video = opened(cache)
-    assert (video.width, video.height) == (160, 120) == video.feature("frames").shape[2:0:-1]
+    assert (video.width, video.height) == (80, 60) == video.feature("frames").shape[2:0:-1]
     assert video.feature("flow").shape == (29, 60, 80, 2)
 
 

@@ -55,7 +55,7 @@ class _Walk:
         self._contents: dict[Place, Any] = {}
         self._num_videos = 0
         self._has_segments = False
-        self._options = {"source_hash": rng.random() < 0.5, "prune_many": True}
+        self._options = {"prune_many": True}
         self.num_refused = 0
         for _ in range(3):
             self.add_video()

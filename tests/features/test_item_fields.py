@@ -78,14 +78,6 @@ def test_a_video_without_a_caption_gets_one(work: Path) -> None:
     assert text_of(work, "a") == "a dog"
 
 
-def test_videos_of_the_same_bytes_with_other_captions(work: Path) -> None:
-    """With known hashes, a copy of a video shares its artefacts, but only if they are made of the same fields."""
-    (work / "videos/b.mp4").write_bytes((work / "videos/a.mp4").read_bytes())
-    build(work, {"a": "a dog"}, "words", source_hash=True)
-    build(work, {"a": "a dog", "b": "a cat"}, "words", source_hash=True)
-    assert (text_of(work, "a"), text_of(work, "b")) == ("a dog", "a cat")
-
-
 def test_fields_that_do_not_exist(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from helpers.row_extractors import Words
 

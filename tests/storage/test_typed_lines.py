@@ -59,8 +59,8 @@ INFO = FeatureInfo(
 )
 ABSENT = FeatureInfo("flow", "npz", "0" * 16, {"short_side": None}, absent="never")
 SIDECAR = Sidecar(
-    KEY, "v", "a.mp4", IDENTITY, 9, 4, 4, 0.5, 1.5, "pts", (INFO,),
-    1, ("turned",), CONTENT, "a" * 32, 3, 8, 8, (0.0, 0.5, 8.0, 7.0), (ABSENT,), **DESCRIPTION,
+    KEY, "v", "a.mp4", IDENTITY, 9, 4, 4, 0.5, 1.5, "pts", (INFO, ABSENT),
+    1, ("turned",), CONTENT, "a" * 16, 8, 8, (0.0, 0.5, 8.0, 7.0), **DESCRIPTION,
 )  # fmt: skip
 HEADER = Header(
     {"frames": {}},
@@ -68,8 +68,6 @@ HEADER = Header(
     {"lmdb": ("frames",)},
     {"av": "18"},
     True,
-    True,
-    "only",
     {"lang": "str"},
     ("a" * 32, "b" * 32),
 )

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import os
 import shutil
-import struct
 import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import xxhash
 import yaml
-from helpers import processes, small_disks
+from helpers import processes
 from helpers.faulty_extractor import ENVIRONMENT, SOURCE_CHANGER
 from helpers.inline import HERE
 
@@ -173,59 +171,9 @@ def test_an_old_file_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.Monke
     assert naps == []
 
 
-# Without a trace: --source-hash
-
-
-@pytest.fixture
-def disk(tmp_path: Path) -> Iterator[Path]:
-    """An ext4 file system of its own."""
-    if not small_disks.can_mount(small_disks.ext4):
-        pytest.skip("no right to mount an image")
-    with small_disks.ext4(tmp_path / "disk", "16m") as folder:
-        yield folder
-
-
-def rot(disk: Path, source: Path) -> None:
-    """Flip one bit of a file beneath its file system, which notices nothing."""
-    status, data = source.stat(), source.read_bytes()
-    with small_disks.unmounted(disk) as image:
-        at = image.read_bytes().index(data[:4096]) + 4096 * (len(data) // 8192)
-        assert image.read_bytes()[at : at + 16] == data[4096 * (len(data) // 8192) :][:16]
-        processes.flip(image, at)
-    after = source.stat()
-    assert (after.st_size, after.st_mtime_ns, after.st_ctime_ns) == (
-        status.st_size, status.st_mtime_ns, status.st_ctime_ns,
-    )  # fmt: skip
-    assert source.read_bytes() != data
-
-
-def test_bit_rot_of_a_source_is_found_by_its_hash(tmp_path: Path, disk: Path, make_video: Maker, run_cli: Cli) -> None:
-    source = make_video(disk / "root/a.mp4", num_frames=30, size=(128, 96), options={"crf": "5"})
-    truth = xxhash.xxh3_128_hexdigest(source.read_bytes())
-    assert run_cli("scan", disk / "root", "-j1", cwd=tmp_path).returncode == 0
-    assert run_cli("build", "--source-hash", "-j1", cwd=tmp_path).returncode == 0
-    assert processes.sidecars(tmp_path / "cache")["a.mp4"]["source_hash"] == truth
-    assert run_cli("verify", "--source", "-j1", cwd=tmp_path).returncode == 0
-    rot(disk, source)
-    digest = xxhash.xxh3_128_hexdigest(source.read_bytes())
-    done = run_cli("verify", "--source", "-j1", cwd=tmp_path)
-    assert done.returncode == 6, done.stdout
-    assert done.stdout == (
-        f"stale: '{source}': the source, unchanged by its size and mtime: its bytes changed: xxh3-128 {digest}, "
-        f"was {truth}; restore the file, or touch it if it is right\n1 finding\n"
-    )
-    # what is cached stays; another tier of other bytes is not put beside it
-    assert run_cli("build", "-j1", cwd=tmp_path).stdout.startswith("done 0, up to date 1, quarantined 0 of 1")
-    done = run_cli("build", "--tier", "npz", "--features", "flow", "--source-hash", "-j1", cwd=tmp_path)
-    line = processes.quarantine(tmp_path / "cache")["a.mp4"]
-    assert (line["cause"], line["message"].startswith("its bytes changed: ")) == ("changed", True)
-    assert (done.returncode, processes.sidecars(tmp_path / "cache")["a.mp4"]["source_hash"]) == (3, truth)
-    assert not (tmp_path / "cache/npz").exists()
-
-
 @pytest.fixture
 def plain(tmp_path: Path, make_video: Maker) -> Path:
-    """Two videos, their index, and cache/, built without hashes."""
+    """Two videos, their index, and cache/."""
     for name in ("a", "b"):
         make_video(tmp_path / f"root/{name}.mp4", num_frames=6, audio=True)
     cc.scan([tmp_path / "root"], output=tmp_path / "index.json", jobs=HERE)
@@ -233,46 +181,8 @@ def plain(tmp_path: Path, make_video: Maker) -> Path:
     return tmp_path
 
 
-def hashes(work: Path) -> dict[str, str | None]:
-    return {path: data.get("source_hash") for path, data in processes.sidecars(work / "cache").items()}
-
-
-def truths(work: Path) -> dict[str, str | None]:
-    return {path.name: xxhash.xxh3_128_hexdigest(path.read_bytes()) for path in (work / "root").iterdir()}
-
-
-def test_hashes_are_added_to_what_is_cached_and_nothing_is_decoded_again(plain: Path, run_cli: Cli) -> None:
-    assert hashes(plain) == {"a.mp4": None, "b.mp4": None}
-    before = {name: facts for name, facts in processes.files_of(plain / "cache").items() if name.startswith("lmdb/")}
-    (plain / "root/b.mp4").rename(plain / "b.mp4")  # what cannot be read keeps what it has
-    done = run_cli("build", "--source-hash", "-j1", "--json", cwd=plain)
-    assert done.returncode == 0, done.stderr
-    assert '"num_done": 1,' in done.stdout
-    assert '"num_frames": 0,' in done.stdout
-    (plain / "b.mp4").rename(plain / "root/b.mp4")
-    summary = cc.build(plain / "index.json", plain / "cache", jobs=HERE, options=cc.BuildOptions(source_hash=True))
-    assert (summary.num_done, summary.num_up_to_date) == (1, 1)
-    assert hashes(plain) == truths(plain)
-    after = processes.files_of(plain / "cache")
-    assert [name for name in before if after[name] != before[name]] == []
-    summary = cc.build(plain / "index.json", plain / "cache", jobs=HERE, options=cc.BuildOptions(source_hash=True))
-    assert (summary.num_done, summary.num_up_to_date) == (0, 2)
-    assert cc.verify(plain / "cache", source=True, jobs=HERE).damage == []
-
-
-def test_a_hash_is_kept_when_a_tier_is_added_and_made_again_for_another_source(plain: Path, make_video: Maker) -> None:
-    options = cc.BuildOptions(source_hash=True)
-    cc.build(plain / "index.json", plain / "cache", jobs=HERE, options=options)
-    cc.build(plain / "index.json", plain / "cache", jobs=HERE, tiers=["npz"], features=["mel"])
-    assert hashes(plain) == truths(plain)
-    make_video(plain / "root/b.mp4", num_frames=9)
-    cc.build(plain / "index.json", plain / "cache", jobs=HERE)
-    assert hashes(plain) == truths(plain)
-
-
-def test_a_changed_file_is_not_bit_rot(plain: Path) -> None:
+def test_a_touched_file_is_reported(plain: Path) -> None:
     """A file that was touched is reported as changed, whatever its bytes."""
-    cc.build(plain / "index.json", plain / "cache", jobs=HERE, options=cc.BuildOptions(source_hash=True))
     (plain / "root/a.mp4").touch()
     damage = cc.verify(plain / "cache", source=True, jobs=HERE).damage
     assert [(finding.kind, finding.message) for finding in damage] == [
@@ -308,19 +218,14 @@ def add_hard_links(folder: Path) -> Path:
     return folder / "root"
 
 
-@pytest.mark.parametrize("source_hash", [False, True])
 @pytest.mark.parametrize("change", [move_to_another_disk, copy_with_times, change_mode_and_owner, add_hard_links])
-def test_the_same_file_elsewhere_is_not_built_again(
-    plain: Path, change: Callable[[Path], Path], source_hash: bool
-) -> None:
-    options = cc.BuildOptions(source_hash=source_hash)
-    cc.build(plain / "index.json", plain / "cache", jobs=HERE, options=options)
+def test_the_same_file_elsewhere_is_not_built_again(plain: Path, change: Callable[[Path], Path]) -> None:
     before = {n: f for n, f in processes.files_of(plain / "cache").items() if n.startswith("lmdb/")}
     ctimes = {path.name: path.stat().st_ctime_ns for path in (plain / "root").iterdir()}
     now = change(plain)
     try:
         assert all(path.stat().st_ctime_ns != ctimes[path.name] for path in now.iterdir())
-        summary = cc.build(plain / "index.json", plain / "cache", jobs=HERE, roots={"root": str(now)}, options=options)
+        summary = cc.build(plain / "index.json", plain / "cache", jobs=HERE, roots={"root": str(now)})
         assert (summary.num_done, summary.num_up_to_date) == (0, 2)
         assert {n: f for n, f in processes.files_of(plain / "cache").items() if n.startswith("lmdb/")} == before
         assert cc.verify(plain / "cache", source=True, jobs=HERE).damage == []
@@ -329,78 +234,3 @@ def test_the_same_file_elsewhere_is_not_built_again(
     finally:
         if now.is_relative_to("/dev/shm"):
             shutil.rmtree(now.parent)
-
-
-def frames_of(cache: Path) -> dict[str, bytes]:
-    with cc.open_cache(cache) as videos:
-        return {video.path: videos.read(video).tobytes() for video in videos}
-
-
-def inodes_of(cache: Path) -> set[int]:
-    return {path.stat().st_ino for path in cache.rglob("*.*.*.*") if path.is_file()}
-
-
-def test_a_renamed_source_takes_its_artefacts_along(plain: Path) -> None:
-    """With hashes, by name, by folder and with another mtime; the former items stay until they are pruned."""
-    options = cc.BuildOptions(source_hash=True)
-    tiers = ["lmdb", "npz", "hdf5"]
-    cc.build(plain / "index.json", plain / "cache", jobs=HERE, options=options, tiers=tiers)
-    before, inodes = frames_of(plain / "cache"), inodes_of(plain / "cache")
-    (plain / "root/new").mkdir()
-    (plain / "root/a.mp4").rename(plain / "root/new/x.mp4")
-    (plain / "root/b.mp4").rename(plain / "root/y.mp4")
-    (plain / "root/y.mp4").touch()
-    index = cc.scan([plain / "root"], output=plain / "moved.json", jobs=HERE, labels="dir")
-    summary = cc.build(index, plain / "cache", jobs=HERE, options=options, tiers=tiers)
-    assert summary.num_failed == 0
-    after = frames_of(plain / "cache")
-    assert after == {**before, "new/x.mp4": before["a.mp4"], "y.mp4": before["b.mp4"]}
-    assert inodes_of(plain / "cache") == inodes  # hard links: no byte of an artefact was written again
-    assert cc.open_cache(plain / "cache").labels() == ["new"]
-    old = {"a.mp4", "b.mp4"}
-    damage = [
-        finding for finding in cc.verify(plain / "cache", level="deep", jobs=HERE).damage if finding.kind != "orphan"
-    ]
-    assert damage == []
-    assert {sidecar["path"] for sidecar in processes.sidecars(plain / "cache").values()} == {*old, "new/x.mp4", "y.mp4"}
-
-
-def test_a_touched_source_of_known_bytes_is_not_decoded(plain: Path) -> None:
-    options = cc.BuildOptions(source_hash=True)
-    cc.build(plain / "index.json", plain / "cache", jobs=HERE, options=options)
-    inodes = inodes_of(plain / "cache")
-    (plain / "root/a.mp4").touch()
-    cc.build(plain / "index.json", plain / "cache", jobs=HERE, options=options)
-    assert inodes_of(plain / "cache") == inodes
-    assert cc.verify(plain / "cache", source=True, jobs=HERE).damage == []
-
-
-def test_an_edit_under_the_former_mtime_is_found_with_hashes(plain: Path, make_video: Maker) -> None:
-    """The file is not bit rot: its ctime shows that it was written. Without hashes, size and mtime decide."""
-    source = plain / "root/a.mp4"
-    make_video(plain / "other.mp4", num_frames=9)
-    new = (plain / "other.mp4").read_bytes()
-    num_bytes = max(len(new), source.stat().st_size) + 8
-    pad = num_bytes - source.stat().st_size
-    with open(source, "ab") as file:
-        file.write(struct.pack(">I4s", pad, b"free") + bytes(pad - 8))
-    new += struct.pack(">I4s", num_bytes - len(new), b"free") + bytes(num_bytes - len(new) - 8)
-    options = cc.BuildOptions(source_hash=True)
-    cc.build(plain / "index.json", plain / "cache", jobs=HERE, options=options)
-    cc.collect_garbage(plain / "cache")
-    status = source.stat()
-    source.write_bytes(new)
-    os.utime(source, ns=(status.st_atime_ns, status.st_mtime_ns))
-    assert (source.stat().st_size, source.stat().st_mtime_ns) == (status.st_size, status.st_mtime_ns)
-    (damage,) = cc.verify(plain / "cache", source=True, jobs=HERE).damage
-    assert (damage.kind, "its bytes changed" in damage.message) == ("stale", True)
-    assert damage.fix_command.startswith("chordcache build")
-    reader = cc.open_cache(plain / "cache")
-    video = next(video for video in reader if video.path == "a.mp4")
-    assert (reader.read(video).shape[0], video.num_frames) == (6, 6)
-    summary = cc.build(plain / "index.json", plain / "cache", jobs=HERE, options=options)
-    assert (summary.num_done, summary.num_up_to_date) == (1, 1)
-    assert reader.read(video).shape[0] == 6  # a reader of the former generation is not disturbed
-    assert next(video for video in cc.open_cache(plain / "cache") if video.path == "a.mp4").num_frames == 9
-    cc.collect_garbage(plain / "cache")
-    assert cc.verify(plain / "cache", source=True, jobs=HERE).damage == []
