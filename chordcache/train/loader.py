@@ -110,8 +110,8 @@ class ClipLoader:
         "cuda" decodes, cuts and scales the frames of a batch on ``device``: JPEGs with torchvision, and the planes of
         ``codec: yuv420`` with torch. Values of ``frames`` then differ by a level or two.
     keep : str or int, optional
-        Memory for decoded frames, such as "8GB" [or bytes], which all threads share. The videos that are read most
-        often are in it. Batches are the same as without. ``kept_frames`` has the number of hits. Not with
+        Memory for decoded frames, such as "8GB" [or bytes], which all threads share. The frames that are read first
+        stay in it. Batches are the same as without. ``kept_frames`` has the number of hits. Not with
         ``decode="cuda"``.
 
     Raises
