@@ -33,7 +33,7 @@ CALLS = [
     for name in chordcache.__all__
     if callable(value := getattr(chordcache, name))
     and not (isinstance(value, type) and issubclass(value, Exception))
-    and name not in ("Index", "Video", "from_config", "make_dataset")
+    and name not in ("Index", "Video", "from_config")
 ]
 """Public calls that a program makes. It makes no ``Index`` and no ``Video``. Configs have errors of their own"""
 
