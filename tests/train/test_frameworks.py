@@ -104,11 +104,14 @@ def test_examples_train_on_all_samples_and_resume_with_the_same(
     (tmp_path / "cache").symlink_to(small_cache)
     run_ranks(EXAMPLE_RANKS.read_text(), tmp_path, 2, EXAMPLES / f"with_{name}.py", modules=[package])
     ranks = [json.loads((tmp_path / f"rank-{rank}.json").read_text()) for rank in range(2)]
+    num_alike = 5 if name == "accelerate" else 6  # it fills the last batch with the first samples of the pass
     for runs in ranks:
         assert len(runs["whole"]) == 6
         for stop in (3, 4):
             assert len(runs[f"stopped after {stop}"]) == stop
-            assert runs[f"stopped after {stop}"] + runs[f"resumed after {stop}"] == runs["whole"]
+            both = runs[f"stopped after {stop}"] + runs[f"resumed after {stop}"]
+            assert both[:num_alike] == runs["whole"][:num_alike]
+            assert len(both) == 6
     for epoch in (0, 1):
         lines = [line for runs in ranks for line in runs["whole"] if line.startswith(f"epoch {epoch} ")]
         samples = Counter(sample for line in lines for sample in line.partition(" samples ")[2].split())
