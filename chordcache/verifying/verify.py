@@ -25,14 +25,7 @@ from chordcache.engine.choice import Engine, engine_of
 from chordcache.engine.display import Display, display_of
 from chordcache.engine.run_progress import Progress
 from chordcache.engine.signals import stop_signals
-from chordcache.errors import (
-    ChordcacheError,
-    ConfigError,
-    DamageError,
-    MediaError,
-    NotFoundError,
-    UnreadableError,
-)
+from chordcache.errors import ChordcacheError, ConfigError, DamageError, MediaError, NotFoundError, UnreadableError
 from chordcache.features.frames import record_decoder
 from chordcache.features.item_fields import fits
 from chordcache.features.registry import check_trusted
