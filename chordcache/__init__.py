@@ -66,9 +66,9 @@ if TYPE_CHECKING:
     from chordcache.train.combined import concat as concat
     from chordcache.train.combined import subset as subset
     from chordcache.train.dataset import ChordVideoDataset as ChordVideoDataset
-    from chordcache.train.from_config import make_dataset as make_dataset
-    from chordcache.train.from_config import make_loader as make_loader
+    from chordcache.train.from_config import from_config as from_config
     from chordcache.train.loader import ClipLoader as ClipLoader
+    from chordcache.train.loader import make_loader as make_loader
     from chordcache.train.samplers.budget_batches import BudgetBatchSampler as BudgetBatchSampler
     from chordcache.train.samplers.clip_samplers import RandomClipSampler as RandomClipSampler
     from chordcache.train.samplers.clip_samplers import RegularClipSampler as RegularClipSampler
@@ -106,8 +106,8 @@ _LAZY = {
     "decode_video": "chordcache.formats.decode_video",
     "dry_run": "chordcache.building.dry_run",
     "export": "chordcache.formats.export",
-    "make_dataset": "chordcache.train.from_config",
-    "make_loader": "chordcache.train.from_config",
+    "from_config": "chordcache.train.from_config",
+    "make_loader": "chordcache.train.loader",
     "merge": "chordcache.building.merge",
     "open_cache": "chordcache.read.cache",
     "read_index": "chordcache.index.index_files",

@@ -6,12 +6,59 @@ import math
 import numbers
 import os
 import re
-from collections.abc import Collection, Iterable, Sequence
-from typing import TypeVar
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import wraps
+from typing import Any, TypeVar, cast
 
 from chordcache.errors import UsageError
 
 Item = TypeVar("Item", bound=str | os.PathLike[str])
+Call = TypeVar("Call", bound=Callable[..., Any])
+
+_CLIP = "'clip_sampler', such as RandomClipSampler(num_frames=16, stride=4)"
+_SET = "'cache', such as chordcache.videos.indexed(index, cache)"
+_MEANT: Mapping[str, tuple[str, ...]] = {
+    "batch_sampler": ("'sampler'",),
+    "clip_length": (_CLIP,),
+    "collate_fn": ("'collate'",),
+    "fps": ("'config', with frames.fps", _CLIP),
+    "generator": ("'sampler'",),
+    "index": (_SET,),
+    "multiprocessing_context": ("'start_method'",),
+    "num_frames": (_CLIP,),
+    "num_threads": ("'num_workers'", "'jobs'"),
+    "num_workers": ("'num_threads'", "'jobs'"),
+    "on_miss": (_SET,),
+    "prefetch_factor": ("'prefetch'",),
+    "resolution": ("'size'", "'config', with frames.short_side"),
+    "short_side": ("'config', with frames.short_side", "'crop', such as Resize(short_side=224)"),
+    "split": ("'videos'",),
+    "stride": (_CLIP,),
+    "workers": ("'num_threads'", "'num_workers'", "'jobs'"),
+}
+"""Argument that a public call does not have, to those that take its place, each with how to give it"""
+
+
+def names_arguments(call: Call) -> Call:
+    """Let a public function or class raise ``UsageError`` for an unknown argument, with the one that was meant."""
+    function: Any = vars(call).get("__init__", call)
+    code = function.__code__
+    valid = [name for name in code.co_varnames[: code.co_argcount + code.co_kwonlyargcount] if name != "self"]
+
+    @wraps(function)
+    def checked(*args: Any, **arguments: Any) -> Any:
+        for name in arguments.keys() - valid:
+            hints = [f". Did you mean {hint}?" for hint in _MEANT.get(name, ()) if hint.split("'")[1] in valid]
+            raise UsageError(
+                f"{name}: got an argument that {call.__name__} does not have, expected one of {', '.join(valid)}"
+                f"{hints[0] if hints else did_you_mean(name, valid)}"
+            )
+        return function(*args, **arguments)
+
+    if function is call:
+        return cast(Call, checked)
+    call.__init__ = checked  # type: ignore[method-assign]
+    return call
 
 
 def check_at_least(least: int, **values: object) -> None:

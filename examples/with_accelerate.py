@@ -25,17 +25,16 @@ def train(cache: str, checkpoint: str, num_epochs: int = 2, max_steps: int | Non
     optimizer = torch.optim.SGD(net.parameters(), lr=1e-3)
     full_loader = cc.make_loader(dataset, batch_size=4, num_workers=1)
     model, optimizer, loader = accelerator.prepare(net, optimizer, full_loader)  # splits batches across ranks
-    first_epoch = num_consumed = num_steps = 0
+    sampler = full_loader.sampler  # counts samples, so that a run may resume with more or fewer ranks
     if os.path.exists(checkpoint):
         state = torch.load(checkpoint, weights_only=True)
         accelerator.unwrap_model(model).load_state_dict(state["net"])
         optimizer.load_state_dict(state["optimizer"])
-        first_epoch, num_consumed = divmod(state["num_batches"], len(loader))
-    for epoch in range(first_epoch, num_epochs):
+        sampler.load_state_dict(state["sampler"])
+    num_steps = 0
+    for epoch in range(sampler.next_epoch, num_epochs):
         loader.set_epoch(epoch)
-        skipped = num_consumed if epoch == first_epoch else 0
-        batches = accelerate.skip_first_batches(loader, skipped) if skipped else loader
-        for number, batch in enumerate(batches, start=skipped + 1):
+        for num_consumed, batch in enumerate(loader, start=1):
             frames = batch["frames"].float() / 255
             loss = model(frames.mean((1, 3, 4))).square().mean()
             optimizer.zero_grad()
@@ -44,7 +43,7 @@ def train(cache: str, checkpoint: str, num_epochs: int = 2, max_steps: int | Non
             print(f"epoch {epoch} loss {loss.item():.6f} pixels {frames.sum():.6f} samples", *batch["sample_id"])
             state = {"net": accelerator.unwrap_model(model).state_dict(), "optimizer": optimizer.state_dict()}
             accelerator.wait_for_everyone()
-            accelerator.save({**state, "num_batches": epoch * len(loader) + number}, checkpoint)
+            accelerator.save({**state, "sampler": sampler.state_dict(num_consumed)}, checkpoint)
             num_steps += 1
             if num_steps == max_steps:
                 return

@@ -15,9 +15,9 @@ from torch import nn
 import chordcache as cc
 
 
-def train(cache: str, checkpoint: str, num_epochs: int = 2, max_steps: int | None = None) -> None:
+def train(cache: str, checkpoint: str, num_epochs: int = 2, max_steps: int | None = None, devices: int = 2) -> None:
     """Train until the last epoch, or for ``max_steps`` batches, as a job whose time is over."""
-    fabric = lightning.Fabric(accelerator="cpu", devices=2, strategy="ddp")
+    fabric = lightning.Fabric(accelerator="cpu", devices=devices, strategy="ddp")
     fabric.launch()
     dataset = cc.ChordVideoDataset(
         cache, clip_sampler=cc.RandomClipSampler(num_frames=2, stride=1), size=(16, 16), clips_per_video=3

@@ -24,8 +24,7 @@ def train(cache: str, checkpoint: str, num_epochs: int = 2, max_steps: int | Non
     dataset = cc.ChordVideoDataset(
         cache, clip_sampler=cc.RandomClipSampler(num_frames=2, stride=1), size=(16, 16), clips_per_video=3
     )
-    loader = cc.make_loader(dataset, batch_size=4, num_workers=1)
-    sampler: Any = loader.sampler  # splits the samples across ranks
+    loader = cc.make_loader(dataset, batch_size=4, num_workers=1)  # splits the samples across ranks
     net = nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 1))
     fully_shard(net, mesh=init_device_mesh("cpu", (distributed.get_world_size(),)))
     optimizer = torch.optim.SGD(net.parameters(), lr=1e-3)
@@ -34,13 +33,13 @@ def train(cache: str, checkpoint: str, num_epochs: int = 2, max_steps: int | Non
     if saved:
         num_saved = max(saved)
         of_net, of_optimizer = get_state_dict(net, optimizer)
-        state: dict[str, Any] = {"net": of_net, "optimizer": of_optimizer, "sampler": sampler.state_dict()}
+        state: dict[str, Any] = {"net": of_net, "optimizer": of_optimizer, "loader": loader.state_dict()}
         sharded.load(state, checkpoint_id=f"{checkpoint}/{num_saved}")  # replaces the values in the state
         set_state_dict(net, optimizer, model_state_dict=state["net"], optim_state_dict=state["optimizer"])
-        sampler.load_state_dict(state["sampler"])
-    for epoch in range(sampler.next_epoch, num_epochs):
-        sampler.set_epoch(epoch)
-        for num_consumed, batch in enumerate(loader, start=1):  # workers have drawn more than these
+        loader.load_state_dict(state["loader"])
+    for epoch in range(loader.epoch, num_epochs):
+        loader.set_epoch(epoch)
+        for batch in loader:
             frames = batch["frames"].float() / 255
             loss = net(frames.mean((1, 3, 4))).square().mean()
             optimizer.zero_grad()
@@ -48,7 +47,7 @@ def train(cache: str, checkpoint: str, num_epochs: int = 2, max_steps: int | Non
             optimizer.step()
             print(f"epoch {epoch} loss {loss.item():.6f} pixels {frames.sum():.6f} samples", *batch["sample_id"])
             of_net, of_optimizer = get_state_dict(net, optimizer)
-            state = {"net": of_net, "optimizer": of_optimizer, "sampler": sampler.state_dict(num_consumed)}
+            state = {"net": of_net, "optimizer": of_optimizer, "loader": loader.state_dict()}
             num_steps += 1
             sharded.save(state, checkpoint_id=f"{checkpoint}/{num_saved + num_steps}")  # all ranks, each its shard
             if num_steps == max_steps:

@@ -1,4 +1,4 @@
-"""Train with Lightning and a ClipLoader, and resume after the batch of the last checkpoint.
+"""Train with Lightning and make_loader, and resume after the batch of the last checkpoint.
 
 python examples/with_lightning.py cache run
 """
@@ -36,17 +36,26 @@ class Model(lightning.LightningModule):
         """Return the optimizer."""
         return torch.optim.SGD(self.parameters(), lr=1e-3)
 
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Store the number of ranks."""
+        checkpoint["num_ranks"] = self.trainer.world_size
 
-def train(cache: str, checkpoint: str, num_epochs: int = 2, max_steps: int = -1) -> None:
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Refuse another number of ranks: Lightning counts batches of each rank, and would leave out samples."""
+        if checkpoint["num_ranks"] != self.trainer.world_size:
+            raise ValueError(f"got another number of ranks. Resume with {checkpoint['num_ranks']} ranks.")
+
+
+def train(cache: str, checkpoint: str, num_epochs: int = 2, max_steps: int = -1, devices: int = 2) -> None:
     """Train until the last epoch, or until step ``max_steps``."""
     dataset = cc.ChordVideoDataset(
         cache, clip_sampler=cc.RandomClipSampler(num_frames=2, stride=1), size=(16, 16), clips_per_video=3
     )
-    loader = cc.ClipLoader(dataset, batch_size=4, num_threads=1)  # Lightning stores its state, and chooses its epochs
+    loader = cc.make_loader(dataset, batch_size=4, num_workers=1)  # Lightning stores its state, and chooses its epochs
     last = f"{checkpoint}/last.ckpt"
     trainer = lightning.Trainer(
         accelerator="cpu",
-        devices=2,
+        devices=devices,
         strategy="ddp",
         max_epochs=num_epochs,
         max_steps=max_steps,

@@ -34,6 +34,8 @@ def train(cache: str, checkpoint: str, num_epochs: int = 2, max_steps: int | Non
         state = torch.load(path, weights_only=True)
         net.load_state_dict(state["net"])
         optimizer.load_state_dict(state["optimizer"])
+        if state["num_ranks"] != distributed.get_world_size():
+            raise ValueError(f"{path}: got another number of ranks. Resume with {state['num_ranks']} ranks.")
         loader.load_state_dict(state["loader"])
         num_batches = state["num_batches"]
     model = DistributedDataParallel(net)
@@ -47,7 +49,7 @@ def train(cache: str, checkpoint: str, num_epochs: int = 2, max_steps: int | Non
             print(f"epoch {epoch} loss {loss.item():.6f} pixels {frames.sum():.6f} samples", *batch["sample_id"])
             state = {"net": net.state_dict(), "optimizer": optimizer.state_dict(), "loader": loader.state_dict()}
             num_batches += 1
-            torch.save({**state, "num_batches": num_batches}, path)
+            torch.save({**state, "num_batches": num_batches, "num_ranks": distributed.get_world_size()}, path)
             num_steps += 1
             if num_steps == max_steps:
                 return

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -59,6 +60,9 @@ def train(cache: str, checkpoint: str, num_epochs: int = 2, max_steps: int = -1)
         disable_tqdm=True,
     )
     last = get_last_checkpoint(checkpoint) if os.path.isdir(checkpoint) else None
+    if last is not None and (num_ranks := len([*Path(last).glob("rng_state*.pth")])) != options.world_size:
+        # The Trainer counts batches of each rank. It would leave out samples, and does not say so
+        raise ValueError(f"{last}: got another number of ranks. Resume with {num_ranks} ranks.")
     Trainer(Model(), options, train_dataset=dataset).train(resume_from_checkpoint=last)
 
 

@@ -110,7 +110,7 @@ def test_the_python_of_the_docs_runs(page, folder, monkeypatch):
 def test_the_training_config_of_the_docs_makes_a_loader(folder, monkeypatch):
     monkeypatch.chdir(folder)
     (block,) = blocks_of("training-config", "yaml")
-    for batch in cc.make_loader(yaml.safe_load(block)):
+    for batch in cc.from_config(yaml.safe_load(block))[1]:
         assert batch["frames"].shape == (2, 16, 3, 112, 112)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import inspect
 import pickle
 import pkgutil
 import subprocess
@@ -22,6 +23,61 @@ MODULES = sorted({m.name for m in pkgutil.walk_packages(chordcache.__path__, "ch
 def test_public_name_resolves(name: str) -> None:
     value = getattr(chordcache, name)
     assert name == "__version__" or value.__name__.rpartition(".")[2] == name
+
+
+# Wrong arguments
+
+
+CALLS = [
+    name
+    for name in chordcache.__all__
+    if callable(value := getattr(chordcache, name))
+    and not (isinstance(value, type) and issubclass(value, Exception))
+    and name not in ("Index", "Video", "from_config")
+]
+"""Public calls that a program makes. It makes no ``Index`` and no ``Video``. Configs have errors of their own"""
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_a_wrong_argument_of_any_call_is_named(name: str) -> None:
+    call = getattr(chordcache, name)
+    parameters = list(inspect.signature(call).parameters)
+    with pytest.raises(
+        chordcache.UsageError, match=f"^shape_of_it: got an argument that {name} does not have"
+    ) as caught:
+        call(shape_of_it=1)
+    assert f"expected one of {', '.join(parameters)}" in str(caught.value)
+    with pytest.raises(TypeError, match="missing|at most|takes"):
+        call(*range(len(parameters) + 1))
+    assert pickle.loads(pickle.dumps(call)) is call
+
+
+@pytest.mark.parametrize(
+    ("name", "argument", "meant"),
+    [
+        ("ClipLoader", "num_workers", "'num_threads'"),
+        ("ClipLoader", "collate_fn", "'collate'"),
+        ("ClipLoader", "prefetch_factor", "'prefetch'"),
+        ("make_loader", "num_threads", "'num_workers'"),
+        ("make_loader", "generator", "'sampler'"),
+        ("ChordVideoDataset", "num_frames", "'clip_sampler', such as RandomClipSampler"),
+        ("ChordVideoDataset", "feature", "'features'"),
+        ("ChordVideoDataset", "short_side", "'crop', such as Resize"),
+        ("ChordVideoDataset", "resolution", "'size'"),
+        ("ChordVideoDataset", "transforms", "'transform'"),
+        ("ChordVideoDataset", "on_miss", "'cache', such as chordcache.videos.indexed"),
+        ("build", "short_side", "'config', with frames.short_side"),
+        ("build", "fps", "'config', with frames.fps"),
+        ("build", "tier", "'tiers'"),
+        ("build", "num_workers", "'jobs'"),
+        ("verify", "workers", "'jobs'"),
+        ("scan", "label", "'labels'"),
+        ("export", "stride_", "'stride'"),
+    ],
+)
+def test_the_right_argument_is_named(name: str, argument: str, meant: str) -> None:
+    with pytest.raises(chordcache.UsageError, match=f"^{argument}: got .*Did you mean {meant}"):
+        getattr(chordcache, name)(**{argument: 1})
 
 
 def test_all_is_sorted_and_has_no_module() -> None:

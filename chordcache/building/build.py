@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from chordcache.amounts import counted
-from chordcache.arguments import as_items
+from chordcache.arguments import as_items, names_arguments
 from chordcache.building.build_options import BuildOptions
 from chordcache.building.build_plan import BuildPlan, write_plan
 from chordcache.building.build_task import BuildTask, planned_files
@@ -52,6 +52,7 @@ from chordcache.storage.run_log import RunNotes, adopt_last_scan, recorded
 from chordcache.storage.sidecar import Sidecar
 
 
+@names_arguments
 def build(
     index: str | Path | Index,
     cache: str | Path = "cache",

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
-from chordcache.arguments import as_items
+from chordcache.arguments import as_items, names_arguments
 from chordcache.engine.limits import Limits
 from chordcache.errors import UsageError
 from chordcache.storage.part import Part
 
 
+@names_arguments
 @dataclass(frozen=True)
 class BuildOptions:
     """The options of a build: when it stops, what it tries again, what it trusts, what it may spend.

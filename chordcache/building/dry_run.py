@@ -13,6 +13,7 @@ from itertools import accumulate
 from pathlib import Path
 from statistics import fmean, stdev
 
+from chordcache.arguments import names_arguments
 from chordcache.building.build_options import BuildOptions
 from chordcache.building.build_plan import ArtefactTask, BuildPlan
 from chordcache.building.build_task import BuildTask, planned_files
@@ -102,6 +103,7 @@ class DryRun:
     """The files that were built for it"""
 
 
+@names_arguments
 def dry_run(
     index: str | Path | Index,
     cache: str | Path = "cache",

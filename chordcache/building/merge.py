@@ -9,6 +9,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from chordcache.amounts import counted
+from chordcache.arguments import names_arguments
 from chordcache.building.existing_cache import (
     check_counts,
     check_sidecars,
@@ -37,6 +38,7 @@ from chordcache.storage.run_log import recorded
 from chordcache.storage.sidecar import Sidecar
 
 
+@names_arguments
 def merge(caches: Sequence[str | Path], output: str | Path, *, progress: bool = False) -> RunSummary:
     """Join caches into a new one, without decoding.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from chordcache.arguments import names_arguments
 from chordcache.errors import UsageError
 
 MIN_MEMORY_BYTES = 256 << 20
@@ -46,6 +47,7 @@ def _check(name: str, value: float | None, low: float, high: float, unit: str = 
         raise UsageError(f"{name}: got {got}, expected {least} to {most}")
 
 
+@names_arguments
 @dataclass(frozen=True)
 class Limits:
     """Limits of one input, after which it is given up.

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from chordcache.arguments import names_arguments
 from chordcache.errors import FeatureAbsentError
 from chordcache.media.remux import in_memory
 from chordcache.sources.media_file import MP4Source
@@ -13,6 +14,7 @@ from chordcache.sources.media_file import MP4Source
 _SUFFIXES = ("avi", "m4v", "mkv", "mov", "mp4", "mpg", "ogv", "ts", "webm", "wmv")
 
 
+@names_arguments
 def decode_video(key: str, data: bytes) -> tuple[torch.Tensor, torch.Tensor, dict[str, Any]] | None:
     """Decode a video file of a WebDataset sample: ``WebDataset(shards).decode(chordcache.decode_video)``.
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from chordcache.arguments import check_at_least, check_choice
+from chordcache.arguments import check_at_least, check_choice, names_arguments
 from chordcache.engine import terminal
 from chordcache.engine.signals import stop_signals
 from chordcache.errors import UsageError, printable
@@ -95,6 +95,7 @@ class ExportSummary(NamedTuple):
     """Number of videos that are shorter than a clip"""
 
 
+@names_arguments
 def export(
     cache: str | Path,
     output: str | Path,

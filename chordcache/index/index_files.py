@@ -13,6 +13,7 @@ from typing import Any, BinaryIO, TextIO, TypeAlias
 import numpy as np
 
 from chordcache.amounts import first_few
+from chordcache.arguments import names_arguments
 from chordcache.errors import DamageError, NotFoundError, UsageError, printable
 from chordcache.index.csv_index import CsvSink, CsvSource
 from chordcache.index.header import FORMAT
@@ -178,6 +179,7 @@ class Index:
                 writer.write(record)
 
 
+@names_arguments
 def read_index(path: str | os.PathLike[str]) -> Index:
     """Open an index, or a hand-written CSV list with a column ``path``. The facts of a CSV index are not read.
 

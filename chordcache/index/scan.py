@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from chordcache.amounts import counted, first_few
-from chordcache.arguments import check_choice
+from chordcache.arguments import check_choice, names_arguments
 from chordcache.bucket import bucket_path, is_in_bucket
 from chordcache.choices import SCAN_LEVELS
 from chordcache.engine import pool, terminal
@@ -74,6 +74,7 @@ class ScanResult(Index):
         self.summary, self.warnings = summary, warnings
 
 
+@names_arguments
 def scan(
     roots: str | Path | Sequence[str | Path | Corpus],
     *,

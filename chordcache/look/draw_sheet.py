@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from chordcache.amounts import counted, shortened
+from chordcache.arguments import names_arguments
 from chordcache.errors import DamageError, FeatureAbsentError, UsageError
 from chordcache.look import pictures
 from chordcache.look.pictures import ALARM, FAINT, MARK, NORMAL, SMALL, TimeAxis, put_text
@@ -100,6 +101,7 @@ class Sheet:
         return target
 
 
+@names_arguments
 def show(
     video: Video, *, num_frames: int = 12, start_seconds: float | None = None, stop_seconds: float | None = None
 ) -> Sheet:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from chordcache.arguments import names_arguments
 from chordcache.index.index_files import read_index
 from chordcache.read.cache import open_cache
 from chordcache.read.video import Video
@@ -18,6 +19,7 @@ from chordcache.storage.feature_info import FeatureInfo
 from chordcache.storage.quarantine import Quarantine
 
 
+@names_arguments
 def summarize(path: str | Path) -> dict[str, Any]:
     """Summarize a cache (a folder) or an index (a file).
 

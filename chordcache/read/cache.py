@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from chordcache.amounts import counted
-from chordcache.arguments import check_at_least, did_you_mean, parsed_bytes
+from chordcache.arguments import check_at_least, did_you_mean, names_arguments, parsed_bytes
 from chordcache.errors import FeatureAbsentError, NotFoundError, UsageError, printable
 from chordcache.features.built_in import read_side
 from chordcache.features.frames import FramesReadSide
@@ -38,6 +38,7 @@ class _Opened(NamedTuple):
     """Recent videos with their times, which are parsed once if clips of a video follow each other"""
 
 
+@names_arguments
 class Cache:
     """A cache opened for reading. Picklable, thread-safe and fork-safe.
 
@@ -337,6 +338,7 @@ def _checked_numbers(video: Video, feature: str, info: FeatureInfo, indices: Seq
     return [number + video.first_row for number in numbers] if video.first_row else numbers
 
 
+@names_arguments
 def open_cache(path: str | Path, *, local: str | Path | None = None, limit: int | str = "100GB") -> Cache:
     """Open a cache for reading.
 

@@ -14,7 +14,7 @@ from typing import Protocol, cast
 
 import numpy as np
 
-from chordcache.arguments import check_range, check_share, checked_size
+from chordcache.arguments import check_range, check_share, checked_size, names_arguments
 from chordcache.errors import UsageError
 from chordcache.media.cropping import CropBox
 
@@ -43,6 +43,7 @@ class _Sized:
         object.__setattr__(self, "size", checked_size(self.size))
 
 
+@names_arguments
 @dataclass(frozen=True)
 class CenterCrop(_Sized):
     """A crop that scales the picture until it just covers ``size``, aspect kept, and cuts out the middle.
@@ -69,6 +70,7 @@ class CenterCrop(_Sized):
         return _in_the_middle(height, width, crop, self.size)
 
 
+@names_arguments
 @dataclass(frozen=True)
 class RandomResizedCrop(_Sized):
     """A crop of random area, shape and place, scaled to ``size``, for training.
@@ -110,6 +112,7 @@ class RandomResizedCrop(_Sized):
         return _in_the_middle(height, width, (rows, columns), self.size)
 
 
+@names_arguments
 @dataclass(frozen=True)
 class Resize:
     """A crop of the whole picture, scaled to ``size``, or until its short side is ``short_side``, aspect kept.
@@ -175,6 +178,7 @@ class Pad(_Sized):
         return _in_the_middle(height, width, crop, self.size)
 
 
+@names_arguments
 @dataclass(frozen=True)
 class HorizontalFlip:
     """A crop that swaps left and right in some of the samples.

@@ -62,7 +62,7 @@ def select_keys(cache: Cache, videos: Videos, on_miss: str = "error") -> list[st
         distinct = list(dict.fromkeys(keys))
         if len(distinct) < len(keys):
             what = f"split file '{printable(videos)}': {len(keys) - len(distinct)} of {len(keys)} rows name a video"
-            warnings.warn(f"{what} that an earlier row names. It is read once.", stacklevel=5)
+            warnings.warn(f"{what} that an earlier row names. It is read once.", stacklevel=6)
         return distinct
     given = list(videos)
     for name in given:
@@ -80,7 +80,7 @@ def warn_of_left_out(
     others: Mapping[str, int],
     cache: Path | None,
     *,
-    stacklevel: int = 6,
+    stacklevel: int = 7,
 ) -> None:
     """Warn once of all videos that a dataset leaves out.
 
@@ -155,7 +155,7 @@ def _resolved(cache: Cache, names: _Names, split: NameList, what: str, on_miss: 
             "chordcache.videos.cached with on_miss='skip' leaves them out."
         )
     others = {f"not cached, such as '{printable(split.names[unmatched[0]])}'": len(unmatched)} if unmatched else {}
-    warn_of_left_out(what, num_names, causes, others, cache.path, stacklevel=7)
+    warn_of_left_out(what, num_names, causes, others, cache.path, stacklevel=8)
     if not keys:
         raise UsageError(f"{what}: got no cached video among {num_names} names, expected at least one of {cache!r}")
     return keys

@@ -35,6 +35,8 @@ class Video:
         self._files: dict[str, Path] = {}
         self.read_features: tuple[str, ...] = ()
         """Features that are read anyway. The frame times, which each artefact has, are then taken from theirs"""
+        self.origin: object = None
+        """Identity of a source that its frames are read from, None if they are cached"""
         self.sidecar = sidecar
         self.key = sidecar.key
         self.root = sidecar.root

@@ -9,6 +9,7 @@ from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
+from chordcache.arguments import names_arguments
 from chordcache.config.picture import PictureConfig
 from chordcache.errors import FeatureAbsentError, MediaError, UsageError, printable
 from chordcache.media.audio import read_sound, sample_rate_of
@@ -107,6 +108,7 @@ class DecodedFile(ExactFrames):
             yield self.converter.rgb(self.frame(number).picture, self._aspect)
 
 
+@names_arguments
 class MP4Source(VideoSource):
     """The frames of a media file (MP4 or any other container that ``scan`` supports), decoded on request.
 

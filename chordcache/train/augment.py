@@ -15,7 +15,7 @@ from kornia.augmentation.auto.trivial_augment.trivial_augment import default_pol
 from kornia.augmentation.container.params import ParamItem
 from kornia.enhance import normalize
 
-from chordcache.arguments import check_at_least
+from chordcache.arguments import check_at_least, names_arguments
 from chordcache.errors import UsageError
 from chordcache.features.built_in import read_sides
 from chordcache.read.clips import cached_features
@@ -47,6 +47,7 @@ IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
 
 
+@names_arguments
 class BatchAugment:
     """Augmentation that changes the frames of a batch on their device, mixes labels, and makes normalized floats.
 

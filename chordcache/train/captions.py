@@ -10,13 +10,14 @@ from typing import Any
 import numpy as np
 import tokenizers
 
-from chordcache.arguments import check_at_least
+from chordcache.arguments import check_at_least, names_arguments
 from chordcache.errors import NotFoundError, UsageError, printable
 
 _NUM_KEPT = 1 << 14
 """Captions whose ids are kept: about 10 MB. Later epochs, and several clips of one video, request them again."""
 
 
+@names_arguments
 class CaptionTokenizer:
     """A tokenizer that turns captions into token ids, each caption once.
 

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch.utils.data import default_collate
 
+from chordcache.arguments import names_arguments
 from chordcache.errors import UsageError
 from chordcache.features.built_in import read_sides
 from chordcache.train.batches import as_one
@@ -22,6 +23,7 @@ _PADDING = {name: value for side in read_sides().values() for name, value in sid
 """Padding of the arrays of built-in features. All others are padded with zero."""
 
 
+@names_arguments
 def collate(samples: Sequence[dict[str, Any]], *, tokenizer: CaptionTokenizer | None = None) -> dict[str, Any]:
     """Make a batch of samples, for any loader. Tensors of different shapes are padded at the end of each axis.
 

@@ -12,6 +12,7 @@ import torch
 from numpy.typing import ArrayLike
 
 from chordcache.amounts import counted
+from chordcache.arguments import names_arguments
 from chordcache.errors import UsageError
 from chordcache.read.video import Video
 from chordcache.train.batches import FrameBuffer
@@ -21,6 +22,7 @@ from chordcache.train.samplers.distributed import check_not_of_torch
 from chordcache.train.samplers.weights import check_weights
 
 
+@names_arguments
 def concat(datasets: Iterable[ClipDataset], weights: Sequence[float] | None = None) -> ConcatenatedDataset:
     """Join datasets into one, whose samples are those of the first, then those of the second, and so on.
 
@@ -63,6 +65,7 @@ def concat(datasets: Iterable[ClipDataset], weights: Sequence[float] | None = No
     return ConcatenatedDataset(datasets, weights)
 
 
+@names_arguments
 def subset(dataset: ClipDataset, positions: ArrayLike | slice | range) -> SubsetOfDataset:
     """Select samples of a dataset by their positions.
 

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from chordcache.amounts import counted
-from chordcache.arguments import check_at_least, checked_names
+from chordcache.arguments import check_at_least, checked_names, names_arguments
 from chordcache.errors import UsageError
 from chordcache.read.cache import Cache
 from chordcache.read.cached_videos import CachedVideos, settle_absences
@@ -35,6 +35,7 @@ Result = TypeVar("Result")
 _SIXTEEN_IN_THE_MIDDLE = RegularClipSampler(num_frames=16, stride=4)
 
 
+@names_arguments
 class ChordVideoDataset(ClipDataset):
     """Clips of a cache as tensors, for any DataLoader: no workers or many, fork, spawn or forkserver.
 
@@ -195,7 +196,7 @@ class ChordVideoDataset(ClipDataset):
         self._fields = field_reader(fields, self._videos, self._clips.features)
         labels = self._labels()
         if not labels and (classes is not None or {"label", "labels"} & self._fields.types.keys()):
-            warnings.warn(NO_LABELS, stacklevel=2)
+            warnings.warn(NO_LABELS, stacklevel=3)
         classes = class_names(labels) if classes is None else classes
         self._classes = Classes(checked_names("classes", classes, "label names"))
         self.classes = self._classes.names

@@ -6,23 +6,20 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeAlias, overload
+from typing import Any, TypeAlias
 
-from torch.utils.data import DataLoader
-
-from chordcache.arguments import as_items, did_you_mean
+from chordcache.arguments import as_items
 from chordcache.config.config import Config, config_from_json
 from chordcache.config.picture import PictureConfig
 from chordcache.config.yaml_files import load_config
 from chordcache.errors import ConfigError, UsageError
 from chordcache.features.read_side import ADJACENT_FLOW
 from chordcache.sources.video_source import VideoSource
-from chordcache.train.batches import Collate
 from chordcache.train.clip_dataset import ClipDataset
 from chordcache.train.collate import collate
 from chordcache.train.dataset import ChordVideoDataset
 from chordcache.train.instantiate import check_arguments, frozen, instantiate, within
-from chordcache.train.loader import ClipLoader, loader_with_workers
+from chordcache.train.loader import ClipLoader, WorkerLoader
 from chordcache.train.samplers.budget_batches import BudgetBatchSampler
 from chordcache.train.samplers.distributed import ChordSampler
 from chordcache.train.videos import VideosToRead, cached, from_files, indexed
@@ -102,136 +99,40 @@ def make_dataset(config: ConfigLike, **arguments: Any) -> ChordVideoDataset:
         return ChordVideoDataset(**given)
 
 
-@overload
-def make_loader(
-    dataset: ClipDataset,
-    batch_size: int | None,
-    num_workers: int,
-    *,
-    sampler: ChordSampler | BudgetBatchSampler | None = None,
-    shuffle: bool = True,
-    drop_last: bool = False,
-    prefetch_factor: int = 2,
-    start_method: str | None = None,
-    collate: Collate = collate,
-) -> DataLoader[Any]: ...
+def from_config(
+    config: ConfigLike, dataset: ClipDataset | None = None, **arguments: Any
+) -> tuple[ClipDataset, ClipLoader | WorkerLoader]:
+    """Make the dataset and the loader that the section ``train`` of a config describes, see ``make_dataset``.
 
+    The arguments are those of ``make_dataset``. A given ``dataset`` takes the place of the one in the config. The
+    loader is that of ``make_loader``, or a ``ClipLoader`` if the config names the loader "threads". Raises as
+    ``make_dataset``, and as the loader does.
 
-@overload
-def make_loader(
-    dataset: ClipDataset | ConfigLike, *, config: ConfigLike | None = None
-) -> ClipLoader | DataLoader[Any]: ...
+    Examples
+    --------
+    ::
 
-
-def make_loader(
-    dataset: Any,
-    batch_size: int | None = None,
-    num_workers: int | None = None,
-    *,
-    config: ConfigLike | None = None,
-    **options: Any,
-) -> ClipLoader | DataLoader[Any]:
-    """Make a DataLoader whose workers decode each batch into one tensor in shared memory.
-
-    The workers persist from epoch to epoch, use one thread each, and start by ``start_method``. Batches are pinned
-    where there is CUDA. Each pass is a new epoch, or the epoch that ``loader.sampler.set_epoch`` chose.
-    ``loader.sampler.state_dict(num_batches_consumed=n)`` returns the position of a run. ``len(loader)`` is the number
-    of batches in a whole epoch.
-
-    ``make_loader("chordcache.yaml")`` makes the loader and the dataset that the section ``train`` of a config
-    describes. ``make_loader(dataset, config="chordcache.yaml")`` makes the loader of such a config for another dataset.
-    The config then has all other arguments.
-
-    Parameters
-    ----------
-    dataset : ClipDataset, Config, mapping, str or Path
-        The dataset to read: a ``ChordVideoDataset``, or what ``concat`` or ``subset`` made. Or a config, its plain
-        data, or its YAML file, see ``make_dataset``.
-    batch_size : int or None
-        Samples in a batch of this rank. None with a ``BudgetBatchSampler``.
-    num_workers : int
-        Processes that read. 0 reads in this process, when a batch is requested.
-    config : Config, mapping, str or Path, optional
-        A config that describes the loader. Do not give any argument but ``dataset`` with it.
-    sampler : ChordSampler or BudgetBatchSampler, optional
-        The order of the samples. By default shuffled, with seed 0, or drawn by the weights of the dataset.
-    shuffle : bool
-        False for the order of the dataset, as in validation. Only without ``sampler``.
-    drop_last : bool
-        Leave out a last batch that is not full.
-    prefetch_factor : int
-        Batches that each worker prepares ahead.
-    start_method : {"fork", "forkserver", "spawn"}, optional
-        Start method of the workers. By default Python's on this platform.
-    collate : callable
-        Function that makes a batch from a list of samples, such as
-        ``functools.partial(chordcache.collate, tokenizer=...)``.
-
-    Returns
-    -------
-    torch.utils.data.DataLoader or ClipLoader
-        A DataLoader, unless a config names the loader "threads". It yields the batches that ``collate`` makes.
-        ``frames`` [shape=(B, T, 3, h, w), dtype=uint8] is a permuted view of (B, T, h, w, 3). ``.contiguous()``, best
-        called on the device, puts the channels first in memory too.
-
-    Raises
-    ------
-    ConfigError
-        If a name or an argument in a config does not exist, or an argument is missing.
-    UsageError
-        If an argument is wrong.
+        dataset, loader = from_config("chordcache.yaml")
+        valid, valid_loader = from_config("chordcache.yaml", videos="val.txt", clip_sampler={"name": "regular"})
     """
-    is_config = isinstance(dataset, (Config, Mapping, str, Path))
-    _check_options(options)
-    if config is None and not is_config:
-        return loader_with_workers(dataset, batch_size, num_workers, **options)
-    counts = {"batch_size": batch_size, "num_workers": num_workers}
-    given = [*(name for name, value in counts.items() if value is not None), *options]
-    if given:
-        raise UsageError(f"{given[0]}: got a value and a config, expected one of them. Write it into the config.")
-    if config is not None and is_config:
-        raise UsageError("dataset and config: got two configs, expected one of them, or a dataset and a config")
-    return _loader_from_config(_as_config(dataset if config is None else config), None if is_config else dataset)
-
-
-def _check_options(options: Mapping[str, Any]) -> None:
-    """Raise ``UsageError`` for the first argument that only torch's DataLoader has."""
-    valid = [name for name in inspect.signature(loader_with_workers).parameters if name != "dataset"]
-    for name in options:
-        if name not in valid:
-            similar = f". Did you mean '{_OF_TORCH[name]}'?" if name in _OF_TORCH else did_you_mean(name, valid)
-            names = f"{', '.join(valid)}{similar}"
-            raise UsageError(f"{name}: got an argument that make_loader does not have, expected one of {names}")
-
-
-_OF_TORCH = {
-    "batch_sampler": "sampler",
-    "collate_fn": "collate",
-    "generator": "sampler",
-    "multiprocessing_context": "start_method",
-}
-"""Argument of torch's DataLoader to the one of ``make_loader`` that takes its place"""
-
-
-def _loader_from_config(config: Config, dataset: ClipDataset | None) -> ClipLoader | DataLoader[Any]:
-    train = config.train
+    settings = _as_config(config)
+    train = settings.train
     if "loader" not in train:
         raise ConfigError("train.loader: got none, expected a section with a name. Add it to the config.")
-    dataset = make_dataset(config) if dataset is None else dataset
-    settings = dict(train["loader"])
+    dataset = make_dataset(settings, **arguments) if dataset is None else dataset
+    of_loader = dict(train["loader"])
     given: dict[str, Any] = {"dataset": dataset}
     if "sampler" in train:
-        given["sampler"] = _order(train["sampler"], dataset, settings.get("batch_size"))
+        given["sampler"] = _order(train["sampler"], dataset, of_loader.get("batch_size"))
     if isinstance(given.get("sampler"), BudgetBatchSampler):
-        settings.setdefault("batch_size", None)
+        of_loader.setdefault("batch_size", None)
     given["collate"] = instantiate("collate", train["collate"]) if "collate" in train else collate
     augment = _augment(train["augment"], dataset) if "augment" in train else None
-    if settings.get("name") == "threads":
+    if of_loader.get("name") == "threads":
         given["augment"] = augment
     elif augment is not None:
         given["collate"] = partial(_augmented_batch, collate=given["collate"], augment=augment)
-    loader: ClipLoader | DataLoader[Any] = instantiate("loader", settings, **given)
-    return loader
+    return dataset, instantiate("loader", of_loader, **given)
 
 
 def _augmented_batch(samples: Any, *, collate: Function, augment: Function) -> Any:

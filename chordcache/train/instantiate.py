@@ -43,7 +43,7 @@ NAMED: Mapping[str, Mapping[str, str]] = {
     },
     "loader": {
         "threads": "chordcache.train.loader.ClipLoader",
-        "workers": "chordcache.train.loader.loader_with_workers",
+        "workers": "chordcache.train.loader.make_loader",
     },
 }
 """Section of ``train`` to its names, and the class or function of each. It is imported when it is asked for: some need

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from itertools import chain
-from typing import TypeAlias
 
 import numpy as np
 
@@ -18,26 +17,18 @@ from chordcache.read.clips import FeatureReader
 from chordcache.read.video import Video
 from chordcache.storage.artefacts.artefact import checked_out
 
-Pixels: TypeAlias = object
-"""Identity of the frames of a video: the digest of their file, or the source and the request"""
-
 
 class KeptFrames:
-    """Frames of the videos that were read most often, before any crop. Thread-safe.
+    """Frames before any crop, of at most ``max_bytes`` together. Thread-safe.
 
-    A video that was read more than twice as often as one in memory takes its place. Others stay in memory, so that an
-    epoch over more videos than fit finds those that do. The size of all frames never exceeds ``max_bytes``.
+    A frame that was kept stays. An epoch over more frames than fit therefore finds those that do.
     """
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
         self._lock = threading.Lock()
-        self._frames: dict[Pixels, dict[int, np.ndarray]] = {}
-        """Frames by number [shape=(H, W, 3), dtype=uint8] of each video in memory"""
-        self._num_reads: dict[Pixels, int] = {}
-        """Number of reads of each video, also of those that are not in memory"""
-        self._least_reads = 0
-        """No video in memory was read less often. It spares a look at all of them for most frames that do not fit"""
+        self._frames: dict[tuple[object, int], np.ndarray] = {}
+        """Frames [shape=(H, W, 3), dtype=uint8] by all that decides their pixels, and by row"""
         self.num_bytes = 0
         """[bytes] Size of all frames in memory"""
         self.num_hits = self.num_misses = 0
@@ -45,8 +36,8 @@ class KeptFrames:
 
     def __repr__(self) -> str:
         sizes = f"{human_bytes(self.num_bytes)} of {human_bytes(self._max_bytes)}"
-        counts = f"{counted(self.num_hits, 'hit')}, {self.num_misses:,} missed"
-        return f"<KeptFrames of {counted(len(self._frames), 'video')}: {sizes}, {counts}>"
+        hits = f"{counted(self.num_hits, 'hit')}, {self.num_misses:,} missed"
+        return f"<KeptFrames of {counted(len(self._frames), 'frame')}: {sizes}, {hits}>"
 
     @contextmanager
     def in_use(self) -> Iterator[None]:
@@ -57,39 +48,27 @@ class KeptFrames:
         finally:
             _in_use.reset(token)
 
-    def find(self, pixels: Pixels, numbers: Collection[int], frame_bytes: int) -> dict[int, np.ndarray] | None:
-        """Return those of some frames that are in memory. None if none are, and none fit.
-
-        This counts as a read of the video. ``frame_bytes`` is the size of a frame [bytes].
-        """
+    def read(self, reader: FeatureReader, video: Video, numbers: Sequence[int] | np.ndarray) -> list[np.ndarray] | None:
+        """Return frames [shape=(H, W, 3), dtype=uint8], read-only. None if none are in memory, and none fit."""
+        info = video.feature("frames")
+        pixels = video.origin, info.digest, info.fingerprint, info.shape[1:]
+        places = [(pixels, int(number) + video.first_row) for number in numbers]
         with self._lock:
-            self._num_reads[pixels] = self._num_reads.get(pixels, 0) + 1
-            of_video = self._frames.get(pixels, {})
-            frames = {number: of_video[number] for number in numbers if number in of_video}
+            frames = {place: self._frames[place] for place in places if place in self._frames}
+            missing = {place: int(number) for place, number in zip(places, numbers, strict=True) if place not in frames}
             self.num_hits += len(frames)
-            self.num_misses += len(numbers) - len(frames)
-            return frames if frames or self._make_room(pixels, frame_bytes) else None
-
-    def add(self, pixels: Pixels, number: int, frame: np.ndarray) -> None:
-        """Keep a frame, read-only, if there is room, or if videos that were read far less often can go."""
-        with self._lock:
-            if number not in self._frames.get(pixels, ()) and self._make_room(pixels, frame.nbytes):
-                frame.flags.writeable = False
-                self._frames.setdefault(pixels, {})[number] = frame
-                self._least_reads = min(self._least_reads, self._num_reads[pixels])
-                self.num_bytes += frame.nbytes
-
-    def _make_room(self, pixels: Pixels, num_bytes: int) -> bool:
-        """Drop videos that were read far less often than this one, until a frame fits. Return whether it does."""
-        while self.num_bytes + num_bytes > self._max_bytes:
-            if not self._frames or 2 * self._least_reads >= self._num_reads[pixels]:
-                return False
-            least = min(self._frames, key=self._num_reads.__getitem__)
-            self._least_reads = self._num_reads[least]
-            if 2 * self._least_reads >= self._num_reads[pixels]:
-                return False
-            self.num_bytes -= sum(frame.nbytes for frame in self._frames.pop(least).values())
-        return True
+            self.num_misses += len(missing)
+            if not frames and self.num_bytes + math.prod(info.shape[1:]) > self._max_bytes:
+                return None
+        blocks = reader.iter_frames(video, np.array([*missing.values()], np.int64)) if missing else ()
+        for place, frame in zip(missing, chain.from_iterable(blocks), strict=True):
+            frames[place] = copy = frame.copy()  # the memory of a block is used again
+            copy.flags.writeable = False
+            with self._lock:
+                if place not in self._frames and self.num_bytes + copy.nbytes <= self._max_bytes:
+                    self._frames[place] = copy
+                    self.num_bytes += copy.nbytes
+        return [frames[place] for place in places]
 
 
 _in_use: ContextVar[KeptFrames | None] = ContextVar("frames that are kept", default=None)
@@ -119,35 +98,19 @@ class _KeepingReader:
         out: np.ndarray | None = None,
     ) -> np.ndarray:
         """Read a feature of one video, as ``Cache.read`` does."""
-        frames = None if feature != "frames" or indices is None else self._all(video, indices)
-        if frames is None:
+        frames = None
+        if feature == "frames" and indices is not None:
+            frames = self._frames.read(self._reader, video, indices)
+        if not frames:
             return self._reader.read(video, feature, start, stop, indices=indices, out=out)
-        shape = (len(frames), *video.feature("frames").shape[1:])
-        pictures = checked_out(feature, shape, np.dtype(np.uint8), out)
-        for place, frame in enumerate(frames):
-            pictures[place] = frame
-        return pictures
+        shape = (len(frames), *frames[0].shape)
+        return np.stack(frames, out=checked_out(feature, shape, np.dtype(np.uint8), out))
 
     def iter_frames(
         self, video: Video, indices: Sequence[int] | np.ndarray, *, part: Rectangle | None = None
     ) -> Iterator[np.ndarray]:
         """Read frames a few at a time, as ``Cache.iter_frames`` does."""
-        frames = self._all(video, indices)
+        frames = self._frames.read(self._reader, video, indices)
         if frames is None:
             return self._reader.iter_frames(video, np.asarray(indices), part=part)
         return (part.of(frame[None]) if part else frame[None] for frame in frames)
-
-    def _all(self, video: Video, indices: Sequence[int] | np.ndarray) -> list[np.ndarray] | None:
-        """Return frames [shape=(H, W, 3), dtype=uint8], or None if those of this video do not fit."""
-        info = video.feature("frames")
-        pixels = info.digest or (video.key, video.sidecar.source, info.fingerprint)
-        rows = {int(number): int(number) + video.first_row for number in indices}
-        frames = self._frames.find(pixels, rows.values(), math.prod(info.shape[1:]))
-        if frames is None:
-            return None
-        missing = [number for number, row in rows.items() if row not in frames]
-        blocks = self._reader.iter_frames(video, np.array(missing, np.int64)) if missing else ()
-        for number, frame in zip(missing, chain.from_iterable(blocks), strict=True):
-            frames[rows[number]] = copy = frame.copy()  # the memory of a block is used again
-            self._frames.add(pixels, rows[number], copy)
-        return [frames[rows[int(number)]] for number in indices]

@@ -13,7 +13,7 @@ from torch.profiler import record_function
 from torch.utils.data import BatchSampler, DataLoader, Sampler
 
 from chordcache.amounts import counted
-from chordcache.arguments import check_at_least, check_choice, parsed_bytes
+from chordcache.arguments import check_at_least, check_choice, names_arguments, parsed_bytes
 from chordcache.errors import UsageError
 from chordcache.train.batches import (
     Batch,
@@ -32,10 +32,77 @@ from chordcache.train.samplers.budget_batches import BudgetBatchSampler
 from chordcache.train.samplers.distributed import ChordSampler, check_not_of_torch
 
 
-def loader_with_workers(
+class _Resumable:
+    """Base class of the loaders. It counts the batches of a pass that were returned, for the state of a run."""
+
+    sampler: Any
+    """Order of the samples. Lightning calls its ``set_epoch``"""
+    batch_size: int | None
+    drop_last: bool
+    _consumed: tuple[int, int] | None = None
+    """Epoch, and number of its batches that this pass has returned. None if none has begun"""
+
+    @property
+    def epoch(self) -> int:
+        """Epoch of this pass, or of the first one if none has begun."""
+        return int(self.sampler.epoch)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the epoch of the next pass. If that epoch's state was loaded, the pass covers the rest of it."""
+        self.sampler.set_epoch(epoch)
+
+    def __len__(self) -> int:
+        """Return the number of batches in a whole epoch, also while a resumed pass has fewer."""
+        return self._num_batches(len(self.sampler))
+
+    @property
+    def num_batches_left(self) -> int:
+        """Number of batches in this pass, or in the first one: after ``load_state_dict`` the rest of the epoch."""
+        return self._num_batches(self.sampler.num_left)
+
+    def _num_batches(self, num_samples: int) -> int:
+        if self.batch_size is None:
+            return num_samples  # a BudgetBatchSampler counts batches
+        return num_samples // self.batch_size if self.drop_last else -(-num_samples // self.batch_size)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the position of the run after the last batch that was returned. See ``ChordSampler.state_dict``."""
+        epoch, num_batches = self._consumed or (self.epoch, 0)
+        state: dict[str, Any] = self.sampler.state_dict(num_batches if epoch == self.epoch else 0)
+        if self._consumed is None and state != self.sampler.state_dict():
+            raise UsageError(
+                "loader: got one that another loader reads from, as accelerate's does, expected one that is iterated "
+                "itself. Take loader.sampler.state_dict(num_batches_consumed=n)."
+            )
+        return state
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Resume a run: the next pass begins with the batch after it. See ``ChordSampler.load_state_dict``."""
+        self.sampler.load_state_dict(state)
+        self._consumed = None
+
+    def _counted(self, begin: Callable[[], Iterator[Batch]]) -> Iterator[Batch]:
+        """Yield the batches of an epoch. ``begin`` is called with the first: Lightning chooses the epoch before it."""
+        epoch = self.sampler.next_epoch
+        self._consumed = epoch, 0
+        for number, batch in enumerate(begin(), start=1):
+            self._consumed = epoch, number
+            yield batch
+
+
+class WorkerLoader(_Resumable, DataLoader[Any]):
+    """DataLoader with the state of a run. See ``make_loader``."""
+
+    def __iter__(self) -> Iterator[Batch]:  # type: ignore[override]
+        """Yield the batches of an epoch."""
+        return self._counted(super().__iter__)
+
+
+@names_arguments
+def make_loader(
     dataset: ClipDataset,
-    batch_size: int | None,
-    num_workers: int | None,
+    batch_size: int | None = 1,
+    num_workers: int = 0,
     *,
     sampler: ChordSampler | BudgetBatchSampler | None = None,
     shuffle: bool = True,
@@ -43,16 +110,56 @@ def loader_with_workers(
     prefetch_factor: int = 2,
     start_method: str | None = None,
     collate: Collate = collate,
-) -> DataLoader[Any]:
-    """Make a DataLoader, see ``make_loader``."""
+) -> WorkerLoader:
+    """Make a DataLoader whose workers decode each batch into one tensor in shared memory.
+
+    The workers persist from epoch to epoch, use one thread each, and start by ``start_method``. Batches are pinned
+    where there is CUDA. Each pass is a new epoch, or the epoch that ``loader.set_epoch`` chose. ``len(loader)`` is the
+    number of batches in a whole epoch. ``loader.state_dict()`` returns the position of a run after the last batch that
+    was returned, and ``loader.load_state_dict(state)`` goes on after it. In a loader that accelerate prepared,
+    ``loader.sampler.state_dict(num_batches_consumed=n)`` does so.
+
+    Parameters
+    ----------
+    dataset : ClipDataset
+        The dataset to read: a ``ChordVideoDataset``, or what ``concat`` or ``subset`` made.
+    batch_size : int or None
+        Samples in a batch of this rank. None with a ``BudgetBatchSampler``.
+    num_workers : int
+        Processes that read. 0 reads in this process, when a batch is requested.
+    sampler : ChordSampler or BudgetBatchSampler, optional
+        The order of the samples. By default shuffled, with seed 0, or drawn by the weights of the dataset.
+    shuffle : bool
+        False for the order of the dataset, as in validation. Only without ``sampler``.
+    drop_last : bool
+        Leave out a last batch that is not full.
+    prefetch_factor : int
+        Batches that each worker prepares ahead.
+    start_method : {"fork", "forkserver", "spawn"}, optional
+        Start method of the workers. By default Python's on this platform.
+    collate : callable
+        Function that makes a batch from a list of samples, such as
+        ``functools.partial(chordcache.collate, tokenizer=...)``.
+
+    Returns
+    -------
+    torch.utils.data.DataLoader
+        The loader. It yields the batches that ``collate`` makes. ``frames`` [shape=(B, T, 3, h, w), dtype=uint8] is a
+        permuted view of (B, T, h, w, 3). ``.contiguous()``, best called on the device, puts the channels first in
+        memory too.
+
+    Raises
+    ------
+    UsageError
+        If an argument is wrong.
+    """
     check_at_least(0, num_workers=num_workers)
-    assert num_workers is not None
     check_at_least(1, prefetch_factor=prefetch_factor)
     order = _checked_sampler(dataset, batch_size, sampler, shuffle=shuffle)
     batches: dict[str, Any] = {"batch_sampler": order}
     if batch_size is not None:
         batches = {"batch_size": batch_size, "sampler": order, "drop_last": drop_last}
-    loader = DataLoader(
+    loader = WorkerLoader(
         dataset,
         **batches,
         num_workers=num_workers,
@@ -83,7 +190,8 @@ _CLIPS_FETCHED_AHEAD = 64
 """Samples that are fetched from a bucket ahead of the one that is read"""
 
 
-class ClipLoader:
+@names_arguments
+class ClipLoader(_Resumable):
     """Loader whose batches threads of this process decode, a few ahead. It starts no process and copies nothing.
 
     JPEG is decoded without the GIL, straight into each batch's own tensor. With a CUDA ``device``, the batches are
@@ -110,8 +218,8 @@ class ClipLoader:
         "cuda" decodes, cuts and scales the frames of a batch on ``device``: JPEGs with torchvision, and the planes of
         ``codec: yuv420`` with torch. Values of ``frames`` then differ by a level or two.
     keep : str or int, optional
-        Memory for decoded frames, such as "8GB" [or bytes], which all threads share. The videos that are read most
-        often are in it. Batches are the same as without. ``kept_frames`` has the number of hits. Not with
+        Memory for decoded frames, such as "8GB" [or bytes], which all threads share. The frames that are read first
+        stay in it. Batches are the same as without. ``kept_frames`` has the number of hits. Not with
         ``decode="cuda"``.
 
     Raises
@@ -152,19 +260,13 @@ class ClipLoader:
     ) -> None:
         check_at_least(1, num_threads=num_threads)
         check_at_least(0, prefetch=prefetch)
-        check_not_of_torch(dataset)
-        if not callable(getattr(dataset, "read_samples", None)):
-            raise UsageError(
-                f"dataset: got a {type(dataset).__name__}, expected a ChordVideoDataset, or what chordcache.concat or "
-                "chordcache.subset made. Use a DataLoader for others."
-            )
         self.dataset = dataset
         """The dataset, as a DataLoader has it"""
-        self._batch_size = batch_size
-        self._sampler = _checked_sampler(dataset, batch_size, sampler, shuffle=shuffle)
+        self.batch_size = batch_size
+        self.sampler = _checked_sampler(dataset, batch_size, sampler, shuffle=shuffle)
         self._num_threads = num_threads
         self._prefetch = prefetch
-        self._drop_last = drop_last
+        self.drop_last = drop_last
         self._collate = collate
         self._augment = augment
         self._device = None if device is None else torch.device(device)
@@ -173,11 +275,9 @@ class ClipLoader:
         """Decoded frames in memory, or None without ``keep``"""
         self._decode = gpu_decoder(self._device or torch.device("cpu")) if decode == "cuda" else None
         self._allocate = allocate_pinned if torch.cuda.is_available() else RecycledMemory(prefetch + 2).allocate
-        self._consumed = 0, 0
-        """Epoch, and number of its batches that this pass has returned"""
 
     def __repr__(self) -> str:
-        size = "clips of a budget" if self._batch_size is None else counted(self._batch_size, "clip")
+        size = "clips of a budget" if self.batch_size is None else counted(self.batch_size, "clip")
         device = "" if self._device is None else f", device {self._device}"
         return (
             f"<ClipLoader of {self.dataset!r}: {counted(len(self), 'batch')} of {size}, "
@@ -185,17 +285,12 @@ class ClipLoader:
         )
 
     @property
-    def sampler(self) -> ChordSampler | BudgetBatchSampler:
-        """Order of the samples. Lightning calls its ``set_epoch``, as that of a DataLoader."""
-        return self._sampler
-
-    @property
     def batch_sampler(self) -> Sampler[Any]:
         """Sampler of the batches, as a DataLoader has it: for ``skip_first_batches`` and ``StatefulDataLoader``."""
-        if isinstance(self._sampler, BudgetBatchSampler):
-            return self._sampler
-        assert self._batch_size is not None
-        return _BatchesOfSize(self._sampler, self._batch_size, self._drop_last)
+        if isinstance(self.sampler, BudgetBatchSampler):
+            return self.sampler
+        assert self.batch_size is not None
+        return _BatchesOfSize(self.sampler, self.batch_size, self.drop_last)
 
     @property
     def collate_fn(self) -> Collate:
@@ -203,52 +298,17 @@ class ClipLoader:
         augment, collate = self._augment, self._collate
         return collate if augment is None else lambda samples: augment(collate(samples))
 
-    @property
-    def epoch(self) -> int:
-        """Epoch of this pass, or of the first one if none has begun."""
-        return self._sampler.epoch
-
-    def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch of the next pass. If that epoch's state was loaded, the pass covers the rest of it."""
-        self._sampler.set_epoch(epoch)
-
-    def __len__(self) -> int:
-        """Return the number of batches in a whole epoch, also while a resumed pass has fewer."""
-        return self._num_batches(len(self._sampler))
-
-    @property
-    def num_batches_left(self) -> int:
-        """Number of batches in this pass, or in the first one: after ``load_state_dict`` the rest of the epoch."""
-        return self._num_batches(self._sampler.num_left)
-
-    def _num_batches(self, num_samples: int) -> int:
-        if self._batch_size is None:
-            return num_samples  # a BudgetBatchSampler counts batches
-        return num_samples // self._batch_size if self._drop_last else -(-num_samples // self._batch_size)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the position of the run after the last batch that was returned. See ``ChordSampler.state_dict``."""
-        epoch, num_batches = self._consumed
-        return self._sampler.state_dict(num_batches if epoch == self.epoch else 0)
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Resume a run: the next pass begins with the batch after it. See ``ChordSampler.load_state_dict``."""
-        self._sampler.load_state_dict(state)
-        self._consumed = self.epoch, 0
-
     def __iter__(self) -> Iterator[Batch]:
         """Yield the batches of an epoch."""
-        epoch = self._sampler.next_epoch
-        self._consumed = epoch, 0
+        return self._counted(self._batches)
+
+    def _batches(self) -> Iterator[Batch]:
         pool = ThreadPoolExecutor(self._num_threads, thread_name_prefix="chordcache-clips")
         try:
-            for number, under_way in enumerate(self._ahead(pool), start=1):
+            for under_way in self._ahead(pool):
                 with record_function("chordcache: wait for a batch"):
                     batch = under_way.result()
-                if self._augment is not None:
-                    batch = self._augment(batch)
-                self._consumed = epoch, number
-                yield batch
+                yield batch if self._augment is None else self._augment(batch)
         finally:
             # Without waiting: the garbage collector may run this in one of the threads that it would wait for
             pool.shutdown(wait=False, cancel_futures=True)
@@ -304,6 +364,11 @@ def _checked_sampler(
     dataset: ClipDataset, batch_size: int | None, sampler: ChordSampler | BudgetBatchSampler | None, *, shuffle: bool
 ) -> ChordSampler | BudgetBatchSampler:
     check_not_of_torch(dataset)
+    if not callable(getattr(dataset, "read_samples", None)):
+        raise UsageError(
+            f"dataset: got a {type(dataset).__name__}, expected a ChordVideoDataset, or what chordcache.concat or "
+            "chordcache.subset made. Use chordcache.from_config for a config, and a DataLoader for other datasets."
+        )
     if sampler is not None and not isinstance(sampler, (ChordSampler, BudgetBatchSampler)):
         raise UsageError(
             f"sampler: got a {type(sampler).__name__}, expected a ChordSampler, which takes the weights of samples as "

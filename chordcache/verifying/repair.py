@@ -8,7 +8,7 @@ from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
-from chordcache.arguments import as_items
+from chordcache.arguments import as_items, names_arguments
 from chordcache.building.build import build_as_before
 from chordcache.building.build_options import BuildOptions
 from chordcache.building.existing_cache import check_sidecars, index_of, unnamed_files
@@ -36,6 +36,7 @@ from chordcache.verifying.findings import Damage
 from chordcache.verifying.verify_lists import check_index, find_orphans
 
 
+@names_arguments
 def repair(
     cache: str | Path,
     damage: Sequence[Damage],
@@ -209,6 +210,7 @@ def _repair_index(cache: Path, header: Header) -> None:
         atomic.publish(folder / path.name, path)
 
 
+@names_arguments
 def collect_garbage(cache: str | Path, *, only: Sequence[str] | None = None, dry_run: bool = False) -> list[str]:
     """Remove artefacts that no sidecar names: superseded generations, and those of videos that left the index.
 

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from chordcache.amounts import counted
-from chordcache.arguments import check_choice
+from chordcache.arguments import check_choice, names_arguments
 from chordcache.building.build_plan import fingerprints_of, resolve_features
 from chordcache.building.build_task import is_stale
 from chordcache.building.fix_commands import build_command, repair_command
@@ -25,14 +25,7 @@ from chordcache.engine.choice import Engine, engine_of
 from chordcache.engine.display import Display, display_of
 from chordcache.engine.run_progress import Progress
 from chordcache.engine.signals import stop_signals
-from chordcache.errors import (
-    ChordcacheError,
-    ConfigError,
-    DamageError,
-    MediaError,
-    NotFoundError,
-    UnreadableError,
-)
+from chordcache.errors import ChordcacheError, ConfigError, DamageError, MediaError, NotFoundError, UnreadableError
 from chordcache.features.frames import record_decoder
 from chordcache.features.item_fields import fits
 from chordcache.features.registry import check_trusted
@@ -91,6 +84,7 @@ class _Check:
     """Name of the pack that has the sidecar, or None if it is a file of its own"""
 
 
+@names_arguments
 def verify(
     cache: str | Path = "cache",
     *,

@@ -1,12 +1,14 @@
 """A rank that runs an example whole, and stopped and resumed. Arguments: the folder, and the path of the example.
 
-``rank-N.json`` has the lines that each run printed: "whole", "stopped after n" and "resumed after n".
+``rank-N.json`` has the lines that each run printed: "whole", "stopped after n" and "resumed after n". With a number of
+steps as third argument, 0 for all, it has one run, "moved", or the error that refused it.
 """
 
 from __future__ import annotations
 
 import contextlib
 import importlib.util
+import inspect
 import io
 import json
 import os
@@ -40,6 +42,17 @@ if __name__ == "__main__":
     example = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(example)
     cache = str(folder / "cache")
+    if sys.argv[3:]:
+        options = {"max_steps": int(sys.argv[3])} if sys.argv[3] != "0" else {}
+        if "devices" in inspect.signature(example.train).parameters:
+            options["devices"] = distributed.get_world_size()
+        try:
+            runs = {"moved": printed(example.train, cache, str(folder / "moved"), **options)}
+        except ValueError as error:
+            runs = {"moved": [str(error)]}
+        (folder / f"rank-{distributed.get_rank()}.json").write_text(json.dumps(runs))
+        sys.stdout.flush()
+        os._exit(0)  # other ranks may have ended
     runs = {"whole": printed(example.train, cache, str(folder / "whole"))}
     for stop in STOPS:
         checkpoint = str(folder / f"stopped-{stop}")

@@ -74,6 +74,8 @@ def combined() -> Any:
 STATEFUL_LOADERS: dict[str, Callable[[], Any]] = {
     "ClipLoader": OWN_LOADERS["ClipLoader"],
     "ClipLoader, budget": OWN_LOADERS["ClipLoader, budget"],
+    "workers": LOADERS["workers"],
+    "make_loader, budget": LOADERS["budget"],
     "StatefulDataLoader": stateful,
     "CombinedLoader": combined,
 }

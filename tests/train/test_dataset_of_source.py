@@ -22,6 +22,7 @@ from chordcache.errors import MediaError, NotFoundError, UsageError  # noqa: E40
 from chordcache.sources.live import CameraSource, StreamSource  # noqa: E402
 from chordcache.sources.mapped_mp4 import MappedMP4Source  # noqa: E402
 from chordcache.sources.video_source import CachedSource, VideoSource  # noqa: E402
+from chordcache.train.from_config import make_dataset  # noqa: E402
 from chordcache.train.samplers.clip_samplers import KeyframeSampler  # noqa: E402
 from chordcache.train.samplers.content_samplers import AdaptiveSampler  # noqa: E402
 from chordcache.train.videos import from_files  # noqa: E402
@@ -213,18 +214,18 @@ def test_a_config_switches_the_source(
         "clip_sampler": {"name": "random", "num_frames": 4, "stride": 2},
     }
     config: dict[str, Any] = {**RAW, "train": {**train, "source": {"name": name, "path": str(videos)}}}
-    dataset = cc.make_dataset(config)
+    dataset = make_dataset(config)
     assert type(dataset._videos._source) is source
     in_order = {"videos": list(_keys(dataset))}
     cached = {**train, "source": {"name": "cache", "path": str(cache)}, "dataset": {**train["dataset"], **in_order}}
-    of_cache = cc.make_dataset({**RAW, "train": cached})
+    of_cache = make_dataset({**RAW, "train": cached})
     for number in range(3):
         assert_same(dataset[0, number], of_cache[0, number], but=("label",))
     config["train"]["source"] = {"name": name}
-    of_index = cc.make_dataset(config, index=index)
+    of_index = make_dataset(config, index=index)
     assert of_index.classes == ["run"]
     with pytest.raises(UsageError, match="^train.source: got the name 'stream', expected one of cache, mp4, mapped_m"):
-        cc.make_dataset({"train": {"source": {"name": "stream"}}})
+        make_dataset({"train": {"source": {"name": "stream"}}})
 
 
 # Errors

@@ -22,6 +22,7 @@ from chordcache.config.config import Config, config_from_json, config_to_json  #
 from chordcache.config.yaml_files import load_config  # noqa: E402
 from chordcache.errors import ConfigError, UsageError  # noqa: E402
 from chordcache.read.crops import Pad  # noqa: E402
+from chordcache.train.from_config import make_dataset  # noqa: E402
 from chordcache.train.instantiate import NAMED  # noqa: E402
 from chordcache.train.samplers.time_transforms import FrameDrop, TemporalCrop, TimeWarp  # noqa: E402
 
@@ -93,7 +94,7 @@ def test_dataset_is_the_one_made_by_hand(train: dict[str, Any], cache: Path, tmp
     path.write_text(yaml.safe_dump({"train": train}))
     expected = by_hand(cache)
     for config in ({"train": train}, path, str(path), load_config(path)):
-        dataset = cc.make_dataset(config)
+        dataset = make_dataset(config)
         assert dataset._sampler == expected._sampler
         assert dataset._clips == expected._clips
         assert len(dataset) == len(expected) == 16
@@ -104,7 +105,7 @@ def test_dataset_is_the_one_made_by_hand(train: dict[str, Any], cache: Path, tmp
 
 def test_each_section_is_switched_by_its_name(train: dict[str, Any]) -> None:
     def changed(**sections: Any) -> cc.ChordVideoDataset:
-        return cc.make_dataset({"train": {**train, **sections}})
+        return make_dataset({"train": {**train, **sections}})
 
     sampler = {"name": "regular", "num_frames": 4}
     assert changed(clip_sampler=sampler, time_transform=None)._sampler == cc.RegularClipSampler(4)
@@ -116,7 +117,7 @@ def test_each_section_is_switched_by_its_name(train: dict[str, Any]) -> None:
 
 def test_arguments_replace_those_of_the_config(train: dict[str, Any], cache: Path) -> None:
     train["source"]["path"] = "elsewhere"
-    dataset = cc.make_dataset(
+    dataset = make_dataset(
         {"train": train}, cache=cache, clip_sampler={"name": "regular"}, size=(16, 16), clips_per_video=1
     )
     assert dataset._sampler == cc.RegularClipSampler()
@@ -127,7 +128,7 @@ def test_arguments_replace_those_of_the_config(train: dict[str, Any], cache: Pat
 def test_a_missing_cache_is_built_with_the_same_config(train: dict[str, Any], videos: Path, tmp_path: Path) -> None:
     train["dataset"] = {"index": str(videos / "index.csv"), "on_miss": "source"}
     del train["source"]
-    dataset = cc.make_dataset({"frames": {"short_side": 32}, "train": train}, crop=None, size=None)
+    dataset = make_dataset({"frames": {"short_side": 32}, "train": train}, crop=None, size=None)
     assert dataset[0]["frames"].shape == (16, 3, 32, 48)
 
 
@@ -140,9 +141,9 @@ def test_videos_of_an_index_as_a_config_names_them(train: dict[str, Any], videos
         of_index = cc.videos.indexed(videos / "more.csv", cache, on_miss=on_miss)
         with contextlib.nullcontext() if on_miss == "source" else pytest.warns(UserWarning, match="1 not cached"):
             by_hand = cc.ChordVideoDataset(of_index, **options)
-            of_config = cc.make_dataset({"train": train}, **options)
-            of_set = cc.make_dataset({"train": {**train, "dataset": {"videos": "none.txt"}}}, cache=of_index, **options)
-            of_arguments = cc.make_dataset(
+            of_config = make_dataset({"train": train}, **options)
+            of_set = make_dataset({"train": {**train, "dataset": {"videos": "none.txt"}}}, cache=of_index, **options)
+            of_arguments = make_dataset(
                 {"train": {**train, "dataset": {}}}, index=videos / "more.csv", on_miss=on_miss, **options
             )
         for dataset in (of_config, of_set, of_arguments):
@@ -154,9 +155,9 @@ def test_a_selection_as_a_config_names_it(train: dict[str, Any], videos: Path, c
     (videos / "split.txt").write_text("3.mp4\nnone.mp4\n1.mp4\n")
     train["dataset"] = {"videos": str(videos / "split.txt"), "on_miss": "skip"}
     with pytest.warns(UserWarning, match="left out 1 of 3 videos: 1 not cached"):
-        dataset = cc.make_dataset({"train": train})
+        dataset = make_dataset({"train": train})
     assert [dataset[0, i]["caption"] for i in range(2)] == ["video 3", "video 1"]
-    dataset = cc.make_dataset({"train": train}, videos=["2.mp4"])
+    dataset = make_dataset({"train": train}, videos=["2.mp4"])
     assert [sample["caption"] for sample in dataset] == ["video 2"]
 
 
@@ -166,10 +167,10 @@ def test_configs_that_choose_the_flow_by_flow_mode(train: dict[str, Any], videos
     train = {"source": {"name": "cache", "path": str(tmp_path / "cache")}}
     train["clip_sampler"] = {"name": "regular", "num_frames": 4}
     for mode, feature in (("adjacent", "flow.adjacent"), ("between", "flow")):
-        by_mode = cc.make_dataset({"train": {**train, "dataset": {"features": ["frames", "flow"], "flow_mode": mode}}})
-        by_name = cc.make_dataset({"train": {**train, "dataset": {"features": ["frames", feature]}}})
+        by_mode = make_dataset({"train": {**train, "dataset": {"features": ["frames", "flow"], "flow_mode": mode}}})
+        by_name = make_dataset({"train": {**train, "dataset": {"features": ["frames", feature]}}})
         assert_equal(by_mode[0, 0], by_name[0, 0])
-        assert_equal(by_mode[0, 0]["flows"], cc.make_dataset({"train": train}, features=feature)[0, 0]["flows"])
+        assert_equal(by_mode[0, 0]["flows"], make_dataset({"train": train}, features=feature)[0, 0]["flows"])
 
 
 def test_every_name_is_documented() -> None:
@@ -196,8 +197,9 @@ def augment_by_hand() -> cc.BatchAugment:
 
 
 def test_threads(train: dict[str, Any], cache: Path) -> None:
-    loader = cc.make_loader({"train": train})
+    dataset, loader = cc.from_config({"train": train})
     assert type(loader) is cc.ClipLoader
+    assert loader.dataset is dataset
     augment = augment_by_hand()
     expected = [[augment(b) for b in batches] for batches in passes(cc.ClipLoader(by_hand(cache), 2, num_threads=2))]
     assert_equal(passes(loader), expected)
@@ -207,8 +209,8 @@ def test_threads(train: dict[str, Any], cache: Path) -> None:
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_workers(train: dict[str, Any], cache: Path, num_workers: int) -> None:
     train["loader"] = {"name": "workers", "batch_size": 4, "num_workers": num_workers}
-    loader = cc.make_loader({"train": train})
-    assert type(loader) is DataLoader
+    loader = cc.from_config({"train": train})[1]
+    assert isinstance(loader, DataLoader)
     assert (loader.num_workers, loader.batch_size) == (num_workers, 4)
     augment = augment_by_hand()
     expected = [[augment(b) for b in batches] for batches in passes(cc.ClipLoader(by_hand(cache), 4))]
@@ -217,9 +219,9 @@ def test_workers(train: dict[str, Any], cache: Path, num_workers: int) -> None:
 
 @pytest.mark.slow
 def test_workers_that_are_not_forked_from_here_augment(train: dict[str, Any]) -> None:
-    threads = list(cc.make_loader({"train": train}))
+    threads = list(cc.from_config({"train": train})[1])
     train["loader"] = {"name": "workers", "batch_size": 2, "num_workers": 1, "start_method": "forkserver"}
-    assert_equal(list(cc.make_loader({"train": train})), threads)
+    assert_equal(list(cc.from_config({"train": train})[1]), threads)
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
@@ -228,7 +230,7 @@ def test_training_from_a_config(train: dict[str, Any], num_workers: int) -> None
     torch.manual_seed(0)
     model = torch.nn.Linear(3, 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    loader = cc.make_loader({"train": train})
+    loader = cc.from_config({"train": train})[1]
     num_seen = 0
     for _ in range(2):
         for batch in loader:
@@ -244,7 +246,7 @@ def test_training_from_a_config(train: dict[str, Any], num_workers: int) -> None
 def test_loader_of_another_dataset(train: dict[str, Any], cache: Path) -> None:
     del train["augment"]
     dataset = cc.subset(by_hand(cache), [3, 1])
-    loader = cc.make_loader(dataset, config={"train": train})
+    loader = cc.from_config({"train": train}, dataset)[1]
     assert_equal(list(loader), list(cc.ClipLoader(dataset, 2)))
 
 
@@ -253,11 +255,11 @@ def test_order(train: dict[str, Any], cache: Path) -> None:
     dataset = by_hand(cache)
     train["sampler"] = {"name": "distributed", "shuffle": False, "rank": 1, "world_size": 2}
     order = cc.ChordSampler(dataset, shuffle=False, rank=1, world_size=2, batch_size=2)
-    assert_equal(list(cc.make_loader({"train": train})), list(cc.ClipLoader(dataset, 2, sampler=order)))
+    assert_equal(list(cc.from_config({"train": train})[1]), list(cc.ClipLoader(dataset, 2, sampler=order)))
     train["sampler"] = {"name": "budget", "max_frames": 48, "sampler": {"name": "distributed", "seed": 5}}
     batches = cc.BudgetBatchSampler(dataset, cc.ChordSampler(dataset, seed=5), max_frames=48)
     for loader in ({"name": "threads"}, {"name": "workers", "num_workers": 0}):
-        loaded = list(cc.make_loader({"train": {**train, "loader": loader}}))
+        loaded = list(cc.from_config({"train": {**train, "loader": loader}})[1])
         assert [len(batch["label"]) for batch in loaded] == [3, 3, 3, 3, 3, 1]
         assert_equal(loaded, list(cc.ClipLoader(dataset, None, sampler=copy.deepcopy(batches))))
 
@@ -268,21 +270,16 @@ def test_captions(train: dict[str, Any], tmp_path: Path) -> None:
     tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
     tokenizer.save(str(tmp_path / "tokenizer.json"))
     train["collate"] = {"name": "pad_and_tokenize", "tokenizer": str(tmp_path / "tokenizer.json")}
-    batch = next(iter(cc.make_loader({"train": train})))
+    batch = next(iter(cc.from_config({"train": train})[1]))
     assert batch["caption_ids"].tolist() == [[1, 0], [1, 0]]
 
 
-def test_loader_with_two_sets_of_arguments(train: dict[str, Any], cache: Path) -> None:
-    with pytest.raises(UsageError, match="^batch_size: got a value and a config"):
-        cc.make_loader({"train": train}, 4)
-    with pytest.raises(UsageError, match="^drop_last: got a value and a config"):
-        cc.make_loader(by_hand(cache), config={"train": train}, drop_last=True)
-    with pytest.raises(UsageError, match="^dataset and config: got two configs"):
-        cc.make_loader({"train": train}, config={"train": train})
-    with pytest.raises(UsageError, match="^num_workers: got None"):
-        cc.make_loader(by_hand(cache), 4)
+def test_a_config_without_a_loader_and_a_config_as_dataset(train: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match="^train.loader: got none, expected a section"):
-        cc.make_loader({"train": {**train, "loader": None}})
+        cc.from_config({"train": {**train, "loader": None}})
+    for make in (cc.make_loader, cc.ClipLoader):
+        with pytest.raises(UsageError, match="^dataset: got a str, expected .* Use chordcache.from_config for"):
+            make("train.yaml", batch_size=2)
 
 
 # Errors
@@ -320,7 +317,7 @@ def test_loader_with_two_sets_of_arguments(train: dict[str, Any], cache: Path) -
 )
 def test_unknown_names_and_arguments(train: dict[str, Any], section: str, value: Any, match: str) -> None:
     with pytest.raises(ConfigError, match=match):
-        cc.make_loader({"train": {**train, section: value}})
+        cc.from_config({"train": {**train, section: value}})[1]
 
 
 @pytest.mark.parametrize(
@@ -339,18 +336,18 @@ def test_unknown_names_and_arguments(train: dict[str, Any], section: str, value:
 )
 def test_wrong_values(train: dict[str, Any], section: str, value: Any, match: str) -> None:
     with pytest.raises(UsageError, match=match):
-        cc.make_loader({"train": {**train, section: value}})
+        cc.from_config({"train": {**train, section: value}})[1]
 
 
 def test_videos_that_arguments_do_not_name(train: dict[str, Any], videos: Path, cache: Path) -> None:
     for removed in ({"source": cc.MP4Source()}, {"flow_mode": "adjacent"}):
-        with pytest.raises(TypeError, match=f"unexpected keyword argument '{next(iter(removed))}'"):
-            cc.make_dataset({"train": train}, **removed)
+        with pytest.raises(UsageError, match=f"{next(iter(removed))}: got an argument that ChordVideoDataset does not"):
+            make_dataset({"train": train}, **removed)
     with pytest.raises(UsageError, match="^train.dataset: videos: got a selection and a set of videos"):
-        cc.make_dataset({"train": train}, cache=cc.videos.cached(cache), videos=["0.mp4"])
+        make_dataset({"train": train}, cache=cc.videos.cached(cache), videos=["0.mp4"])
     files = {"source": {"name": "mp4", "path": str(videos)}, "dataset": {"on_miss": "skip"}}
     with pytest.raises(UsageError, match="^train.dataset: on_miss: got 'skip' and a MP4Source, expected one of them"):
-        cc.make_dataset({"train": files})
+        make_dataset({"train": files})
 
 
 @pytest.mark.parametrize(

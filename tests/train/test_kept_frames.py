@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable
+import json
+import os
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from helpers.inline import HERE
 torch = pytest.importorskip("torch")
 
 import chordcache as cc  # noqa: E402
+from chordcache.config.picture import PictureConfig  # noqa: E402
 from chordcache.train.kept_frames import KeptFrames  # noqa: E402
 
 SAMPLER = cc.RandomClipSampler(num_frames=4, stride=2)
@@ -121,54 +123,93 @@ def test_batches_may_be_written_to(cache: Path) -> None:
         assert torch.equal(batch["frames"], expected["frames"])
 
 
-def test_videos_that_are_read_more_often_take_the_place_of_others() -> None:
-    kept = KeptFrames(10 * 100)
-
-    def read(video: str) -> int:
-        """Read ten frames of a video, and return the number of those that were in memory."""
-        frames = kept.find(video, range(10), 100)
-        for number in () if frames is None else set(range(10)) - frames.keys():
-            kept.add(video, number, np.zeros(100, np.uint8))
-        return len(frames or ())
-
-    assert [read(video) for video in "aabbbb"] == [0, 10, 0, 0, 0, 0]  # b was read twice as often as a: a stays
-    assert [read(video) for video in "bb"] == [0, 10]
-    assert [read(video) for video in "aab"] == [0, 0, 10]
-    assert kept.num_bytes == 1000
+def test_frames_in_memory_cannot_be_written_to(cache: Path) -> None:
+    kept = KeptFrames(FRAME_BYTES)
+    with cc.open_cache(cache) as opened:
+        for _ in range(2):
+            (frame,) = kept.read(opened, opened[0], [3]) or ()
+            with pytest.raises(ValueError, match="read-only"):
+                frame[:] = 1
+        assert (kept.num_hits, kept.num_misses) == (1, 1)
+        assert kept.read(opened, opened[0], [4]) is None  # full
+        assert len(kept.read(opened, opened[0], [4, 3, 4]) or ()) == 3
+    assert kept.num_bytes == FRAME_BYTES
 
 
-def test_videos_in_memory_are_those_that_the_rule_names() -> None:
-    """Compare random reads of frames of three sizes with the rule, applied to all videos each time."""
-    rng = np.random.default_rng(0)
-    kept = KeptFrames(1000)
-    num_reads: Counter[int] = Counter()
-    in_memory: dict[int, int] = {}  # video to bytes
-    for video in np.minimum(rng.geometric(0.1, 3000), 40).tolist():
-        size = (100, 200, 700)[video % 3]
-        frames = kept.find(video, [0], size)
-        if frames is not None and not frames:
-            kept.add(video, 0, np.zeros(size, np.uint8))
-        num_reads[video] += 1
-        assert bool(frames) == (video in in_memory)
-        if video not in in_memory:
-            while in_memory and sum(in_memory.values()) + size > 1000:
-                least = min(in_memory, key=num_reads.__getitem__)
-                if 2 * num_reads[least] >= num_reads[video]:
-                    break
-                del in_memory[least]
-            if sum(in_memory.values()) + size <= 1000:
-                in_memory[video] = size
-        assert kept.num_bytes == sum(in_memory.values()) <= 1000
+# Two of each, side by side
 
 
-def test_frames_in_memory_cannot_be_written_to() -> None:
-    kept = KeptFrames(100)
-    assert kept.find("a", [0], 100) == {}
-    kept.add("a", 0, np.zeros(100, np.uint8))
-    frames = kept.find("a", [0], 100)
-    assert frames is not None
-    with pytest.raises(ValueError, match="read-only"):
-        frames[0][:] = 1
+class Inverted(cc.MP4Source):
+    """A source of negatives, of which chordcache knows nothing."""
+
+    def _read(self, wanted: list[int]) -> Iterator[np.ndarray]:
+        yield from (255 - frame for frame in super()._read(wanted))
+
+
+def of_files(folder: Path, source: cc.MP4Source | None = None, **settings: Any) -> Any:
+    return cc.videos.from_files(source or cc.MP4Source(PictureConfig(**settings)), folder)
+
+
+def of_index(folder: Path, **settings: Any) -> Any:
+    """Read the files of a folder as builds with these settings would."""
+    index = cc.scan([f"clips={folder}"], output=folder.parent / f"{folder.name}.json", jobs=HERE)
+    (config := folder.parent / f"{len(list(folder.parent.iterdir()))}.yaml").write_text(
+        json.dumps({"frames": settings})
+    )
+    return cc.videos.indexed(index, on_miss="source", config=config)
+
+
+@pytest.fixture(scope="module")
+def alike(tmp_path_factory: pytest.TempPathFactory, make_video: Callable[..., Path]) -> tuple[Path, Path]:
+    """Two folders with other files of the same names, sizes and times."""
+    folders = (tmp_path_factory.mktemp("alike") / "sun", tmp_path_factory.mktemp("alike") / "moon")
+    for folder, crf in zip(folders, ("10", "48"), strict=True):
+        for number in range(2):
+            path = make_video(folder / f"take {number}.mp4", num_frames=12 + number, options={"crf": crf})
+            with path.open("ab") as file:  # a box that readers skip
+                room = 60_000 - path.stat().st_size
+                file.write(room.to_bytes(4, "big") + b"free" + bytes(room - 8))
+            os.utime(path, ns=(0, 10**18))
+    return folders
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda sun, moon: (of_files(sun), of_files(sun, fps=12.5)),
+        lambda sun, moon: (of_files(sun), of_files(sun, short_side=32)),
+        lambda sun, moon: (of_files(sun), of_files(moon)),
+        lambda sun, moon: (of_files(sun), of_files(sun, Inverted(PictureConfig(short_side=None)))),
+        lambda sun, moon: (of_index(sun, codec="raw"), of_index(sun, codec="raw", fps=12.5)),
+        lambda sun, moon: (of_index(sun, codec="raw"), of_index(sun, codec="jpeg", quality=20)),
+        lambda sun, moon: (of_index(sun), of_index(moon)),
+        lambda sun, moon: (of_index(sun, codec="raw"), of_files(sun, short_side=None)),
+    ],
+    ids=["fps", "short_side", "folder", "class", "index fps", "codec", "index folder", "index and files"],
+)
+def test_two_datasets_of_files_do_not_share_frames(alike: tuple[Path, Path], make: Callable[..., Any]) -> None:
+    clips = cc.RandomClipSampler(num_frames=3, stride=1)
+    both = cc.concat([dataset_of(videos, size=(48, 48), clip_sampler=clips) for videos in make(*alike)])
+    assert assert_same(both, keep="1GB", num_threads=2).num_hits > 0
+
+
+def test_two_caches_of_the_same_videos_do_not_share_anything(alike: tuple[Path, Path], tmp_path: Path) -> None:
+    """Open files, videos and catalogs: the keys are the same, the pictures and times are not."""
+    index = cc.scan([alike[0]], output=tmp_path / "index.json", jobs=HERE)
+    frames: list[dict[str, Any]] = [{"codec": "raw"}, {"codec": "raw", "short_side": 32}, {"fps": 12.5}]
+    for number, settings in enumerate(frames):
+        (config := tmp_path / f"{number}.json").write_text(json.dumps({"frames": settings}))
+        cc.build(index, tmp_path / f"cache {number}", config=config, jobs=HERE)
+    clips = cc.RandomClipSampler(num_frames=3, stride=1)
+    parts = [dataset_of(tmp_path / f"cache {number}", size=(32, 32), clip_sampler=clips) for number in range(3)]
+    alone = [[part[0, place] for place in range(len(part))] for part in parts]
+    both = cc.concat(parts)
+    for place in torch.randperm(len(both)).tolist():
+        expected, got = alone[place // 6][place % 6], both[0, place]
+        assert torch.equal(got["frames"], expected["frames"])
+        assert torch.equal(got["pts_seconds"], expected["pts_seconds"])
+    assert not torch.equal(alone[0][0]["frames"], alone[1][0]["frames"])
+    assert assert_same(both, keep="1GB").num_hits > 0
 
 
 @pytest.mark.parametrize(

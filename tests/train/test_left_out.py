@@ -20,6 +20,7 @@ from chordcache.errors import FeatureAbsentError, NotFoundError, UsageError  # n
 from chordcache.storage.catalog import Catalog  # noqa: E402
 from chordcache.storage.catalog_columns import FeatureState  # noqa: E402
 from chordcache.storage.sidecar import Sidecar  # noqa: E402
+from chordcache.train.from_config import make_dataset  # noqa: E402
 
 CLIP = cc.RegularClipSampler(num_frames=4, stride=1)
 
@@ -73,7 +74,7 @@ def test_a_video_in_quarantine_is_left_out_with_one_warning(folder: Path, tmp_pa
     split = split_of(tmp_path, "\n".join(PATHS))
     train = {"source": {"name": "cache", "path": str(folder / "cache")}, "dataset": {"videos": str(split)}}
     ways: dict[str, Callable[[], cc.ChordVideoDataset]] = {
-        "config": lambda: cc.make_dataset({"train": train}, clip_sampler=CLIP, size=None),
+        "config": lambda: make_dataset({"train": train}, clip_sampler=CLIP, size=None),
         "index": lambda: dataset_of(of_list(folder)),
         "paths": lambda: dataset_of(folder, videos=PATHS),
         "split file": lambda: dataset_of(folder, videos=split),
@@ -301,7 +302,7 @@ def test_loaders_without_a_shuffle_have_the_order_of_the_dataset(folder: Path) -
     [
         ("multiprocessing_context", "fork", "Did you mean 'start_method'"),
         ("collate_fn", list, "Did you mean 'collate'"),
-        ("pin_memory", True, "expected one of batch_size, num_workers"),
+        ("pin_memory", True, "expected one of dataset, batch_size, num_workers"),
     ],
 )
 def test_arguments_of_torch_have_named_errors(folder: Path, name: str, value: object, hint: str) -> None:

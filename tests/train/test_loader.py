@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import inspect
 import os
 import signal
 import subprocess
@@ -28,8 +29,7 @@ from chordcache.read.video import Video  # noqa: E402
 from chordcache.train.batches import RecycledMemory  # noqa: E402
 from chordcache.train.collate import collate  # noqa: E402
 from chordcache.train.dataset import ChordVideoDataset  # noqa: E402
-from chordcache.train.from_config import make_loader  # noqa: E402
-from chordcache.train.loader import ClipLoader  # noqa: E402
+from chordcache.train.loader import ClipLoader, make_loader  # noqa: E402
 from chordcache.train.samplers.clip_request import ClipRequest  # noqa: E402
 from chordcache.train.samplers.clip_samplers import DenseClips, RandomClipSampler, RegularClipSampler  # noqa: E402
 from chordcache.train.samplers.distributed import ChordSampler  # noqa: E402
@@ -131,9 +131,9 @@ def test_worker_processes_give_the_same(cache: Cache, method: str | None) -> Non
     shut_down(loader)
 
 
-def shut_down(loader: DataLoader[Any]) -> None:
+def shut_down(loader: Any) -> None:
     """Left to the garbage collector, torch waits for its workers at a time of its own."""
-    if loader._iterator is not None:
+    if getattr(loader, "_iterator", None) is not None:
         loader._iterator._shutdown_workers()
 
 
@@ -416,7 +416,7 @@ def test_a_worker_that_is_killed(cache: Cache, start_method: str) -> None:
     loader = make_loader(dataset_of(cache), 1, 2, start_method=start_method, prefetch_factor=1)
     batches = iter(loader)
     next(batches)
-    pid = batches._workers[1].pid
+    pid = loader._iterator._workers[1].pid
     with pytest.raises(RuntimeError, match=r"worker \(pid.*\) (exited unexpectedly|is killed by signal)"):
         os.kill(pid, signal.SIGKILL)
         os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)  # torch sees its end before the end of its connections
@@ -497,17 +497,26 @@ def test_videos_of_several_sizes_want_a_size(cache: Cache, tmp_path: Path, make_
 # State
 
 
+LOADERS: dict[str, Callable[..., Any]] = {
+    "threads": lambda dataset: ClipLoader(dataset, 4, num_threads=2),
+    "workers": lambda dataset: make_loader(dataset, 4, 2),
+    "no workers": lambda dataset: make_loader(dataset, batch_size=4),
+}
+
+
 @pytest.mark.parametrize("num_used", [0, 1, 3, 6, 7])
-def test_resume(cache: Cache, num_used: int) -> None:
+@pytest.mark.parametrize("kind", LOADERS)
+def test_resume(cache: Cache, kind: str, num_used: int) -> None:
+    """Another kind of loader goes on, with other workers or threads."""
     dataset = dataset_of(cache)
-    first = ClipLoader(dataset, 4, num_threads=2)
+    first = LOADERS[kind](dataset)
     first.set_epoch(2)
     expected = expected_batches(dataset, 4, epoch=2)
     batches = iter(first)
     used = [next(batches) for _ in range(num_used)]
     state = first.state_dict()
     batches.close()
-    second = ClipLoader(dataset, 4, num_threads=1, prefetch=1)
+    second = ClipLoader(dataset, 4, num_threads=1, prefetch=1) if kind == "workers" else make_loader(dataset, 4, 1)
     second.load_state_dict(state)
     assert second.state_dict() == state
     assert second.epoch == 2
@@ -517,32 +526,46 @@ def test_resume(cache: Cache, num_used: int) -> None:
     second.set_epoch(3)
     assert second.state_dict()["num_consumed"] == 0
     assert_equal(list(second), expected_batches(dataset, 4, epoch=3))
+    for loader in (first, second):
+        shut_down(loader)
 
 
-def test_state_within_a_resumed_epoch(cache: Cache) -> None:
+@pytest.mark.parametrize("kind", LOADERS)
+def test_state_within_a_resumed_epoch(cache: Cache, kind: str) -> None:
     dataset = dataset_of(cache)
-    loader, collected = ClipLoader(dataset, 4), []
+    loader, collected = LOADERS[kind](dataset), []
     for _ in range(7):  # one batch at a time, each by a loader of its own
         batches = iter(loader)
         collected.append(next(batches))
         state = loader.state_dict()
         batches.close()
-        loader = ClipLoader(dataset, 4)
+        shut_down(loader)
+        loader = LOADERS[kind](dataset)
         loader.load_state_dict(state)
     assert_equal(collected, expected_batches(dataset, 4))
     assert_equal(list(loader), expected_batches(dataset, 4, epoch=1))
-
-
-def test_plain_loader_resumes_with_other_workers(cache: Cache) -> None:
-    dataset = dataset_of(cache)
-    loader = make_loader(dataset, 4, 2)
-    batches = iter(loader)
-    used = [next(batches) for _ in range(2)]
-    state = loader.sampler.state_dict(num_batches_consumed=2)
     shut_down(loader)
-    later = make_loader(dataset, 4, 0)
-    later.sampler.load_state_dict(state)
-    assert_equal([*used, *later], expected_batches(dataset, 4))
+
+
+def test_a_loader_that_another_one_reads_from_has_no_state(cache: Cache) -> None:
+    """accelerate makes another DataLoader of a loader that it prepares, and of one whose first batches it skips."""
+    for loader in (make(dataset_of(cache)) for make in (LOADERS["threads"], LOADERS["no workers"])):
+        assert loader.state_dict()["num_consumed"] == 0
+        other = DataLoader(loader.dataset, batch_sampler=loader.batch_sampler, collate_fn=collate)
+        next(iter(other))
+        with pytest.raises(UsageError, match=r"loader.sampler.state_dict\(num_batches_consumed=n\)"):
+            loader.state_dict()
+        assert loader.sampler.state_dict(num_batches_consumed=1)["num_consumed"] == 4
+
+
+def test_the_epoch_may_be_chosen_after_the_iterator_is_made(cache: Cache) -> None:
+    """Lightning does so."""
+    dataset = dataset_of(cache)
+    for loader in (make(dataset) for make in LOADERS.values()):
+        batches = iter(loader)
+        loader.set_epoch(5)
+        assert_equal(list(batches), expected_batches(dataset, 4, epoch=5))
+        shut_down(loader)
 
 
 # Arguments
@@ -570,3 +593,7 @@ def test_wrong_arguments_of_make_loader(cache: Cache) -> None:
     for arguments in ({"num_workers": -1}, {"num_workers": 1, "prefetch_factor": 0}):
         with pytest.raises(UsageError, match=r"^(num_workers|prefetch_factor): got (-1|0)"):
             make_loader(dataset_of(cache), 4, **arguments)
+    assert {"batch_size", "num_workers", "drop_last", "start_method"} <= inspect.signature(
+        make_loader
+    ).parameters.keys()
+    assert len(make_loader(dataset_of(cache))) == 25

@@ -33,7 +33,7 @@ from chordcache.read.cache import Cache  # noqa: E402
 from chordcache.storage.artefacts.open_files import forget  # noqa: E402
 from chordcache.storage.cache_header import read_header  # noqa: E402
 from chordcache.train.dataset import ChordVideoDataset  # noqa: E402
-from chordcache.train.from_config import make_loader  # noqa: E402
+from chordcache.train.loader import make_loader  # noqa: E402
 from chordcache.train.misses.background import FOLDER  # noqa: E402
 from chordcache.train.samplers.clip_samplers import KeyframeSampler, RegularClipSampler  # noqa: E402
 from chordcache.train.samplers.content_samplers import AdaptiveSampler  # noqa: E402

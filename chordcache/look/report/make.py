@@ -14,6 +14,7 @@ from typing import Any
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
+from chordcache.arguments import names_arguments
 from chordcache.engine.signals import stop_signals
 from chordcache.errors import UsageError, printable
 from chordcache.json_records import to_json
@@ -48,6 +49,7 @@ class ReportResult:
     notes: tuple[str, ...]
 
 
+@names_arguments
 def report(
     path: str | Path = "cache",
     output: str | Path = "report.html",

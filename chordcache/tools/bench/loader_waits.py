@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from chordcache.arguments import check_at_least
+from chordcache.arguments import check_at_least, names_arguments
 from chordcache.errors import UsageError
 
 _NUM_REPLAYED = 4
@@ -55,6 +55,7 @@ class LoaderResult:
         return {**asdict(self), "verdict": self.verdict}
 
 
+@names_arguments
 def bench_loader(
     loader: Iterable[Any],
     step: Callable[[Any], object] | None = None,

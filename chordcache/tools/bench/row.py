@@ -52,8 +52,7 @@ class _OpenWay:
         return result.batches_per_second * self._batch_size, result.num_batches / result.batches_per_second
 
     def _loader(self, epoch: int) -> Any:
-        from chordcache.train.from_config import make_loader
-        from chordcache.train.loader import ClipLoader
+        from chordcache.train.loader import ClipLoader, make_loader
 
         options = self._way.options
         if self._way.loader == "ClipLoader":

@@ -124,7 +124,7 @@ class _TemporaryBuild:
     def __init__(
         self, origin: SourceVideo, identity: Identity, header: Header, stack: ExitStack, trusted: Collection[str]
     ) -> None:
-        self._origin = origin
+        self.origin = origin
         self._identity = identity
         self._header = header
         self._stack = stack
@@ -133,7 +133,7 @@ class _TemporaryBuild:
     def cache(self, features: Collection[str]) -> tuple[Cache, Video]:
         """Build a cache of this video alone, with those of the features that the cache's builds include."""
         folder = self._stack.enter_context(temporary_folder())
-        with naming(self._origin.path):
+        with naming(self.origin.path):
             sidecar = self._build(folder, first_tiers(self._header.features, features))
         write_header(folder, self._header)
         write_catalog(folder)
@@ -144,7 +144,7 @@ class _TemporaryBuild:
         return cache, Video(folder, sidecar)
 
     def _build(self, folder: Path, features: Features) -> Sidecar:
-        origin, record = self._origin, self._origin.record
+        origin, record = self.origin, self.origin.record
         specs = resolve_features(features, self.config, required=frozenset().union(*features.values()))
         artefacts = artefacts_of(features, specs, self.config)
         task = BuildTask(
@@ -162,15 +162,15 @@ class _TemporaryBuild:
 
     def keyframes(self) -> np.ndarray:
         """Return the keyframes. This decodes the file, because the marks of packets may differ from those of frames."""
-        with naming(self._origin.path):
+        with naming(self.origin.path):
             decode_pass = DecodePass({}, {}, self.config.picture, with_content=False)
-            with open_source(self._origin.path, self._origin.inside) as source:
-                return decode_item(source.place, decode_pass, self._origin.record.segment).keyframes
+            with open_source(self.origin.path, self.origin.inside) as source:
+                return decode_item(source.place, decode_pass, self.origin.record.segment).keyframes
 
     @property
     def known_content(self) -> ContentFacts | None:
         """Content facts from the scan, None if the file has changed since, or the item is not the whole file."""
-        record = self._origin.record
+        record = self.origin.record
         is_whole = record.segment is None and self.config.picture.buckets is None
         return record.content if record.identity == self._identity and is_whole else None
 
@@ -227,7 +227,7 @@ class _SourceVideo(UncachedVideo):
     """A video whose frames are decoded on request. Facts that need more than frames take a whole decode."""
 
     def __init__(self, sidecar: Sidecar, frames: SourceFrames, build: _TemporaryBuild) -> None:
-        super().__init__(sidecar, frames)
+        super().__init__(sidecar, frames, build.origin.path)
         self._build = build
         self._decoded: Video | None = None
 

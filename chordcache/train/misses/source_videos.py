@@ -94,10 +94,11 @@ class SourceFrames:
 
 
 class UncachedVideo(Video):
-    """A video whose frames a source reads."""
+    """A video whose frames a source reads. ``place`` is the file, with what else decides the pixels of its frames."""
 
-    def __init__(self, sidecar: Sidecar, frames: SourceFrames) -> None:
+    def __init__(self, sidecar: Sidecar, frames: SourceFrames, place: object) -> None:
         super().__init__(Path(), sidecar)
+        self.origin = place, sidecar.source, sidecar.segment
         self._timeline = {"pts_seconds": frames.pts_seconds, "source_frames": frames.source_frames}
 
     def _array(self, name: str) -> np.ndarray:
@@ -218,7 +219,8 @@ class SourceVideos(VideoSet):
             info = FeatureInfo("frames", "source", "", {})
             is_whole = record.identity == identity and record.segment is None
             content = record.content if is_whole else None
-            return sample(frames, UncachedVideo(sidecar_of(record, identity, frames, info, content), frames))
+            sidecar = sidecar_of(record, identity, frames, info, content)
+            return sample(frames, UncachedVideo(sidecar, frames, (self, path)))
 
 
 def check_on_disk(roots: Mapping[str, str]) -> None:

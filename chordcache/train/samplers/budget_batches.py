@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch.utils.data.distributed import DistributedSampler
 
-from chordcache.arguments import check_at_least
+from chordcache.arguments import check_at_least, names_arguments
 from chordcache.errors import UsageError
 from chordcache.read.video import Video
 from chordcache.train.batches import Collate
@@ -22,6 +22,7 @@ from chordcache.train.samplers.distributed import ChordSampler, check_not_of_tor
 from chordcache.train.samplers.formed_batches import FormedBatches, cost_of, form_batches, number_rows
 
 
+@names_arguments
 class BudgetBatchSampler(DistributedSampler[list[tuple[int, int]]]):
     """Sampler of batches that need about the same memory, for any lengths and sizes of clips.
 

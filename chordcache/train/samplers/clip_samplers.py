@@ -7,13 +7,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from chordcache.arguments import check_at_least, check_choice, check_positive
+from chordcache.arguments import check_at_least, check_choice, check_positive, names_arguments
 from chordcache.errors import UsageError
 from chordcache.read.video import Video
 from chordcache.train.samplers.clip_request import ClipRequest, ClipSampler, ClipShape, clip_shape
 from chordcache.train.samplers.even_clips import EvenClipSampler
 
 
+@names_arguments
 @dataclass(frozen=True)
 class RegularClipSampler(EvenClipSampler):
     """Sampler of clips at fixed places, the same in every epoch, for validation and tests.
@@ -136,6 +137,7 @@ class UniformFrameSampler:
         return (self.num_frames,)
 
 
+@names_arguments
 @dataclass(frozen=True)
 class RandomClipSampler(EvenClipSampler):
     """Sampler of clips with a random start, different in each epoch, for training.

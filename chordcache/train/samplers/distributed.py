@@ -13,7 +13,7 @@ from torch import distributed
 from torch.utils.data import ConcatDataset, Subset
 from torch.utils.data.distributed import DistributedSampler
 
-from chordcache.arguments import check_at_least, check_choice
+from chordcache.arguments import check_at_least, check_choice, names_arguments
 from chordcache.digests import digest64
 from chordcache.errors import UsageError
 from chordcache.train.samplers.clip_request import EPOCHS, ClipRequest, RandomStream
@@ -57,6 +57,7 @@ def check_not_of_torch(dataset: object) -> None:
         )
 
 
+@names_arguments
 class ChordSampler(DistributedSampler[tuple[int, int]]):
     """Sampler that puts a dataset's samples in order, for a ``DataLoader``'s ``sampler`` or a ``ClipLoader``.
 

@@ -1,0 +1,115 @@
+"""Memories of the package: each is listed here with its key, and two users of one do not mix."""
+
+from __future__ import annotations
+
+import ast
+import io
+import os
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import chordcache
+from chordcache.features.networks.pretrained import hash_of_files
+from chordcache.media.tar_members import read_table
+
+PACKAGE = Path(chordcache.__file__).parent
+
+PURE = """building.fix_commands._quoted features.built_in.read_side features.mel.window_and_filters media.cropping._taps
+media.jpeg._part_decoder media.tonemap._encoder_table media.tonemap._light_table media.tonemap._matrix_to_bt709
+read.crops._fixed_crop storage.atomic.machine storage.feature_checks._dtype storage.layout._artefact_pattern
+train.gpu_decode._weights train.samplers.even_clips._offsets"""
+"""Functions of their arguments alone, of this machine and of the installed libraries"""
+
+KEYED = {
+    "engine.inference.connections._addresses": "nothing: a worker belongs to one build",
+    "engine.inference.connections._connections": "extractor, arguments with a hash of model files, device, batch size",
+    "features.base.NO_ROWS": "nothing: no function writes to it",
+    "features.networks.pretrained._digest": "path, size, time and inode",
+    "features.registry._installed": "nothing: a package that is installed later needs another process",
+    "features.registry._models": "extractor and arguments, with a hash of model files",
+    "index.lists.locate.self.find": "path, for one reader of a list",
+    "media.bucket_objects._buckets": "URL, which has all settings",
+    "media.tar_members._tables": "device, inode, size and times",
+    "storage.artefacts.open_files._kept": "path, whose name has a digest of the content, pack and inode",
+    "storage.packs._opened": "cache, name of the pack and version",
+    "storage.packs.self._open": "name of the pack, for one cache",
+    "storage.remote.fetching._files": "folder, closed when its URL or limit changes",
+    "storage.remote.fetching._marks": "folder",
+    "tools.bench.row._row_of": "all settings of a way",
+    "train.captions.self._ids": "caption, for one tokenizer",
+    "train.misses.background._backgrounds": "folder of the cache, whose header has all settings",
+}
+"""Memory to all that decides its content. ``KeptFrames``, ``Cache`` and ``Catalog`` belong to one object"""
+
+
+def memories() -> Iterator[str]:
+    """Yield each function whose results are remembered, and each dict of a module that grows."""
+    for path in PACKAGE.rglob("*.py"):
+        module = ".".join(path.relative_to(PACKAGE).with_suffix("").parts)
+        tree = ast.parse(path.read_text())
+        for node in ast.walk(tree):
+            if isinstance(node, ast.FunctionDef):
+                marks = [ast.unparse(mark).split("(")[0] for mark in node.decorator_list]
+                if {"cache", "lru_cache"} & set(marks):
+                    yield f"{module}.{node.name}"
+            if isinstance(node, ast.Assign) and "lru_cache(" in ast.unparse(node.value):
+                yield f"{module}.{ast.unparse(node.targets[0])}"
+        for node in tree.body:
+            if isinstance(node, ast.AnnAssign) and ast.unparse(node.value or node) in ("{}", "OrderedDict()"):
+                yield f"{module}.{ast.unparse(node.target)}"
+
+
+def test_each_memory_is_listed_with_its_key() -> None:
+    listed = {*PURE.split(), *KEYED}
+    assert {*memories()} <= listed, "a new memory: state what decides its content, and test two of them side by side"
+
+
+def tar_of(path: Path, **members: bytes) -> Path:
+    with tarfile.open(path, "w") as tar:
+        for name, content in members.items():
+            entry = tarfile.TarInfo(name)
+            entry.size = len(content)
+            tar.addfile(entry, io.BytesIO(content))
+    return path
+
+
+def test_two_tar_files_side_by_side_and_one_that_changes_in_its_place(tmp_path: Path) -> None:
+    paths = [tar_of(tmp_path / "one.tar", a=b"1" * 600, b=b"2"), tar_of(tmp_path / "other.tar", b=b"2", a=b"1" * 600)]
+    assert len({path.stat().st_size for path in paths}) == 1
+    with paths[0].open("rb") as one, paths[1].open("rb") as other:
+        for _ in range(2):
+            assert read_table(one.fileno()).members["b"].offset > read_table(other.fileno()).members["b"].offset
+        content = paths[1].read_bytes()
+        before = read_table(one.fileno()).members["b"]
+        with paths[0].open("r+b") as file:
+            file.write(content)
+        assert read_table(one.fileno()).members["b"].offset < before.offset
+
+
+def test_two_tokenizers_side_by_side(tmp_path: Path) -> None:
+    tokenizers = pytest.importorskip("tokenizers")
+    functions = []
+    for number, words in enumerate(({"cat": 0, "dog": 1}, {"dog": 0, "cat": 1})):
+        model = tokenizers.Tokenizer(tokenizers.models.WordLevel({**words, "?": 2}, unk_token="?"))
+        model.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+        model.save(str(tmp_path / f"{number}.json"))
+        functions.append(chordcache.CaptionTokenizer(tmp_path / f"{number}.json"))
+    functions.append(chordcache.CaptionTokenizer(tmp_path / "0.json", length=1))
+    for _ in range(2):
+        assert [ids("cat dog").tolist() for ids in functions] == [[0, 1], [1, 0], [0]]
+
+
+def test_two_models_of_one_relative_name_side_by_side(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hashes: list[set[str]] = [set(), set()]
+    for number in range(2):
+        (folder := tmp_path / str(number) / "net").mkdir(parents=True)
+        (folder / "weights.bin").write_bytes(bytes([number]) * 50)
+        os.utime(folder / "weights.bin", ns=(0, 0))
+    for number in (0, 1, 0, 1):
+        monkeypatch.chdir(tmp_path / str(number))
+        hashes[number].add(hash_of_files("./net"))
+    assert [len(of_one) for of_one in hashes] == [1, 1]
+    assert not hashes[0] & hashes[1]
