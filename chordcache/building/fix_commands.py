@@ -23,7 +23,7 @@ REMEDIES = {
     "encrypted": "Decrypt the file, or leave it out of the index.",
     "extractor": f"Correct the feature's code or parameters, {_AGAIN}",
     "features": f"Install what the features need, {_AGAIN} Or build with --drop.",
-    "frames": "The cached features are of another version of FFmpeg. Touch the file and build again, which makes all of them.",
+    "frames": "Another version of FFmpeg made the cached features. Touch the file and build again to make all of them.",
     "io": "Check the disk or the mount that holds the file, then run the build again.",
     "no-frames": "Leave the file out of the index. It has a video track, but no picture.",
     "no-video": "Leave the file out of the index. It has no video track.",
