@@ -33,7 +33,6 @@ from chordcache.errors import TooManyFailuresError as TooManyFailuresError
 from chordcache.errors import UnreadableError as UnreadableError
 from chordcache.errors import UsageError as UsageError
 from chordcache.errors import WorkersDiedError as WorkersDiedError
-from chordcache.moved import name_moved_modules
 
 if TYPE_CHECKING:
     from chordcache.building.build import build as build
@@ -167,4 +166,3 @@ def _register_in_ipython() -> None:
 
 
 _register_in_ipython()
-name_moved_modules()

@@ -100,10 +100,6 @@ class FormatVersionError(ChordcacheError):
 
     exit_code = 13
 
-    def __init__(self, message: str, *, is_older: bool = False) -> None:
-        super().__init__(message)
-        self.is_older = is_older
-
 
 class UnreadableError(ChordcacheError, OSError):
     """A file or folder cannot be read because of its permissions, its disk, or something else in its place."""

@@ -99,7 +99,7 @@ class PacketFacts(Record, frozen=True):
     """Frames before the first that can be decoded, if the stream begins in the middle of a group of pictures"""
     frame_steps: bytes = b""
     """Time of the first frame, then the duration of each [ticks of the track's clock], as int64 in zlib, see
-    ``Index.frame_mappings``. Empty if the packets carry no presentation time, and in indexes of earlier versions"""
+    ``Index.frame_mappings``. Empty if the packets carry no presentation time"""
 
     def __post_init__(self) -> None:
         if len(self.keyframe_numbers) != len(self.keyframe_pts_seconds):
@@ -111,11 +111,8 @@ class PacketFacts(Record, frozen=True):
 class ContentFacts(Record, frozen=True):
     """The facts measured by decoding: motion of the picture and loudness of the sound, second by second."""
 
-    motion_source: str
-    """"luma": mean absolute difference from the frame before, 0 to 255. "codec" in facts of an earlier version:
-    mean length of motion vectors [pixels]"""
     motion_per_second: tuple[float, ...]
-    """[gray levels] Mean over the frames that start in each second"""
+    """[gray levels, 0 to 255] Mean absolute difference of luma from the frame before, over the frames of each second"""
     motion_histogram: tuple[int, ...]
     """Number of frames per bin. Bin 0 is [0, 0.5), bin i is [2 ** (i - 2), 2 ** (i - 1)), and the last one is open"""
     audio_energy_per_second: tuple[float, ...]

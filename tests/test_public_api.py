@@ -118,31 +118,6 @@ def test_importing_every_module_hides_no_public_name() -> None:
         ("chordcache.read.text", "chordcache.train.captions"),
         ("chordcache.tools.report", "chordcache.look.report.make"),
     ],
-)
-def test_an_import_of_a_moved_module_names_the_new_place(old: str, new: str) -> None:
-    with pytest.raises(ModuleNotFoundError, match=f"which moved, expected {new}. Import it from there"):
-        importlib.import_module(old)
-    for name in new.split(" or "):
-        importlib.import_module(name)
-
-
-def test_a_pickle_and_a_plug_in_of_an_earlier_version_name_the_new_place(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with pytest.raises(ModuleNotFoundError, match="expected chordcache.train.dataset"):
-        pickle.loads(b"cchordcache.read.dataset\nChordVideoDataset\n.")
-    plug_in = "from chordcache.read.sampling.clip_request import ClipRequest\nclass Mine: pass\n"
-    (tmp_path / "earlier_plug_in.py").write_text(plug_in)
-    monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(chordcache.ConfigError, match="expected chordcache.train.samplers"):
-        registry.extractor_class("mine", "earlier_plug_in:Mine")
-
-
-def test_a_module_that_never_was_has_pythons_error() -> None:
-    with pytest.raises(ModuleNotFoundError, match="No module named 'chordcache.read.elsewhere'"):
-        importlib.import_module("chordcache.read.elsewhere")
-
-
 def test_type_checkers_see_what_is_loaded() -> None:
     tree = ast.parse(Path(chordcache.__file__).read_text(encoding="utf-8"))
     guarded = next(node for node in tree.body if isinstance(node, ast.If))

@@ -27,7 +27,7 @@ from chordcache.storage import layout
 from chordcache.storage.artefacts.tiers import TIERS
 from chordcache.storage.cache_header import Header, read_header
 from chordcache.storage.catalog import Catalog
-from chordcache.storage.catalog_file import CATALOG, OLD_CATALOG
+from chordcache.storage.catalog_file import CATALOG
 from chordcache.storage.find_sidecars import Sidecars, iter_keys
 from chordcache.storage.opener import exists, iter_files, list_folder
 from chordcache.storage.packs import REMOVED_FILE, Packs, is_pack_file
@@ -36,7 +36,7 @@ from chordcache.storage.run_log import RUNS_FILE
 
 _TOP_LEVEL = frozenset(
     (
-        *("chordcache.json", "index.jsonl", "videos", CATALOG, OLD_CATALOG, "quarantine.jsonl", "runs.jsonl"),
+        *("chordcache.json", "index.jsonl", "videos", CATALOG, "quarantine.jsonl", "runs.jsonl"),
         *(".partial", ".lock", ".on_demand", layout.PARTS, layout.PACKS),
     )
 ).union(TIERS)

@@ -2,7 +2,7 @@
 
 ::
 
-{"format": "chordcache-index", "format_version": 4, "roots": {"videos": "/data/videos"}, "level": "packets",
+{"format": "chordcache-index", "format_version": 5, "roots": {"videos": "/data/videos"}, "level": "packets",
 "records": [
 {"root": "videos", "path": "a.mp4", ...},
 {"root": "videos", "path": "b.mp4", ...}
@@ -75,8 +75,6 @@ class JsonSource:
         return first_of_root
 
     def _header(self, members: dict[str, Any]) -> IndexHeader:
-        sealed = members.get("header")
-        members = sealed if isinstance(sealed, dict) else members  # as in format version 2
         check_version(members, self._path)
         if self._start is None:
             raise ValueError("it has no records")

@@ -36,9 +36,9 @@ class ReusableRecords:
             return
         try:
             self._index = read_index(path)
-        except (DamageError, FormatVersionError) as error:
-            if isinstance(error, FormatVersionError) and not error.is_older:
-                raise
+        except FormatVersionError:
+            raise
+        except DamageError as error:
             self.problem = f"the earlier index is not used: {error}"
             return
         except ChordcacheError as error:

@@ -2,7 +2,7 @@
 
 A reader detects every changed byte::
 
-    {"format": "chordcache-index", "format_version": 4, "roots": {...}, "level": "packets", "xxh3_128": "..."}
+    {"format": "chordcache-index", "format_version": 5, "roots": {...}, "level": "packets", "xxh3_128": "..."}
     {"root": "videos", "path": "a.mp4", ..., "xxh3_128": "..."}
     {"root": "videos", "path": "b.mp4", ..., "xxh3_128": "..."}
     {"num_records": 2, "xxh3_128": "..."}

@@ -93,7 +93,6 @@ class ContentMeter:
         energies, peaks = _energies_and_peaks(windows) if len(windows) else ((), ())
         totals = (self._motion.get(second, (0.0, 1)) for second in range(max(self._motion, default=-1) + 1))
         return ContentFacts(
-            motion_source="luma",
             motion_per_second=tuple(round(total / count, 4) for total, count in totals),
             motion_histogram=tuple(self._histogram),
             audio_energy_per_second=energies,

@@ -14,15 +14,15 @@ from typing import TypeVar
 import numpy as np
 
 from chordcache.digests import sealed_body
-from chordcache.errors import ChordcacheError, FormatVersionError, NotFoundError, printable
+from chordcache.errors import ChordcacheError, NotFoundError, printable
 from chordcache.json_records import Record, Side, from_json, parse_json
 from chordcache.storage.annotation_names import AnnotationNames
 from chordcache.storage.cache_header import read_header
 from chordcache.storage.catalog_columns import INT32, INT64, SECTIONS, UINT64, Columns, hash_of
-from chordcache.storage.catalog_file import CATALOG, HEAD_BYTES, OLD_CATALOG, CatalogFile, matching
+from chordcache.storage.catalog_file import HEAD_BYTES, CatalogFile, matching
 from chordcache.storage.feature_info import FeatureInfo, Packed
 from chordcache.storage.layout import is_key, pack_file, sidecar_file
-from chordcache.storage.opener import MAX_BYTES, exists
+from chordcache.storage.opener import MAX_BYTES
 from chordcache.storage.part_folders import in_parts
 from chordcache.storage.sidecar import Sidecar
 
@@ -290,12 +290,6 @@ class Catalog:
 
 def _no_catalog(cache: Path) -> ChordcacheError:
     name = printable(cache)
-    if exists(cache, OLD_CATALOG):
-        return FormatVersionError(
-            f"cache '{name}': got the catalog of format version 3, expected {CATALOG}. Write it with 'chordcache "
-            f"verify --repair {name}', which decodes nothing.",
-            is_older=True,
-        )
     return NotFoundError(
         f"cache '{name}' has no catalog: it is built in parts, which 'chordcache finish {name}' joins"
         if in_parts(cache)

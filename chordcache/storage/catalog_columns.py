@@ -7,7 +7,6 @@ import json
 import os
 from array import array
 from collections.abc import Iterable
-from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -16,8 +15,7 @@ from chordcache.errors import DamageError, printable
 from chordcache.json_records import to_json
 from chordcache.storage.annotation_names import AnnotationCounter
 from chordcache.storage.atomic import no_space_as_error, partial_folder, publish
-from chordcache.storage.catalog_file import CATALOG, HEAD_BYTES, OLD_CATALOG, write_catalog_file
-from chordcache.storage.opener import remove
+from chordcache.storage.catalog_file import CATALOG, HEAD_BYTES, write_catalog_file
 from chordcache.storage.sidecar import Sidecar
 
 INT32, INT64, UINT64 = np.dtype("<i4"), np.dtype("<i8"), np.dtype("<u8")
@@ -128,5 +126,3 @@ def publish_catalog(cache: Path, rows: Iterable[tuple[Sidecar, bytes, int]]) -> 
             publish(path, cache / CATALOG)
         except IsADirectoryError:
             raise DamageError(f"'{printable(cache / CATALOG)}' is a folder; move it away") from None
-    with suppress(IsADirectoryError):
-        remove(cache, OLD_CATALOG)

@@ -23,9 +23,6 @@ from chordcache.storage.opener import open_file, readable, unreadable
 CATALOG = "catalog.bin"
 """Name of the file, in the folder of its cache"""
 
-OLD_CATALOG = "catalog.sqlite"
-"""Name of the catalog in a cache of format version 3"""
-
 HEAD_BYTES = 4096
 """Size of the head: one sealed line, filled up with blanks [bytes]"""
 

@@ -13,14 +13,11 @@ from chordcache.errors import DamageError, FormatVersionError, NotFoundError, pr
 from chordcache.json_records import FINITE_JSON, Record, from_json, parse_json, to_json
 from chordcache.storage import opener
 
-FORMAT_VERSION = 4
-"""Version of the format. It is raised when an older reader would misread what is written now."""
-
-OLDEST_VERSION = 3
-"""Oldest version that is read. Its lines are those of the present one, and its catalog is another, see ``Catalog``."""
+FORMAT_VERSION = 5
+"""Version of the format. No other one is read."""
 
 _VERSION_KEY = b'"format_version"'
-_VERSIONS = [b"{%b: %d, " % (_VERSION_KEY, version) for version in range(FORMAT_VERSION, OLDEST_VERSION - 1, -1)]
+_BEGINNING = b"{%b: %d, " % (_VERSION_KEY, FORMAT_VERSION)
 
 T = TypeVar("T")
 
@@ -50,8 +47,7 @@ def unseal_as(line: str | bytes, source: str, kind: type[T], what: str) -> T:
     Raises as ``unseal`` does, and ``DamageError`` if the data is not of that type.
     """
     body = _body(line, source)
-    beginning = next((version for version in _VERSIONS if body.startswith(version)), None)
-    rest = body if beginning is None else b"{" + body.removeprefix(beginning)
+    rest = b"{" + body.removeprefix(_BEGINNING) if body.startswith(_BEGINNING) else body
     if _VERSION_KEY not in rest:  # else it may be another version, which a type with unknown fields would ignore
         try:
             return parse_json(rest, kind)
@@ -85,13 +81,9 @@ def _plain(body: bytes, source: str) -> dict[str, Any]:
 def check_version(data: Mapping[str, Any], source: str | os.PathLike[str]) -> None:
     """Raise ``FormatVersionError`` if data states a format version that is not read. ``source`` names the file."""
     version = data.get("format_version", FORMAT_VERSION)
-    if version not in range(OLDEST_VERSION, FORMAT_VERSION + 1):
-        is_older = isinstance(version, int) and version < OLDEST_VERSION
-        action = "Scan again and build a new cache" if is_older else "Read it with the chordcache that wrote it"
-        raise FormatVersionError(
-            f"'{printable(source)}': got format version {version}, expected {FORMAT_VERSION}. {action}.",
-            is_older=is_older,
-        )
+    if version != FORMAT_VERSION:
+        what = f"'{printable(source)}': got format version {version}, expected {FORMAT_VERSION}"
+        raise FormatVersionError(f"{what}. Build the cache again in a new folder.")
 
 
 def read_sealed(cache: Path, name: str, kind: type[T], what: str) -> T:

@@ -45,7 +45,7 @@ class Sidecar(Description, frozen=True):
     picture: str = ""
     """16 hex digits over the settings of the pictures, see ``PictureConfig.fingerprint``"""
     display_width: Count | None = None
-    """[pixels] of the source as a player shows it, or of one eye of it. None in sidecars of earlier builds"""
+    """[pixels] of the source as a player shows it, or of one eye of it"""
     display_height: Count | None = None
     """[pixels] See ``display_width``"""
     display_crop: tuple[float, float, float, float] | None = None

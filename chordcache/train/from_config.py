@@ -8,12 +8,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from chordcache.arguments import as_items
 from chordcache.config.config import Config, config_from_json
 from chordcache.config.picture import PictureConfig
 from chordcache.config.yaml_files import load_config
 from chordcache.errors import ConfigError, UsageError
-from chordcache.features.read_side import ADJACENT_FLOW
 from chordcache.sources.video_source import VideoSource
 from chordcache.train.clip_dataset import ClipDataset
 from chordcache.train.collate import collate
@@ -34,9 +32,6 @@ _NOT_IN_DATASET = ("cache", "clip_sampler", "crop", "transform")
 
 _OF_VIDEOS = ("videos", "index", "on_miss")
 """Arguments that say which videos the dataset has"""
-
-_FLOW_MODES = ("between", "adjacent")
-"""Values of ``flow_mode``, with which configs chose between the features "flow" and "flow.adjacent\""""
 
 
 def make_dataset(config: ConfigLike, **arguments: Any) -> ChordVideoDataset:
@@ -74,10 +69,7 @@ def make_dataset(config: ConfigLike, **arguments: Any) -> ChordVideoDataset:
     train = settings.train
     given = {name: frozen(value) for name, value in train.get("dataset", {}).items()}
     valid = [name for name in inspect.signature(ChordVideoDataset).parameters if name not in _NOT_IN_DATASET]
-    check_arguments("train.dataset", given, [*valid, "index", "on_miss", "flow_mode"])
-    flow_mode = given.pop("flow_mode", "between")
-    if flow_mode not in _FLOW_MODES:
-        raise ConfigError(f"train.dataset.flow_mode: got {flow_mode!r}, expected one of {', '.join(_FLOW_MODES)}")
+    check_arguments("train.dataset", given, [*valid, "index", "on_miss"])
     if "cache" not in arguments and "source" in train:
         given |= instantiate("source", train["source"], pictures=settings.picture)
     source = given.pop("source", None)
@@ -90,8 +82,6 @@ def make_dataset(config: ConfigLike, **arguments: Any) -> ChordVideoDataset:
     if isinstance(arguments.get("cache"), VideosToRead):
         given = {name: value for name, value in given.items() if name not in _OF_VIDEOS}
     given |= arguments
-    if flow_mode == "adjacent" and "features" in given:
-        given["features"] = [ADJACENT_FLOW if name == "flow" else name for name in as_items(given["features"])]
     with within("train.dataset"):
         if not isinstance(given.get("cache"), VideosToRead):
             of_videos = {name: given.pop(name, None) for name in ("cache", *_OF_VIDEOS)}

@@ -243,7 +243,7 @@ def test_another_format_version(work: Path, run_cli: Cli, tmp_path: Path) -> Non
     data = json.loads((tmp_path / "bc/chordcache.json").read_text())
     del data["xxh3_128"]
     (tmp_path / "bc/chordcache.json").write_text(sealed_json.seal({**data, "format_version": 2}) + "\n")
-    assert "got format version 2, expected 4" in refused(work, [work / "ab", tmp_path / "bc"], run_cli, code=13)
+    assert "got format version 2, expected 5" in refused(work, [work / "ab", tmp_path / "bc"], run_cli, code=13)
 
 
 def test_what_is_not_a_cache(work: Path, run_cli: Cli) -> None:

@@ -174,7 +174,6 @@ def test_help_loads_nothing_but_click():
         "chordcache.cli.values",
         "chordcache.errors",
         "chordcache.arguments",
-        "chordcache.moved",
     }
 
 

@@ -71,7 +71,7 @@ HEADER = HeaderFacts(
     header_num_frames=9,
 )
 PACKETS = PacketFacts(9, 9, -0.04, 0.3, True, "pts", (0, 5), (0.0, 1 / 3))
-CONTENT = ContentFacts("codec", (0.5,), (3, 1), (), (0.25,))
+CONTENT = ContentFacts((0.5,), (3, 1), (), (0.25,))
 RECORDS = [
     VideoRecord("v", "a.mp4", Identity(1, 2), "packets", header=HEADER, packets=PACKETS, label="cat", caption="a cat"),
     VideoRecord("v", "b.mp4", identity=Identity(1, 2), level="packets", error="no moov", error_cause="decode"),
@@ -498,19 +498,11 @@ def test_plain_json_that_is_cut_short(tmp_path: Path) -> None:
             read_index(path)
 
 
-def test_index_of_version_2(tmp_path: Path) -> None:
-    """The former layout of a .json file."""
-    header = {"format": "chordcache-index", "format_version": 2, "roots": {"v": "/data"}, "xxh3_128": "0" * 32}
-    (tmp_path / "index.json").write_text(json.dumps({"header": header, "records": [], "footer": {"num_records": 0}}))
-    with pytest.raises(FormatVersionError, match="got format version 2, expected 4. Scan again"):
-        read_index(tmp_path / "index.json")
-
-
 @pytest.mark.parametrize("suffix", [".json", ".jsonl"])
 def test_other_version(tmp_path: Path, suffix: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("chordcache.index.index_files.FORMAT_VERSION", 99)
     path = write_index(tmp_path / f"index{suffix}")
-    with pytest.raises(FormatVersionError, match="got format version 99, expected 4"):
+    with pytest.raises(FormatVersionError, match="got format version 99, expected 5"):
         read_index(path)
 
 
@@ -547,7 +539,7 @@ def test_other_suffix(tmp_path: Path) -> None:
 
 def sealed_index(path: Path, record: dict[str, Any], **header: Any) -> Path:
     """An index whose digests are right, whatever it says."""
-    first = {"format": "chordcache-index", "format_version": 3, "roots": {"v": "/data"}, "level": None, **header}
+    first = {"format": "chordcache-index", "format_version": 5, "roots": {"v": "/data"}, "level": None, **header}
     path.write_text("".join(sealed_json.seal(line) + "\n" for line in (first, record, {"num_records": 1})))
     return path
 

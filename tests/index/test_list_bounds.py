@@ -214,7 +214,7 @@ try:
 except ChordcacheError as error:
     print(error)
 """
-    header = '{"format": "chordcache-index", "format_version": 3, "roots": {"v": "/v"}, "records": [\n'
+    header = '{"format": "chordcache-index", "format_version": 5, "roots": {"v": "/v"}, "records": [\n'
     for name, record, message in (
         ("a.json", '{"root": "v", "path": "a.mp4", "label": "' + "s" * 10**8, "got a value of more than 33,554,432"),
         (
@@ -253,7 +253,7 @@ def test_files_beside_videos(tmp_path: Path, clips: Path) -> None:
 
 
 def test_many_extra_columns_are_not_written_as_csv(tmp_path: Path) -> None:
-    header = '{"format": "chordcache-index", "format_version": 3, "roots": {"v": "/v"}, "records": ['
+    header = '{"format": "chordcache-index", "format_version": 5, "roots": {"v": "/v"}, "records": ['
     records = [json.dumps({"root": "v", "path": f"{n}.mp4", "extra": {f"c{n}": "x"}}) for n in range(MAX_COLUMNS + 1)]
     index = read_index(write(tmp_path / "a.json", header + ",".join(records) + "]}"))
     with pytest.raises(UsageError, match="got 2,001 columns, .* Or write a .json or .jsonl file"):

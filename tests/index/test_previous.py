@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 from test_index_files import RECORDS, write_index
 
-from chordcache.errors import FormatVersionError, UsageError
+from chordcache.errors import UsageError
 from chordcache.index.previous import ReusableRecords
 from chordcache.records import Identity, VideoRecord
-from chordcache.storage import sealed_json
 
 
 @pytest.mark.parametrize("suffix", [".json", ".jsonl"])
@@ -63,22 +61,6 @@ def test_a_damaged_earlier_index_is_not_used_and_a_warning_says_so(tmp_path: Pat
         assert earlier.get("v", "a.mp4", Identity(1, 2), "headers") is None
         assert earlier.problem is not None
         assert "the earlier index is not used: '" in earlier.problem
-
-
-def test_an_index_of_an_older_format_is_replaced_and_a_newer_one_is_not(tmp_path: Path) -> None:
-    path = write_index(tmp_path / "index.jsonl")
-    lines = path.read_text().splitlines()
-    header = json.loads(lines[0])
-    del header["xxh3_128"]
-    for version, is_used in ((sealed_json.OLDEST_VERSION - 1, True), (sealed_json.FORMAT_VERSION + 1, False)):
-        path.write_text("\n".join([sealed_json.seal({**header, "format_version": version}), *lines[1:], ""]))
-        if is_used:
-            with ReusableRecords(path) as earlier:
-                assert len(earlier) == 0
-                assert "got format version 2, expected 4" in str(earlier.problem)
-        else:
-            with pytest.raises(FormatVersionError, match="got format version 5, expected 4"):
-                ReusableRecords(path)
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,6 @@ from chordcache.config.config import config_from_json
 from chordcache.index.index_files import IndexWriter
 from chordcache.look.report import rows
 from chordcache.look.report.curves import curves_of_content
-from chordcache.look.report.inputs import Entry
 from chordcache.look.report.rows import for_script, readable
 from chordcache.records import (
     AudioFacts,
@@ -159,16 +158,8 @@ def test_each_kind_of_motion_has_its_own_curve_and_unit(report):
     assert [row["luma"] for row in page.videos.values()] != [row["motion"] for row in page.videos.values()]
 
 
-def test_facts_of_an_earlier_format_are_codec_motion():
-    facts = ContentFacts("codec", (1.0, 4.0), (2,), (), ())
-    ((name, _, low, high, step),) = curves_of_content(facts)
-    assert (name, low, high, step) == ("motion", 0.0, 4.0, 1.0)
-    measures = rows.measures_of(Entry("k", None, VideoRecord(root="r", path="p", content=facts)))
-    assert measures == {"motion": 2.5}
-
-
 def test_a_long_curve_keeps_its_peaks():
-    ((_, data, _, high, step),) = curves_of_content(ContentFacts("luma", (1.0,) * 999 + (9.0,), (), (), ()))
+    ((_, data, _, high, step),) = curves_of_content(ContentFacts((1.0,) * 999 + (9.0,), (), (), ()))
     points = np.frombuffer(base64.b64decode(data), np.uint8)
     assert (len(points), step, high, points[-1]) == (143, 7.0, 9.0, 254)
 

@@ -276,7 +276,6 @@ def check_motion(path: Path) -> None:
         if motion is not None:
             by_second.setdefault(int(time - times[0] + 1e-6), []).append(motion)
     expected = [np.mean(by_second.get(second, [0.0])) for second in range(max(by_second) + 1)]
-    assert facts.motion_source == "luma"
     assert facts.motion_per_second == pytest.approx(expected, rel=0.1, abs=0.01)
     assert max(expected) > 0.05
     assert sum(facts.motion_histogram) == sum(motion is not None for motion in motions)
@@ -371,4 +370,4 @@ def test_seconds_without_frames_are_still():
 
 
 def test_videos_without_motion_or_sound():
-    assert ContentMeter().facts() == ContentFacts("luma", (), (0,) * 16, (), ())
+    assert ContentMeter().facts() == ContentFacts((), (0,) * 16, (), ())

@@ -55,7 +55,7 @@ def test_nan_is_refused_at_writing() -> None:
 
 
 def test_another_version_is_not_damage() -> None:
-    with pytest.raises(FormatVersionError, match="'x': got format version 1, expected 4. Scan again and build"):
+    with pytest.raises(FormatVersionError, match="'x': got format version 1, expected 5. Build the cache again"):
         sealed_json.unseal(sealed_json.seal({"format_version": 1}), "x")
 
 

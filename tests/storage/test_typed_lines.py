@@ -31,7 +31,7 @@ from chordcache.storage.catalog import Catalog
 from chordcache.storage.catalog_columns import publish_catalog
 from chordcache.storage.feature_info import FeatureInfo
 from chordcache.storage.quarantine import Failure, Quarantine
-from chordcache.storage.sealed_json import FORMAT_VERSION, OLDEST_VERSION, read_sealed, seal, seal_versioned, unseal_as
+from chordcache.storage.sealed_json import FORMAT_VERSION, read_sealed, seal, seal_versioned, unseal_as
 from chordcache.storage.sidecar import Sidecar, read_sidecar
 from chordcache.train.misses.background import BuildRequest
 
@@ -41,9 +41,9 @@ DESCRIPTION: dict[str, Any] = {
     "extra": {"lang": "en"},
 }  # fmt: skip
 KEY = layout.video_key("v", "a.mp4", SEGMENT)
-OTHER_VERSION = OLDEST_VERSION - 1
+OTHER_VERSION = FORMAT_VERSION - 1
 IDENTITY = Identity(1, 2)
-CONTENT = ContentFacts("codec", (0.5,), (3, 1), (0.1,), (0.25,))
+CONTENT = ContentFacts((0.5,), (3, 1), (0.1,), (0.25,))
 INFO = FeatureInfo(
     "frames",
     "lmdb",

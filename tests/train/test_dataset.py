@@ -351,7 +351,7 @@ def test_a_cache_of_another_version(cache: Cache, tmp_path: Path) -> None:
     header = json.loads((cache.path / "chordcache.json").read_text())
     del header["xxh3_128"]
     (tmp_path / "chordcache.json").write_text(seal({**header, "format_version": 99}) + "\n")
-    with pytest.raises(FormatVersionError, match=f"{tmp_path}.*version 99, expected 4. Read it with"):
+    with pytest.raises(FormatVersionError, match=f"{tmp_path}.*version 99, expected 5. Build the cache again"):
         ChordVideoDataset(tmp_path)
 
 

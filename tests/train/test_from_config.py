@@ -161,18 +161,6 @@ def test_a_selection_as_a_config_names_it(train: dict[str, Any], videos: Path, c
     assert [sample["caption"] for sample in dataset] == ["video 2"]
 
 
-def test_configs_that_choose_the_flow_by_flow_mode(train: dict[str, Any], videos: Path, tmp_path: Path) -> None:
-    flow = {"features": {"flow": {"method": "dis", "preset": "ultrafast"}}}
-    cc.build(videos / "index.csv", tmp_path / "cache", tiers=["lmdb", "npz"], config=config_from_json(flow), jobs=1)
-    train = {"source": {"name": "cache", "path": str(tmp_path / "cache")}}
-    train["clip_sampler"] = {"name": "regular", "num_frames": 4}
-    for mode, feature in (("adjacent", "flow.adjacent"), ("between", "flow")):
-        by_mode = make_dataset({"train": {**train, "dataset": {"features": ["frames", "flow"], "flow_mode": mode}}})
-        by_name = make_dataset({"train": {**train, "dataset": {"features": ["frames", feature]}}})
-        assert_equal(by_mode[0, 0], by_name[0, 0])
-        assert_equal(by_mode[0, 0]["flows"], make_dataset({"train": train}, features=feature)[0, 0]["flows"])
-
-
 def test_every_name_is_documented() -> None:
     text = "".join((REPOSITORY / "docs" / name).read_text() for name in ("training-config.md", "sampling.md"))
     for kind, names in NAMED.items():
@@ -291,7 +279,6 @@ def test_a_config_without_a_loader_and_a_config_as_dataset(train: dict[str, Any]
         ("source", {"name": "tape"}, "^train.source: got the name 'tape', expected one of cache, mp4, mapped_mp4$"),
         ("source", {"name": "cache"}, "^train.source 'cache': got no 'path', expected a value"),
         ("dataset", {"speed": 1}, "^train.dataset: got 'speed', expected one of features, size, "),
-        ("dataset", {"flow_mode": "x"}, "^train.dataset.flow_mode: got 'x', expected one of between, adjacent$"),
         (
             "clip_sampler",
             {"name": "best"},
@@ -340,7 +327,7 @@ def test_wrong_values(train: dict[str, Any], section: str, value: Any, match: st
 
 
 def test_videos_that_arguments_do_not_name(train: dict[str, Any], videos: Path, cache: Path) -> None:
-    for removed in ({"source": cc.MP4Source()}, {"flow_mode": "adjacent"}):
+    for removed in ({"source": cc.MP4Source()}, {"flow": "adjacent"}):
         with pytest.raises(UsageError, match=f"{next(iter(removed))}: got an argument that ChordVideoDataset does not"):
             make_dataset({"train": train}, **removed)
     with pytest.raises(UsageError, match="^train.dataset: videos: got a selection and a set of videos"):

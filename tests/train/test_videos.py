@@ -83,7 +83,7 @@ def test_a_dataset_has_at_most_twelve_parameters() -> None:
     assert len(inspect.signature(cc.ChordVideoDataset).parameters) <= 12
 
 
-@pytest.mark.parametrize("removed", ["index", "on_miss", "config", "source", "flow_mode"])
+@pytest.mark.parametrize("removed", ["index", "on_miss", "config", "source"])
 def test_removed_parameters(folder: Path, removed: str) -> None:
     with pytest.raises(cc.UsageError, match=f"^{removed}: got an argument that ChordVideoDataset does not have"):
         cc.ChordVideoDataset(folder / "cache", **{removed: "error"})

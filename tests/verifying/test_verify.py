@@ -275,25 +275,6 @@ def test_a_sidecar_comes_back_without_its_index(cache: Path, run_cli: Cli) -> No
     assert sidecar.read_bytes() == line
 
 
-def test_a_cache_of_version_3_gets_its_catalog_without_a_decode(whole: Path, cache: Path, run_cli: Cli) -> None:
-    for path in (cache / "chordcache.json", *cache.glob("videos/*/*.json")):
-        reseal(path, format_version=3)
-    (cache / CATALOG).unlink()
-    (cache / "catalog.sqlite").write_bytes(b"SQLite format 3\0")
-    before = {path: path.read_bytes() for path in cache.glob("*/*/*")}
-    done = run_cli("info", cache)
-    assert done.returncode == 13
-    assert "got the catalog of format version 3" in done.stderr
-    assert f"verify --repair {cache}" in done.stderr
-    done = run_cli("verify", cache, "-j1", "--repair")
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert before == {path: path.read_bytes() for path in cache.glob("*/*/*")}
-    assert not (cache / "catalog.sqlite").exists()
-    assert '"format_version": 4' in (cache / "chordcache.json").read_text()
-    assert run_cli("build", whole / "index.json", "-o", cache, "-j1").returncode == 3  # zero.mp4 stays in quarantine
-    assert len(cc.open_cache(cache)) == len(before) // 2
-
-
 @pytest.mark.parametrize("damage", ["deleted", "empty", "text", "truncated", "folder"])
 def test_a_file_that_is_not_a_catalog(cache: Path, run_cli: Cli, damage: str) -> None:
     path = cache / CATALOG
@@ -472,7 +453,7 @@ def test_cache_of_an_older_format_is_refused_and_stays_unchanged(
     args = {"verify": ["-j1"], "build": ["-j1", "-o", cache], "gc": ["--dry-run"], "info": []}[command]
     done = run_cli(command, whole / "index.json" if command == "build" else cache, *args)
     assert done.returncode == 13, done.stdout + done.stderr
-    assert "got format version 2, expected 4. Scan again and build a new cache." in done.stderr
+    assert "got format version 2, expected 5. Build the cache again in a new folder." in done.stderr
     assert path.name in done.stderr
     assert done.stderr.count("\n") == 1
     after = {path: path.read_bytes() for path in cache.rglob("*") if path.is_file()}
@@ -484,7 +465,7 @@ def test_cache_of_an_older_format_is_refused_and_stays_unchanged(
 
 def test_a_version_with_the_wrong_digest_is_damage(cache: Path, run_cli: Cli) -> None:
     path = cache / "chordcache.json"
-    path.write_text(path.read_text().replace('"format_version": 4', '"format_version": 2'))
+    path.write_text(path.read_text().replace('"format_version": 5', '"format_version": 2'))
     assert run_cli("verify", cache).returncode == 5
 
 

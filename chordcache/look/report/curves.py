@@ -38,7 +38,7 @@ def curves_of_content(content: ContentFacts) -> list[Any]:
     """Return the curves of the facts that a scan or a build measured, second by second."""
     curves = []
     if content.motion_per_second:
-        name = MOTION if content.motion_source == "codec" else LUMA
+        name = LUMA
         curves.append(_per_second(name, np.array(content.motion_per_second)))
     if content.audio_energy_per_second:
         levels = level_dbfs(np.array(content.audio_energy_per_second))

@@ -176,7 +176,7 @@ def measures_of(entry: Entry) -> dict[str, float]:
     if video is None and record is not None and record.identity is not None:
         measures["bytes"] = record.identity.size
     if content is not None and content.motion_per_second:
-        name = "motion" if content.motion_source == "codec" else "luma"
+        name = "luma"
         measures[name] = float(np.mean(content.motion_per_second))
     if content is not None and content.audio_energy_per_second:
         power = np.mean(np.square(content.audio_energy_per_second))
