@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import posixpath
 import tarfile
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,6 +21,9 @@ _MAX_MEMBERS = 1_000_000
 _MAX_HEADER_BYTES = 1 << 20
 """[bytes] Largest extended header, such as one that holds a long name"""
 
+_COMPRESSED = (b"\x1f\x8b", b"BZh", b"\xfd7zXZ\0", b"\x28\xb5\x2f\xfd", b"\x04\x22\x4d\x18")
+"""First bytes of files of gzip, bzip2, xz, zstd and lz4"""
+
 
 @dataclass(frozen=True)
 class Member:
@@ -33,21 +37,22 @@ class Member:
 
 @dataclass(frozen=True)
 class TarTable:
-    """The members of a tar file that are regular files, in its order."""
+    """The members of a tar file that are regular files, in its order, then the links to them."""
 
     members: Mapping[str, Member]
-    """Name to place, without those whose name the tar file has twice"""
-    repeated: frozenset[str]
-    """Names that it has twice"""
+    """Name to place"""
+    refused: Mapping[str, tuple[str, str]]
+    """Name that it has twice, or of a sparse file or a link to nothing, to what it has, and what to do"""
     problem: str | None
-    """Reason why the members after these cannot be read, or None"""
+    """Reason why the members after these cannot be read, and what to do, or None"""
 
     def member(self, name: str) -> Member:
         """Return a member. Raises ``MediaError``, ``io``."""
         if name in self.members:
             return self.members[name]
-        if name in self.repeated:
-            raise MediaError("open", "io", f"the tar file has two members '{printable(name)}'; give them other names")
+        if name in self.refused:
+            what, action = self.refused[name]
+            raise MediaError("open", "io", f"the tar file has {what} '{printable(name)}'; {action}")
         what = f"; {self.problem}" if self.problem else ""
         raise MediaError("open", "io", f"the tar file has no member '{printable(name)}'{what}")
 
@@ -80,7 +85,8 @@ class _Headers(io.FileIO):
 
 def _read_table(fd: int, num_bytes: int) -> TarTable:
     members: dict[str, Member] = {}
-    repeated: set[str] = set()
+    links: dict[str, str] = {}
+    refused: dict[str, tuple[str, str]] = {}
     problem: str | None = None
     with _Headers(fd, closefd=False) as file:
         file.seek(0)
@@ -93,18 +99,40 @@ def _read_table(fd: int, num_bytes: int) -> TarTable:
                     if entry.offset < end or entry.size < 0 or (entry.isreg() and stop > num_bytes):
                         raise tarfile.ReadError(f"the member '{printable(entry.name)}' is not inside of it")
                     end = entry.offset_data
-                    if len(members) == _MAX_MEMBERS:
+                    if len(members) + len(links) == _MAX_MEMBERS:
                         raise tarfile.ReadError("it has too many")
-                    if entry.isreg() and not entry.issparse():
-                        name = entry.name.removeprefix("./")
-                        if name in members or name in repeated:
-                            repeated.add(name)
-                            members.pop(name, None)
-                        else:
-                            members[name] = Member(entry.offset_data, entry.size)
+                    _take(entry, members, links, refused)
                 # tarfile takes a header that it cannot read, and a cut between two members, for the end
                 if os.pread(fd, tarfile.BLOCKSIZE, tar.offset) != tarfile.NUL * tarfile.BLOCKSIZE:
                     raise tarfile.ReadError("it has no end, or a bad header")
         except (tarfile.TarError, ValueError, OverflowError, MemoryError) as error:
-            problem = f"the tar file is damaged after {len(members)} members: {printable(str(error) or 'bad header')}"
-    return TarTable(members, frozenset(repeated), problem)
+            reason = printable(str(error) or "bad header")
+            problem = f"the tar file is damaged after {len(members)} members: {reason}. Fetch it again"
+            if os.pread(fd, tarfile.BLOCKSIZE, 0).startswith(_COMPRESSED):
+                problem = "the tar file is compressed; unpack it"
+    for name, target in links.items():
+        if target in members:
+            members[name] = members[target]
+        else:
+            refused[name] = f"a link to '{printable(target)}' outside of it as", "write a file instead of a link"
+    return TarTable(members, refused, problem)
+
+
+def _take(
+    entry: tarfile.TarInfo, members: dict[str, Member], links: dict[str, str], refused: dict[str, tuple[str, str]]
+) -> None:
+    """Add a member to its table: that of files, of links to names, or of what cannot be read."""
+    name = entry.name.removeprefix("./")
+    folder, base = posixpath.split(name)
+    if not (entry.isreg() or entry.islnk() or entry.issym()) or base.startswith("._"):  # macOS puts it beside a file
+        return
+    if name in members or name in links or name in refused:
+        members.pop(name, None)
+        links.pop(name, None)
+        refused[name] = "two members", "give them other names"
+    elif not entry.isreg():  # the name of a symbolic link begins in its folder
+        links[name] = posixpath.normpath(posixpath.join(folder if entry.issym() else "", entry.linkname))
+    elif entry.issparse():
+        refused[name] = "a sparse file", "write it without --sparse"
+    else:
+        members[name] = Member(entry.offset_data, entry.size)
