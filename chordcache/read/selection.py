@@ -16,6 +16,7 @@ import numpy as np
 from chordcache.amounts import counted
 from chordcache.digests import hex64
 from chordcache.errors import NotFoundError, UsageError, printable
+from chordcache.index.walk import VIDEO_SUFFIXES
 from chordcache.read.cache import Cache
 from chordcache.read.near_keys import hint_for
 from chordcache.read.video import Video
@@ -23,8 +24,26 @@ from chordcache.storage.cache_header import read_header
 from chordcache.storage.layout import key_hash
 from chordcache.storage.quarantine import Failure, read_quarantined
 
-Videos: TypeAlias = "str | Path | Callable[[Video], bool] | Iterable[str]"
+Videos: TypeAlias = "str | Path | Callable[[Video], bool] | Iterable[str] | Split"
 """A split file, a predicate, or keys."""
+
+
+class Split(NamedTuple):
+    """The rows of a split file with some values."""
+
+    path: str | Path
+    where: Mapping[str, str]
+
+
+def rows_where(videos: Videos | None, where: Mapping[str, str] | None) -> Videos | None:
+    """Return the selection of the rows of a split file whose columns have some values. None stands for any."""
+    if not where:
+        return videos
+    if not isinstance(videos, (str, Path)) or not isinstance(where, Mapping):
+        raise UsageError(
+            f"where: got {where!r}, expected column and value, such as {{'split': 'train'}}, of a split file"
+        )
+    return Split(videos, where)
 
 
 _NUM_SAMPLED = 100
@@ -56,12 +75,15 @@ def select_keys(cache: Cache, videos: Videos, on_miss: str = "error") -> list[st
     names = _Names(cache)
     if isinstance(videos, str) and names.exact(videos):
         videos = [videos]
-    if isinstance(videos, (str, Path)):
-        split = _split_of(cache, names, Path(videos))
-        keys = _resolved(cache, names, split, f"split file '{printable(videos)}'", on_miss)
+    elif isinstance(videos, (str, Path)):
+        videos = Split(videos, {})
+    if isinstance(videos, Split):
+        path = printable(videos.path)
+        split = _split_of(cache, names, videos)
+        keys = _resolved(cache, names, split, f"split file '{path}'", on_miss)
         distinct = list(dict.fromkeys(keys))
         if len(distinct) < len(keys):
-            what = f"split file '{printable(videos)}': {len(keys) - len(distinct)} of {len(keys)} rows name a video"
+            what = f"split file '{path}': {len(keys) - len(distinct)} of {len(keys)} rows name a video"
             warnings.warn(f"{what} that an earlier row names. It is read once.", stacklevel=6)
         return distinct
     given = list(videos)
@@ -112,13 +134,13 @@ def positions_of(cache: Cache, keys: np.ndarray) -> np.ndarray:
     return positions
 
 
-def _split_of(cache: Cache, names: _Names, path: Path) -> NameList:
+def _split_of(cache: Cache, names: _Names, split: Split) -> NameList:
     from chordcache.read.split_file import read_split  # not before: no other selection reads tables
 
+    path = Path(split.path)
+    knows = (lambda name: bool(names.exact(name)), lambda name: bool(names.similar(name)))
     try:
-        return NameList(
-            *read_split(path, (lambda name: bool(names.exact(name)), lambda name: bool(names.similar(name))))
-        )
+        return NameList(*read_split(path, knows, split.where))
     except NotFoundError as error:
         if path.exists():
             raise
@@ -260,8 +282,8 @@ class _Names:
 
 
 def _without_suffix(path: str) -> str:
-    folder, slash, base = path.rpartition("/")
-    return folder + slash + (base.rpartition(".")[0] or base)
+    stem, suffix = os.path.splitext(path)
+    return stem if suffix[1:].lower() in VIDEO_SUFFIXES else path
 
 
 def _ends_like(name: str, path: str) -> bool:
