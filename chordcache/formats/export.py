@@ -19,7 +19,7 @@ from chordcache.formats.item import Item
 from chordcache.formats.items import Items
 from chordcache.json_records import Record
 from chordcache.read.cache import Cache
-from chordcache.read.selection import Videos, rows_where
+from chordcache.read.selection import Videos
 from chordcache.storage import atomic, opener
 from chordcache.storage.layout import check_output
 from chordcache.storage.lock import locked
@@ -172,13 +172,13 @@ def export(
         raise UsageError(f"stride: got {stride} without a clip, expected 1. Add clip.")
     _check_package(to, form.package)
     with Cache(cache) as opened, stop_signals(resumes=True):
-        items = Items(opened, rows_where(videos, where), clip=clip, stride=stride, frames=frames, roots=roots or {})
+        items = Items(opened, videos, where=where, clip=clip, stride=stride, frames=frames, roots=roots or {})
         if not len(items):
             raise UsageError(f"clip: got {clip}, expected at most {items.most_frames} frames, as the longest video has")
         if len(items) < shards:
             raise UsageError(f"shards: got {shards}, expected at most the number of samples, {len(items)}")
         _refuse_other_folder(folder)
-        with locked(folder):
+        with locked(folder), atomic.writing_to(folder):
             plan = _Plan(to, frames, opened.catalog.digest, items.digest, clip, stride, shards)
             _check_other_export(folder, plan)
             if isinstance(form, _ByItem):

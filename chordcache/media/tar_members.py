@@ -37,12 +37,12 @@ class Member:
 
 @dataclass(frozen=True)
 class TarTable:
-    """The members of a tar file that are regular files, in its order, then the links to them."""
+    """The members of a tar file that are regular files or links to them, in its order."""
 
     members: Mapping[str, Member]
     """Name to place"""
-    refused: Mapping[str, tuple[str, str]]
-    """Name that it has twice, or of a sparse file or a link to nothing, to what it has, and what to do"""
+    refused: Mapping[str, str]
+    """Name that it has twice, or of a link to nothing in it, to what to say of it"""
     problem: str | None
     """Reason why the members after these cannot be read, and what to do, or None"""
 
@@ -51,8 +51,7 @@ class TarTable:
         if name in self.members:
             return self.members[name]
         if name in self.refused:
-            what, action = self.refused[name]
-            raise MediaError("open", "io", f"the tar file has {what} '{printable(name)}'; {action}")
+            raise MediaError("open", "io", f"the tar file has {self.refused[name]}")
         what = f"; {self.problem}" if self.problem else ""
         raise MediaError("open", "io", f"the tar file has no member '{printable(name)}'{what}")
 
@@ -84,9 +83,7 @@ class _Headers(io.FileIO):
 
 
 def _read_table(fd: int, num_bytes: int) -> TarTable:
-    members: dict[str, Member] = {}
-    links: dict[str, str] = {}
-    refused: dict[str, tuple[str, str]] = {}
+    entries: dict[str, Member | str | None] = {}
     problem: str | None = None
     with _Headers(fd, closefd=False) as file:
         file.seek(0)
@@ -99,40 +96,33 @@ def _read_table(fd: int, num_bytes: int) -> TarTable:
                     if entry.offset < end or entry.size < 0 or (entry.isreg() and stop > num_bytes):
                         raise tarfile.ReadError(f"the member '{printable(entry.name)}' is not inside of it")
                     end = entry.offset_data
-                    if len(members) + len(links) == _MAX_MEMBERS:
+                    if len(entries) == _MAX_MEMBERS:
                         raise tarfile.ReadError("it has too many")
-                    _take(entry, members, links, refused)
+                    name = entry.name.removeprefix("./")
+                    folder, base = posixpath.split(name)
+                    if base.startswith("._"):  # macOS puts it beside a file
+                        continue
+                    if entry.isreg() and not entry.issparse():
+                        entries[name] = None if name in entries else Member(entry.offset_data, entry.size)
+                    elif entry.islnk() or entry.issym():  # the target of a symbolic link begins in its folder
+                        target = posixpath.normpath(posixpath.join(folder if entry.issym() else "", entry.linkname))
+                        entries[name] = None if name in entries else target
                 # tarfile takes a header that it cannot read, and a cut between two members, for the end
                 if os.pread(fd, tarfile.BLOCKSIZE, tar.offset) != tarfile.NUL * tarfile.BLOCKSIZE:
                     raise tarfile.ReadError("it has no end, or a bad header")
         except (tarfile.TarError, ValueError, OverflowError, MemoryError) as error:
             reason = printable(str(error) or "bad header")
-            problem = f"the tar file is damaged after {len(members)} members: {reason}. Fetch it again"
+            problem = f"the tar file is damaged after {len(entries)} members: {reason}. Fetch it again"
             if os.pread(fd, tarfile.BLOCKSIZE, 0).startswith(_COMPRESSED):
                 problem = "the tar file is compressed; unpack it"
-    for name, target in links.items():
-        if target in members:
-            members[name] = members[target]
+    members: dict[str, Member] = {}
+    refused: dict[str, str] = {}
+    for name, place in entries.items():
+        member = entries.get(place) if isinstance(place, str) else place
+        if isinstance(member, Member):
+            members[name] = member
+        elif place is None:
+            refused[name] = f"two members '{printable(name)}'; give them other names"
         else:
-            refused[name] = f"a link to '{printable(target)}' outside of it as", "write a file instead of a link"
+            refused[name] = f"a link '{printable(name)}' to no file in it; add the file"
     return TarTable(members, refused, problem)
-
-
-def _take(
-    entry: tarfile.TarInfo, members: dict[str, Member], links: dict[str, str], refused: dict[str, tuple[str, str]]
-) -> None:
-    """Add a member to its table: that of files, of links to names, or of what cannot be read."""
-    name = entry.name.removeprefix("./")
-    folder, base = posixpath.split(name)
-    if not (entry.isreg() or entry.islnk() or entry.issym()) or base.startswith("._"):  # macOS puts it beside a file
-        return
-    if name in members or name in links or name in refused:
-        members.pop(name, None)
-        links.pop(name, None)
-        refused[name] = "two members", "give them other names"
-    elif not entry.isreg():  # the name of a symbolic link begins in its folder
-        links[name] = posixpath.normpath(posixpath.join(folder if entry.issym() else "", entry.linkname))
-    elif entry.issparse():
-        refused[name] = "a sparse file", "write it without --sparse"
-    else:
-        members[name] = Member(entry.offset_data, entry.size)

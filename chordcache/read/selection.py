@@ -24,26 +24,8 @@ from chordcache.storage.cache_header import read_header
 from chordcache.storage.layout import key_hash
 from chordcache.storage.quarantine import Failure, read_quarantined
 
-Videos: TypeAlias = "str | Path | Callable[[Video], bool] | Iterable[str] | Split"
+Videos: TypeAlias = "str | Path | Callable[[Video], bool] | Iterable[str]"
 """A split file, a predicate, or keys."""
-
-
-class Split(NamedTuple):
-    """The rows of a split file with some values."""
-
-    path: str | Path
-    where: Mapping[str, str]
-
-
-def rows_where(videos: Videos | None, where: Mapping[str, str] | None) -> Videos | None:
-    """Return the selection of the rows of a split file whose columns have some values. None stands for any."""
-    if not where:
-        return videos
-    if not isinstance(videos, (str, Path)) or not isinstance(where, Mapping):
-        raise UsageError(
-            f"where: got {where!r}, expected column and value, such as {{'split': 'train'}}, of a split file"
-        )
-    return Split(videos, where)
 
 
 _NUM_SAMPLED = 100
@@ -61,29 +43,30 @@ class NameList(NamedTuple):
     """Function that yields other readings of a name, the likeliest first"""
 
 
-def select_keys(cache: Cache, videos: Videos, on_miss: str = "error") -> list[str]:
+def select_keys(
+    cache: Cache, videos: Videos, on_miss: str = "error", where: Mapping[str, str] | None = None
+) -> list[str]:
     """Return the keys of the chosen videos, see ``chordcache.videos.cached``. Warn of those that are left out.
 
     Raises ``NotFoundError`` if a name matches no video and ``on_miss`` is "error", or if the split file cannot be read.
     Raises ``UsageError`` if a name matches several videos, or no video is left.
     """
+    if where and not isinstance(videos, (str, Path)):
+        raise UsageError(f"where: got {where!r} without a split file, expected one as videos")
     if callable(videos):
         keys = [video.key for video in cache if videos(video)]
         if not keys:
             raise UsageError(f"videos: got no video, expected at least one of {cache!r}")
         return keys
     names = _Names(cache)
-    if isinstance(videos, str) and names.exact(videos):
+    if isinstance(videos, str) and not where and names.exact(videos):
         videos = [videos]
-    elif isinstance(videos, (str, Path)):
-        videos = Split(videos, {})
-    if isinstance(videos, Split):
-        path = printable(videos.path)
-        split = _split_of(cache, names, videos)
-        keys = _resolved(cache, names, split, f"split file '{path}'", on_miss)
+    if isinstance(videos, (str, Path)):
+        split = _split_of(cache, names, Path(videos), where or {})
+        keys = _resolved(cache, names, split, f"split file '{printable(videos)}'", on_miss)
         distinct = list(dict.fromkeys(keys))
         if len(distinct) < len(keys):
-            what = f"split file '{path}': {len(keys) - len(distinct)} of {len(keys)} rows name a video"
+            what = f"split file '{printable(videos)}': {len(keys) - len(distinct)} of {len(keys)} rows name a video"
             warnings.warn(f"{what} that an earlier row names. It is read once.", stacklevel=6)
         return distinct
     given = list(videos)
@@ -134,13 +117,12 @@ def positions_of(cache: Cache, keys: np.ndarray) -> np.ndarray:
     return positions
 
 
-def _split_of(cache: Cache, names: _Names, split: Split) -> NameList:
+def _split_of(cache: Cache, names: _Names, path: Path, where: Mapping[str, str]) -> NameList:
     from chordcache.read.split_file import read_split  # not before: no other selection reads tables
 
-    path = Path(split.path)
     knows = (lambda name: bool(names.exact(name)), lambda name: bool(names.similar(name)))
     try:
-        return NameList(*read_split(path, knows, split.where))
+        return NameList(*read_split(path, knows, where))
     except NotFoundError as error:
         if path.exists():
             raise

@@ -7,7 +7,7 @@ from copy import copy
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TypeAlias, cast
+from typing import Any, TypeAlias, cast
 
 from chordcache.arguments import did_you_mean
 from chordcache.config.config import Config
@@ -15,7 +15,7 @@ from chordcache.errors import UsageError
 from chordcache.index.index_files import Index
 from chordcache.read.cache import Cache
 from chordcache.read.cached_videos import CachedVideos, VideoSet
-from chordcache.read.selection import Videos, rows_where
+from chordcache.read.selection import Videos
 from chordcache.sources.video_source import CachedSource, VideoSource
 
 Files: TypeAlias = "str | Path | Iterable[str | Path]"
@@ -83,7 +83,7 @@ def cached(
             f"cache: got {cache!r}, expected a folder or a Cache. Make the videos of an index or of a source with "
             "chordcache.videos.indexed or from_files."
         )
-    return VideosToRead(partial(_open_cached, cache, rows_where(videos, where), on_miss))
+    return VideosToRead(partial(_open_cached, cache, videos, on_miss, where))
 
 
 def indexed(
@@ -187,9 +187,11 @@ def _check_on_miss(on_miss: str, valid: Sequence[str]) -> None:
         raise UsageError(f"on_miss: got {on_miss!r}, expected one of {', '.join(valid)}{did_you_mean(on_miss, valid)}")
 
 
-def _open_cached(cache: str | Path | Cache, videos: Videos | None, on_miss: str, features: tuple[str, ...]) -> VideoSet:
+def _open_cached(
+    cache: str | Path | Cache, videos: Any, on_miss: str, where: Any, features: tuple[str, ...]
+) -> VideoSet:
     # The dataset closes its own cache. Other threads may still be reading from the one that was given
-    return CachedVideos(copy(cache) if isinstance(cache, Cache) else Cache(cache), videos, on_miss, features)
+    return CachedVideos(copy(cache) if isinstance(cache, Cache) else Cache(cache), videos, on_miss, features, where)
 
 
 def _open_indexed(

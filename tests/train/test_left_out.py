@@ -264,8 +264,8 @@ def test_a_split_file_that_says_the_split_of_each_name(folder: Path, tmp_path: P
 
 def test_where_without_a_split_file(folder: Path) -> None:
     for videos in (None, [PATHS[0]], lambda video: True):
-        with pytest.raises(UsageError, match=r"where: got \{'split': 'x'\}, expected column and value"):
-            cc.videos.cached(folder / "cache", videos, where={"split": "x"})
+        with pytest.raises(UsageError, match=r"where: got \{'split': 'x'\} without a split file"):
+            dataset_of(cc.videos.cached(folder / "cache", videos, where={"split": "x"}))
     config = {"train": {"dataset": {"where": {"split": "x"}}}}
     with pytest.raises(UsageError, match="where: got .* with files or an index"):
         cc.make_dataset(config, cache=folder / "cache", index=folder / "videos/list.csv")

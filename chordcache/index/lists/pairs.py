@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from functools import lru_cache, partial
 from itertools import groupby
 from pathlib import Path
-from typing import NamedTuple, TypeAlias, TypeVar
+from typing import NamedTuple, TypeVar
 
 from chordcache.errors import NotFoundError, UsageError, printable
 from chordcache.index.column_types import add_kinds, settled
@@ -18,9 +18,6 @@ from chordcache.index.walk import VIDEO_SUFFIXES, iter_files
 from chordcache.media.picture_folders import is_picture
 
 T = TypeVar("T")
-
-Names: TypeAlias = Callable[[Path], dict[str, str]]
-"""Function that returns the texts in a folder: name with its suffix in small letters, to the name"""
 
 _LABELS, _CAPTIONS = ("label", "labels"), ("caption", "captions", "text")
 """Members of a JSON file that are labels or captions. All others are extra columns"""
@@ -82,53 +79,51 @@ def _items(pairs: Callable[[], Iterator[Pair]], types: dict[str, str]) -> Iterat
 
 
 def _videos(folder: Path) -> Iterator[Pair]:
-    names = lru_cache(maxsize=2)(_texts_in)  # of the folder of a video, and of the folder of labels
     for file in iter_files(os.fspath(folder)):
         stem, _, suffix = file.path.rpartition(".")
         if file.is_video and suffix.lower() in VIDEO_SUFFIXES:
-            yield _pair(names, folder, file.path, stem)
+            yield Pair(file.path, partial(_text_beside, folder, stem), partial(_members_beside, folder, stem))
 
 
 def _frame_folders(path: Path) -> Iterator[Pair]:
-    names = lru_cache(maxsize=2)(_texts_in)
     seen: set[str] = set()  # the folders in a folder may lie between its files
     for folder, files in groupby(iter_files(os.fspath(path)), lambda file: os.path.dirname(file.path)):
         if folder and folder not in seen and any(is_picture(os.path.basename(file.path)) for file in files):
             seen.add(folder)
-            yield _pair(names, path, folder, folder)
+            yield Pair(folder, partial(_text_beside, path, folder), partial(_members_beside, path, folder))
 
 
-def _pair(names: Names, folder: Path, path: str, stem: str) -> Pair:
-    return Pair(path, partial(_text_beside, names, folder, stem), partial(_members_beside, names, folder, stem))
-
-
-def _text_beside(names: Names, folder: Path, stem: str) -> str:
+def _text_beside(folder: Path, stem: str) -> str:
     """Return the text beside a video, by its path without the suffix, or ""."""
     for name in (stem, *([f"labels/{stem.removeprefix('videos/')}"] if stem.startswith("videos/") else ())):
-        text = _beside(names, small_text, folder / f"{name}.txt")
+        text = _beside(small_text, folder / f"{name}.txt")
         if text is not None:
             return text.strip()
     return ""
 
 
-def _members_beside(names: Names, folder: Path, stem: str) -> Row:
+def _members_beside(folder: Path, stem: str) -> Row:
     """Return the members of the JSON file beside a video."""
-    return _beside(names, json_object, folder / f"{stem}.json") or {}
+    return _beside(json_object, folder / f"{stem}.json") or {}
 
 
-def _beside(names: Names, read: Callable[[Path], T], path: Path) -> T | None:
+def _beside(read: Callable[[Path], T], path: Path) -> T | None:
     """Return the content of a file, whatever the case of its suffix, or None if it does not exist."""
     try:
-        name = names(path.parent).get(path.name)
+        name = _texts_in(path.parent, path.parent.stat().st_mtime_ns).get(path.name)
         return None if name is None else read(path.with_name(name))
+    except FileNotFoundError:
+        return None
     except OSError as error:
         raise UsageError(f"'{printable(path)}': got a file that cannot be read ({error.strerror})") from None
 
 
-def _texts_in(folder: Path) -> dict[str, str]:
-    texts: dict[str, str] = {}
-    for name in os.listdir(folder) if folder.is_dir() else ():
+@lru_cache(maxsize=2)  # the folder of a video, and the folder of labels
+def _texts_in(folder: Path, _mtime_ns: int) -> dict[str, str]:
+    """Return the names of the texts in a folder, by their names with the suffix in small letters."""
+    names: dict[str, str] = {}
+    for name in os.listdir(folder):
         stem, suffix = os.path.splitext(name)
-        if suffix.lower() in (".txt", ".json") and texts.setdefault(stem + suffix.lower(), name) != name:
+        if suffix.lower() in (".txt", ".json") and names.setdefault(stem + suffix.lower(), name) != name:
             raise UsageError(f"'{printable(folder / name)}': got another file of this name in letters of other cases")
-    return texts
+    return names

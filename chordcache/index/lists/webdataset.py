@@ -21,8 +21,8 @@ from chordcache.media.source_bytes import opened
 from chordcache.media.tar_members import Member, TarTable, read_table
 from chordcache.storage.layout import path_problem
 
-_SUFFIXES = (".tar", ".tgz", *(f".tar.{suffix}" for suffix in ("gz", "bz2", "xz", "zst", "lz4")))
-"""Suffixes of tar files. A compressed one is an error that says so, unless it lies beside the file in it"""
+_SUFFIXES = (".tar", ".tgz", ".tar.gz", ".tar.bz2", ".tar.xz", ".tar.zst")
+"""Suffixes of tar files. A compressed one is an error, unless the file in it lies beside it"""
 
 
 @dataclass
@@ -73,8 +73,8 @@ def _pairs(folder: Path, name: str) -> Iterator[Pair]:
 
 def _check(path: Path, table: TarTable) -> None:
     problem = None
-    for name, (what, _) in sorted(table.refused.items())[:1]:
-        problem = f"got {what} '{printable(name)}', expected one of each name, with its bytes. Write the file again"
+    for _, reason in sorted(table.refused.items())[:1]:
+        problem = f"got {reason.partition(';')[0]}, expected one of each name, with its bytes. Write the file again"
     for name in table.members:
         if reason := path_problem(name):
             problem = f"got the member '{printable(name)}', expected a name in the file ({reason}). Write it again"
