@@ -44,14 +44,14 @@ class NameList(NamedTuple):
 
 
 def select_keys(
-    cache: Cache, videos: Videos, on_miss: str = "error", where: Mapping[str, str] | None = None
+    cache: Cache, videos: Videos | None, on_miss: str = "error", where: Mapping[str, str] | None = None
 ) -> list[str]:
     """Return the keys of the chosen videos, see ``chordcache.videos.cached``. Warn of those that are left out.
 
     Raises ``NotFoundError`` if a name matches no video and ``on_miss`` is "error", or if the split file cannot be read.
     Raises ``UsageError`` if a name matches several videos, or no video is left.
     """
-    if where and not isinstance(videos, (str, Path)):
+    if videos is None or (where and not isinstance(videos, (str, Path))):
         raise UsageError(f"where: got {where!r} without a split file, expected one as videos")
     if callable(videos):
         keys = [video.key for video in cache if videos(video)]

@@ -151,8 +151,8 @@ def test_suffixes_of_texts_in_any_case(corpus: Path, spell: Callable[[str], str]
             for path in sorted((corpus / "files").iterdir()):
                 if path.name[0] in keys:
                     tar.add(path, path.name)
-    found = [indexed(corpus / "tars", "webdataset")[0], indexed(corpus / "files", "pairs")[0]]
-    for before, after in zip(expected, found, strict=True):
+    actual = [indexed(corpus / "tars", "webdataset")[0], indexed(corpus / "files", "pairs")[0]]
+    for before, after in zip(expected, actual, strict=True):
         assert after == [record.replace(path=r[:-3] + spell(r[-3:])) for record in before for r in [record.path]]
 
 

@@ -72,9 +72,9 @@ def _pairs(folder: Path, name: str) -> Iterator[Pair]:
 
 
 def _check(path: Path, table: TarTable) -> None:
-    problem = None
-    for _, reason in sorted(table.refused.items())[:1]:
-        problem = f"got {reason.partition(';')[0]}, expected one of each name, with its bytes. Write the file again"
+    problem: str | None = None
+    for _, what in sorted(table.refused.items())[:1]:
+        problem = f"got {what.partition(';')[0]}, expected one of each name, with its bytes. Write the file again"
     for name in table.members:
         if reason := path_problem(name):
             problem = f"got the member '{printable(name)}', expected a name in the file ({reason}). Write it again"
