@@ -257,7 +257,7 @@ def test_a_split_file_that_says_the_split_of_each_name(folder: Path, tmp_path: P
             dataset_of(folder, videos=split)
     train = {"source": {"name": "cache", "path": str(folder / "cache")}}
     train["dataset"] = {"videos": str(split), "where": where, "size": None}
-    assert len(cc.make_dataset({"train": train}, clip_sampler=CLIP)) == 2
+    assert len(make_dataset({"train": train}, clip_sampler=CLIP)) == 2
     export = cc.export(folder / "cache", tmp_path / "out", to="folder", frames="none", videos=split, where=where)
     assert export.num_samples == 2
 
@@ -268,7 +268,7 @@ def test_where_without_a_split_file(folder: Path) -> None:
             dataset_of(cc.videos.cached(folder / "cache", videos, where={"split": "x"}))
     config = {"train": {"dataset": {"where": {"split": "x"}}}}
     with pytest.raises(UsageError, match="where: got .* with files or an index"):
-        cc.make_dataset(config, cache=folder / "cache", index=folder / "videos/list.csv")
+        make_dataset(config, cache=folder / "cache", index=folder / "videos/list.csv")
 
 
 @pytest.mark.parametrize("name", ["loud.1", "loud.v2", "my clip.", "A/loud.tmp"])
