@@ -14,7 +14,6 @@ from pathlib import Path
 import pytest
 
 import chordcache
-from chordcache.features import registry
 
 MODULES = sorted({m.name for m in pkgutil.walk_packages(chordcache.__path__, "chordcache.")} - {"chordcache.__main__"})
 
@@ -102,22 +101,6 @@ def test_importing_every_module_hides_no_public_name() -> None:
     assert result.returncode == 0, result.stderr
 
 
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [
-        ("chordcache.engine.networks.network", "chordcache.engine.inference"),
-        ("chordcache.feature_info", "chordcache.storage.feature_info"),
-        ("chordcache.features.read_sides", "chordcache.features.built_in"),
-        ("chordcache.storage.sidecars", "chordcache.storage.find_sidecars"),
-        ("chordcache.pipeline.build", "chordcache.building or chordcache.verifying"),
-        ("chordcache.read.sampling.clip_request", "chordcache.train.samplers"),
-        ("chordcache.read.sources.base", "chordcache.sources"),
-        ("chordcache.read.dataset", "chordcache.train.dataset"),
-        ("chordcache.read.named", "chordcache.train.instantiate"),
-        ("chordcache.read.notebook", "chordcache.look.notebook"),
-        ("chordcache.read.text", "chordcache.train.captions"),
-        ("chordcache.tools.report", "chordcache.look.report.make"),
-    ],
 def test_type_checkers_see_what_is_loaded() -> None:
     tree = ast.parse(Path(chordcache.__file__).read_text(encoding="utf-8"))
     guarded = next(node for node in tree.body if isinstance(node, ast.If))

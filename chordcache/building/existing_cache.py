@@ -5,14 +5,13 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from chordcache.amounts import counted
 from chordcache.building.fix_commands import repairable
 from chordcache.errors import (
-    CacheWriteError,
     ChordcacheError,
     DamageError,
     NotFoundError,
@@ -99,18 +98,6 @@ def leaves(name: str, value: Any) -> Iterator[tuple[str, Any]]:
             yield from leaves(f"{name}.{key}" if name else str(key), inner)
     else:
         yield name, value
-
-
-@contextmanager
-def writing_to(cache: Path) -> Iterator[None]:
-    """Turn an ``OSError`` of the disk of a cache into ``CacheWriteError``."""
-    try:
-        yield
-    except ChordcacheError:
-        raise
-    except OSError as error:
-        what = f"{error.strerror} ('{printable(str(error.filename))}')"
-        raise CacheWriteError(f"cannot write to cache '{printable(cache)}': {what}; run the same command") from None
 
 
 def check_counts(summary: RunSummary) -> None:

@@ -14,7 +14,6 @@ import numpy as np
 from chordcache import progress
 from chordcache.building.build_plan import ArtefactTask
 from chordcache.building.build_task import BuildTask
-from chordcache.building.existing_cache import writing_to
 from chordcache.config.picture import Bucket
 from chordcache.digests import digest_file
 from chordcache.errors import DamageError, MediaError
@@ -44,7 +43,7 @@ def build_file(tasks: Sequence[BuildTask]) -> list[Sidecar | Failure]:
     disk of the cache fails, and ``UnreadableError`` if a folder or a file of the cache is a link.
     """
     source: OpenSource | None = None
-    with writing_to(tasks[0].cache):  # libav reads the sources, so errors are those of the cache's disk
+    with atomic.writing_to(tasks[0].cache):  # libav reads the sources, so errors are those of the cache's disk
         try:
             with open_source(tasks[0].source_path, tasks[0].inside, settled=True) as source, ExitStack() as stack:
                 items = [stack.enter_context(_ItemBuild(task, source.state)) for task in tasks]

@@ -16,7 +16,6 @@ from chordcache.building.existing_cache import (
     index_of,
     settings_of,
     unnamed_files,
-    writing_to,
 )
 from chordcache.building.fix_commands import completing_command, repairable
 from chordcache.building.pack import copy_video
@@ -98,7 +97,7 @@ def merge(caches: Sequence[str | Path], output: str | Path, *, progress: bool = 
         merged = _Merge(folders)
         _check_folder(folder)
         stack.enter_context(locked(folder))
-        with writing_to(folder), atomic.no_space_as_error(folder), recorded(folder, "merge") as notes:
+        with recorded(folder, "merge") as notes, atomic.writing_to(folder):
             summary = merged.run(folder, progress)
             notes.take(summary)
             notes.exit_code = 0

@@ -75,7 +75,7 @@ def pack(cache: str | Path, *, size: int = PACK_BYTES, progress: bool = False) -
         raise UsageError(f"size: got {size} bytes, expected at least 1 MiB")
     folder = Path(cache).absolute()
     header = read_header(folder)  # raises before a lock is made in a folder that is not a cache
-    with stop_signals(resumes=True), locked(folder), recorded(folder, "pack") as notes:
+    with stop_signals(resumes=True), locked(folder), recorded(folder, "pack") as notes, atomic.writing_to(folder):
         atomic.remove_partials(folder)
         sidecars = Sidecars(folder)
         keys = _keys_to_pack(sidecars, size)
@@ -155,7 +155,7 @@ def unpack(cache: str | Path, *, progress: bool = False) -> PackSummary:
     """
     folder = Path(cache).absolute()
     read_header(folder)
-    with stop_signals(resumes=True), locked(folder), recorded(folder, "unpack") as notes:
+    with stop_signals(resumes=True), locked(folder), recorded(folder, "unpack") as notes, atomic.writing_to(folder):
         atomic.remove_partials(folder)
         sidecars = Sidecars(folder)
         keys = [key for key in sidecars.sorted_keys() if _is_packed(sidecars, key)]

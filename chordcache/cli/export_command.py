@@ -9,7 +9,7 @@ import click
 import chordcache as cc
 from chordcache.amounts import counted
 from chordcache.choices import EXPORT_FORMATS, EXPORT_FRAMES
-from chordcache.cli.options import cache_argument, json_option, roots_option
+from chordcache.cli.options import cache_argument, json_option, roots_option, where_option
 from chordcache.cli.output import echo_result
 from chordcache.cli.values import FOLDER, PATH
 from chordcache.errors import UsageError, printable
@@ -30,6 +30,7 @@ from chordcache.errors import UsageError, printable
 @click.option(
     "--videos", type=PATH, metavar="SPLIT", help="Split file with the keys or paths of the videos.", show_default="all"
 )
+@where_option
 @roots_option
 @json_option
 def export(cache: str, output: str, whole: bool, as_json: bool, **options: Any) -> None:

@@ -195,6 +195,12 @@ def pairs_of(form: str) -> Callable[[click.Context, click.Parameter, Sequence[st
     return parse
 
 
+where_option = click.option(
+    "--where", multiple=True, metavar="COLUMN=VALUE", callback=pairs_of("COLUMN=VALUE"),
+    help="Keep only items with this value, such as split=train; may be given several times.",
+)  # fmt: skip
+
+
 def _list_options(video_template: str | None, columns: Mapping[str, str]) -> Any:
     from chordcache.index.lists.items import ListOptions  # --help does not need it
 
@@ -218,10 +224,7 @@ list_options = _as_one(
         "--column", "columns", multiple=True, metavar="MEANING=NAME", callback=pairs_of("MEANING=NAME"),
         help="Column of a list of the format csv that has the path, label, caption, start or end of an item.",
     ),
-    click.option(
-        "--where", multiple=True, metavar="COLUMN=VALUE", callback=pairs_of("COLUMN=VALUE"),
-        help="Keep only items with this value, such as split=train; may be given several times.",
-    ),
+    where_option,
 )  # fmt: skip
 """Options of a list but for its format. The command gets ``videos``, ``where`` and ``options``"""
 

@@ -106,6 +106,7 @@ def export(
     stride: int = 1,
     shards: int = 1,
     videos: Videos | None = None,
+    where: Mapping[str, str] | None = None,
     roots: Mapping[str, str] | None = None,
     progress: bool = False,
 ) -> ExportSummary:
@@ -131,6 +132,8 @@ def export(
         are dropped, and counted in the result.
     videos : str, Path, callable or iterable of str, optional
         Split file, predicate or keys, as for ``ChordVideoDataset``. By default all videos.
+    where : mapping of str to str, optional
+        Column of the split file to the value of the rows to export.
     roots : mapping of str to str, optional
         Folders of roots that are not where the cache says, for "mp4".
     progress : bool
@@ -169,13 +172,13 @@ def export(
         raise UsageError(f"stride: got {stride} without a clip, expected 1. Add clip.")
     _check_package(to, form.package)
     with Cache(cache) as opened, stop_signals(resumes=True):
-        items = Items(opened, videos, clip=clip, stride=stride, frames=frames, roots=roots or {})
+        items = Items(opened, videos, where=where, clip=clip, stride=stride, frames=frames, roots=roots or {})
         if not len(items):
             raise UsageError(f"clip: got {clip}, expected at most {items.most_frames} frames, as the longest video has")
         if len(items) < shards:
             raise UsageError(f"shards: got {shards}, expected at most the number of samples, {len(items)}")
         _refuse_other_folder(folder)
-        with locked(folder):
+        with locked(folder), atomic.writing_to(folder):
             plan = _Plan(to, frames, opened.catalog.digest, items.digest, clip, stride, shards)
             _check_other_export(folder, plan)
             if isinstance(form, _ByItem):

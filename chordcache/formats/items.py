@@ -35,6 +35,7 @@ class Items:
         cache: Cache,
         videos: Videos | None,
         *,
+        where: Mapping[str, str] | None = None,
         clip: int | None,
         stride: int,
         frames: str,
@@ -51,7 +52,7 @@ class Items:
         if frames == "mp4":
             self.packets = SourcePackets(folders, follow_symlinks=header.follow_symlinks)
         self._has_frames = frames == "jpg"
-        keys = cache.keys() if videos is None else select_keys(cache, videos)
+        keys = cache.keys() if videos is None and not where else select_keys(cache, videos, where=where)
         self._keys = list(dict.fromkeys(keys))  # names of files and samples are distinct
         num_frames = cache.num_frames[positions_of(cache, np.array(self._keys, np.bytes_))].astype(np.int64)
         self.most_frames = int(num_frames.max(initial=0))

@@ -76,8 +76,9 @@ def pull(url: str, cache: str | Path, *, progress: bool = False) -> CopySummary:
         entries = entries_of(bucket, (RUNS_FILE, *OTHER_LISTS, "chordcache.json", "catalog.bin"))
         log = bucket.read(RUNS_FILE)
         _check_folder(folder, bucket, log)
-        with locked(folder), atomic.no_space_as_error(folder):
+        with locked(folder), atomic.writing_to(folder):
             atomic.remove_partials(folder)
+            atomic.check_space(folder, sum(entry.num_bytes for entry in entries.values()))
             with atomic.partial_folder(folder) as lists:
                 (lists / PACKS).mkdir()
                 copy_lists(bucket, lists, entries)
@@ -143,7 +144,8 @@ class _Pull:
         return isinstance(file, str) or num_bytes == file.num_bytes
 
     def _copy(self, file: Piece | str) -> int:
-        with atomic.partial_file(self._cache) as partial:
+        name = self._cache / name_of(file)
+        with atomic.writing_to(name), atomic.partial_file(self._cache) as partial:
             if isinstance(file, Piece):
                 download(self._bucket, file, partial)
             else:

@@ -29,8 +29,8 @@ class SourcePackets:
     def mp4(self, item: Item) -> tuple[bytes, np.ndarray]:
         """Return an MP4 file that shows the frames of an item, and their numbers in it [shape=(T,), dtype=int64].
 
-        A whole video has all packets of its source, with the sound. A clip begins with the keyframe that its first
-        frame needs, and does not have sound.
+        A whole file has all packets of its source, with the sound. A clip or a segment begins with the keyframe that
+        its first frame needs, and does not have sound.
 
         Raises
         ------
@@ -49,7 +49,7 @@ class SourcePackets:
             index = self._index(video.key, source)
             numbers = video.source_frames[item.frames]
             start = last = None
-            if len(item.frames) < video.num_frames:
+            if video.segment is not None or len(item.frames) < video.num_frames:
                 key = int(index.seek_frames[numbers[0]])
                 start, last = None if key < 0 else int(index.pts[key]), int(index.pts[numbers[-1]])
             data = remux(source.place, start, last)

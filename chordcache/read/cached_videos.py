@@ -96,17 +96,23 @@ def stereo_of(cache: Cache) -> str:
 class CachedVideos(VideoSet):
     """All videos of a cache in the order of their keys, or some of them. Each process opens the cache itself.
 
-    ``cache`` belongs to this object. ``videos`` and ``on_miss`` are those of ``select_keys``, by default for all
-    videos. ``features`` are those that will be read. A video in quarantine that was not built with one of them is left
-    out, with a warning. Raises as ``select_keys`` does.
+    ``cache`` belongs to this object. ``videos``, ``on_miss`` and ``where`` are those of ``select_keys``, by default for
+    all videos. ``features`` are those that will be read. A video in quarantine that was not built with one of them is
+    left out, with a warning. Raises as ``select_keys`` does.
     """
 
     def __init__(
-        self, cache: Cache, videos: Videos | None = None, on_miss: str = "error", features: Sequence[str] = ()
+        self,
+        cache: Cache,
+        videos: Videos | None = None,
+        on_miss: str = "error",
+        features: Sequence[str] = (),
+        where: Mapping[str, str] | None = None,
     ) -> None:
         self._cache = cache
         # Bytes in one array: they pickle small, and reference counts in forked workers do not copy their pages
-        self._keys = None if videos is None else np.array(select_keys(cache, videos, on_miss), np.bytes_)
+        is_all = videos is None and not where
+        self._keys = None if is_all else np.array(select_keys(cache, videos, on_miss, where), np.bytes_)
         self._positions: np.ndarray | None = None
         """Positions of the keys in the catalog, while the dataset is made"""
         self._num_videos = len(cache if self._keys is None else self._keys)

@@ -16,6 +16,7 @@ import numpy as np
 from chordcache.amounts import counted
 from chordcache.digests import hex64
 from chordcache.errors import NotFoundError, UsageError, printable
+from chordcache.index.walk import VIDEO_SUFFIXES
 from chordcache.read.cache import Cache
 from chordcache.read.near_keys import hint_for
 from chordcache.read.video import Video
@@ -42,22 +43,26 @@ class NameList(NamedTuple):
     """Function that yields other readings of a name, the likeliest first"""
 
 
-def select_keys(cache: Cache, videos: Videos, on_miss: str = "error") -> list[str]:
+def select_keys(
+    cache: Cache, videos: Videos | None, on_miss: str = "error", where: Mapping[str, str] | None = None
+) -> list[str]:
     """Return the keys of the chosen videos, see ``chordcache.videos.cached``. Warn of those that are left out.
 
     Raises ``NotFoundError`` if a name matches no video and ``on_miss`` is "error", or if the split file cannot be read.
     Raises ``UsageError`` if a name matches several videos, or no video is left.
     """
+    if videos is None or (where and not isinstance(videos, (str, Path))):
+        raise UsageError(f"where: got {where!r} without a split file, expected one as videos")
     if callable(videos):
         keys = [video.key for video in cache if videos(video)]
         if not keys:
             raise UsageError(f"videos: got no video, expected at least one of {cache!r}")
         return keys
     names = _Names(cache)
-    if isinstance(videos, str) and names.exact(videos):
+    if isinstance(videos, str) and not where and names.exact(videos):
         videos = [videos]
     if isinstance(videos, (str, Path)):
-        split = _split_of(cache, names, Path(videos))
+        split = _split_of(cache, names, Path(videos), where or {})
         keys = _resolved(cache, names, split, f"split file '{printable(videos)}'", on_miss)
         distinct = list(dict.fromkeys(keys))
         if len(distinct) < len(keys):
@@ -112,13 +117,12 @@ def positions_of(cache: Cache, keys: np.ndarray) -> np.ndarray:
     return positions
 
 
-def _split_of(cache: Cache, names: _Names, path: Path) -> NameList:
+def _split_of(cache: Cache, names: _Names, path: Path, where: Mapping[str, str]) -> NameList:
     from chordcache.read.split_file import read_split  # not before: no other selection reads tables
 
+    knows = (lambda name: bool(names.exact(name)), lambda name: bool(names.similar(name)))
     try:
-        return NameList(
-            *read_split(path, (lambda name: bool(names.exact(name)), lambda name: bool(names.similar(name))))
-        )
+        return NameList(*read_split(path, knows, where))
     except NotFoundError as error:
         if path.exists():
             raise
@@ -260,8 +264,8 @@ class _Names:
 
 
 def _without_suffix(path: str) -> str:
-    folder, slash, base = path.rpartition("/")
-    return folder + slash + (base.rpartition(".")[0] or base)
+    stem, suffix = os.path.splitext(path)
+    return stem if suffix[1:].lower() in VIDEO_SUFFIXES else path
 
 
 def _ends_like(name: str, path: str) -> bool:

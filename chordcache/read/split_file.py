@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable, Iterator, Sequence
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice, zip_longest
 from pathlib import Path
+from types import MappingProxyType
 from typing import TypeAlias
 
+from chordcache.amounts import shortened
+from chordcache.arguments import check_choice
 from chordcache.errors import NotFoundError, UsageError, printable
 from chordcache.index.lists.tables import CsvTable, Row, Table, csv_reader, open_for_reading, open_table, text_lines
 
@@ -18,6 +22,12 @@ _NAME_COLUMNS = (
     "video_id", "videoid", "youtube_id", "id", "name",
 )  # fmt: skip
 """Columns of names. The first that a table has counts."""
+
+_SPLIT_COLUMNS = ("split", "subset", "set")
+"""Columns of splits. A column of text that has no header is called as the first"""
+
+_SPLITS = frozenset("train training trainval val valid validate validation dev test testing eval evaluation".split())
+"""Names of splits that show a column of text to have them"""
 
 _TIMES = ("time_start", "time_end")
 
@@ -34,22 +44,25 @@ Rows: TypeAlias = tuple[list[str], list[int], Callable[[str], Iterator[str]]]
 """The three fields of ``selection.NameList``"""
 
 
-def read_split(path: Path, knows: Sequence[Callable[[str], bool]]) -> Rows:
+def read_split(
+    path: Path, knows: Sequence[Callable[[str], bool]], where: Mapping[str, str] = MappingProxyType({})
+) -> Rows:
     """Read a split file.
 
     The file is UTF-8 text with a name on each line, or a table of ``open_table``. Further columns may follow the name,
     after tabs, commas, semicolons or spaces. A header line names the columns, such as "path". Functions of ``knows``
     return whether a video has a name, the strictest first. They show which column has the names, and are called for the
-    first lines only.
+    first lines only. Only rows whose columns have the values of ``where`` count.
 
-    Raises ``NotFoundError`` if the file cannot be read, and ``UsageError`` if it is not text, or has no name.
+    Raises ``NotFoundError`` if the file cannot be read, and ``UsageError`` if it is not text, has no name, or has names
+    of several splits.
     """
     try:
         open_for_reading(path).close()
     except OSError as error:
         reason = os.strerror(error.errno or errno.ENOENT)
         raise NotFoundError(f"cannot read split file '{printable(path)}': {reason}") from None
-    rows = _of_table(open_table(path)) if path.suffix.lower() in _TABLES else _of_text(path, knows)
+    rows = _of_table(open_table(path), where) if path.suffix.lower() in _TABLES else _of_text(path, knows, where)
     if not rows[0]:
         raise UsageError(
             f"split file '{printable(path)}': got no video, expected at least one. Write a name on a line."
@@ -57,7 +70,7 @@ def read_split(path: Path, knows: Sequence[Callable[[str], bool]]) -> Rows:
     return rows
 
 
-def _of_table(table: Table) -> Rows:
+def _of_table(table: Table, where: Mapping[str, str]) -> Rows:
     """Read the names of a table. The clips of Kinetics have names of an id and two times."""
     column = next((name for name in _NAME_COLUMNS if name in table.types), None)
     if column is None:
@@ -66,12 +79,37 @@ def _of_table(table: Table) -> Rows:
             f"expected one of {', '.join(_NAME_COLUMNS)}"
         )
     is_clips = column == "youtube_id" and all(name in table.types for name in _TIMES)
-    names = ((number, _clip_name(row)) for number, row in table.rows()) if is_clips else table.texts(column)
-    named = [(number, name.strip()) for number, name in names]
+    named = [
+        (number, _clip_name(row) if is_clips else str(row.get(column, "")).strip())
+        for number, row in _chosen(table.path, table.types, table.rows(), where)
+    ]
     return [name for _, name in named], [number for number, _ in named], _without_times if is_clips else _none
 
 
-def _of_text(path: Path, knows: Sequence[Callable[[str], bool]]) -> Rows:
+def _chosen(
+    path: Path, columns: Collection[str], rows: Iterable[tuple[int, Row]], where: Mapping[str, str]
+) -> Iterator[tuple[int, Row]]:
+    """Yield the rows that ``where`` chooses. Raise ``UsageError`` at the end if they are of none or several splits."""
+    for name in where:
+        check_choice(columns, where=name)
+    seen: dict[str, set[str]] = {name: set() for name in columns if name in where or name.lower() in _SPLIT_COLUMNS}
+    for number, row in rows:
+        values = {name: str(row.get(name, "")).strip() for name in seen}
+        is_chosen = all(values[name] == str(value) for name, value in where.items())
+        for name in seen if is_chosen else where:
+            seen[name].add(values[name])
+        if is_chosen:
+            yield number, row
+    for name, splits in seen.items():
+        if splits and str(where[name]) not in splits if name in where else len(splits) > 1:
+            raise UsageError(
+                f"split file '{printable(path)}': got {shortened(', '.join(map(repr, sorted(splits))), 200)} in the "
+                f"column '{printable(name)}', expected {where.get(name, 'one of them')}. "
+                f"Choose one with chordcache.videos.cached(..., where={{{name!r}: {max(splits)!r}}}), or --where."
+            )
+
+
+def _of_text(path: Path, knows: Sequence[Callable[[str], bool]], where: Mapping[str, str]) -> Rows:
     entries = text_lines(path, comment="#")
     sampled = list(islice(entries, _NUM_SAMPLED))
     lines = [line for _, line in sampled]
@@ -79,15 +117,37 @@ def _of_text(path: Path, knows: Sequence[Callable[[str], bool]]) -> Rows:
     columns = [cell.strip().lower() for cell in _cells(lines[0], delimiter)] if lines else []
     is_header = any(name in columns for name in _NAME_COLUMNS) and not knows[0](lines[0])
     if is_header and delimiter is not None:
-        return _of_table(CsvTable(path, delimiter, is_split=True))
+        return _of_table(CsvTable(path, delimiter, is_split=True), where)
     numbered = [*sampled[is_header:], *entries]
     names = [line for _, line in numbered]
     if "\0" in "".join(names):
         raise UsageError(
             f"split file '{printable(path)}': got binary data, expected UTF-8 text with a name on each line"
         )
+    cells_of = partial(_cells, delimiter=delimiter)
+    if place := _place_of_split(path, names, cells_of) or bool(where):
+        splits = (cells[-place] if place <= len(cells) else "" for cells in map(cells_of, names))
+        rows = ((row, {"split": split}) for row, split in enumerate(splits))
+        numbered = [numbered[row] for row, _ in _chosen(path, _SPLIT_COLUMNS[:1], rows, where)]
     others = _beginnings if delimiter is None else partial(_cell, delimiter, _column(lines, delimiter, knows))
-    return names, [number for number, _ in numbered], others
+    return [line for _, line in numbered], [number for number, _ in numbered], others
+
+
+def _place_of_split(path: Path, names: Sequence[str], cells_of: Callable[[str], list[str]]) -> int:
+    """Return the place, counted from the end of a line, of the split behind each name, or 0.
+
+    The files of HMDB51, such as "wave_test_split1.txt", have 0, 1 and 2 behind names without a folder. The same numbers
+    behind names of folders are labels.
+    """
+    rows = [cells_of(line) for line in names[:_NUM_SAMPLED]]
+    for place in range(1, min(map(len, rows), default=0)):
+        if all(row[-place].strip().lower() in _SPLITS for row in rows):
+            return place
+    is_hmdb = re.search(r"split_?\d", path.stem) and all(
+        len(cells) > 1 and cells[-1].strip() in ("0", "1", "2") and "/" not in cells[0]
+        for cells in map(cells_of, names)
+    )
+    return 1 if is_hmdb else 0
 
 
 def _clip_name(row: Row) -> str:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from chordcache.digests import hex64
-from chordcache.errors import CacheWriteError, NoSpaceError, UsageError, printable
+from chordcache.errors import CacheWriteError, ChordcacheError, NoSpaceError, UsageError, printable
 from chordcache.storage import opener
 from chordcache.storage.opener import readable
 
@@ -55,6 +55,19 @@ def no_space_as_error(path: str | Path) -> Iterator[None]:
             raise
         action = "mount it for writing" if error.errno == errno.EROFS else "make room"
         raise no_space(f"{os.strerror(error.errno).lower()} at", path, action) from None
+
+
+@contextmanager
+def writing_to(path: str | Path) -> Iterator[None]:
+    """Turn an ``OSError`` of the disk of a cache into ``NoSpaceError`` or another ``CacheWriteError``."""
+    try:
+        with no_space_as_error(path):
+            yield
+    except (ChordcacheError, BrokenPipeError):  # the latter is of what the process prints
+        raise
+    except OSError as error:
+        what = f"{error.strerror} ('{printable(str(error.filename))}')" if error.filename else error.strerror
+        raise CacheWriteError(f"cannot write to cache '{printable(path)}': {what}; run the same command") from None
 
 
 def no_space(what: str, path: str | Path, action: str = "make room") -> NoSpaceError:

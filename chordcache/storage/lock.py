@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import socket
@@ -12,7 +13,7 @@ from pathlib import Path
 
 from chordcache.errors import ChordcacheError, LockedError, UsageError, printable
 from chordcache.storage import opener
-from chordcache.storage.atomic import make_folder, no_space_as_error
+from chordcache.storage.atomic import make_folder, no_space_as_error, writing_to
 from chordcache.storage.opener import readable
 from chordcache.storage.part_folders import how_to_give_up, in_parts
 from chordcache.storage.remote.mark import check_holds_all
@@ -54,7 +55,7 @@ def locked(
             raise _needs_finish(cache)
         since = datetime.now(UTC).isoformat(" ", "seconds")
         if os.fstat(fd).st_nlink == 1:  # else it is also the file of a copy, or any file that a stranger linked here
-            with no_space_as_error(cache):
+            with writing_to(cache):
                 os.ftruncate(fd, 0)
                 os.pwrite(fd, f"process {os.getpid()} on {socket.gethostname()} since {since}\n".encode(), 0)
         yield has_waited
@@ -129,6 +130,9 @@ def _open(cache: Path) -> int:
     except ChordcacheError:  # no space, or a link
         raise
     except OSError as error:
+        if error.errno == errno.EIO:
+            with writing_to(cache):
+                raise
         raise UsageError(f"cannot write to '{printable(cache)}': {error.strerror}; name another folder") from None
 
 

@@ -30,7 +30,7 @@ Function: TypeAlias = Callable[..., Any]
 _NOT_IN_DATASET = ("cache", "clip_sampler", "crop", "transform")
 """Arguments of ``ChordVideoDataset`` that are sections of their own, or that plain data cannot express"""
 
-_OF_VIDEOS = ("videos", "index", "on_miss")
+_OF_VIDEOS = ("videos", "where", "index", "on_miss")
 """Arguments that say which videos the dataset has"""
 
 
@@ -46,7 +46,7 @@ def make_dataset(config: ConfigLike, **arguments: Any) -> ChordVideoDataset:
     config : Config, mapping, str or Path
         A config, its plain data, or its YAML file. Paths in it are relative to the working folder.
     **arguments
-        Arguments of ``ChordVideoDataset``, and ``index`` and ``on_miss``, which replace those of the config:
+        Arguments of ``ChordVideoDataset``, and ``where``, ``index`` and ``on_miss``, which replace those of the config:
         ``videos="val.txt"`` for a validation set, or ``cache="other"`` instead of the section ``source``. A set of
         videos as ``cache`` also replaces ``videos``, ``index`` and ``on_miss`` of the config. ``clip_sampler`` also
         replaces ``time_transform``, and each of ``crop`` and ``size`` replaces the other one.
@@ -69,7 +69,7 @@ def make_dataset(config: ConfigLike, **arguments: Any) -> ChordVideoDataset:
     train = settings.train
     given = {name: frozen(value) for name, value in train.get("dataset", {}).items()}
     valid = [name for name in inspect.signature(ChordVideoDataset).parameters if name not in _NOT_IN_DATASET]
-    check_arguments("train.dataset", given, [*valid, "index", "on_miss"])
+    check_arguments("train.dataset", given, [*valid, "where", "index", "on_miss"])
     if "cache" not in arguments and "source" in train:
         given |= instantiate("source", train["source"], pictures=settings.picture)
     source = given.pop("source", None)
@@ -207,16 +207,18 @@ def _augment(config: Mapping[str, Any], dataset: ClipDataset) -> Function:
 
 
 def _videos_to_read(
-    settings: Config, source: VideoSource | None, *, cache: Any, videos: Any, index: Any, on_miss: str | None
+    settings: Config, source: VideoSource | None, *, cache: Any, videos: Any, where: Any, index: Any, on_miss: Any
 ) -> VideosToRead:
     """Return the set of videos that the arguments of a dataset name."""
     on_miss = on_miss or "error"
+    if where and (source is not None or index is not None):
+        raise UsageError(f"where: got {where!r} with files or an index, expected it with a split file of a cache")
     if source is not None:
         if on_miss != "error":
             raise UsageError(f"on_miss: got {on_miss!r} and a {type(source).__name__}, expected one of them")
         return from_files(source, videos, index=index, config=settings)
     if index is None:
-        return cached(cache, videos, on_miss=on_miss)
+        return cached(cache, videos, on_miss=on_miss, where=where)
     if videos is not None:
         raise UsageError("videos: got a selection and an index, expected one of them. The index selects the videos.")
     is_missing = cache is None or (isinstance(cache, (str, Path)) and not Path(cache).exists())

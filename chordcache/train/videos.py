@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TypeAlias, cast
+from typing import Any, TypeAlias, cast
 
 from chordcache.arguments import did_you_mean
 from chordcache.config.config import Config
@@ -35,7 +35,13 @@ class VideosToRead:
     """True if a dataset opens its first video when it is made. A source may lack what the sampler needs"""
 
 
-def cached(cache: str | Path | Cache, videos: Videos | None = None, *, on_miss: str = "error") -> VideosToRead:
+def cached(
+    cache: str | Path | Cache,
+    videos: Videos | None = None,
+    *,
+    on_miss: str = "error",
+    where: Mapping[str, str] | None = None,
+) -> VideosToRead:
     """Return the videos of a cache, or some of them.
 
     ``ChordVideoDataset(cache, videos=videos)`` is short for this with ``on_miss="error"``.
@@ -51,11 +57,14 @@ def cached(cache: str | Path | Cache, videos: Videos | None = None, *, on_miss: 
     on_miss : {"error", "skip"}
         Policy for a name in ``videos`` that no cached video has. "error" raises ``NotFoundError`` when the dataset is
         made. "skip" leaves it out, with a warning.
+    where : mapping of str to str, optional
+        Column of a split file to the value of the rows to read, such as ``{"split": "train"}``. A column of splits
+        without a header, as in the files of HMDB51, is called "split".
 
     Raises
     ------
     UsageError
-        If ``cache`` or ``on_miss`` is something else.
+        If ``cache``, ``on_miss`` or ``where`` is something else.
 
     Examples
     --------
@@ -74,7 +83,7 @@ def cached(cache: str | Path | Cache, videos: Videos | None = None, *, on_miss: 
             f"cache: got {cache!r}, expected a folder or a Cache. Make the videos of an index or of a source with "
             "chordcache.videos.indexed or from_files."
         )
-    return VideosToRead(partial(_open_cached, cache, videos, on_miss))
+    return VideosToRead(partial(_open_cached, cache, videos, on_miss, where))
 
 
 def indexed(
@@ -178,9 +187,11 @@ def _check_on_miss(on_miss: str, valid: Sequence[str]) -> None:
         raise UsageError(f"on_miss: got {on_miss!r}, expected one of {', '.join(valid)}{did_you_mean(on_miss, valid)}")
 
 
-def _open_cached(cache: str | Path | Cache, videos: Videos | None, on_miss: str, features: tuple[str, ...]) -> VideoSet:
+def _open_cached(
+    cache: str | Path | Cache, videos: Any, on_miss: str, where: Any, features: tuple[str, ...]
+) -> VideoSet:
     # The dataset closes its own cache. Other threads may still be reading from the one that was given
-    return CachedVideos(copy(cache) if isinstance(cache, Cache) else Cache(cache), videos, on_miss, features)
+    return CachedVideos(copy(cache) if isinstance(cache, Cache) else Cache(cache), videos, on_miss, features, where)
 
 
 def _open_indexed(

@@ -80,7 +80,10 @@ def repair(
     read_header(folder)  # raises before a lock is made in a folder that is not a cache
     engine = pool.prepared(engine_of(jobs))
     options = BuildOptions(rebuild=frozenset(finding.file for finding in broken), limits=limits or Limits())
-    with stop_signals(resumes=True), locked(folder), recorded(folder, "repair", jobs=engine.jobs) as notes:
+    with (
+        stop_signals(resumes=True), locked(folder), recorded(folder, "repair", jobs=engine.jobs) as notes,
+        atomic.writing_to(folder),
+    ):  # fmt: skip
         build = functools.partial(
             build_as_before, folder, roots=roots, jobs=engine, options=options, notes=notes, trusted=trusted
         )
@@ -244,7 +247,8 @@ def collect_garbage(cache: str | Path, *, only: Sequence[str] | None = None, dry
     folder = Path(cache).absolute()
     read_header(folder)
     chosen = None if only is None else set(as_items(only))
-    with locked(folder), nullcontext(RunNotes()) if dry_run else recorded(folder, "gc") as notes:
+    log = nullcontext(RunNotes()) if dry_run else recorded(folder, "gc")
+    with locked(folder), log as notes, atomic.writing_to(folder):
         check_sidecars(folder)
         index_of(folder)
         superseded, _ = unnamed_files(folder, must_read=True)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import json
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
@@ -17,15 +19,17 @@ from helpers import processes, small_disks
 
 import chordcache as cc
 from chordcache.building.join_parts import finish
+from chordcache.building.merge import merge
 from chordcache.building.pack import PackSummary, pack, unpack
 from chordcache.index.index_files import IndexWriter
 from chordcache.records import RunSummary
-from chordcache.storage import sealed_json
+from chordcache.storage import atomic, sealed_json
 from chordcache.storage.catalog_file import HEAD_BYTES
 from chordcache.storage.find_sidecars import Sidecars, write_catalog
 from chordcache.storage.layout import sidecar_file
 from chordcache.storage.packs import write_pack
 from chordcache.train.misses import background
+from chordcache.verifying.repair import repair
 
 pytestmark = [pytest.mark.usefixtures("inline"), pytest.mark.timeout(300)]
 
@@ -628,3 +632,48 @@ def test_a_lost_sidecar_is_missed_although_a_pack_has_an_older_one(work: Path, m
     cc.repair(cache, report.damage, jobs=1)
     assert deep(cache) == []
     assert_same(cache, before)
+
+
+# A disk that fails
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.EACCES, errno.EDQUOT], ids=errno.errorcode.get)
+@pytest.mark.parametrize("call", ["fsync", "replace", "write", "unlink"])
+@pytest.mark.parametrize("command", ["pack", "unpack", "gc", "merge", "repair"])
+def test_a_disk_that_fails_is_not_a_bug(
+    work: Path, monkeypatch: pytest.MonkeyPatch, command: str, call: str, number: int
+) -> None:
+    """Each command either does not need the call, or says why it cannot write, and the same command then continues."""
+    cache, merged = work / "cache", work / "merged"
+    if command in ("unpack", "gc"):
+        pack(cache)
+    if command == "repair":
+        next(iter(cache.rglob("*.npz"))).write_bytes(b"")
+        (cache / "runs.jsonl").write_text("x\n")
+    run = {
+        "pack": lambda: pack(cache),
+        "unpack": lambda: unpack(cache),
+        "gc": lambda: cc.collect_garbage(cache),
+        "merge": lambda: merge([cache, shutil.copytree(cache, work / "copy", dirs_exist_ok=True)], merged),
+        "repair": lambda: repair(cache, cc.verify(cache).damage, jobs=1, roots={"videos": work / "videos"}),
+    }[command]
+
+    def fail(*_: Any, **__: Any) -> Any:
+        raise OSError(number, os.strerror(number))
+
+    with monkeypatch.context() as patch:
+        if call == "write":
+            patch.setattr(atomic, "open", fail, raising=False)
+        else:
+            patch.setattr(os, call, fail)
+        message = ""
+        try:
+            run()
+        except cc.CacheWriteError as error:
+            message = f"{error.exit_code}: {error}".lower()
+        except cc.UsageError as error:  # a folder that this user may not make
+            assert (command, number) == ("merge", errno.EACCES), error  # noqa: PT017
+    assert not message or re.fullmatch(rf"12: .*{os.strerror(number).lower()}.*run the same command", message)
+    run()
+    checked = cc.verify(merged if command == "merge" else cache)
+    assert not [finding for finding in checked.damage if finding.kind in ("damaged", "missing")]

@@ -187,6 +187,30 @@ def test_the_packets_of_sources_behind_links(work: Path, tmp_path: Path) -> None
             SourcePackets({"root": str(tmp_path / "root")}, follow_symlinks=False).mp4(items[1])
 
 
+@pytest.mark.parametrize("suffix", ["mkv", "ts", "mp4"])
+def test_the_packets_of_segments(tmp_path: Path, make_video: Callable[..., Path], suffix: str) -> None:
+    """A segment has the packets that a clip of the same frames has, and a whole file has all of them."""
+    source = make_video(tmp_path / f"a.{suffix}", num_frames=100, gop=10, audio=True)
+    rows = ["path,start_frame,end_frame", *(f"{source.name},{bounds}" for bounds in ("0,5", "40,45", "90,95", ","))]
+    (tmp_path / "list.csv").write_text("\n".join(rows))
+    cc.build(tmp_path / "list.csv", tmp_path / "cache", jobs=1)
+    with cc.open_cache(tmp_path / "cache") as cache:
+        items, clips = (Items(cache, None, clip=n, stride=1, frames="mp4", roots={}) for n in (None, 5))
+        assert items.packets is not None
+        copies = {
+            (item.video.segment is None, item.video.source_frames[item.frames][0].item()): items.packets.mp4(item)
+            for item in (*(items[n] for n in range(len(items))), *(clips[n] for n in range(len(clips))))
+            if item.video.segment is not None or len(item.frames) == 5
+        }
+        whole = next(item for item in map(items.__getitem__, range(4)) if item.video.segment is None)
+        num_bytes = len(items.packets.mp4(whole)[0])
+        for start in (0, 40, 90):
+            of_segment, of_clip = copies[False, start], copies[True, start]
+            assert of_segment[0] == of_clip[0]
+            assert of_segment[1].tolist() == of_clip[1].tolist()
+            assert len(of_segment[0]) < num_bytes / 3
+
+
 # Interrupted exports, and outputs that hold something else
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import tarfile
 from collections.abc import Callable
@@ -115,6 +116,10 @@ BAD: dict[str, tuple[Callable[[tarfile.TarFile, Path], object], str]] = {
     "twice": (lambda tar, clip: tar.add(clip, "a.mp4"), "got two members 'a.mp4', expected one of each name"),
     "leaves": (lambda tar, clip: tar.add(clip, "../b.mp4"), "got the member '../b.mp4', expected a name in the file"),
     "absolute": (lambda tar, clip: add_absolute(tar), "got the member '/b.mp4', expected a name in the file"),
+    "link": (
+        lambda tar, clip: add_link(tar, "b.mp4", "c.mp4"),
+        "got a link 'b.mp4' to no file in it, expected one",
+    ),
     "bad text": (lambda tar, clip: tar.add(__file__, "a.json"), "a.json': expected a JSON object"),
 }
 
@@ -134,6 +139,69 @@ def test_bad_tar_files_are_named(tmp_path: Path, clips: Path, name: str) -> None
         indexed(tmp_path / "0.tar", "webdataset")
     assert str(tmp_path / "0.tar") in str(error.value)
     assert BAD[name][1] in str(error.value)
+
+
+@pytest.mark.parametrize("spell", [str.upper, str.title, str.swapcase])
+def test_suffixes_of_texts_in_any_case(corpus: Path, spell: Callable[[str], str]) -> None:
+    expected = [indexed(corpus / "tars", "webdataset")[0], indexed(corpus / "files", "pairs")[0]]
+    for path in [*(corpus / "files").iterdir()]:
+        path.rename(path.with_name(path.stem + spell(path.suffix)))
+    for shard, keys in (("0", "ab"), ("1", "c")):
+        with tarfile.open(corpus / "tars" / f"{shard}.tar", "w") as tar:
+            for path in sorted((corpus / "files").iterdir()):
+                if path.name[0] in keys:
+                    tar.add(path, path.name)
+    actual = [indexed(corpus / "tars", "webdataset")[0], indexed(corpus / "files", "pairs")[0]]
+    for before, after in zip(expected, actual, strict=True):
+        assert after == [record.replace(path=r[:-3] + spell(r[-3:])) for record in before for r in [record.path]]
+
+
+@pytest.mark.parametrize("form", ["pairs", "webdataset"])
+def test_a_text_in_two_spellings_is_not_guessed(corpus: Path, form: str) -> None:
+    write(corpus / "files" / "b.Txt", "three bikes")
+    with tarfile.open(corpus / "b.tar", "w") as tar:
+        tar.add(corpus / "files", ".")
+    with pytest.raises(UsageError, match=r"b\.(T|t)xt'?:? .*in letters of other cases"):
+        indexed(corpus / ("files" if form == "pairs" else "b.tar"), form)
+
+
+@pytest.mark.parametrize("form", ["gz", "bz2", "xz"])
+def test_compressed_tar_files_are_named(corpus: Path, form: str) -> None:
+    (corpus / "more").mkdir()
+    for path in (corpus / "more" / f"2.tar.{form}", corpus / "more" / "misnamed.tar"):
+        with tarfile.open(path, f"w:{form}") as tar:
+            tar.add(corpus / "files" / "c.mp4", "c.mp4")
+        match = rf"{re.escape(path.name)}': the tar file is compressed; unpack it\.$"
+        for source in (path, path.parent):  # none is left out in silence
+            with pytest.raises(UsageError, match=match):
+                indexed(source, "webdataset")
+        path.unlink()
+    with tarfile.open(corpus / "tars" / f"0.tar.{form}", f"w:{form}") as tar:  # the file that 0.tar came from
+        tar.add(corpus / "files" / "a.mp4", "a.mp4")
+    assert len(indexed(corpus / "tars", "webdataset")[0]) == 3
+
+
+def add_link(tar: tarfile.TarFile, name: str, target: str, kind: bytes = tarfile.LNKTYPE) -> None:
+    member = tarfile.TarInfo(name)
+    member.type, member.linkname = kind, target
+    tar.addfile(member)
+
+
+def test_links_in_tar_files_are_followed(corpus: Path) -> None:
+    with tarfile.open(corpus / "tars" / "0.tar", "w") as tar:
+        add_link(tar, "z/early.mp4", "../x/a.mp4", tarfile.SYMTYPE)
+        tar.add(corpus / "files" / "a.mp4", "./x/a.mp4")
+        tar.add(corpus / "files" / "b.txt", "x/a.txt")
+        add_link(tar, "x/hard.mp4", "./x/a.mp4")
+        add_link(tar, "x/hard.txt", "x/a.txt")
+        tar.add(corpus / "files" / "b.txt", "x/._a.mp4")  # AppleDouble, whatever is in it
+        tar.add(corpus / "files" / "b.txt", "._x")
+    records, _, _ = indexed(corpus / "tars" / "0.tar", "webdataset")
+    captions = {record.path: record.caption for record in records}
+    assert captions == {"0.tar/x/a.mp4": "two bikes", "0.tar/x/hard.mp4": "two bikes", "0.tar/z/early.mp4": None}
+    summary = cc.build(corpus / "tars" / "index.json", corpus / "c", jobs=HERE)
+    assert (summary.num_done, summary.num_failed) == (3, 0)
+    assert len({video[:2] for video in processes.contents(corpus / "c").values()}) == 1
 
 
 def test_damaged_and_missing_tar_files_are_named(corpus: Path) -> None:

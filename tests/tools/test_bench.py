@@ -13,6 +13,7 @@ import sys
 
 import numpy as np
 import pytest
+from helpers.ffmpeg import ffmpeg
 
 import chordcache as cc
 from chordcache.engine import terminal
@@ -82,7 +83,8 @@ def test_the_verdict_has_the_figures_of_the_best_row(measured):
     best = max(report["rows"][-2:], key=lambda row: row["clips_per_second"])
     assert f"feeds {best['clips_per_second']:.0f} clips/s with a {best['loader']} of 1 " in report["verdict"]
     (rival,) = (row["name"] for row in report["rows"][:-2] if row["speedup"] == 1)
-    assert f"{best['speedup']:.1f} times {rival}, the fastest way without it" in report["verdict"]
+    assert f"{best['speedup']:.1f} times {rival}" in report["verdict"]
+    assert ("the fastest way without it" in report["verdict"]) == HAS_TORCHCODEC
 
 
 def test_nothing_in_the_cache_changes(measured):
@@ -127,6 +129,38 @@ def test_one_short_video(tmp_path, make_video, run_cli, bench_once):
     for arguments in (["scan", "videos"], ["build"]):
         assert run_cli(*arguments, cwd=tmp_path).returncode == 0
     assert "The cache feeds " in bench_once(tmp_path / "cache").verdict
+
+
+def make_ivf(folder, make_video):
+    """A video whose average frame rate is not known to PyAV."""
+    ffmpeg("-i", make_video(folder / "made.mp4", num_frames=20), "-c:v", "libvpx", folder / "videos" / "b.ivf")
+
+
+def test_files_that_one_way_cannot_read_are_left_out_for_all(tmp_path, make_video, bench_once):
+    for name in ("a.mp4", "c.mkv"):
+        make_video(tmp_path / "videos" / name, num_frames=20)
+    make_ivf(tmp_path, make_video)
+    cc.build(tmp_path / "videos", tmp_path / "cache", features=["frames"], jobs=1)
+    result = bench_once(tmp_path / "cache")
+    path = tmp_path / "videos" / "b.ivf"
+    assert result.notes == (f"Left out for all, since a way cannot read it: '{path}' (PyAV (one seek)).",)
+    assert result.num_videos == 2
+    assert [row.reason for row in result.rows if row.name != "torchcodec"] == [None] * 5
+    assert as_text(result).count("b.ivf") == 1
+
+
+def test_a_way_that_can_read_no_file_is_a_row_without_figures(tmp_path, make_video, bench_once):
+    (tmp_path / "videos").mkdir()
+    make_ivf(tmp_path, make_video)
+    cc.build(tmp_path / "videos", tmp_path / "cache", features=["frames"], jobs=1)
+    result = bench_once(tmp_path / "cache")
+    assert result.num_videos == 1
+    assert not result.notes
+    reasons = {row.name: row.reason for row in result.rows}
+    assert "NoneType" in reasons["PyAV (one seek)"]
+    assert reasons["cache"] is None
+    assert " times " in result.verdict
+    assert "fastest" not in result.verdict
 
 
 def test_the_command_without_sources(tmp_path, make_video, run_cli, monkeypatch):

@@ -212,11 +212,78 @@ def test_the_catalog_has_the_states_of_each_feature(folder: Path) -> None:
         ("stems.txt", "loud\nv_quiet_g08_c01\n", [0, 1]),
         ("above.txt", "UCF-101/A/loud.mp4 1\n./B/my clip.mp4 2\n", [0, 2]),
         ("other_suffix.txt", "A/loud.avi\n", [0]),
+        ("train_split_1_videos.txt", "A/loud.mp4 0\nB/my clip.mp4 1\n", [0, 2]),  # mmaction: labels
+        ("hmdb_test_split3.txt", "loud 2\nmy clip.mp4 2\n", [0, 2]),
     ],
 )
 def test_published_split_files(folder: Path, tmp_path: Path, name: str, text: str | bytes, expected: list[int]) -> None:
     dataset = dataset_of(folder, videos=str(split_of(tmp_path, text, name)))
     assert paths_of(dataset, folder) == [PATHS[number] for number in expected]
+
+
+SPLITS = {
+    "wave_test_split2.txt": ("loud.avi 1 \nv_quiet_g08_c01.avi 0 \nmy clip.avi 1 \n", {"split": "1"}),
+    "all_split1.txt": ("loud.avi\t1\nv_quiet_g08_c01.avi\t2\nmy clip.avi\t1\n", {"split": 1}),
+    "words.txt": ("A/loud.mp4 Train\nmy clip Train\nv_quiet_g08_c01 val\n", {"split": "Train"}),
+    "labels_too.txt": (
+        "A/loud.mp4,training,7\nB/my clip.mp4,training,7\nv_quiet_g08_c01,test,8\n",
+        {"split": "training"},
+    ),
+    "header.csv": ("Subset,path\nval,A/v_quiet_g08_c01.avi\ntrain,A/loud.mp4\ntrain,my clip\n", {"subset": "train"}),
+    "records.jsonl": (
+        '{"id": "loud", "set": 3}\n{"id": "my clip", "set": 3}\n{"id": "v_quiet_g08_c01", "set": 4}\n',
+        {"set": "3"},
+    ),
+    "unnamed.txt": ("loud 1\nv_quiet_g08_c01 0\nmy clip 1\n", {"split": "1"}),
+}
+"""Name of a split file of three videos to its content, and the choice of the two that are not the second of PATHS"""
+
+
+@pytest.mark.parametrize("name", SPLITS)
+def test_a_split_file_that_says_the_split_of_each_name(folder: Path, tmp_path: Path, name: str) -> None:
+    text, where = SPLITS[name]
+    split = split_of(tmp_path, text, name)
+    chosen = cc.videos.cached(folder / "cache", split, where=where)
+    assert sorted(paths_of(dataset_of(chosen), folder)) == ["A/loud.mp4", "B/my clip.mp4"]
+    (column,) = where
+    with pytest.raises(UsageError, match=rf"{name}': got .* in the column '{column}', expected nothing\. Choose one"):
+        dataset_of(cc.videos.cached(folder / "cache", split, where={column: "nothing"}))
+    with pytest.raises(UsageError, match="where: got 'gender', expected one of "):
+        dataset_of(cc.videos.cached(folder / "cache", split, where={"gender": "x"}))
+    if name != "unnamed.txt":  # numbers alone may be labels
+        with pytest.raises(
+            UsageError, match=rf"in the column '{column}', expected one of them\. Choose .*'{column}': "
+        ):
+            dataset_of(folder, videos=split)
+    train = {"source": {"name": "cache", "path": str(folder / "cache")}}
+    train["dataset"] = {"videos": str(split), "where": where, "size": None}
+    assert len(make_dataset({"train": train}, clip_sampler=CLIP)) == 2
+    export = cc.export(folder / "cache", tmp_path / "out", to="folder", frames="none", videos=split, where=where)
+    assert export.num_samples == 2
+
+
+def test_where_without_a_split_file(folder: Path) -> None:
+    for videos in (None, [PATHS[0]], lambda video: True):
+        with pytest.raises(UsageError, match=r"where: got \{'split': 'x'\} without a split file"):
+            dataset_of(cc.videos.cached(folder / "cache", videos, where={"split": "x"}))
+    config = {"train": {"dataset": {"where": {"split": "x"}}}}
+    with pytest.raises(UsageError, match="where: got .* with files or an index"):
+        make_dataset(config, cache=folder / "cache", index=folder / "videos/list.csv")
+
+
+@pytest.mark.parametrize("name", ["loud.1", "loud.v2", "my clip.", "A/loud.tmp"])
+def test_a_dot_in_a_name_is_not_a_suffix(folder: Path, name: str) -> None:
+    with pytest.raises(NotFoundError, match=f"got '{name}', expected the key or the path of a video"):
+        dataset_of(folder, videos=[name])
+
+
+def test_names_with_dots(tmp_path: Path, make_video: Callable[..., Path]) -> None:
+    names = ("take.1.mp4", "take.2.MOV", "take.mp4")
+    for name in names:
+        make_video(tmp_path / "videos" / name.lower(), num_frames=4).rename(tmp_path / "videos" / name)
+    cc.build(tmp_path / "videos", tmp_path / "cache", jobs=HERE)
+    split = split_of(tmp_path, "take.2\nfar/take.1.avi\ntake\n")
+    assert paths_of(dataset_of(tmp_path, videos=split), tmp_path) == ["take.2.MOV", "take.1.mp4", "take.mp4"]
 
 
 def test_a_split_file_that_names_a_video_twice(folder: Path, tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from functools import partial
+from functools import lru_cache, partial
 from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple, TypeVar
@@ -108,10 +108,22 @@ def _members_beside(folder: Path, stem: str) -> Row:
 
 
 def _beside(read: Callable[[Path], T], path: Path) -> T | None:
-    """Return the content of a file, or None if it does not exist."""
+    """Return the content of a file, whatever the case of its suffix, or None if it does not exist."""
     try:
-        return read(path)
+        name = _texts_in(path.parent, path.parent.stat().st_mtime_ns).get(path.name)
+        return None if name is None else read(path.with_name(name))
     except FileNotFoundError:
         return None
     except OSError as error:
         raise UsageError(f"'{printable(path)}': got a file that cannot be read ({error.strerror})") from None
+
+
+@lru_cache(maxsize=2)  # the folder of a video, and the folder of labels
+def _texts_in(folder: Path, _mtime_ns: int) -> dict[str, str]:
+    """Return the names of the texts in a folder, by their names with the suffix in small letters."""
+    names: dict[str, str] = {}
+    for name in os.listdir(folder):
+        stem, suffix = os.path.splitext(name)
+        if suffix.lower() in (".txt", ".json") and names.setdefault(stem + suffix.lower(), name) != name:
+            raise UsageError(f"'{printable(folder / name)}': got another file of this name in letters of other cases")
+    return names

@@ -21,13 +21,16 @@ from chordcache.media.source_bytes import opened
 from chordcache.media.tar_members import Member, TarTable, read_table
 from chordcache.storage.layout import path_problem
 
+_SUFFIXES = (".tar", ".tgz", ".tar.gz", ".tar.bz2", ".tar.xz", ".tar.zst")
+"""Suffixes of tar files. A compressed one is an error, unless the file in it lies beside it"""
+
 
 @dataclass
 class _Sample:
     """The members of one name: "a.mp4", "a.json" and so on. Videos and pictures are the items."""
 
     members: dict[str, Member] = field(default_factory=dict)
-    """Rest of the name of a member, such as ".json", to the member"""
+    """Rest of the name of a member in small letters, such as ".json", to the member"""
     sources: dict[str, None] = field(default_factory=dict)
     """Paths of the items in the tar file"""
 
@@ -42,7 +45,8 @@ def read_webdataset(path: Path, _options: ListOptions) -> ItemList:
     that is damaged, or has two members of one name, or a name that leaves it.
     """
     if path.is_dir():
-        files = [file.path for file in iter_files(os.fspath(path)) if file.path.lower().endswith(".tar")]
+        files = [file.path for file in iter_files(os.fspath(path)) if file.path.lower().endswith(_SUFFIXES)]
+        files = [name for name in files if name.endswith(".tar") or name.rpartition(".")[0] not in files]
         folder = path
     elif path.is_file():
         files, folder = [path.name], path.parent
@@ -68,13 +72,13 @@ def _pairs(folder: Path, name: str) -> Iterator[Pair]:
 
 
 def _check(path: Path, table: TarTable) -> None:
-    problem = f"{table.problem}. Fetch it again" if table.problem else None
-    for name in sorted(table.repeated)[:1]:
-        problem = f"got two members '{printable(name)}', expected one of each name. Write the file again"
+    problem: str | None = None
+    for _, what in sorted(table.refused.items())[:1]:
+        problem = f"got {what.partition(';')[0]}, expected one of each name, with its bytes. Write the file again"
     for name in table.members:
         if reason := path_problem(name):
             problem = f"got the member '{printable(name)}', expected a name in the file ({reason}). Write it again"
-    if problem:
+    if problem := table.problem or problem:
         raise UsageError(f"'{printable(path)}': {problem}.")
 
 
@@ -91,7 +95,10 @@ def _samples(members: Mapping[str, Member]) -> dict[str, _Sample]:
         elif suffix.rpartition(".")[2].lower() in VIDEO_SUFFIXES:
             sample.sources[name] = None
         else:
-            sample.members[name[len(key) :]] = member
+            suffix = name[len(key) :].lower()
+            if suffix in sample.members:
+                raise MediaError("open", "io", f"got '{printable(key + suffix)}' twice, in letters of other cases")
+            sample.members[suffix] = member
     for key, sample in [*samples.items()]:
         # "a/000.jpg" is a frame of "a", unless it is a sample of its own, with a text
         folder, _, stem = key.rpartition("/")

@@ -107,7 +107,7 @@ class LocalStore:
             if opener.exists(self._folder, piece.file):
                 return
             self._make_room(piece.num_bytes)
-            with partial_file(self._folder) as partial:
+            with no_space_as_error(self._folder / piece.file), partial_file(self._folder) as partial:
                 download(self._bucket, piece, partial)
                 publish_all(self._folder, {partial: piece.file})
 
@@ -227,12 +227,12 @@ def entries_of(bucket: Bucket, names: Iterable[str]) -> dict[str, Entry]:
 
 
 def copy_lists(bucket: Bucket, folder: Path, entries: Mapping[str, Entry]) -> None:
-    """Copy the lists of a cache into an empty folder, and compare their digests.
+    """Copy the lists of a cache into a partial folder of its copy, and compare their digests.
 
     Raises ``DamageError`` if they are not what was written, or change meanwhile, and as ``Bucket.blocks`` does.
     """
     for name, entry in entries.items():
-        with no_space_as_error(folder), open(folder / name, "xb") as file:
+        with no_space_as_error(folder.parent.parent / name), open(folder / name, "xb") as file:
             for block in bucket.whole(name, entry):
                 file.write(block)
     try:
@@ -256,7 +256,7 @@ def download(bucket: Bucket, piece: Piece, partial: Path) -> None:
     name, start = _place_of(piece)
     digest, num_bytes, what = file_digest(), 0, "got other bytes"
     try:
-        with no_space_as_error(partial), open(partial, "xb") as file:
+        with open(partial, "xb") as file:
             for block in bucket.blocks(name, start, piece.num_bytes):
                 digest.update(block)
                 num_bytes += len(block)

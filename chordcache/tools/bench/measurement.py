@@ -7,12 +7,13 @@ import os
 import platform
 from collections.abc import Mapping
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 from chordcache import __version__
 from chordcache.engine import terminal
-from chordcache.errors import UsageError
+from chordcache.errors import UsageError, printable
 from chordcache.media.versions import library_versions
 from chordcache.tools.bench.result import BenchResult, RowResult
 from chordcache.tools.bench.rounds import ChildFailedError, ChildProcess, in_turn, spread_of
@@ -21,6 +22,9 @@ from chordcache.tools.bench.ways import NUM_ROUNDS, SOURCES, BenchOptions, Video
 
 _MAX_TIMES = 3.0
 """A way whose rounds took this many times its ``seconds`` is not measured in further rounds."""
+
+_ONE_FRAME = BenchOptions(batch_size=1, num_frames=1, workers=0, seconds=1e-6)
+"""Options of the look at each video: five frames of it"""
 
 
 def bench(
@@ -58,8 +62,10 @@ def bench(
         if importlib.util.find_spec(module) is None:
             raise UsageError(f"bench needs {module}, which is not installed. Run: pip install {install}")
     sample = sample_of_cache(Path(cache).absolute(), roots)
-    rows = _measured(sample, options, progress)
+    sample, rows, unread = _measured(sample, options, progress)
     notes = () if sample.no_source is None else (f"The sources are left out: {sample.no_source}.",)
+    if unread:
+        notes = (f"Left out for all, since a way cannot read it: {', '.join(unread)}.",)
     machine = {
         "processors": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
         "architecture": platform.machine(),
@@ -68,14 +74,26 @@ def bench(
     return BenchResult(str(cache), len(sample.keys), options, machine, rows, notes)
 
 
-def _measured(sample: VideoSample, options: BenchOptions, progress: bool) -> tuple[RowResult, ...]:
-    """Measure all ways."""
+def _measured(
+    sample: VideoSample, options: BenchOptions, progress: bool
+) -> tuple[VideoSample, tuple[RowResult, ...], list[str]]:
+    """Measure all ways on the videos that each can read. Return these, the rows, and names of the other videos."""
     pairs = [*((reader, "DataLoader") for reader in SOURCES), ("cache", "DataLoader"), ("cache", "ClipLoader")]
     with ExitStack() as stack:
         rows = [_Row(Way(*pair, sample, options)) for pair in pairs]
         for row in rows:
             stack.callback(row.close)
         bar = stack.enter_context(terminal.progress_bar(NUM_ROUNDS * len(rows), "measurement", shown=progress))
+        bar.set_description("look at the videos")
+        unread: list[str] = []
+        for row in rows:
+            if (failures := row.failures(sample)) and len(failures) < len(sample.keys):
+                unread += [f"'{printable(sample.paths[place])}' ({row.way.name})" for place in failures]
+                sample = sample.at([place for place in range(len(sample.keys)) if place not in failures])
+            elif failures:
+                row.reason = failures[0]
+        for row in rows:
+            row.way = replace(row.way, sample=sample)
 
         def measure(number: int) -> float | None:
             bar.set_description(f"row {number + 1} of {len(rows)}")
@@ -87,7 +105,7 @@ def _measured(sample: VideoSample, options: BenchOptions, progress: bool) -> tup
     rates = [[rate for answers in rounds if (rate := answers[number])] for number in range(len(rows))]
     spreads = [spread_of(measured) if measured else None for measured in rates]
     best_source = max((spread.median for spread in spreads[: len(SOURCES)] if spread), default=None)
-    return tuple(
+    results = tuple(
         RowResult(
             row.way.name,
             row.way.loader,
@@ -98,6 +116,7 @@ def _measured(sample: VideoSample, options: BenchOptions, progress: bool) -> tup
         )
         for row, spread in zip(rows, spreads, strict=True)
     )
+    return sample, results, unread
 
 
 class _Row:
@@ -112,6 +131,17 @@ class _Row:
         self._child = ChildProcess(measure_round)
         self._num_rounds = 0
         self._spent = 0.0
+
+    def failures(self, sample: VideoSample) -> dict[int, str]:
+        """Return the places of the videos of which this way cannot read single frames, with the reasons."""
+        failures: dict[int, str] = {}
+        is_read = self.reason is None and self.way.reader != "cache"
+        for place in range(len(sample.keys)) if is_read else ():
+            try:
+                self._child.call((replace(self.way, sample=sample.at([place]), options=_ONE_FRAME), 0))
+            except ChildFailedError as error:
+                failures[place] = str(error)
+        return failures
 
     def measure(self) -> float | None:
         """Return the clips per second of a round, None if the way failed or took too much time already."""

@@ -64,7 +64,8 @@ class BenchResult:
         text = f"The cache feeds {best.clips_per_second:.0f} clips/s with a {best.loader} of {jobs}"
         rival = _fastest(row for row in self.rows if not row.is_cache)
         if rival is not None and best.speedup is not None:
-            text += f", {best.speedup:.1f} times {rival.name}, the fastest way without it"
+            is_whole = all(row.clips_per_second for row in self.rows)
+            text += f", {best.speedup:.1f} times {rival.name}{', the fastest way without it' * is_whole}"
         batch_ms, clips = 1000 * settings.batch_size / best.clips_per_second, counted(settings.batch_size, "clip")
         if best.loader == "DataLoader" and not settings.workers:
             return f"{text}; each GPU step waits {batch_ms:.0f} ms for {clips}."

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from chordcache.amounts import counted
@@ -73,6 +73,10 @@ class VideoSample:
     """Absolute path of each video's source"""
     no_source: str | None
     """Reason why the sources cannot be read, None if they can"""
+
+    def at(self, places: Sequence[int]) -> VideoSample:
+        """Return the videos at some places."""
+        return replace(self, keys=tuple(self.keys[n] for n in places), paths=tuple(self.paths[n] for n in places))
 
 
 @dataclass(frozen=True)
