@@ -20,6 +20,9 @@ Limit = msgspec.Meta
 MAX_SIDE = 16384
 """[pixels] Largest side of a picture"""
 
+MAX_PIXELS = 1 << 27
+"""Largest picture, 134 megapixels (16384 x 8192). A larger size in a header is refused before memory is allocated"""
+
 Count = Annotated[int, Limit(ge=0, lt=1 << 31)]
 """A number that a file states, small enough for the arrays and the files that it counts"""
 

@@ -18,7 +18,7 @@ from chordcache.features.read_side import Arrays, Clip, EncodedFrames, ReadSide
 from chordcache.media import jpeg
 from chordcache.media.cropping import CropBox, Rectangle, blacken_padding, cut, resize_pictures
 from chordcache.media.planes import joined, split, to_rgb
-from chordcache.storage.artefacts.artefact import Artefact, checked_out
+from chordcache.storage.artefacts.artefact import Artefact
 from chordcache.storage.feature_info import FeatureInfo
 
 if TYPE_CHECKING:
@@ -125,7 +125,7 @@ class FramesReadSide(ReadSide):
         self, artefact: Artefact, info: FeatureInfo, array: str, numbers: Sequence[int], out: np.ndarray | None
     ) -> np.ndarray:
         """Decode frames [shape=(T, H, W, 3), dtype=uint8, 0 to 255, RGB]. See ``ReadSide``."""
-        out = checked_out(array, (len(numbers), *info.shape[1:]), np.dtype(np.uint8), out)
+        out = artefact.memory_for(array, (len(numbers), *info.shape[1:]), np.dtype(np.uint8), out)
         if info.params["codec"] == "raw":
             return artefact.rows(array, numbers, out)
         if info.params["codec"] in PACKET_CODECS:

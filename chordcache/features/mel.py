@@ -10,7 +10,8 @@ import numpy as np
 
 from chordcache.config.picture import PictureConfig
 from chordcache.features.base import NO_ROWS, Rows, SoundExtractor, VideoInfo
-from chordcache.features.read_side import Arrays, Clip, TimeLastReadSide, check_silence, num_rows_in
+from chordcache.features.read_side import Arrays, Clip, TimeLastReadSide, num_rows_in
+from chordcache.storage.artefacts.artefact import check_answer
 from chordcache.storage.feature_info import FeatureInfo
 
 if TYPE_CHECKING:
@@ -147,7 +148,7 @@ class MelReadSide(TimeLastReadSide):
             return None
         row_seconds = info.params["hop_length"] / info.params["sample_rate"]
         num_rows = num_rows_in(clip.video.seconds_of(*clip.span), row_seconds)
-        check_silence(self.name, num_rows * info.params["n_mels"] * 4)
+        check_answer(f"'mel' of video '{clip.video.key}'", num_rows * info.params["n_mels"] * 4)
         return {"audio": np.full((info.params["n_mels"], num_rows), SILENCE_DECIBELS, np.float32)}
 
 

@@ -13,7 +13,6 @@ from typing import ClassVar, Protocol, TypeAlias
 
 import numpy as np
 
-from chordcache.errors import DamageError
 from chordcache.media.cropping import CropBox
 from chordcache.media.frame_numbers import check_frame_numbers
 from chordcache.storage.artefacts.artefact import Artefact, checked_out
@@ -42,9 +41,6 @@ VARIANTS: Mapping[str, str] = {
     MOTION_AS_FLOW: "motion",
 }
 """Name in ``features`` to the cached feature, where samples have it in another form or with another array"""
-
-_MAX_SILENCE_BYTES = 512 << 20
-"""Most silence that one read adds to the sound [bytes]: 2 hours of 16 kHz in float32. Forged times ask for any"""
 
 _CLOCK_SLACK_ROWS = 1e-6
 """Tolerance in rows. A row that lies before the first frame only because of rounding belongs to the clip."""
@@ -178,10 +174,8 @@ class ReadSide:
         num_rows = info.num_rows[array]
         begin, end = min(max(wanted.start, 0), num_rows), min(max(wanted.stop, 0), num_rows)
         there = artefact.rows(array, range(begin, max(begin, end)))
-        check_silence(
-            array, (wanted.stop - wanted.start - len(there)) * there.dtype.itemsize * math.prod(there.shape[1:])
-        )
-        rows = np.full((len(wanted), *there.shape[1:]), info.facts["silence"], there.dtype)
+        rows = artefact.memory_for(array, (len(wanted), *there.shape[1:]), there.dtype, None)
+        rows[...] = info.facts["silence"]
         rows[max(0, -wanted.start) :][: len(there)] = there
         return in_memory(array, rows, out)
 
@@ -248,15 +242,6 @@ def rows_from(span: tuple[float, float], start_seconds: float, row_seconds: floa
     """
     first = math.ceil((span[0] - start_seconds) / row_seconds - _CLOCK_SLACK_ROWS)
     return range(first, first + num_rows_in(span, row_seconds))
-
-
-def check_silence(array: str, num_bytes: int) -> None:
-    """Raise ``DamageError`` if the times of a video ask for more silence than a reader should make [bytes]."""
-    if num_bytes > _MAX_SILENCE_BYTES:
-        raise DamageError(
-            f"'{array}': got times that need {num_bytes} bytes of silence, expected at most {_MAX_SILENCE_BYTES}. Read "
-            "fewer frames at a time."
-        )
 
 
 def in_memory(array: str, values: np.ndarray, out: np.ndarray | None) -> np.ndarray:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -240,7 +240,7 @@ class _Drawing:
         self,
         name: str,
         shape: tuple[int, int],
-        rows: list[np.ndarray | None],
+        rows: Iterable[np.ndarray | None],
         drawn: Callable[[np.ndarray, FramePlace], np.ndarray],
     ) -> tuple[np.ndarray, list[FramePlace]]:
         """Add a row of small pictures of a shape (height, width), of which None is damaged. Return it, and its places.
@@ -312,26 +312,22 @@ class _Drawing:
                 if self.axis.start_seconds <= seconds < self.axis.stop_seconds:
                     part[:_KEYFRAMES_HEIGHT, self.axis.x_of(seconds)] = MARK
 
-    def _one_by_one(self, feature: str, numbers: list[int]) -> list[np.ndarray | None]:
+    def _one_by_one(self, feature: str, numbers: list[int]) -> Iterator[np.ndarray | None]:
         """Read rows of a feature. If one is damaged, the others are read all the same."""
-        try:
-            return list(self.cache.read(self.video, feature, indices=numbers))
-        except DamageError as error:
-            self.damage[feature] = str(error)
-        rows: list[np.ndarray | None] = []
         for number in numbers:
             try:
-                rows.append(self.cache.read(self.video, feature, indices=[number])[0])
-            except DamageError:
-                rows.append(None)
-        return rows
+                yield self.cache.read(self.video, feature, indices=[number])[0]
+            except DamageError as error:
+                self.damage.setdefault(feature, str(error))
+                yield None
 
     def add_flow(self) -> None:
         """Add the flow at each frame, with the wheel of colors and the length of the full color."""
         num_rows = self.video.num_rows(self.video.feature("flow"), "flow")
         if not num_rows:
             raise FeatureAbsentError("no rows")
-        rows = self._one_by_one("flow", [min(number, num_rows - 1) for number in self.numbers])
+        numbers = [min(number, num_rows - 1) for number in self.numbers]
+        rows = [row if row is None else pictures.thinned(row) for row in self._one_by_one("flow", numbers)]
         known = [row for row in rows if row is not None]
         scale = pictures.flow_scale(np.stack(known)) if known else 1.0
         shape = known[0].shape[:2] if known else (self.video.height, self.video.width)

@@ -37,6 +37,9 @@ MIN_FLOW_PX = 0.5
 _FULL_FLOW_PERCENT = 99
 """Percentile of the vectors' lengths that gets the full color. A few wrong vectors do not make all others pale"""
 
+_FLOW_PX = 256
+"""Short side of flow that is drawn, at least, if vectors are left out [pixels]"""
+
 _MEL_RANGE_DECIBELS = 80.0
 """Range of the colors of mel below its loudest band, [dB]"""
 
@@ -57,6 +60,12 @@ def flow_scale(flow: np.ndarray) -> float:
     """
     lengths = np.hypot(flow[..., 0], flow[..., 1], dtype=np.float32)
     return max(MIN_FLOW_PX, float(np.percentile(lengths, _FULL_FLOW_PERCENT))) if lengths.size else MIN_FLOW_PX
+
+
+def thinned(flow: np.ndarray) -> np.ndarray:
+    """Return few vectors of a large picture of flow, which is smooth. ``show`` and a report hold those of many."""
+    step = max(1, min(flow.shape[:2]) // _FLOW_PX)
+    return flow[::step, ::step].astype(np.float32)
 
 
 def flow_colors(flow: np.ndarray, scale_px: float) -> np.ndarray:

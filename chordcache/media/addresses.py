@@ -14,7 +14,8 @@ from typing import Any
 import av
 
 from chordcache.errors import MediaError, UsageError
-from chordcache.media.containers import CONTAINERS, MAX_PIXELS
+from chordcache.json_records import MAX_PIXELS
+from chordcache.media.containers import CONTAINERS
 from chordcache.media.demux import Media
 from chordcache.media.ffmpeg_log import capture
 

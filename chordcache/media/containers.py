@@ -12,6 +12,7 @@ import av.format
 
 from chordcache import progress
 from chordcache.errors import MediaError
+from chordcache.json_records import MAX_PIXELS
 from chordcache.media.dolby_vision import incompatible_profile
 from chordcache.media.ffmpeg_log import LogMessage, reason_of
 from chordcache.media.mp4_tracks import has_encrypted_video
@@ -27,10 +28,6 @@ _WITHOUT_VIDEO = frozenset(
     "realtext sami scc srt stl subviewer subviewer1 sup tedcaptions vobsub vplayer webvtt".split()
 )
 """Formats of playlists, pictures and text. Pictures also have formats whose names end with "_pipe"."""
-
-MAX_PIXELS = 1 << 27
-"""Largest coded picture, 134 megapixels (16384 x 8192). A larger size in a header is refused before memory is
-allocated."""
 
 
 _SLOW_BYTES_PER_SECOND = 16_000

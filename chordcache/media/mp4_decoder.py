@@ -10,10 +10,10 @@ import av
 
 from chordcache import progress
 from chordcache.errors import MediaError
+from chordcache.json_records import MAX_PIXELS
 from chordcache.media.checks.bitstream import packet_reader
 from chordcache.media.checks.faults import Faults
 from chordcache.media.checks.packet_check import PacketCheck
-from chordcache.media.containers import MAX_PIXELS
 from chordcache.media.ffmpeg_log import LogMessage, capture
 from chordcache.media.mp4_samples import VideoTrack
 from chordcache.media.video_decoder import VideoDecoder

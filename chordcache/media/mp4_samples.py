@@ -13,7 +13,7 @@ from fractions import Fraction
 import numpy as np
 
 from chordcache.errors import MediaError
-from chordcache.media.containers import MAX_PIXELS
+from chordcache.json_records import MAX_PIXELS
 from chordcache.media.geometry import Orientation, orientation_of_matrix
 from chordcache.media.mp4_boxes import Box, box_headers, matrix_of, number_behind_times, u32
 

@@ -11,8 +11,7 @@ from av.sidedata.sidedata import Type as SideDataType
 
 from chordcache.config.picture import Bucket, PictureConfig
 from chordcache.errors import MediaError
-from chordcache.json_records import MAX_SIDE
-from chordcache.media.containers import MAX_PIXELS
+from chordcache.json_records import MAX_PIXELS, MAX_SIDE
 from chordcache.media.decoding import DecodedFrame
 from chordcache.media.geometry import (
     Orientation,

@@ -16,7 +16,7 @@ from chordcache.features.built_in import read_side, read_sides
 from chordcache.features.read_side import FIRST_FRAME_LATENTS, VARIANTS, Arrays, Clip, EncodedFrames, ReadSide
 from chordcache.media.cropping import CropBox, Rectangle
 from chordcache.read.crops import SpatialTransform, choose_crop
-from chordcache.read.video import Video, open_feature
+from chordcache.read.video import Video, open_feature, out_of_memory
 from chordcache.storage.feature_info import FeatureInfo
 from chordcache.storage.row_clock import FrameGroups, has_times, is_of_video
 
@@ -128,7 +128,12 @@ class ClipReader:
                 of_feature = [_zeros(side, clip, info) for clip in clips]
                 present.append(False)
             else:
-                of_feature = side.read_clips(clips)
+                try:
+                    of_feature = side.read_clips(clips)
+                except MemoryError as error:
+                    if info is None:
+                        raise
+                    raise out_of_memory(video, info, error) from None
                 present.append(True)
             for own, more in zip(arrays, of_feature, strict=True):
                 own |= more

@@ -10,7 +10,7 @@ import numpy as np
 
 from chordcache.amounts import counted
 from chordcache.arguments import did_you_mean
-from chordcache.errors import DamageError, FeatureAbsentError, printable
+from chordcache.errors import DamageError, FeatureAbsentError, UnreadableError, printable
 from chordcache.features.built_in import read_side, read_sides
 from chordcache.features.item_fields import fits
 from chordcache.records import ContentFacts
@@ -160,14 +160,26 @@ def open_feature(video: Video, info: FeatureInfo) -> Iterator[Artefact]:
     """Open the file of a feature. If the file is damaged, the error says how to repair it."""
     files = files_of(video.cache_path)
     if files is not None:
-        with _opened_by_ranges(video, info) if has_ranges(info) else _opened(files, video, info) as artefact:
-            yield artefact
-        return
+        opened = _opened_by_ranges(video, info) if has_ranges(info) else _opened(files, video, info)
+    else:
+        opened = open_artefact(video.file_of(info), info.num_bytes, video.claims, info.packed)
     try:
-        with open_artefact(video.file_of(info), info.num_bytes, video.claims, info.packed) as artefact:
+        with opened as artefact:
             yield artefact
+    except MemoryError as error:
+        raise out_of_memory(video, info, error) from None
     except DamageError as error:
-        raise DamageError(f"{error}; run 'chordcache verify --repair {printable(video.cache_path)}'") from None
+        if files is not None:
+            raise
+        file = f"'{printable(video.file_of(info))}'"
+        what = str(error) if file in str(error) or info.packed else f"{file} is damaged: {error}"
+        raise DamageError(f"{what}; run 'chordcache verify --repair {printable(video.cache_path)}'") from None
+
+
+def out_of_memory(video: Video, info: FeatureInfo, error: MemoryError) -> UnreadableError:
+    """Return the error for a read of a feature that needs more memory than there is."""
+    what = f"got a read of '{info.feature}' that needs more memory than there is ({error}), expected a smaller one"
+    return UnreadableError(f"'{printable(video.file_of(info))}': {what}. Read fewer frames at a time.")
 
 
 @contextmanager

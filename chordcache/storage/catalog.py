@@ -96,7 +96,10 @@ class Catalog:
 
     @cached_property
     def _offsets(self) -> np.ndarray:
-        return self._array("offsets", INT64, len(self) + 1)
+        offsets = self._array("offsets", INT64, len(self) + 1)
+        if (offsets[1:] <= offsets[:-1]).any():  # else each row could be the largest one
+            raise self.damage("its section 'offsets' has rows over each other")
+        return offsets
 
     @cached_property
     def _hashes(self) -> np.ndarray:

@@ -42,8 +42,11 @@ _NAMES = ("features", "labels", "annotations")
 _MAX_NUMBER = 1 << 62
 """Number above those of packs"""
 
-_MIN_VIDEO_BYTES = 40
-"""Size of the numbers of a video in the sections [bytes]"""
+_MIN_VIDEO_BYTES = 340
+"""Size of the numbers of a video in the sections, and of the smallest sidecar [bytes]"""
+
+_WIDTHS = {"offsets": 8, "hashes": 8, "order": 8, "mtimes": 8, "num_frames": 4, "label_ids": 4}
+"""Size of the number of a video in a section [bytes]. Of "offsets", there is one more"""
 
 _AFTER_LETTERS = "\x7f"
 """A character above all those of a key"""
@@ -95,7 +98,7 @@ class CatalogFile:
         self._cache = cache
         self._kind = KIND if name == CATALOG else KIND_OF_PACKS
         with readable(self.path):
-            self._fd = open_file(cache, name)
+            self._fd = open_file(cache, name, may_be_sparse=True)  # the head bounds what is read
         weakref.finalize(self, os.close, self._fd)  # instead of a ``close`` that another thread could read after
         self.num_bytes = os.fstat(self._fd).st_size
         self._sections: dict[str, bytes] = {}
@@ -122,13 +125,15 @@ class CatalogFile:
             raise self.damage("its number is not one of a pack")
         if num_bytes != self.num_bytes:
             raise self.damage(f"got {self.num_bytes} bytes, expected {num_bytes}")
+        if problem := _size_problem({name: size for name, (_, size, _) in table.items()}):
+            raise self.damage(problem)
         if not 0 <= num_videos * _MIN_VIDEO_BYTES <= num_bytes:
             raise self.damage(f"got {num_videos} videos in {num_bytes} bytes")
         for name, (start, size, _) in table.items():
             if not (0 <= size <= num_bytes and 0 <= start <= num_bytes - size):
                 raise self.damage(f"its section '{printable(name)}' is not inside the file")
-        if problem := _size_problem({name: size for name, (_, size, _) in table.items()}):
-            raise self.damage(problem)
+            if name in _WIDTHS and size != _WIDTHS[name] * (num_videos + (name == "offsets")):
+                raise self.damage(f"its section '{name}' has {size} bytes, expected those of {num_videos} videos")
         self.num_videos = num_videos
         return table
 

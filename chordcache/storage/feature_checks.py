@@ -14,14 +14,19 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 
-from chordcache.json_records import MAX_ROWS, MAX_SIDE, Limit, Record, Side, from_json
+from chordcache.json_records import MAX_PIXELS, MAX_ROWS, MAX_SIDE, Limit, Record, Side, from_json
 from chordcache.records import Description
 from chordcache.storage.artefacts.tiers import KINDS, TIERS
 from chordcache.storage.feature_info import FeatureInfo
 from chordcache.storage.row_clock import CLOCK_FACTS, clock_problem, has_times
 
-_MAX_ROW_BYTES = 1 << 30
-"""Largest size of a row [bytes]. The largest picture has 768 MiB"""
+_MAX_ROW_BYTES = 1 << 29
+"""Largest size of a row [bytes]. The largest picture has 384 MiB"""
+
+_MAX_SOUND_VALUES = 64 << 16
+"""Most values in a row of sound: 65536 samples, bands or coefficients of 64 channels, the most that FFmpeg resamples"""
+
+_MAX_FFT = 1 << 16
 
 _DIGEST_BYTES = 8
 _FEATURE_NAME = re.compile(r"[a-z][a-z0-9_]{0,39}")
@@ -68,8 +73,9 @@ class _Librosa(_Params, frozen=True, forbid_unknown_fields=False):
 
 
 class _Mel(_Librosa, frozen=True, forbid_unknown_fields=False):
-    n_mels: Annotated[int, Limit(ge=1, le=1 << 16)]
+    n_mels: Annotated[int, Limit(ge=1)]
     mono: bool
+    n_fft: Annotated[int, Limit(ge=1, le=_MAX_FFT)] = _MAX_FFT
     fmin: Annotated[float, Limit(ge=0, le=1 << 20)] = 0
     fmax: Annotated[float, Limit(ge=0, le=1 << 20)] | None = None
 
@@ -245,12 +251,14 @@ def _frames(info: FeatureInfo, sidecar: Any) -> bool:
 
 
 def _is_picture(info: FeatureInfo) -> bool:
-    return max(info.shape[1:3]) <= MAX_SIDE
+    return max(info.shape[1:3]) <= MAX_SIDE and math.prod(info.shape[1:3]) <= MAX_PIXELS
 
 
 def _flow(info: FeatureInfo, sidecar: Any) -> bool:
     is_field = len(info.shape) == 4 and info.shape[3] == 2 and _is_picture(info)
-    return is_field and info.shape[0] == sidecar.num_frames - 1
+    # ``flow.short_side`` may be above that of frames, and no picture is larger than the source
+    sides = sidecar.width, sidecar.height, sidecar.display_width or 0, sidecar.display_height or 0
+    return is_field and info.shape[0] == sidecar.num_frames - 1 and max(info.shape[1:3]) <= max(sides)
 
 
 def _motion(info: FeatureInfo, sidecar: Any) -> bool:
@@ -259,19 +267,31 @@ def _motion(info: FeatureInfo, sidecar: Any) -> bool:
 
 
 def _mel(info: FeatureInfo, sidecar: Any) -> bool:
-    has_shape = len(info.shape) == 3 - info.params["mono"] and info.shape[-1] == info.params["n_mels"]
-    return has_shape and _librosa(info, sidecar)
+    n_mels = info.params["n_mels"]
+    has_shape = len(info.shape) == 3 - info.params["mono"] and info.shape[-1] == n_mels
+    return has_shape and n_mels <= info.params.get("n_fft", _MAX_FFT) // 2 + 1 and _librosa(info, sidecar)
+
+
+def _is_sound(info: FeatureInfo) -> bool:
+    return math.prod(info.shape[1:]) <= _MAX_SOUND_VALUES
 
 
 def _librosa(info: FeatureInfo, sidecar: Any) -> bool:
-    return math.isclose(info.facts["row_seconds"], info.params["hop_length"] / info.params["sample_rate"])
+    return _is_sound(info) and math.isclose(
+        info.facts["row_seconds"], info.params["hop_length"] / info.params["sample_rate"]
+    )
 
 
 def _waveform(info: FeatureInfo, sidecar: Any) -> bool:
     facts, block = info.facts, info.shape[-1]
     is_full = facts["num_samples"] <= info.shape[0] * block
     is_regular = math.isclose(facts["row_seconds"], block / facts["sample_rate"])
-    return len(info.shape) == (2 if info.params["channels"] == "mono" else 3) and is_full and is_regular
+    return (
+        _is_sound(info)
+        and len(info.shape) == (2 if info.params["channels"] == "mono" else 3)
+        and is_full
+        and is_regular
+    )
 
 
 def _latents(info: FeatureInfo, sidecar: Any) -> bool:

@@ -20,12 +20,19 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import BinaryIO
 
+from chordcache.arguments import parsed_bytes
 from chordcache.errors import ChordcacheError, UnreadableError, printable
 
 StrPath = str | os.PathLike[str]
 
 MAX_BYTES = 16 << 20
 """Largest size of a file that is read as a whole, and of a line of a list [bytes]. Most have a few thousand"""
+
+READ_LIMIT = "CHORDCACHE_READ_LIMIT"
+"""Variable with the size that a read of a small file may return, and that a sparse file may have"""
+
+_MAX_GROWTH = 64
+"""Ratio of the size of a file to that on the disk, above which it is sparse"""
 
 _FLAGS = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _PASS = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
@@ -72,9 +79,39 @@ def check_regular(status: os.stat_result) -> None:
         raise OSError(errno.ENXIO, "a device or a pipe")
 
 
-def open_file(cache: StrPath, name: str, flags: int = os.O_RDONLY, mode: int = 0o644) -> int:
-    """Open a regular file, and return its descriptor."""
-    return _open_file(cache, name, flags, mode)[0]
+def read_limit() -> int:
+    """Return the value of the variable ``READ_LIMIT`` [bytes]. Raises ``UsageError``."""
+    return int(parsed_bytes(os.environ.get(READ_LIMIT, "512MiB"), READ_LIMIT))
+
+
+def _check_on_disk(fd: int, status: os.stat_result) -> None:
+    """Raise ``OSError`` for a large file that is nearly all holes. A hole is free, but it is read as zeros.
+
+    The number of blocks is only a hint: it is small in a file system that compresses, and 0 in some behind FUSE. Such
+    a file system may also not know its holes, and then states none.
+    """
+    num_bytes = end = 0
+    if status.st_size <= _MAX_GROWTH * 512 * status.st_blocks or status.st_size <= read_limit():
+        return
+    try:
+        while end < status.st_size and num_bytes * _MAX_GROWTH < status.st_size:
+            start = os.lseek(fd, end, os.SEEK_DATA)
+            end = os.lseek(fd, start, os.SEEK_HOLE)
+            num_bytes += end - start
+    except OSError as error:
+        if error.errno != errno.ENXIO:  # it is that of a hole up to the end of the file
+            return
+    os.lseek(fd, 0, os.SEEK_SET)
+    if num_bytes * _MAX_GROWTH < status.st_size:
+        there = f"{num_bytes} of {status.st_size} bytes are on the disk; {READ_LIMIT}=SIZE lets it pass"
+        raise OSError(errno.ENXIO, f"a sparse file, which is never written ({there})")
+
+
+def open_file(
+    cache: StrPath, name: str, flags: int = os.O_RDONLY, mode: int = 0o644, *, may_be_sparse: bool = False
+) -> int:
+    """Open a regular file, and return its descriptor. One to read has no large holes, unless it ``may_be_sparse``."""
+    return _open_file(cache, name, flags, mode, may_be_sparse)[0]
 
 
 def open_binary(cache: StrPath, name: str) -> BinaryIO:
@@ -209,7 +246,7 @@ def remove(cache: StrPath, name: str) -> None:
         os.unlink(last, dir_fd=fd)
 
 
-def _open_file(cache: StrPath, name: str, flags: int, mode: int) -> tuple[int, int]:
+def _open_file(cache: StrPath, name: str, flags: int, mode: int, may_be_sparse: bool = False) -> tuple[int, int]:
     """Return the descriptor of a file and its size [bytes]."""
     folder, _, last = name.rpartition("/")
     parent = _enter(cache, folder or ".", _PASS)
@@ -222,6 +259,8 @@ def _open_file(cache: StrPath, name: str, flags: int, mode: int) -> tuple[int, i
     status = os.fstat(fd)
     try:
         check_regular(status)
+        if flags == os.O_RDONLY and not may_be_sparse:
+            _check_on_disk(fd, status)
     except OSError as error:
         os.close(fd)
         raise unreadable(f"{cache}/{name}", error) from None

@@ -57,6 +57,32 @@ def test_sides_of_pictures_that_no_video_has(cache: Path, side: int) -> None:
         _ = Catalog(cache).pictures
 
 
+@pytest.mark.parametrize("name", ["offsets", "hashes", "order", "mtimes", "num_frames", "label_ids"])
+def test_sections_of_more_videos_than_there_are(cache: Path, name: str) -> None:
+    """The keys of 24 million videos were read by a command that did not read the other sections."""
+    forge(cache, sections={name: sections_of(cache)[name] + bytes(8)})
+    with pytest.raises(cc.DamageError, match=f"its section '{name}' has .* bytes, expected those of 2 videos"):
+        Catalog(cache)
+
+
+def test_as_many_videos_as_the_file_has_sidecars(cache: Path) -> None:
+    num_videos = (cache / CATALOG).stat().st_size // 300
+    with open(cache / CATALOG, "r+b") as file:
+        head = sealed_json.unseal(file.read(HEAD_BYTES).decode().rstrip(), "")
+        file.seek(0)
+        file.write(sealed_json.seal({**head, "num_videos": num_videos}).encode().ljust(HEAD_BYTES - 1) + b"\n")
+    with pytest.raises(cc.DamageError, match=f"got {num_videos} videos in"):
+        Catalog(cache)
+
+
+def test_rows_that_are_one_row(cache: Path) -> None:
+    """Each row could be the largest one, and a list of paths would read it again for each video."""
+    first, second, _ = np.frombuffer(sections_of(cache)["offsets"], "<i8")
+    forge(cache, sections={"offsets": np.array([first, second, first], "<i8").tobytes()})
+    with pytest.raises(cc.DamageError, match="its section 'offsets' has rows over each other"):
+        list(Catalog(cache).paths())
+
+
 def test_a_row_of_another_video(cache: Path) -> None:
     """gc removed the files of a video at whose place the catalog has another one."""
     first, second = cc.open_cache(cache).keys()

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import struct
 import tracemalloc
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from chordcache.errors import DamageError
+from chordcache.errors import DamageError, UnreadableError
 from chordcache.storage.artefacts import artefact as artefact_module
 from chordcache.storage.artefacts import lmdb_pages
 from chordcache.storage.artefacts.claims import Claims
 from chordcache.storage.artefacts.lmdb_pages import find_values
+from chordcache.storage.artefacts.lmdb_reader import LmdbArtefact
 from chordcache.storage.artefacts.open_files import create_artefact, open_artefact
 from chordcache.storage.feature_info import FeatureInfo
 
@@ -135,7 +137,48 @@ def test_other_arrays_of_a_feature_fit_its_rows(tmp_path: Path, name: str, rows:
             artefact.rows(name, [0])
 
 
-def test_a_sparse_npz_that_is_one_list_of_members(tmp_path: Path) -> None:
+@pytest.fixture
+def any_holes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The limit on sparse files, raised by the user. The other limits still hold."""
+    monkeypatch.setenv("CHORDCACHE_READ_LIMIT", "1TiB")
+
+
+@pytest.mark.parametrize("suffix", [".npz", ".h5"])
+def test_one_read_has_a_limit_that_the_user_can_raise(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str
+) -> None:
+    """Rows that are read again and again, or that compress well, ask for more than the file has."""
+    path = _write(tmp_path / f"a{suffix}", np.zeros((NUM, 1 << 16), np.float32), name="mine")
+    rows = {"num_rows": {"mine": NUM}, "shape": (NUM, 1 << 16), "dtype": "float32", "feature": "mine"}
+    claims = Claims(NUM, (_frames(path).features[0].replace(**rows),))
+    numbers = [0] * (64 * path.stat().st_size // (4 << 16) + 1)
+    with open_artefact(path, path.stat().st_size, claims) as artefact:
+        assert len(artefact.rows("mine", numbers)) == len(numbers)  # below the limit
+        monkeypatch.setenv("CHORDCACHE_READ_LIMIT", "1MiB")
+        assert len(artefact.rows("mine", numbers[:-1])) == len(numbers) - 1
+        with pytest.raises(UnreadableError, match=f"'mine' of '{path}': got a read of .*, expected at most 1048576. R"):
+            artefact.rows("mine", numbers)
+        out = np.empty((len(numbers), 1 << 16), np.float32)
+        assert artefact.rows("mine", numbers, out) is out  # the caller has the memory
+        monkeypatch.setenv("CHORDCACHE_READ_LIMIT", "1 GB")
+        assert len(artefact.rows("mine", numbers)) == len(numbers)
+
+
+def test_chains_of_more_records_than_the_sidecar_states(tmp_path: Path) -> None:
+    """A reader has several arrays of all records, and one chain of 2^24 empty ones took 1.5 GiB."""
+    path, num_frames = tmp_path / "a.lmdb", 40
+    with create_artefact(path, gop=20) as writer:
+        writer.append("frames", [b"packet"] * num_frames)
+        writer.finish(_times(num_frames), {})
+    changes: Any = {"num_rows": {"frames": num_frames}, "shape": (num_frames, HEIGHT, WIDTH, 3)}
+    for gop, is_right in ((20, True), (19, False)):
+        (info,) = _frames(path, **changes).features
+        claims = Claims(num_frames, (info.replace(params={"codec": "h264", "gop": gop, "stride": 1}),))
+        with nullcontext() if is_right else pytest.raises(DamageError, match="got 2 chains for 40 records"):
+            assert LmdbArtefact(path, path.stat().st_size, claims).num_rows("frames") == num_frames
+
+
+def test_a_sparse_npz_that_is_one_list_of_members(tmp_path: Path, any_holes: None) -> None:
     """zipfile reads that list whole, and a sparse file of any size costs nothing to send."""
     path = tmp_path / "a.npz"
     size = 1 << 32
@@ -148,7 +191,7 @@ def test_a_sparse_npz_that_is_one_list_of_members(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("num_pages", [1025 + 4 * NUM, 1 << 20])
-def test_a_sparse_lmdb_that_is_one_tree(tmp_path: Path, num_pages: int) -> None:
+def test_a_sparse_lmdb_that_is_one_tree(tmp_path: Path, any_holes: None, num_pages: int) -> None:
     """Readers read the tree whole. Its pages follow from the number of records."""
     path = tmp_path / "a.lmdb"
     size = num_pages * (4096 + 8) + 24
@@ -178,7 +221,7 @@ def _sparse_tree(path: Path, page_bytes: int, num_pages: int) -> int:
     [(65536, 1 << 18, "more than is read"), (512, 1 << 22, "more than is read"), (4096, 1 << 16, "what was written")],
 )
 def test_a_large_tree_is_bounded_and_not_in_memory_at_once(
-    tmp_path: Path, page_bytes: int, num_pages: int, words: str
+    tmp_path: Path, any_holes: None, page_bytes: int, num_pages: int, words: str
 ) -> None:
     """A sidecar may state many rows, and a sparse file has room for them."""
     path = tmp_path / "a.lmdb"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -141,6 +142,13 @@ FORGED: list[tuple[str, dict[str, Any]]] = [
     ("frames", {"shape": [NUM, 32, 48]}),
     ("frames", {"shape": [NUM, 16385, 48, 3]}),
     ("frames", {"shape": [NUM, 48, 32, 3]}),
+    ("flow", {"shape": [NUM - 1, 50, 48, 2]}),
+    ("mel", {"params": {**_MEL, "n_mels": 32770}, "shape": [40, 32770]}),
+    ("mel", {"params": {**_MEL, "n_fft": 156}}),
+    ("mel", {"params": {**_MEL, "mono": False, "n_mels": 8192}, "shape": [40, 513, 8192]}),
+    ("waveform", {"shape": [2, (1 << 22) + 1]}),
+    ("waveform", {"params": {**_WAVEFORM, "channels": "all"}, "shape": [2, 1025, 4096]}),
+    ("mine", {"dtype": "uint8", "shape": [NUM, (1 << 29) + 1]}),
     ("frames", {"shape": [NUM - 1, 32, 48, 3], "num_rows": {"frames": NUM - 1}}),
     ("frames", {"dtype": "int8"}),
     ("frames", {"params": {}}),
@@ -211,6 +219,24 @@ FORGED: list[tuple[str, dict[str, Any]]] = [
     ("mine", {"shape": [NUM, 1 << 29]}),
     ("mine", {"facts": {**_CLOCK, "silence": 1 << 40}}),
 ]
+
+
+@pytest.mark.parametrize(
+    ("feature", "data", "changes"),
+    [
+        ("frames", {"width": 16384, "height": 8192}, {"shape": [NUM, 8192, 16384, 3]}),
+        ("frames", {"width": 8194, "height": 16384}, {"shape": [NUM, 16384, 8194, 3]}),
+        ("flow", {"display_width": 480, "display_height": 320}, {"shape": [NUM - 1, 320, 480, 2]}),
+        ("flow", {"display_width": 480, "display_height": 320}, {"shape": [NUM - 1, 482, 480, 2]}),
+        ("flow", {"display_width": 1 << 20, "display_height": 2}, {"shape": [NUM - 1, 16384, 8194, 2]}),
+    ],
+)
+def test_pictures_have_the_size_of_a_source(feature: str, data: dict[str, Any], changes: dict[str, Any]) -> None:
+    """Flow may be larger than the frames, by ``flow.short_side``, and not larger than the source."""
+    height, width = changes["shape"][1:3]
+    is_right = height * width <= 1 << 27 and (feature == "frames" or height <= 480)
+    with nullcontext() if is_right else pytest.raises(DamageError, match=f"{feature}: "):
+        _read(_line(data, feature, **changes))
 
 
 def test_text_of_several_captions() -> None:

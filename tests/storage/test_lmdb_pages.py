@@ -53,6 +53,23 @@ def written(path: Path, sizes: list[int], *, gop: int = 1, seed: int = 0) -> lis
     return records
 
 
+def test_records_that_are_one_record(tmp_path: Path) -> None:
+    """A short file could have any number of large pictures."""
+    path = tmp_path / "a.lmdb"
+    sizes = [500_000, 5000, 5000]
+    written(path, sizes)
+    data = bytearray(path.read_bytes())
+    first, *others = [
+        data.index(struct.pack("<IHH", size, 1, 4) + number.to_bytes(4, "big")) for number, size in enumerate(sizes)
+    ]
+    for node in others:
+        data[node : node + 4] = data[first : first + 4]
+        data[node + 12 : node + 20] = data[first + 12 : first + 20]
+    sealed = resealed(bytes(data))
+    with pytest.raises(ValueError, match="values lie over each other"):
+        find_values(lambda start, size: sealed[start : start + size], len(sealed))
+
+
 @pytest.mark.parametrize(
     "sizes",
     [
@@ -85,6 +102,16 @@ def test_all_values_are_where_liblmdb_finds_them(tmp_path: Path, sizes: list[int
     artefact.close()
 
 
+def resealed(data: bytes) -> bytes:
+    """Return an artefact whose seal is that of the pages that it has."""
+    _, page_bytes, num_pages = struct.unpack("<QQQ", data[-24:])
+    end = len(data) - 24 - 8 * num_pages
+    listed = data[end : end + 8 * num_pages]
+    pages = struct.unpack(f"<{num_pages}Q", listed)
+    tree = b"".join(data[n * page_bytes : (n + 1) * page_bytes] for n in pages)
+    return data[:end] + listed + struct.pack("<QQQ", digest64(tree + listed), page_bytes, num_pages)
+
+
 def forged(data: bytes, rng: random.Random) -> bytes:
     """Change numbers in the pages of the tree, and seal them again."""
     _, page_bytes, num_pages = struct.unpack("<QQQ", data[-24:])
@@ -101,8 +128,7 @@ def forged(data: bytes, rng: random.Random) -> bytes:
             at = start + min(page_bytes - 8, node + rng.choice([0, 2, 4, 6, 8, 12, 16]))
         width = rng.choice([1, 2, 4, 8])
         changed[at : at + width] = (rng.choice(NUMBERS) & (2 ** (8 * width) - 1)).to_bytes(width, "little")
-    tree = b"".join(changed[n * page_bytes : (n + 1) * page_bytes] for n in pages)
-    return bytes(changed) + listed + struct.pack("<QQQ", digest64(tree + listed), page_bytes, num_pages)
+    return resealed(bytes(changed) + data[end:])
 
 
 def outcome(path: Path, records: list[bytes]) -> str:

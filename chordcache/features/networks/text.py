@@ -30,7 +30,7 @@ from chordcache.features.networks.text_encoder import (
     check_limits,
 )
 from chordcache.features.read_side import Arrays, Clip, ReadSide
-from chordcache.storage.artefacts.artefact import Artefact, checked_out
+from chordcache.storage.artefacts.artefact import Artefact
 from chordcache.storage.feature_info import FeatureInfo
 
 _KEY = "features.text.model"
@@ -268,7 +268,9 @@ class TextReadSide(ReadSide):
         if array != self.name or is_whole:
             return artefact.rows(array, numbers, out)
         stored_rows = artefact.rows(array, numbers)
-        rows = checked_out(array, (len(stored_rows), info.params["max_tokens"], info.shape[2]), stored_rows.dtype, out)
+        rows = artefact.memory_for(
+            array, (len(stored_rows), info.params["max_tokens"], info.shape[2]), stored_rows.dtype, out
+        )
         rows[:, : info.shape[1]], rows[:, info.shape[1] :] = stored_rows, 0
         return rows
 

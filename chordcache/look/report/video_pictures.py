@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from chordcache.errors import DamageError, FeatureAbsentError
-from chordcache.look.pictures import flow_colors, flow_scale, mel_colors, mel_rows, visible_landmarks, webp
+from chordcache.look.pictures import flow_colors, flow_scale, mel_colors, mel_rows, thinned, visible_landmarks, webp
 from chordcache.look.report.curves import motion_of_frames
 from chordcache.media.opencv import cv2
 from chordcache.read.cache import Cache
@@ -61,9 +61,7 @@ def picture_of(cache: Cache, video: Video) -> tuple[dict[str, Any], float]:
         times = np.arange(video.num_frames) * (video.duration_seconds / video.num_frames)
     numbers = _numbers_in_slots(times, video.duration_seconds, _NUM_CELLS)
     keyframes = attempt(lambda: times[video.keyframes[:_MAX_KEYFRAMES]].round(2).tolist())
-    frames = attempt(
-        lambda: np.hstack([_fitted(frame, size) for frame in cache.read(video, "frames", indices=numbers)])
-    )
+    frames = attempt(lambda: np.hstack([_fitted(cache.read(video, "frames", indices=[n])[0], size) for n in numbers]))
     flow, flow_px = attempt(_flow_row, cache, video, numbers, size) or (None, None)
     width = size[0] * len(numbers)
     rows = attempt(mel_rows, cache, video, 0, video.num_frames, width)
@@ -124,9 +122,8 @@ def _flow_row(
     num_rows = video.num_rows(video.feature("flow"), "flow")
     if not num_rows:
         return None
-    flow = cache.read(video, "flow", indices=np.minimum(numbers, num_rows - 1))
-    step = max(1, int(min(flow.shape[1] / size[1], flow.shape[2] / size[0]) / 1.5))  # flow is smooth
-    small = [_fitted(field[::step, ::step].astype(np.float32), size) for field in flow]
+    rows = (cache.read(video, "flow", indices=[number])[0] for number in np.minimum(numbers, num_rows - 1))
+    small = [_fitted(thinned(row), size) for row in rows]
     flow_px = round(flow_scale(np.stack(small)), 2)
     return np.hstack([flow_colors(field, flow_px) for field in small]), flow_px
 

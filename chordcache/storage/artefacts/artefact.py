@@ -8,6 +8,7 @@ dtype=uint64]. Numbers are stored little-endian and in C order. The digest of a 
 
 from __future__ import annotations
 
+import math
 import os
 import weakref
 from abc import ABC, abstractmethod
@@ -40,6 +41,9 @@ BYTES_AT_ONCE = 64 << 20
 _BLOCK_BYTES = 4 << 20
 """Largest size of neighboring pieces of a file that are read at once [bytes]"""
 
+
+_MAX_GROWTH = 64
+"""Ratio of the size of a read to that of its file, above which the read has a limit. Codecs and repeats grow"""
 
 _HEADER_BYTES = 4096
 """Size of the header of a whole array, at most [bytes]"""
@@ -175,7 +179,7 @@ class Artefact(ABC):
         layout = self.layout(name)
         if layout.dtype is None:
             raise UsageError(f"'{name}' of '{printable(self.path)}' holds records: read them as such")
-        out = checked_out(name, (len(numbers), *layout.row_shape), layout.dtype, out)
+        out = self.memory_for(name, (len(numbers), *layout.row_shape), layout.dtype, out)
         digests = self._digests(name)
         self._check_numbers("row", numbers, len(digests))
         self.fetch(name, numbers)
@@ -186,6 +190,12 @@ class Artefact(ABC):
             for run, target in pieces:
                 self._check_rows(name, run, target, digests)
         return out
+
+    def memory_for(self, name: str, shape: tuple[int, ...], dtype: np.dtype[Any], out: np.ndarray | None) -> np.ndarray:
+        """Return ``out``, or a new array for what is read. Raises as ``checked_out`` and ``check_answer`` do."""
+        if out is None and (num_bytes := math.prod(shape) * dtype.itemsize) > self._num_bytes * _MAX_GROWTH:
+            check_answer(f"'{name}' of '{printable(self.path)}'", num_bytes)
+        return checked_out(name, shape, dtype, out)
 
     def records(self, name: str, numbers: Sequence[int]) -> Iterator[Any]:
         """Yield records (bytes-like, valid until the next one). Each is checked against its digest every time.
@@ -341,6 +351,15 @@ def _open(path: Path, packed: Packed | None) -> int:
 def cache_of(path: Path) -> str:
     """Return the folder of the cache that an artefact is in."""
     return (str(path) if path.is_absolute() else os.path.abspath(path)).rsplit("/", 3)[0]
+
+
+def check_answer(what: str, num_bytes: int) -> None:
+    """Raise ``UnreadableError`` if a read returns very many bytes, which are not in a file."""
+    if num_bytes > (most := opener.read_limit()):
+        raise UnreadableError(
+            f"{what}: got a read of {num_bytes} bytes, expected at most {most}. Read fewer frames at a time, or raise "
+            f"the limit with {opener.READ_LIMIT}=SIZE."
+        )
 
 
 def checked_out(name: str, shape: tuple[int, ...], dtype: np.dtype[Any], out: np.ndarray | None) -> np.ndarray:

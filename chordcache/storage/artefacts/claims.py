@@ -54,8 +54,12 @@ class Claims(NamedTuple):
     @property
     def max_chain_bytes(self) -> int | None:
         """The same of the records of a chain together."""
-        gop = next((info.params.get("gop", 1) for info in self.features if info.feature == "frames"), 1)
-        return None if self.max_record_bytes is None else self.max_record_bytes * gop
+        return None if self.max_record_bytes is None else self.max_record_bytes * self.gop
+
+    @property
+    def gop(self) -> int:
+        """Largest number of records in a chain."""
+        return next((info.params.get("gop", 1) for info in self.features if info.feature == "frames"), 1)
 
     def layout_problem(self, name: str, layout: Layout) -> str | None:
         """Return the reason why the rows of a file are not those that the sidecar states, or None."""

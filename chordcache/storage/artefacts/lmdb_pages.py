@@ -220,4 +220,6 @@ class _Leaves:
         numbers, places, sizes = (np.concatenate(parts) for parts in (self._numbers, self._places, self._sizes))
         if len(numbers) + len(self._named) != self._num_entries or (numbers[1:] <= numbers[:-1]).any():
             raise ValueError(f"got keys out of order or twice, expected {self._num_entries} keys in ascending order")
+        if sizes.sum() > self._end:
+            raise ValueError("values lie over each other")
         return Values(numbers, places, sizes, self._named)

@@ -56,15 +56,12 @@ class ChainIndex:
         base = np.repeat((ends - sizes[order])[is_first], np.diff(np.flatnonzero(np.append(is_first, True))))
         ends_in_chain = np.empty(len(starts), np.int64)
         ends_in_chain[order] = ends - base
-        self._starts = starts.tolist()
-        self._begins: list[int] = (ends_in_chain - sizes).tolist()
-        self._ends: list[int] = ends_in_chain.tolist()
+        self._starts, self._begins, self._ends = starts, ends_in_chain - sizes, ends_in_chain
         self.num_chains = int(np.count_nonzero(is_first))
 
     def start(self, number: int) -> int:
         """Return the first record of the chain that a record belongs to."""
-        start: int = self._starts[number]
-        return start
+        return int(self._starts[number])
 
     def cut(self, chain: Any, number: int) -> Any:
         """Return a record [bytes-like] of its chain [bytes-like]. It is shorter if the chain is too short."""
@@ -85,6 +82,11 @@ class LmdbArtefact(Artefact):
         most = self._claims and self._claims.max_chain_bytes
         if most and (sizes := self._values.sizes).max(initial=0) > most:
             raise self._damage(f"got a record of {sizes.max()} bytes, expected at most {most} for its picture")
+        claims, num_chains = self._claims, len(self._values.numbers)
+        if claims and STARTS in self._values.named and claims.max_rows > claims.gop * num_chains:
+            raise self._damage(
+                f"got {num_chains} chains for {claims.max_rows} records, expected chains of {claims.gop}"
+            )
         self._describe_stream()
         stored = self._values.numbers  # ascending
         self._has_all_records = self._chains is None and len(stored) > 0 and int(stored[-1]) == len(stored) - 1

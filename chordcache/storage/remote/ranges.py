@@ -130,7 +130,7 @@ class RangedFile:
     def _reopened(self) -> int | None:
         """Open the file that has the name now. Return None if there is none, or it does not have its size yet."""
         try:
-            fd = opener.open_file(self._folder, self._name)
+            fd = opener.open_file(self._folder, self._name, may_be_sparse=True)
         except FileNotFoundError:
             return None
         if os.fstat(fd).st_size != size_of(self._piece.num_bytes):
