@@ -11,8 +11,8 @@ import numpy as np
 from chordcache.config.picture import PictureConfig
 from chordcache.features.base import NO_ROWS, Rows, SoundExtractor, VideoInfo
 from chordcache.features.read_side import Arrays, Clip, TimeLastReadSide, num_rows_in
-from chordcache.storage.artefacts.artefact import check_answer
 from chordcache.storage.feature_info import FeatureInfo
+from chordcache.storage.opener import check_answer
 
 if TYPE_CHECKING:
     from chordcache.media.audio_track import Sound

@@ -10,7 +10,8 @@ import numpy as np
 from chordcache.errors import DamageError, printable
 from chordcache.media.cropping import Rectangle
 from chordcache.media.planes import joined, to_rgb
-from chordcache.storage.artefacts.artefact import Artefact, first_of_chain
+from chordcache.storage.artefacts.artefact import Artefact
+from chordcache.storage.artefacts.claims import first_of_chain
 from chordcache.storage.feature_info import FeatureInfo
 
 if TYPE_CHECKING:  # reading frames that are not packets does not load a decoder

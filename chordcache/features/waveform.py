@@ -11,8 +11,9 @@ import numpy as np
 from chordcache.features.base import NO_ROWS, Rows, SoundExtractor
 from chordcache.features.mel import MAX_AMPLITUDE
 from chordcache.features.read_side import Arrays, Clip, ReadSide, num_rows_in, rows_from
-from chordcache.storage.artefacts.artefact import Artefact, check_answer
+from chordcache.storage.artefacts.artefact import Artefact
 from chordcache.storage.feature_info import FeatureInfo
+from chordcache.storage.opener import check_answer
 
 if TYPE_CHECKING:
     from chordcache.media.audio_track import Sound

@@ -20,7 +20,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import BinaryIO
 
-from chordcache.arguments import parsed_bytes
 from chordcache.errors import ChordcacheError, UnreadableError, printable
 
 StrPath = str | os.PathLike[str]
@@ -31,8 +30,8 @@ MAX_BYTES = 16 << 20
 READ_LIMIT = "CHORDCACHE_READ_LIMIT"
 """Variable with the size that a read of a small file may return, and that a sparse file may have"""
 
-_MAX_GROWTH = 64
-"""Ratio of the size of a file to that on the disk, above which it is sparse"""
+MAX_GROWTH = 64
+"""Ratio above which these have a limit: of the size of a file to that on the disk, and of a read to its file"""
 
 _FLAGS = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _PASS = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
@@ -81,7 +80,18 @@ def check_regular(status: os.stat_result) -> None:
 
 def read_limit() -> int:
     """Return the value of the variable ``READ_LIMIT`` [bytes]. Raises ``UsageError``."""
+    from chordcache.arguments import parsed_bytes  # not before: nearly no file needs it
+
     return int(parsed_bytes(os.environ.get(READ_LIMIT, "512MiB"), READ_LIMIT))
+
+
+def check_answer(what: str, num_bytes: int) -> None:
+    """Raise ``UnreadableError`` if a read returns very many bytes, which are not in a file."""
+    if num_bytes > (most := read_limit()):
+        raise UnreadableError(
+            f"{what}: got a read of {num_bytes} bytes, expected at most {most}. Read fewer frames at a time, or raise "
+            f"the limit with {READ_LIMIT}=SIZE."
+        )
 
 
 def _check_on_disk(fd: int, status: os.stat_result) -> None:
@@ -91,10 +101,10 @@ def _check_on_disk(fd: int, status: os.stat_result) -> None:
     a file system may also not know its holes, and then states none.
     """
     num_bytes = end = 0
-    if status.st_size <= _MAX_GROWTH * 512 * status.st_blocks or status.st_size <= read_limit():
+    if status.st_size <= MAX_GROWTH * 512 * status.st_blocks or status.st_size <= read_limit():
         return
     try:
-        while end < status.st_size and num_bytes * _MAX_GROWTH < status.st_size:
+        while end < status.st_size and num_bytes * MAX_GROWTH < status.st_size:
             start = os.lseek(fd, end, os.SEEK_DATA)
             end = os.lseek(fd, start, os.SEEK_HOLE)
             num_bytes += end - start
@@ -102,7 +112,7 @@ def _check_on_disk(fd: int, status: os.stat_result) -> None:
         if error.errno != errno.ENXIO:  # it is that of a hole up to the end of the file
             return
     os.lseek(fd, 0, os.SEEK_SET)
-    if num_bytes * _MAX_GROWTH < status.st_size:
+    if num_bytes * MAX_GROWTH < status.st_size:
         there = f"{num_bytes} of {status.st_size} bytes are on the disk; {READ_LIMIT}=SIZE lets it pass"
         raise OSError(errno.ENXIO, f"a sparse file, which is never written ({there})")
 

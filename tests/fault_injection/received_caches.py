@@ -6,16 +6,20 @@ import json
 import os
 import resource
 import shutil
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from helpers import processes
 from helpers.catalogs import forge, rows_of, sections_of
 
 import chordcache as cc
 from chordcache.building.pack import pack
+from chordcache.digests import digest64, hex128
 from chordcache.storage import sealed_json
+from chordcache.storage.artefacts import npy
 from chordcache.storage.catalog_file import CATALOG, HEAD_BYTES
 from fault_injection.corruptions import copy_of
 from fault_injection.fixtures import make_corpus, states
@@ -79,11 +83,11 @@ def _sparse(path: Path) -> None:
         file.truncate(_SPARSE_BYTES)
 
 
-def _sidecar(change_data: Callable[[dict[str, Any]], object]) -> Forgery:
+def _sidecar(change_data: Callable[[dict[str, Any]], object], key: str = "") -> Forgery:
     """Change a sidecar and its row in the catalog, under digests that are right."""
 
     def change(cache: Path, elsewhere: Path) -> None:
-        path = _first(cache, ".json")
+        path = _first(cache, f"{key}.json")
         data = sealed_json.unseal(path.read_text(), "")
         change_data(data)
         line = sealed_json.seal(data)
@@ -98,6 +102,86 @@ def _frames_of(data: dict[str, Any], **changes: object) -> None:
     for info in data["features"]:
         if info["feature"] == "frames":
             info.update(changes)
+
+
+def _flow_in_a_hole(cache: Path, elsewhere: Path) -> None:
+    """Let flow be a few kB of NPZ that hold 6 GiB of zeros, with digests and a sidecar that are right."""
+    side, num_rows = 2048, 400
+    path = min(cache.glob("*/*/*.flow.*.npz"))
+    digest = digest64(bytes(side * side * 4))
+    numbers = np.arange(num_rows + 1)
+    arrays = {"flow.xxh3_64": np.full(num_rows, digest, "<u8"), "pts_seconds": numbers / 25}
+    arrays |= {"source_frames": numbers, "keyframes": numbers[:1]}
+    with zipfile.ZipFile(path, "w") as archive:
+        with archive.open("flow.npy", "w", force_zip64=True) as member:
+            member.write(npy.header_of((num_rows, side, side, 2), np.dtype("<f2")))
+            hole = num_rows * side * side * 4
+            member._file_size += hole  # type: ignore[attr-defined] # zipfile cannot leave a hole
+            archive.fp.seek(hole, os.SEEK_CUR)  # type: ignore[union-attr]
+        for name, values in arrays.items():
+            archive.writestr(f"{name}.npy", npy.dumps(values))
+    size, file = path.stat().st_size, str(path.relative_to(cache))
+    flow = {
+        "shape": [num_rows, side, side, 2],
+        "dtype": "float16",
+        "num_rows": {"flow": num_rows},
+        "num_bytes": size,
+    }
+
+    def state(data: dict[str, Any]) -> None:
+        data.update(num_frames=num_rows + 1, display_width=side, display_height=side)
+        data["features"] = [{**info, **flow} for info in data["features"] if info.get("file") == file]
+
+    _sidecar(state, path.name.partition(".")[0])(cache, elsewhere)
+
+
+def _add_mel(data: dict[str, Any]) -> None:
+    """Add mel of more channels than a file of sound has."""
+    key = data["key"]
+    data["features"].append(
+        {
+            "feature": "mel",
+            "tier": "npz",
+            "fingerprint": "0" * 16,
+            "file": f"npz/{key[-16:-14]}/{key}.mel.00000000.npz",
+            "num_bytes": 1 << 40,
+            "dtype": "float32",
+            "params": {"sample_rate": 16000, "hop_length": 160, "n_mels": 32769, "mono": False},
+            "shape": [200, 1024, 32769],
+            "num_rows": {"mel": 200},
+            "facts": {"row_seconds": 0.01, "start_seconds": 0.0, "silence": -100.0},
+        }
+    )
+
+
+def _holes(suffix: str) -> Forgery:
+    """Let an artefact have 15 TiB, nearly all of them a hole, as the sidecar states."""
+
+    def change(cache: Path, elsewhere: Path) -> None:
+        path, size = _first(cache, suffix), 15 << 40
+        os.truncate(path, size)
+
+        def state(data: dict[str, Any]) -> None:
+            for info in data["features"]:
+                if info.get("file") == str(path.relative_to(cache)):
+                    info["num_bytes"] = size
+
+        _sidecar(state, path.name.partition(".")[0])(cache, elsewhere)
+
+    return change
+
+
+def _many_keys(cache: Path, elsewhere: Path) -> None:
+    """State very many videos in the catalog, of which only the keys are there."""
+    keys = b"".join(b"a-%016x\n" % number for number in range(1 << 20))
+    with open(cache / CATALOG, "r+b") as file:
+        head = sealed_json.unseal(file.read(HEAD_BYTES).decode().rstrip(), "")
+        head["sections"]["keys"] = [file.seek(0, os.SEEK_END), len(keys), hex128(keys)]
+        file.write(keys)
+        file.truncate(400 << 20)
+        head.update(num_videos=1 << 20, num_bytes=400 << 20)
+        file.seek(0)
+        file.write(sealed_json.seal(head).encode().ljust(HEAD_BYTES - 1) + b"\n")
 
 
 def _header(**changes: object) -> Forgery:
@@ -210,6 +294,13 @@ FORGERIES: dict[str, Forgery] = {
     "rows far away": _far_rows,
     "one channel": _sidecar(lambda data: _frames_of(data, shape=[24, 64, 64, 1])),
     "no rows": _sidecar(lambda data: _frames_of(data, shape=[0, 0, 0, 0], num_rows={})),
+    **{f"15 TiB {suffix}": _holes(suffix) for suffix in (".lmdb", ".npz", ".h5")},
+    "flow in a hole": _flow_in_a_hole,
+    "sound of many channels": _sidecar(_add_mel),
+    "keys of many videos": _many_keys,
+    "a wide picture": _sidecar(
+        lambda data: (data.update(width=16384, height=16384), _frames_of(data, shape=[24, 16384, 16384, 3]))
+    ),
     "a large picture": _sidecar(lambda data: _frames_of(data, shape=[24, 30_000, 30_000, 3])),
     "many rows": _sidecar(lambda data: _frames_of(data, num_rows={"frames": 1 << 30})),
     "a long video": _sidecar(lambda data: data.update(num_frames=(1 << 31) - 1, duration_seconds=1e300)),

@@ -41,10 +41,6 @@ BYTES_AT_ONCE = 64 << 20
 _BLOCK_BYTES = 4 << 20
 """Largest size of neighboring pieces of a file that are read at once [bytes]"""
 
-
-_MAX_GROWTH = 64
-"""Ratio of the size of a read to that of its file, above which the read has a limit. Codecs and repeats grow"""
-
 _HEADER_BYTES = 4096
 """Size of the header of a whole array, at most [bytes]"""
 
@@ -193,8 +189,8 @@ class Artefact(ABC):
 
     def memory_for(self, name: str, shape: tuple[int, ...], dtype: np.dtype[Any], out: np.ndarray | None) -> np.ndarray:
         """Return ``out``, or a new array for what is read. Raises as ``checked_out`` and ``check_answer`` do."""
-        if out is None and (num_bytes := math.prod(shape) * dtype.itemsize) > self._num_bytes * _MAX_GROWTH:
-            check_answer(f"'{name}' of '{printable(self.path)}'", num_bytes)
+        if out is None and (num_bytes := math.prod(shape) * dtype.itemsize) > self._num_bytes * opener.MAX_GROWTH:
+            opener.check_answer(f"'{name}' of '{printable(self.path)}'", num_bytes)
         return checked_out(name, shape, dtype, out)
 
     def records(self, name: str, numbers: Sequence[int]) -> Iterator[Any]:
@@ -353,15 +349,6 @@ def cache_of(path: Path) -> str:
     return (str(path) if path.is_absolute() else os.path.abspath(path)).rsplit("/", 3)[0]
 
 
-def check_answer(what: str, num_bytes: int) -> None:
-    """Raise ``UnreadableError`` if a read returns very many bytes, which are not in a file."""
-    if num_bytes > (most := opener.read_limit()):
-        raise UnreadableError(
-            f"{what}: got a read of {num_bytes} bytes, expected at most {most}. Read fewer frames at a time, or raise "
-            f"the limit with {opener.READ_LIMIT}=SIZE."
-        )
-
-
 def checked_out(name: str, shape: tuple[int, ...], dtype: np.dtype[Any], out: np.ndarray | None) -> np.ndarray:
     """Return ``out``, or a new array. Raise ``UsageError`` if the rows of array ``name`` do not fit into ``out``."""
     if out is None:
@@ -403,14 +390,3 @@ def runs(numbers: Sequence[int]) -> Iterator[range]:
         if i == len(numbers) or numbers[i] != numbers[i - 1] + 1:
             yield range(int(numbers[start]), int(numbers[i - 1]) + 1)
             start = i
-
-
-def first_of_chain(number: int, gop: int, stride: int) -> int:
-    """Return the first record of the chain that a record belongs to.
-
-    A chain holds ``gop`` records at a distance of ``stride``.
-
-    >>> [first_of_chain(number, gop=2, stride=3) for number in range(12)]
-    [0, 1, 2, 0, 1, 2, 6, 7, 8, 6, 7, 8]
-    """
-    return number - number % (gop * stride) + number % stride

@@ -75,6 +75,17 @@ class Claims(NamedTuple):
         return None
 
 
+def first_of_chain(number: int, gop: int, stride: int) -> int:
+    """Return the first record of the chain that a record belongs to.
+
+    A chain holds ``gop`` records at a distance of ``stride``.
+
+    >>> [first_of_chain(number, gop=2, stride=3) for number in range(12)]
+    [0, 1, 2, 0, 1, 2, 6, 7, 8, 6, 7, 8]
+    """
+    return number - number % (gop * stride) + number % stride
+
+
 def _row_of(info: FeatureInfo, name: str) -> tuple[tuple[int, ...], str] | None:
     """Return shape and dtype of a row of an array of a feature, or None for an array of a plug-in."""
     shape = info.shape[1:]

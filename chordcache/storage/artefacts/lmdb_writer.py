@@ -36,7 +36,7 @@ from chordcache import progress
 from chordcache.digests import digest64
 from chordcache.errors import UsageError
 from chordcache.storage.artefacts import npy, open_files
-from chordcache.storage.artefacts.artefact import first_of_chain
+from chordcache.storage.artefacts.claims import first_of_chain
 from chordcache.storage.artefacts.lmdb_pages import FOOTER
 from chordcache.storage.artefacts.lmdb_reader import DIGEST_BYTES, SHAPE, SIZES, STARTS, STREAM
 from chordcache.storage.artefacts.writer import ArtefactWriter, StreamedArray, write_error
