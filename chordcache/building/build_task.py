@@ -214,9 +214,9 @@ class _Planner:
 
 def _loss(task: BuildTask) -> Failure | None:
     """Return the failure of an item whose pictures are others now, if not all of its features can be made of them."""
-    made = {(artefact.tier, name) for artefact in task.artefacts for name in artefact.names}
+    requested = {(artefact.tier, name) for artefact in task.artefacts for name in artefact.names}
     features = task.previous.features if task.previous else ()
-    lost = [info.feature for info in features if (info.tier, info.feature) not in made]
+    lost = [info.feature for info in features if (info.tier, info.feature) not in requested]
     if not lost:
         return None
     names = ", ".join(dict.fromkeys(lost))
