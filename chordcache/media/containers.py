@@ -14,7 +14,7 @@ from chordcache import progress
 from chordcache.errors import MediaError
 from chordcache.media.dolby_vision import incompatible_profile
 from chordcache.media.ffmpeg_log import LogMessage, reason_of
-from chordcache.media.mp4_tracks import has_encrypted_video
+from chordcache.media.mp4_tracks import sample_kinds
 
 CONTAINERS = (
     "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi,mpegts,mpeg,mpegvideo,m4v,ogg,flv,asf,mxf,nut,rm,ivf,gif,wav,mp3,aac,"
@@ -69,9 +69,22 @@ def best_video(container: Any) -> av.VideoStream | None:
 
 
 def best_audio(container: Any) -> av.AudioStream | None:
-    """Return the audio track that a player would play; None if it cannot be decoded."""
+    """Return the audio track that a player would play, of those that FFmpeg has a decoder for; None without one."""
     best: av.AudioStream | None = container.streams.best("audio")
-    return None if best is None or best.codec_context is None else best
+    if best is None or best.codec_context is not None:
+        return best
+    others = (track for track in container.streams.audio if track.codec_context and track.codec_context.sample_rate)
+    return max(others, key=lambda track: int(track.disposition & av.stream.Disposition.default), default=None)
+
+
+def why_no_sound(container: Any) -> str:
+    """Return why a file has no ``best_audio``: it has "no audio track", or none that FFmpeg can decode."""
+    tracks = container.streams.audio
+    if not tracks:
+        return "no audio track"
+    kinds = sample_kinds(container.name) if "mp4" in container.format.name else {}
+    names = {kinds[track.id].decode("ascii", "backslashreplace") for track in tracks if track.id in kinds}
+    return f"no audio track that FFmpeg can decode ({', '.join(sorted(names)) or 'unknown codec'})"
 
 
 def is_listed_key(container: Any, video: av.VideoStream, packet: Any) -> bool:
@@ -88,7 +101,7 @@ def refuse_unshowable(container: Any, video: av.VideoStream, packet: Any) -> Non
     if (
         packet.has_sidedata("encryption_info")
         or "enc_key_id" in video.metadata  # set for Matroska
-        or ("mp4" in container.format.name and has_encrypted_video(container.name))
+        or ("mp4" in container.format.name and b"encv" in sample_kinds(container.name).values())
     ):
         raise MediaError("decode", "encrypted", "the video track is encrypted; decrypt the file first")
     may_be_dolby = video.codec_context.codec.canonical_name in ("hevc", "av1")
