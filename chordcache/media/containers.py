@@ -114,12 +114,15 @@ def refuse_unshowable(container: Any, video: av.VideoStream, packet: Any) -> Non
 def _refuse_impossible(container: Any) -> None:
     """Refuse an MP4 whose tables list more samples than it has bytes. Such samples do not exist, and only take memory.
 
-    If memory runs out, libavformat continues without the table and without a message, as if the track were empty.
+    If memory runs out, libavformat continues without the table and without a message, as if the track were empty. It
+    has an entry for each chunk of QuickTime's compressed sound, whose tables count the samples that it decodes to.
     """
-    for stream in container.streams:
-        if "mp4" in container.format.name and stream.frames > container.size:
-            what = f"its header claims {stream.frames} samples in {container.size} bytes"
-            raise MediaError("open", "refused-size", what)
+    for stream in container.streams if "mp4" in container.format.name else ():
+        num_entries = len(stream.index_entries) if stream.type == "audio" else 0
+        num_samples = num_entries or stream.frames
+        if num_samples > container.size:
+            what = f"its header claims {num_samples} samples in {container.size} bytes"
+            raise MediaError("open", "decode", what)
 
 
 def _refusal(path: str, error: av.error.FFmpegError, messages: list[LogMessage]) -> MediaError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,8 @@ from helpers.ffmpeg import ffmpeg
 import chordcache as cc
 from chordcache.errors import FeatureAbsentError
 from chordcache.media.audio import read_sound, sample_rate_of
+from chordcache.media.decoding import decode_frames
+from chordcache.media.demux import open_media
 
 FILM = ("-f", "lavfi", "-i", "testsrc2=s=64x48:r=25:d=1")
 LOW, HIGH = (("-f", "lavfi", "-i", f"sine=f={hertz}:r=32000:d=1") for hertz in (300, 900))
@@ -57,3 +60,23 @@ def test_absent_sound_names_the_codec(suffix, codec, tmp_path, run_cli):
     assert str(raised.value) == f"the file has {why}"
     run_cli("build", path.parent, "-o", tmp_path / "cache", "--features", "frames,mel,waveform")
     assert cc.summarize(tmp_path / "cache")["absent"] == {f"mel in npz: {why}": 1, f"waveform in npz: {why}": 1}
+
+
+def test_compressed_sound_of_quicktime_counts_no_samples_that_take_memory(tmp_path):
+    """Its tables count the samples that it decodes to, more than the file has bytes (QTFF, Sound Sample Description V1)."""
+    ffmpeg(*FILM, "-f", "lavfi", "-i", "sine=r=44100:d=20", "-c:v", "mpeg4", "-c:a", "adpcm_ima_qt", tmp_path / "a.mov")
+    data = bytearray((tmp_path / "a.mov").read_bytes())
+    table = data.rindex(b"stts")
+    num_packets, samples_of_each = struct.unpack_from(">II", data, table + 12)
+    num_samples = num_packets * samples_of_each
+    struct.pack_into(">II", data, table + 12, num_samples, 1)
+    struct.pack_into(">II", data, data.rindex(b"stsz") + 8, 1, num_samples)
+    chunks = data.rindex(b"stsc")
+    for run in range(struct.unpack_from(">I", data, chunks + 8)[0]):
+        at = chunks + 12 + 12 * run + 4
+        struct.pack_into(">I", data, at, samples_of_each * struct.unpack_from(">I", data, at)[0])
+    assert num_samples > len(data)
+    (tmp_path / "old.mov").write_bytes(data)
+    with open_media(str(tmp_path / "old.mov")) as media:
+        assert len(list(decode_frames(media))) == 25
+    assert np.array_equal(*(read_sound(str(tmp_path / name), 0, 20) for name in ("a.mov", "old.mov")))
