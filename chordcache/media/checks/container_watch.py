@@ -38,7 +38,9 @@ class ContainerWatch:
         self._reopen = reopen
         self.counts_frames = container.format.name == "ogg" and video.codec_context.name == "theora"
         """True if presentation times count frames, so that a gap means a lost frame. Matroska's are milliseconds"""
-        self._may_be_joined = container.format.name in JOINABLE
+        is_guess = video.codec_context.name == "mpeg4" and container.format.name in ("m4v", "matroska,webm")
+        self._may_be_set_back = is_guess or container.format.name in JOINABLE
+        """True if recordings may be joined, or if libavformat guesses decoding times, before it knows of B pictures"""
         self._is_promising = container.format.name in _PROMISING
         self._marked: int | None = None
         """First packet that is marked as damaged and not reported yet"""
@@ -89,7 +91,7 @@ class ContainerWatch:
         if self._loss is not None and self._loss.at is not None and size and (packet.pos or 0) >= self._loss.at:
             faults.append(self._loss.what)
             self._loss = None
-        if is_set_back and not self._may_be_joined:
+        if is_set_back and not self._may_be_set_back:
             faults.append(f"packet {self.num_packets} has an earlier time than the one before it")
         if packet.is_corrupt and size and self._marked is None:
             self._marked, self._marked_at = self.num_packets, []
