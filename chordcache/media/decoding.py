@@ -108,8 +108,9 @@ class Decoding:
 
     def _send(self, packet: av.Packet[av.VideoStream]) -> list[tuple[int | None, av.VideoFrame]]:
         role = self.check.role(packet)
-        self._is_without_picture = role is Role.HIDDEN and self._media.container.format.name in _STREAMS
-        self._is_begun = self._is_without_picture and self.check.reader.begins_picture(memoryview(packet))
+        is_stream, data = self._media.container.format.name in _STREAMS, memoryview(packet)
+        self._is_without_picture = role is Role.HIDDEN and is_stream and not self.check.reader.has_picture(data)
+        self._is_begun = self._is_without_picture and self.check.reader.begins_picture(data)
         if self.check.problem or self.check.num_left_out:
             self.check.report(self._faults, f"after frame {self._num_frames}")
         if role is Role.SKIPPED and self.check.has_started:

@@ -49,8 +49,8 @@ _STUFFING_HEAD_BYTES = 8
 """Bytes that follow a picture before its stuffing: the end of its last byte, and a start code"""
 
 _GUESSED_ORDER = re.compile(rb"\x00\x00\x01[\x20-\x2f][\x00\x08\x80\x88][\x80-\xff]")
-"""Header of an MPEG-4 layer up to its type, 1 or 17, for which libavcodec guesses that no B pictures follow. If some do,
-it returns the picture before them twice. It guesses nothing for other types, which it decodes in the same way (8.1)"""
+"""Header of an MPEG-4 layer of type 1 or 17. For these, libavcodec guesses that no B pictures follow. If some do, it
+returns the picture before them twice. It guesses nothing for other types, which it decodes in the same way (8.1)."""
 
 _MAX_KEPT_BYTES = 64 << 20
 """Largest total size of the packets since the last keyframe that are kept to be decoded again"""

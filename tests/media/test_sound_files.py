@@ -165,7 +165,7 @@ def test_theora_outside_of_ogg(tmp_path: Path, suffix: str) -> None:
 
 
 def without_order(data: bytes) -> bytes:
-    """Take the statement whether B pictures follow out of MPEG-4 layers (ISO/IEC 14496-2, 6.2.3), as old encoders do."""
+    """Take the statement whether B pictures follow out of MPEG-4 layers (ISO/IEC 14496-2, 6.2.3)."""
     for layer in list(re.finditer(rb"\x00\x00\x01\x20(.{4,40}?)(?=\x00\x00\x01)", data, re.DOTALL)):
         bits = "".join(f"{byte:08b}" for byte in layer[1])
         assert (bits[21:24], bits[25]) == ("101", "0"), "it has control parameters: 4:2:0, the order, no buffer"

@@ -63,7 +63,7 @@ def test_absent_sound_names_the_codec(suffix, codec, tmp_path, run_cli):
 
 
 def test_compressed_sound_of_quicktime_counts_no_samples_that_take_memory(tmp_path):
-    """Its tables count the samples that it decodes to, more than the file has bytes (QTFF, Sound Sample Description V1)."""
+    """Its tables count the samples that it decodes to, which may be more than the file has bytes."""
     ffmpeg(*FILM, "-f", "lavfi", "-i", "sine=r=44100:d=20", "-c:v", "mpeg4", "-c:a", "adpcm_ima_qt", tmp_path / "a.mov")
     data = bytearray((tmp_path / "a.mov").read_bytes())
     table = data.rindex(b"stts")

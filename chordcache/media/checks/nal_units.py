@@ -50,7 +50,11 @@ class NalReader(PacketReader):
 
     def is_hidden(self, packet: memoryview) -> bool:
         """See ``PacketReader``."""
-        return len(packet) < SMALL_PACKET_BYTES and self._first_type(packet) is None
+        return len(packet) < SMALL_PACKET_BYTES and not self.has_picture(packet)
+
+    def has_picture(self, packet: memoryview) -> bool:
+        """See ``PacketReader``."""
+        return self._first_type(packet) is not None
 
     def begins_picture(self, packet: memoryview) -> bool:
         """See ``PacketReader``."""
