@@ -79,11 +79,10 @@ def best_audio(container: Any) -> av.AudioStream | None:
 
 def why_no_sound(container: Any) -> str:
     """Return why a file has no ``best_audio``: it has "no audio track", or none that FFmpeg can decode."""
-    tracks = container.streams.audio
-    if not tracks:
+    if not container.streams.audio:
         return "no audio track"
     kinds = sample_kinds(container.name) if "mp4" in container.format.name else {}
-    names = {kinds[track.id].decode("ascii", "backslashreplace") for track in tracks if track.id in kinds}
+    names = {ascii(kinds[track.id])[2:-1] for track in container.streams.audio if track.id in kinds}
     return f"no audio track that FFmpeg can decode ({', '.join(sorted(names)) or 'unknown codec'})"
 
 

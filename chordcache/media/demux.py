@@ -159,7 +159,7 @@ class Media:
         if self.video is None:
             raise MediaError("probe", "no-video", "no video track")
         if self.video.codec_context is None:
-            raise MediaError("probe", "decode", "FFmpeg has no decoder for the video track")
+            raise MediaError("probe", "no-decoder", "FFmpeg has no decoder for the video track")
         return self.video
 
     def packet_check(self, *, is_thorough: bool) -> PacketCheck:

@@ -83,7 +83,9 @@ class ContainerWatch:
         """
         size, dts = packet.size, packet.dts
         is_set_back = dts is not None and self._last_dts is not None and dts < self._last_dts
-        if size and dts is not None:
+        if packet.is_discard:  # it separates the parts of an edit list, whose decoding times may overlap
+            self._last_dts, is_set_back = None, False
+        elif size and dts is not None:
             self._last_dts = dts
         if part is not self._part:
             self._part, self._marked = part, None  # the counters of packets jump between recordings
