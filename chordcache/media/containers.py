@@ -70,7 +70,7 @@ def best_video(container: Any) -> av.VideoStream | None:
 
 def best_audio(container: Any) -> av.AudioStream | None:
     """Return the audio track that a player would play, of those that FFmpeg has a decoder for; None without one."""
-    best: av.AudioStream | None = container.streams.best("audio")
+    best: Any = container.streams.best("audio")
     if best is None or best.codec_context is not None:
         return best
     others = (track for track in container.streams.audio if track.codec_context and track.codec_context.sample_rate)
