@@ -42,7 +42,7 @@ class MediaError(ChordcacheError):
         frames), ``bucket`` (it has fewer frames than each),
         ``stereo`` (no eye can be cut out), ``unsupported-color`` (its colors cannot be converted), ``extractor`` (it
         raised, or returned another number of rows than it declares), ``features`` (those that the file has in the
-        cache cannot be made again here).
+        cache cannot be made again here), ``frames`` (others than those of its cached features).
         In quarantine also ``oom``, ``timeout``, ``signal`` and ``bug``, for a worker that did not return.
     message : str
         One line for people, without the file's name.
