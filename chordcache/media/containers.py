@@ -71,10 +71,11 @@ def best_video(container: Any) -> av.VideoStream | None:
 def best_audio(container: Any) -> av.AudioStream | None:
     """Return the audio track that a player would play, of those that FFmpeg has a decoder for; None without one."""
     best: Any = container.streams.best("audio")
-    if best is None or best.codec_context is not None:
-        return best
-    others = (track for track in container.streams.audio if track.codec_context and track.codec_context.sample_rate)
-    return max(others, key=lambda track: int(track.disposition & av.stream.Disposition.default), default=None)
+    if best is not None and best.codec_context is None:
+        others = (track for track in container.streams.audio if track.codec_context and track.codec_context.sample_rate)
+        best = max(others, key=lambda track: int(track.disposition & av.stream.Disposition.default), default=None)
+    chosen: av.AudioStream | None = best
+    return chosen
 
 
 def why_no_sound(container: Any) -> str:
