@@ -36,12 +36,13 @@ class MediaError(ChordcacheError):
         Name of the step that failed: ``open``, ``probe``, ``decode``, or the name of the feature in progress.
     cause : str
         One word for machines: ``decode`` (damage, or lost frames), ``short``, ``truncated``, ``encrypted``,
-        ``no-video``, ``no-frames``, ``refused-format``, ``refused-size``, ``refused-link`` (it leads out of its
-        root), ``not-regular``, ``changed``, ``io``, ``tables`` (of an MP4, see ``mp4_samples``), ``clock`` (of a source
-        that is read without a cache), ``segment`` (it has no frames), ``bucket`` (it has fewer frames than each),
+        ``no-video``, ``no-decoder``, ``no-frames``, ``edit-list`` (its frames go back in time), ``refused-format``,
+        ``refused-size``, ``refused-link`` (it leads out of its root), ``not-regular``, ``changed``, ``io``, ``tables``
+        (of an MP4, see ``mp4_samples``), ``clock`` (of a source that is read without a cache), ``segment`` (it has no
+        frames), ``bucket`` (it has fewer frames than each),
         ``stereo`` (no eye can be cut out), ``unsupported-color`` (its colors cannot be converted), ``extractor`` (it
         raised, or returned another number of rows than it declares), ``features`` (those that the file has in the
-        cache cannot be made again here).
+        cache cannot be made again here), ``frames`` (others than those of its cached features).
         In quarantine also ``oom``, ``timeout``, ``signal`` and ``bug``, for a worker that did not return.
     message : str
         One line for people, without the file's name.

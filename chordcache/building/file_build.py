@@ -204,7 +204,9 @@ def _failure_of(task: BuildTask, source: SourceState | None, error: MediaError) 
         fingerprints=tuple(  # of the features whose parameters have a part in it: with others, the item may be built
             spec.fingerprint
             for name, spec in task.specs.items()
-            if name == error.stage or error.cause == "features" or (error.cause == "bucket" and spec.buckets)
+            if name == error.stage
+            or error.cause in ("features", "refused-size", "stereo")
+            or (error.cause == "bucket" and spec.buckets)
         ),
     )
 

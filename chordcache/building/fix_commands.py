@@ -12,6 +12,7 @@ from pathlib import Path
 from chordcache.errors import DamageError, printable
 from chordcache.storage.part_folders import in_parts
 
+_SAVED = " docs/damaged-files.md has commands that save what can be read."
 _AGAIN = "then run the build with --retry-quarantined."
 
 REMEDIES = {
@@ -19,26 +20,28 @@ REMEDIES = {
     "bug": "Report the message, with the file if you may share it.",
     "changed": "Wait until the file is complete, then run the build again.",
     "clock": "Write the file again with ffmpeg -fflags +genpts, or build a cache of it.",
-    "decode": "Fetch the file again. docs/damaged-files.md has commands that save what can be read.",
+    "decode": f"Fetch the file again.{_SAVED}",
+    "edit-list": "Encode the file again with ffmpeg -i FILE COPY, which leaves out frames that go back in time.",
     "encrypted": "Decrypt the file, or leave it out of the index.",
     "extractor": f"Correct the feature's code or parameters, {_AGAIN}",
     "features": f"Install what the features need, {_AGAIN} Or build with --drop.",
     "frames": "Another version of FFmpeg made the cached features. Touch the file and build again to make all of them.",
-    "io": "Check the disk or the mount that holds the file, then run the build again.",
-    "no-frames": "Leave the file out of the index. It has a video track, but no picture.",
+    "io": "Check what the message names, and the disk or the mount that holds the file, then run the build again.",
+    "no-decoder": "Convert the file with a program that decodes it, or leave it out of the index.",
+    "no-frames": "Leave the file out of the index. Nothing of its video track can be shown.",
     "no-video": "Leave the file out of the index. It has no video track.",
     "not-regular": "Replace it by a regular file, or leave it out of the index.",
     "oom": f"Raise --file-memory, {_AGAIN}",
     "refused-format": "Convert the file to MP4, Matroska or WebM. Playlists and images are not read.",
     "refused-link": "Build with --follow-symlinks if the target of the link can be trusted.",
-    "refused-size": "Scale the video down, or use frames.codec: jpeg. The message has the limit.",
+    "refused-size": "Do what the message says, or leave the file out of the index.",
     "segment": "Correct the start and the end of the segment in the list, then run the build again.",
-    "short": "Fetch the file again. It has fewer frames than it declares.",
+    "short": "Fetch the file, or the folder of pictures, again. Frames are missing.",
     "signal": f"The decoder crashed. Convert the file with ffmpeg, or update PyAV, {_AGAIN}",
     "stereo": "Set frames.stereo: as_is, or name the layout with frames.stereo_layout.",
     "tables": "Write the file again with ffmpeg -c copy, or read it with MP4Source.",
     "timeout": f"Raise --stall-timeout or --file-timeout, {_AGAIN}",
-    "truncated": "Fetch the file again. docs/damaged-files.md has commands that save what can be read.",
+    "truncated": f"Fetch the file again.{_SAVED}",
     "unsupported-color": "Convert the file with ffmpeg -vf libplacebo, which applies Dolby Vision, or leave it out.",
 }
 """Cause of a ``MediaError`` or of a failure in quarantine, to the next step. A test compares it with the code."""
@@ -92,6 +95,10 @@ def _quoted(path: Path, start: str) -> str:
     return shlex.quote(str(path) if relative.startswith("..") else relative)
 
 
-def remedy(cause: str) -> str:
-    """Return what to do about a failure. An unknown cause, such as one of a later version, has a general answer."""
-    return REMEDIES.get(cause, "Read the message, correct the file, then run the build again.")
+def remedy(cause: str, stage: str = "decode") -> str:
+    """Return what to do about a failure. An unknown cause, such as one of a later version, has a general answer.
+
+    Nothing can be saved of a file that could not be opened.
+    """
+    action = REMEDIES.get(cause, "Read the message, correct the file, then run the build again.")
+    return action.removesuffix(_SAVED) if stage in ("open", "probe") else action

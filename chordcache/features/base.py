@@ -35,9 +35,12 @@ class VideoInfo:
     height: int
     """[pixels] as stored"""
     has_sound: bool
+    """True if the video has an audio track that can be decoded"""
     fields: Mapping[str, Any] = field(default_factory=dict)
     """The fields of the item that ``Extractor.uses`` names, such as "caption". A field without a value is None or
     empty"""
+    sound_problem: str = "no audio track"
+    """Reason why ``has_sound`` is False"""
 
 
 class Extractor:
@@ -188,8 +191,8 @@ class SoundExtractor(Extractor):
         return type(picture)(fps=picture.fps, buckets=picture.buckets)
 
     def begin(self, video: VideoInfo) -> str | None:
-        """Return the reason why the feature is absent: the video has no audio track."""
-        return None if video.has_sound else "no audio track"
+        """Return the reason why the feature is absent: the video has no audio track that can be decoded."""
+        return None if video.has_sound else video.sound_problem
 
     @property
     def absent(self) -> str | None:

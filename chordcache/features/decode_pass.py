@@ -21,6 +21,7 @@ from chordcache.features.registry import FeatureSpec
 from chordcache.json_records import MAX_FRAMES, MAX_ROWS
 from chordcache.media.activity import ContentMeter
 from chordcache.media.audio_track import Sound
+from chordcache.media.containers import why_no_sound
 from chordcache.media.decoding import DecodedFrame
 from chordcache.media.demux import Media
 from chordcache.media.scaling import FrameMaker
@@ -125,7 +126,8 @@ class DecodePass:
     def begin(self, media: Media, bucket: Bucket | None = None) -> None:
         """Make the extractors for an item."""
         codec = media.require_video().codec_context
-        video = VideoInfo(codec.codec.canonical_name, codec.width, codec.height, media.audio is not None)
+        why_silent = "" if media.audio else why_no_sound(media.container)
+        video = VideoInfo(codec.codec.canonical_name, codec.width, codec.height, not why_silent, {}, why_silent)
         self._maker = FrameMaker(self.picture, media.require_video().sample_aspect_ratio, bucket)
         self._meter = ContentMeter() if self._with_content else None
         for name, spec in self._specs.items():

@@ -63,4 +63,4 @@ def problem_of_record(record: VideoRecord) -> Problem | None:
 
 
 def _problem(kind: str, key: str, item: Failure | VideoRecord, stage: str, cause: str, message: str) -> Problem:
-    return Problem(kind, key, item.root, item.path, stage, cause, message, remedy(cause))
+    return Problem(kind, key, item.root, item.path, stage, cause, message, remedy(cause, stage))

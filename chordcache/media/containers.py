@@ -15,7 +15,7 @@ from chordcache.errors import MediaError
 from chordcache.json_records import MAX_PIXELS
 from chordcache.media.dolby_vision import incompatible_profile
 from chordcache.media.ffmpeg_log import LogMessage, reason_of
-from chordcache.media.mp4_tracks import has_encrypted_video
+from chordcache.media.mp4_tracks import sample_kinds
 
 CONTAINERS = (
     "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi,mpegts,mpeg,mpegvideo,m4v,ogg,flv,asf,mxf,nut,rm,ivf,gif,wav,mp3,aac,"
@@ -66,9 +66,22 @@ def best_video(container: Any) -> av.VideoStream | None:
 
 
 def best_audio(container: Any) -> av.AudioStream | None:
-    """Return the audio track that a player would play; None if it cannot be decoded."""
-    best: av.AudioStream | None = container.streams.best("audio")
-    return None if best is None or best.codec_context is None else best
+    """Return the audio track that a player would play, of those that FFmpeg has a decoder for; None without one."""
+    best: Any = container.streams.best("audio")
+    if best is not None and best.codec_context is None:
+        others = (track for track in container.streams.audio if track.codec_context and track.codec_context.sample_rate)
+        best = max(others, key=lambda track: int(track.disposition & av.stream.Disposition.default), default=None)
+    chosen: av.AudioStream | None = best
+    return chosen
+
+
+def why_no_sound(container: Any) -> str:
+    """Return why a file has no ``best_audio``: it has "no audio track", or none that FFmpeg can decode."""
+    if not container.streams.audio:
+        return "no audio track"
+    kinds = sample_kinds(container.name) if "mp4" in container.format.name else {}
+    names = {ascii(kinds[track.id])[2:-1] for track in container.streams.audio if track.id in kinds}
+    return f"no audio track that FFmpeg can decode ({', '.join(sorted(names)) or 'unknown codec'})"
 
 
 def is_listed_key(container: Any, video: av.VideoStream, packet: Any) -> bool:
@@ -85,7 +98,7 @@ def refuse_unshowable(container: Any, video: av.VideoStream, packet: Any) -> Non
     if (
         packet.has_sidedata("encryption_info")
         or "enc_key_id" in video.metadata  # set for Matroska
-        or ("mp4" in container.format.name and has_encrypted_video(container.name))
+        or ("mp4" in container.format.name and b"encv" in sample_kinds(container.name).values())
     ):
         raise MediaError("decode", "encrypted", "the video track is encrypted; decrypt the file first")
     may_be_dolby = video.codec_context.codec.canonical_name in ("hevc", "av1")
@@ -98,12 +111,15 @@ def refuse_unshowable(container: Any, video: av.VideoStream, packet: Any) -> Non
 def _refuse_impossible(container: Any) -> None:
     """Refuse an MP4 whose tables list more samples than it has bytes. Such samples do not exist, and only take memory.
 
-    If memory runs out, libavformat continues without the table and without a message, as if the track were empty.
+    If memory runs out, libavformat continues without the table and without a message, as if the track were empty. It
+    has an entry for each chunk of QuickTime's compressed sound, whose tables count the samples that it decodes to.
     """
-    for stream in container.streams:
-        if "mp4" in container.format.name and stream.frames > container.size:
-            what = f"its header claims {stream.frames} samples in {container.size} bytes"
-            raise MediaError("open", "refused-size", what)
+    for stream in container.streams if "mp4" in container.format.name else ():
+        num_entries = len(stream.index_entries) if stream.type == "audio" else 0
+        num_samples = num_entries or stream.frames
+        if num_samples > container.size:
+            what = f"its header claims {num_samples} samples in {container.size} bytes"
+            raise MediaError("open", "decode", what)
 
 
 def _refusal(path: str, error: av.error.FFmpegError, messages: list[LogMessage]) -> MediaError:

@@ -108,8 +108,10 @@ class Decoding:
 
     def _send(self, packet: av.Packet[av.VideoStream]) -> list[tuple[int | None, av.VideoFrame]]:
         role = self.check.role(packet)
-        self._is_without_picture = role is Role.HIDDEN and self._media.container.format.name in _STREAMS
-        self._is_begun = self._is_without_picture and self.check.reader.begins_picture(memoryview(packet))
+        name, data = self._media.container.format.name, memoryview(packet)
+        is_hidden = role is Role.HIDDEN and name in _STREAMS
+        self._is_without_picture = is_hidden and not self.check.reader.has_picture(data)
+        self._is_begun = self._is_without_picture and self.check.reader.begins_picture(data)
         if self.check.problem or self.check.num_left_out:
             self.check.report(self._faults, f"after frame {self._num_frames}")
         if role is Role.SKIPPED and self.check.has_started:
@@ -124,9 +126,9 @@ class Decoding:
             self._clock.expect(packet)
         if self._has_jpegs:
             self._jpegs[number] = bytes(packet)
-        if self._last_dts is not None and packet.dts is not None and packet.dts < self._last_dts:
+        dts, last_dts, self._last_dts = packet.dts, self._last_dts, packet.dts
+        if name in JOINABLE and last_dts is not None and dts is not None and dts < last_dts:
             self._set_backs.append(number)
-        self._last_dts = packet.dts
         if self.check.is_leading:
             self._leading.add(number)
         return self.decoder.decode(packet, number)
@@ -144,6 +146,8 @@ class Decoding:
             early, late = sorted((last, number))
             if not any(early < at <= late for at in self._set_backs):
                 what = f"frame {self._num_frames} has an earlier time than the one shown before it"
+                if self.check.num_discarded:
+                    raise MediaError("decode", "edit-list", f"{what}: its edit list repeats or moves parts of it")
                 self._faults.add("decode", what)
 
     def settle(self) -> None:

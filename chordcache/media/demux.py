@@ -159,7 +159,7 @@ class Media:
         if self.video is None:
             raise MediaError("probe", "no-video", "no video track")
         if self.video.codec_context is None:
-            raise MediaError("probe", "decode", "FFmpeg has no decoder for the video track")
+            raise MediaError("probe", "no-decoder", "FFmpeg has no decoder for the video track")
         return self.video
 
     def packet_check(self, *, is_thorough: bool) -> PacketCheck:
@@ -301,6 +301,8 @@ class Media:
             and (all_codecs or self.video is None or stream.index != self.video.index)
             for name in (stream.codec_context.name, stream.codec_context.codec.canonical_name)
         }
+        if "mpeg1video" in codecs:  # libavformat first takes it for MPEG-2
+            codecs.add("mpeg2video")
         return first_serious(said, besides=codecs)
 
     def packets_from(self, entry_pts: int | None) -> Iterator[av.Packet[av.VideoStream]]:

@@ -22,14 +22,18 @@ def display_matrices(path: str) -> dict[int, tuple[int, ...]]:
     return {number: matrix_of(tkhd) for number, tkhd in headers.items() if len(tkhd) >= 76 + 12 * (tkhd[0] == 1)}
 
 
-def has_encrypted_video(path: str) -> bool:
-    """Return whether the sample description of a video track says that it is encrypted (ISO/IEC 23001-7, 4.1)."""
+def sample_kinds(path: str) -> dict[int, bytes]:
+    """Return the kind of the samples of each track by its id: a codec, or b"encv" if it is encrypted video.
+
+    Source: ISO/IEC 14496-12, 8.5.2 (stsd); ISO/IEC 23001-7, 4.1 (encv).
+    """
+    kinds = {}
     with opened(path) as file:
-        for start, _ in _inside(file, (0, file.seek(0, 2)), b"moov", b"trak", b"mdia", b"minf", b"stbl", b"stsd"):
-            file.seek(start + 12)  # version, flags, number of entries; size of the first one
-            if file.read(4) == b"encv":
-                return True
-    return False
+        for number, _, trak in _tracks(file):
+            for start, _ in _inside(file, trak, b"mdia", b"minf", b"stbl", b"stsd"):
+                file.seek(start + 12)  # version, flags, number of entries; size of the first one
+                kinds[number] = file.read(4)
+    return kinds
 
 
 def video_entry_parts(path: str, track_id: int) -> dict[bytes, bytes]:

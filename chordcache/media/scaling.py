@@ -245,7 +245,7 @@ class PictureScaler:
         width, height = self._stored_size
         if width * height > MAX_PIXELS or max(width, height) > MAX_SIDE:
             limit = f"at most {MAX_SIDE} on a side and {MAX_PIXELS} in all"
-            what = f"its frames would be of {width}x{height} pixels, expected {limit}"
+            what = f"its frames would be of {width}x{height} pixels, expected {limit}; set frames.short_side"
             raise MediaError("decode", "refused-size", what)
 
 

@@ -48,6 +48,10 @@ _STUFFING = re.compile(r"slice end not reached but screenspace end \((\d+) left"
 _STUFFING_HEAD_BYTES = 8
 """Bytes that follow a picture before its stuffing: the end of its last byte, and a start code"""
 
+_GUESSED_ORDER = re.compile(rb"\x00\x00\x01[\x20-\x2f][\x00\x08\x80\x88][\x80-\xff]")
+"""Header of an MPEG-4 layer of type 1 or 17. For these, libavcodec guesses that no B pictures follow. If some do, it
+returns the picture before them twice. It guesses nothing for other types, which it decodes in the same way (8.1)."""
+
 _MAX_KEPT_BYTES = 64 << 20
 """Largest total size of the packets since the last keyframe that are kept to be decoded again"""
 
@@ -121,6 +125,8 @@ class VideoDecoder:
 
     def decode(self, packet: Any, tag: Any) -> Tagged:
         """Decode a packet, return the pictures that come out, each with the tag of its packet, and set ``problem``."""
+        if self._context.name == "mpeg4" and packet.is_keyframe:
+            _end_guess(memoryview(packet))
         if self._keeps:
             self._remember_packet(packet, tag)
         if packet.is_keyframe and self._context.is_open and self._context.name in _KEEPERS:
@@ -306,9 +312,19 @@ def _configure(context: Any, options: dict[str, str], motion_vectors: bool) -> N
         context.flags2 |= Flags2.export_mvs
     if context.is_open:
         return
+    if context.name == "mpeg4" and context.extradata:
+        extradata = bytearray(context.extradata)
+        _end_guess(memoryview(extradata))
+        context.extradata = bytes(extradata)
     context.thread_count = 1
     context.flags |= Flags.copy_opaque
     context.options = {**context.options, **options}
+
+
+def _end_guess(data: memoryview) -> None:
+    """Give the layers in MPEG-4 headers a type for which the decoder does not guess the order of pictures."""
+    for header in _GUESSED_ORDER.finditer(data):
+        data[header.end() - 2] |= 1
 
 
 def _is_free(num_bytes: int) -> bool:

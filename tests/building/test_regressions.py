@@ -222,7 +222,7 @@ def test_a_track_without_a_decoder_is_not_a_bug(tmp_path, make_video):
     records = {record.path: record for record in cc.scan([tmp_path / "videos"], jobs=1)}
     assert (records["sound.mp4"].error, records["sound.mp4"].audio) == (None, None)
     refused = records["picture.mp4"]
-    assert (refused.error, refused.error_cause) == ("FFmpeg has no decoder for the video track", "decode")
+    assert (refused.error, refused.error_cause) == ("FFmpeg has no decoder for the video track", "no-decoder")
 
 
 def test_sealed_lines_that_say_something_else_are_damage(built):

@@ -17,7 +17,7 @@ from helpers.sealed import reseal
 
 import chordcache as cc
 from chordcache.amounts import human_bytes
-from chordcache.building.fix_commands import REMEDIES
+from chordcache.building.fix_commands import remedy
 from chordcache.look.video_facts import ListedVideo, describe_video
 
 pytestmark = pytest.mark.usefixtures("inline")
@@ -100,7 +100,7 @@ def test_problems_are_those_of_the_quarantine(folder, run_cli):
         assert problem["kind"] == "quarantined"
         for name in ("key", "root", "path", "stage", "cause", "message"):
             assert problem[name] == failure[name]
-        assert problem["remedy"] == REMEDIES[failure["cause"]]
+        assert problem["remedy"] == remedy(failure["cause"], failure["stage"])
 
 
 def test_info_problems_say_what_to_do(folder, run_cli):
@@ -108,7 +108,12 @@ def test_info_problems_say_what_to_do(folder, run_cli):
     assert result.returncode == 0
     for failure in failures(folder):
         place = result.stdout.index(failure["path"])
-        for part in (failure["stage"], failure["cause"], failure["message"], REMEDIES[failure["cause"]]):
+        for part in (
+            failure["stage"],
+            failure["cause"],
+            failure["message"],
+            remedy(failure["cause"], failure["stage"]),
+        ):
             assert part in result.stdout[place:]
     assert result.stdout.endswith("2 problems\n")
     of_index = json.loads(run_cli("info", "index.json", "--problems", "--json", cwd=folder).stdout)["problems"]

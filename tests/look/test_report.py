@@ -120,7 +120,13 @@ def test_a_failure_comes_with_stage_cause_message_and_what_to_do(built, report):
     _, page = report
     (line,) = (built / "quarantine.jsonl").read_text().splitlines()
     failure = json.loads(line)
-    for text in (failure["path"], failure["stage"], failure["cause"], failure["message"], remedy(failure["cause"])):
+    for text in (
+        failure["path"],
+        failure["stage"],
+        failure["cause"],
+        failure["message"],
+        remedy(failure["cause"], failure["stage"]),
+    ):
         assert text in page.text
 
 

@@ -19,6 +19,7 @@ FILM = ("-f", "lavfi", "-i", f"testsrc2=s=160x128:r=25:d={NUM_FRAMES / 25}")
 CODECS = {
     "h264": ("-c:v", "libx264", "-x264-params", "keyint=25:bframes=2"),
     "hevc": ("-c:v", "libx265", "-x265-params", "log-level=none:keyint=25"),
+    "mpeg1": ("-c:v", "mpeg1video", "-g", "12", "-bf", "2", "-b:v", "1M"),
     "mpeg2": ("-c:v", "mpeg2video", "-g", "12", "-bf", "2", "-b:v", "1M"),
     "mpeg4": ("-c:v", "mpeg4", "-g", "12", "-bf", "2", "-b:v", "1M"),
 }
@@ -161,6 +162,30 @@ def test_theora_outside_of_ogg(tmp_path: Path, suffix: str) -> None:
     ffmpeg("-i", tmp_path / "film.ogv", "-c", "copy", tmp_path / f"a.{suffix}")
     assert pictures(tmp_path / f"a.{suffix}") == pictures(tmp_path / "film.ogv")
     assert len(frame_digests(tmp_path / f"a.{suffix}")[0]) == NUM_FRAMES
+
+
+def without_order(data: bytes) -> bytes:
+    """Take the statement whether B pictures follow out of MPEG-4 layers (ISO/IEC 14496-2, 6.2.3)."""
+    for layer in list(re.finditer(rb"\x00\x00\x01\x20(.{4,40}?)(?=\x00\x00\x01)", data, re.DOTALL)):
+        bits = "".join(f"{byte:08b}" for byte in layer[1])
+        assert (bits[21:24], bits[25]) == ("101", "0"), "it has control parameters: 4:2:0, the order, no buffer"
+        bits = bits[:21] + "0" + bits[26:].rstrip("1")[:-1] + "0"
+        bits += "1" * (8 * len(layer[1]) - len(bits))  # stuffing
+        data = data[: layer.start(1)] + int(bits, 2).to_bytes(len(layer[1]), "big") + data[layer.end(1) :]
+    return data
+
+
+@pytest.mark.parametrize("name", ["m4v", "avi", "mp4", "matroska"])
+@pytest.mark.parametrize("num_b", [0, 1, 2])
+def test_mpeg4_that_does_not_state_whether_b_pictures_follow(tmp_path: Path, name: str, num_b: int) -> None:
+    """Its decoder guesses that none do. If one does, it has shown the picture after it already, and shows it again."""
+    coding = ("-c:v", "mpeg4", "-g", "12", "-bf", str(num_b), "-q:v", "3")
+    ffmpeg(*FILM, *coding, "-f", name, source := tmp_path / "source")
+    data = without_order(source.read_bytes())
+    assert data != source.read_bytes()
+    (tmp_path / "a").write_bytes(data)
+    assert pictures(tmp_path / "a") == pictures(source)
+    assert len(pictures(source)[0]) == NUM_FRAMES
 
 
 # Beginnings

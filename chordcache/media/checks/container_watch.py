@@ -38,7 +38,9 @@ class ContainerWatch:
         self._reopen = reopen
         self.counts_frames = container.format.name == "ogg" and video.codec_context.name == "theora"
         """True if presentation times count frames, so that a gap means a lost frame. Matroska's are milliseconds"""
-        self._may_be_joined = container.format.name in JOINABLE
+        is_guess = video.codec_context.name == "mpeg4" and container.format.name in ("m4v", "matroska,webm")
+        self._may_be_set_back = is_guess or container.format.name in JOINABLE
+        """True if recordings may be joined, or if libavformat guesses decoding times, before it knows of B pictures"""
         self._is_promising = container.format.name in _PROMISING
         self._marked: int | None = None
         """First packet that is marked as damaged and not reported yet"""
@@ -81,7 +83,9 @@ class ContainerWatch:
         """
         size, dts = packet.size, packet.dts
         is_set_back = dts is not None and self._last_dts is not None and dts < self._last_dts
-        if size and dts is not None:
+        if packet.is_discard:  # it separates the parts of an edit list, whose decoding times may overlap
+            self._last_dts, is_set_back = None, False
+        elif size and dts is not None:
             self._last_dts = dts
         if part is not self._part:
             self._part, self._marked = part, None  # the counters of packets jump between recordings
@@ -89,7 +93,7 @@ class ContainerWatch:
         if self._loss is not None and self._loss.at is not None and size and (packet.pos or 0) >= self._loss.at:
             faults.append(self._loss.what)
             self._loss = None
-        if is_set_back and not self._may_be_joined:
+        if is_set_back and not self._may_be_set_back:
             faults.append(f"packet {self.num_packets} has an earlier time than the one before it")
         if packet.is_corrupt and size and self._marked is None:
             self._marked, self._marked_at = self.num_packets, []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -50,7 +51,11 @@ class NalReader(PacketReader):
 
     def is_hidden(self, packet: memoryview) -> bool:
         """See ``PacketReader``."""
-        return len(packet) < SMALL_PACKET_BYTES and self._first_type(packet) is None
+        return len(packet) < SMALL_PACKET_BYTES and not self.has_picture(packet)
+
+    def has_picture(self, packet: memoryview) -> bool:
+        """See ``PacketReader``."""
+        return self._first_type(packet) is not None
 
     def begins_picture(self, packet: memoryview) -> bool:
         """See ``PacketReader``."""
@@ -198,8 +203,7 @@ class ParameterSets:
         data = unescaped(unit)
         bits = Bits(data[1:])
         if data[0] & 0x1F == SPS:
-            number, sps = _read_sps(bits)
-            self.sps[number] = sps
+            number, self.sps[number] = _read_sps(bits)
         elif data[0] & 0x1F == PPS:
             number = bits.ue()
             self._pps[number] = Pps(bits.ue(), bits)
@@ -327,12 +331,9 @@ class H264Reader(NalReader):
                 yield head
 
     def _read_parameters(self, unit: memoryview) -> None:
-        try:
+        with suppress(LookupError, ValueError):  # the decoder will report what it cannot read
             self.sets.read(unit)
-        except (LookupError, ValueError):  # the decoder will report what it cannot read
-            return
-        if self.sets.sps:
-            self.checks_all = any(sps.may_have_fields for sps in self.sets.sps.values())
+        self.checks_all = not self.sets.sps or any(sps.may_have_fields for sps in self.sets.sps.values())
 
 
 _CHROMA_PROFILES = frozenset((100, 110, 122, 244, 44, 83, 86, 118, 128, 138, 139, 134, 135))

@@ -124,7 +124,7 @@ class PacketCheck:
             return "the video track has no packets"
         if self.num_discarded == self.num_packets:
             return f"its edit list cuts off all of the {self.num_packets} packets of the video track"
-        if self.num_skipped:
+        if not self.has_started:
             return f"the {self.num_packets} packets of the video track contain no keyframe"
         return f"none of the {self.num_packets} packets of the video track shows a frame"
 

@@ -41,6 +41,10 @@ class PacketReader:
         """Return whether a packet yields no frame of its own: it is only referred to, or completes another frame."""
         return False
 
+    def has_picture(self, packet: memoryview) -> bool:
+        """Return whether a packet that yields no frame of its own has a part of a picture, such as a second field."""
+        return False
+
     def begins_picture(self, packet: memoryview) -> bool:
         """Return whether a packet without a picture has what only a picture may follow."""
         return False
