@@ -137,10 +137,10 @@ class OtherSettings:
             failed = [key for key in keys if key in self.keys and key in failures]
             if len(failed) < len(keys):
                 causes = Counter(failures[key].cause for key in failed)
-                warn_of_left_out(repr(self._cache), len(keys), causes, {}, self._cache.path, stacklevel=7)
+                warn_of_left_out(repr(self._cache), len(keys), causes, {}, self._cache.path, stacklevel=8)
                 keys = [key for key in keys if key not in set(failed)]
             if text := self.sentence(keys):
-                warnings.warn(text, stacklevel=6)
+                warnings.warn(text, stacklevel=7)
         return keys
 
     def sentence(self, keys: Collection[str]) -> str:
