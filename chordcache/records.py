@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Any, Self
 
@@ -207,6 +207,23 @@ _DESCRIPTION = Description.__struct_fields__
 _stated = attrgetter(*_DESCRIPTION)
 
 
+def _statements(item: Description) -> dict[str, Any]:
+    """Return what an item states: labels, captions, and columns with a value."""
+    texts = {"label": (item.label, *item.labels), "caption": (item.caption, *item.captions)}
+    return {name: value for name, value in {**item.extra, **texts}.items() if value not in (None, "", [], (None,))}
+
+
+def losses(before: Description, after: Description) -> Iterator[str]:
+    """Yield the name of a count for each label, caption and value of a column that changes or goes."""
+    if _stated(before) == _stated(after):
+        return
+    new = _statements(after)
+    for name, value in _statements(before).items():
+        if value != new.get(name):
+            kind = name if name in ("label", "caption") else "column"
+            yield f"num_{kind}s_{'changed' if name in new else 'gone'}"
+
+
 class VideoRecord(Description, frozen=True):
     """The line of one item in the index: a file, or a segment of one."""
 
@@ -228,6 +245,8 @@ class VideoRecord(Description, frozen=True):
     content: ContentFacts | None = None
     audio: AudioFacts | None = None
     frames: FrameFacts | None = None
+    erased: tuple[str, ...] = ()
+    """Empty cells of the list of labels, as ``stated`` of the index"""
 
     def __repr__(self) -> str:
         """Return a few of the facts. All of them are thousands of letters, with a time for each keyframe."""
@@ -247,6 +266,17 @@ class VideoRecord(Description, frozen=True):
     def __post_init__(self) -> None:
         if self.level is not None and self.level not in SCAN_LEVELS:
             raise UsageError(f"level: got {self.level!r}, expected one of {', '.join(SCAN_LEVELS)}")
+
+    def over(self, earlier: Description, stated: Sequence[str]) -> VideoRecord:
+        """Return a copy with the labels, captions and columns of an earlier build about which it says nothing.
+
+        ``stated`` is that of its index.
+        """
+        erased = {*self.erased, *stated}
+        silent = {"label", "caption"} - erased - _statements(self).keys()
+        kept = {name: getattr(earlier, name) for one in silent for name in (one, f"{one}s")}
+        extra = {name: value for name, value in earlier.extra.items() if name not in erased}
+        return self.replace(**kept, extra={**extra, **self.extra})
 
     @property
     def known_seconds(self) -> float | None:
@@ -276,6 +306,8 @@ class RunSummary:
     num_done: int
     num_up_to_date: int
     num_failed: int
+    num_retryable: int = 0
+    """Failed inputs that were not tried again, and may succeed after a correction, see ``retry_quarantined``"""
     num_skipped: int = 0
     """Files that are not media (scan only)"""
     num_frames: int = 0
@@ -283,6 +315,10 @@ class RunSummary:
     """Frames at the start of streams that begin in the middle of a group of pictures"""
     num_pruned: int = 0
     """Videos that were dropped from the cache (build only)"""
+    num_unnamed: int = 0
+    """Cached videos that the index does not name, and that stay (build only)"""
+    losses: Mapping[str, int] = field(default_factory=dict)
+    """Numbers of labels, captions and values of columns that changed or went, such as "num_labels_gone" (build only)"""
     num_unused_bytes: int = 0
     """[bytes] Files that this run replaced, and that ``gc`` removes (build only)"""
     elapsed_seconds: float = 0.0

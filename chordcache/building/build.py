@@ -18,13 +18,14 @@ from chordcache.building.build_task import BuildTask, planned_files
 from chordcache.building.cluster_build import build_on_cluster
 from chordcache.building.existing_cache import check_counts, earlier_header
 from chordcache.building.file_build import build_file
-from chordcache.building.fix_commands import problems_command, repairable
+from chordcache.building.fix_commands import is_retryable, problems_command, repairable
 from chordcache.building.parts import part_plan, plan_of_parts, register
 from chordcache.building.planning import make_plan, plan_as_before
 from chordcache.building.prune import drop, drop_features, keys_to_prune, leaves_cache, videos_with
 from chordcache.building.scratch import build_in_scratch, checked_scratch
 from chordcache.building.stale import stale_features
 from chordcache.config.config import Config
+from chordcache.config.yaml_files import ConfigFiles
 from chordcache.engine import pool, terminal
 from chordcache.engine.choice import Engine, engine_of
 from chordcache.engine.cluster import check_address
@@ -59,7 +60,7 @@ def build(
     *,
     tiers: str | Sequence[str] | None = None,
     features: str | Sequence[str] | None = None,
-    config: str | Path | Config | None = None,
+    config: ConfigFiles | Config | None = None,
     jobs: int | Engine | None = None,
     roots: Mapping[str, str] | None = None,
     options: BuildOptions | None = None,
@@ -78,8 +79,8 @@ def build(
         Tiers to build. The config defines which features go into each. By default they follow from the features.
     features : str or sequence of str, optional
         Build only these features. By default those that the cache has and that ``config`` names, or else frames.
-    config : str, Path or Config, optional
-        YAML file or preset. It is merged onto the config of an existing cache, or else onto the packaged defaults.
+    config : str, Path, sequence of them, or Config, optional
+        YAML files or presets, merged in order onto the config of an existing cache, or else onto the packaged defaults.
         A feature that the cache has stays in it, see ``BuildOptions.drop``.
     jobs : int or Engine, optional
         Number of worker processes, by default one for each processor, or an engine such as a Dask cluster.
@@ -122,14 +123,17 @@ def build(
     else:
         checked_scratch(options.scratch, has_parts=options.part is not None)
     links = options.follow_symlinks
-    index = scanned(index, jobs=engine, follow_symlinks=links, limits=options.limits, progress=progress)
 
-    def plan_now() -> BuildPlan:
+    def plan_of(index: str | Path | Index) -> BuildPlan:
         plan = make_plan(folder, index, config, tiers, features, roots=roots, options=options)
         for spec in () if cluster else plan.network_specs:  # each node of a cluster is checked
             check_gpu(spec)
+        if options.drop:
+            videos_with(Sidecars(folder), options)  # raises if too many have one of them
         return plan
 
+    index = scanned(index, plan_of, jobs=engine, follow_symlinks=links, limits=options.limits, progress=progress)
+    plan_now = functools.partial(plan_of, index)
     say = functools.partial(terminal.say, shown=display_of(progress).messages)
     plan = plan_now()  # reports wrong arguments before any wait
     for note in plan.index.notes:
@@ -140,7 +144,7 @@ def build(
             limit = options.limit(len(rows.keys))
             arguments = {
                 "cache": str(folder),
-                "config": str(config) if isinstance(config, Path) else config,
+                "config": config if config is None or isinstance(config, Config) else [*map(str, as_items(config))],
                 "tiers": [*as_items(tiers or ())] or None,
                 "features": [*as_items(features or ())] or None,
                 "roots": dict(plan.roots),
@@ -225,6 +229,10 @@ class _Build:
         self._plan = write_plan(plan, rows.keys, prune=options.prune)
         self._counts = Counter(num_done=0, num_up_to_date=0, num_failed=0)
         """Counts of the run by the names of ``RunSummary``"""
+        self._losses = Counter[str]()
+        self._num_unnamed = (
+            0 if options.prune or plan.parts_folder else len(set(self._sidecars.sorted_keys()) - rows.keys)
+        )
         self._num_new_failures = self._num_bytes = 0
         self._video_seconds = 0.0
 
@@ -244,6 +252,8 @@ class _Build:
         return RunSummary(
             num_inputs=len(self._rows.keys),
             num_pruned=len(self._pruned),
+            num_unnamed=self._num_unnamed,
+            losses=dict(self._losses),
             elapsed_seconds=time.monotonic() - started,
             **self._counts,
         )
@@ -284,6 +294,8 @@ class _Build:
         requested = [spec.fingerprint for artefact in self._plan.artefacts for spec in artefact.features]
         for tasks in planned_files(self._plan, self._rows, self._quarantine, self._options):
             for task in tasks:
+                if task.state != "failed":
+                    self._losses.update(task.losses)
                 if task.state != "missing":
                     self._record_without_work(task, requested)
             missing = tuple(task for task in tasks if task.state == "missing")
@@ -298,6 +310,7 @@ class _Build:
     def _record_without_work(self, task: BuildTask, requested: Sequence[str]) -> None:
         """Handle a video that needs no worker."""
         if task.failure is not None:
+            self._counts["num_retryable"] += is_retryable(task.failure.cause)
             self._fail(task, task.failure, is_work=False)
             return
         sidecar = task.described

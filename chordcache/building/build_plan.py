@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Container, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from chordcache.config.config import Config, config_to_json
 from chordcache.digests import digest_file
 from chordcache.errors import UsageError, printable
 from chordcache.features.registry import FeatureSpec, check_requirement, resolve
-from chordcache.index.column_types import merged_columns
+from chordcache.index.column_types import check_values, merged_columns
 from chordcache.index.index_files import Index, cached_index
 from chordcache.media.versions import tool_versions
 from chordcache.storage import atomic, layout
@@ -160,33 +160,30 @@ def write_plan(plan: BuildPlan, keys: Container[str], *, prune: bool) -> BuildPl
         columns = merged_columns(earlier.columns if earlier else {}, index.columns)
         plan = replace(plan, follow_symlinks=plan.follow_symlinks or (earlier is not None and earlier.follow_symlinks))
         settings = (roots, index.level, plan.follow_symlinks, columns)
-        digests = _digest_of(index), _digest_of(earlier) if earlier else ""
+        digests = index.digest(), earlier.digest() if earlier else ""
         is_written = (
             not (earlier is None or plan.earlier is None or prune)
             and digests == plan.earlier.index_digests
             and settings == (earlier.roots, earlier.level, earlier.follow_symlinks, earlier.columns)
         )
         if not is_written:
-            changes = {"roots": roots, "follow_symlinks": plan.follow_symlinks, "columns": columns}
+            changes = {"roots": roots, "follow_symlinks": plan.follow_symlinks, "columns": columns, "stated": ()}
+            others = (record for record in earlier or () if record.root not in index.whole_roots)
+            kept = (record for record in others if layout.key_of(record) not in keys)
             with index.writer(folder / path.name, **changes) as writer:
-                for record in () if prune or earlier is None else earlier:
-                    is_named = layout.key_of(record) in keys
-                    if not is_named and record.root not in index.whole_roots:
-                        writer.write(record)
-                for record in index:
+                for record in chain(() if prune else kept, index):
+                    check_values(record.path, record.extra, columns)
                     writer.write(record)
-            given = digests[0] if digests[0] == _digest_of(index) else ""  # another process may have replaced it
-            digests = given, digest_file(folder / path.name)
+            is_same = digests[0] == index.digest() and not index.is_completed  # another process may have replaced it
+            digests = digests[0] if is_same else "", digest_file(folder / path.name)
             atomic.publish(folder / path.name, path)
     config = config_to_json(plan.config)
     header = Header(config, roots, plan.features, tool_versions(), plan.follow_symlinks)
-    write_header(cache, header.replace(columns=columns, index_digests=digests))
+    fingerprints = {**(plan.earlier.fingerprints if plan.earlier else {}), **plan.fingerprints}
+    known = {name: fingerprint for name, fingerprint in fingerprints.items() if fingerprint}
+    header = header.replace(columns=columns, index_digests=digests)
+    write_header(cache, header.replace(fingerprints=known))
     return plan
-
-
-def _digest_of(index: Index) -> str:
-    with index.open() as file:
-        return digest_file(os.dup(file.fileno()))
 
 
 def merged_roots(earlier: Mapping[str, str], plan: BuildPlan) -> dict[str, str]:

@@ -16,7 +16,7 @@ from chordcache.features.item_fields import fits
 from chordcache.features.registry import FeatureSpec
 from chordcache.index.grouping import IndexRows
 from chordcache.media.source_file import FolderLooks, SourceState, leads_out, real_folder
-from chordcache.records import ContentFacts, Identity, VideoRecord
+from chordcache.records import ContentFacts, Identity, VideoRecord, losses
 from chordcache.storage import layout
 from chordcache.storage.artefacts.tiers import TIERS
 from chordcache.storage.feature_info import FeatureInfo
@@ -46,6 +46,8 @@ class BuildTask:
     """Its features that stay"""
     failure: Failure | None = None
     """Failure of the scan or of an earlier build that would occur again"""
+    losses: tuple[str, ...] = ()
+    """Labels, captions and columns of the cached video that change or go, see ``records.losses``"""
     row: int = 0
     """Number of its row in the index, from 1; 0 if it is not from an index"""
     attempt: int = 1
@@ -182,6 +184,7 @@ class _Planner:
             artefacts=lack.artefacts,
             previous=sidecar,
             kept=lack.kept,
+            losses=() if sidecar is None else tuple(losses(sidecar, record)),
             row=0 if plan.parts_folder else row,
         )
         if task.state == "up to date":

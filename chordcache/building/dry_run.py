@@ -33,6 +33,7 @@ from chordcache.building.planning import make_plan
 from chordcache.building.prune import keys_to_prune, videos_with
 from chordcache.building.stale import StaleFeature, differences, stale_features
 from chordcache.config.config import Config
+from chordcache.config.yaml_files import ConfigFiles
 from chordcache.engine import pool, terminal
 from chordcache.engine.choice import Engine, engine_of
 from chordcache.engine.display import Display, display_of
@@ -95,6 +96,10 @@ class DryRun:
     """Features of cached videos that would be made again"""
     num_described: int = 0
     """Number of videos that are up to date, but for their label, caption or other columns. They are not decoded"""
+    num_unnamed: int = 0
+    """Number of cached videos that the index does not name, and that would stay"""
+    losses: Mapping[str, int] = field(default_factory=dict)
+    """As in ``RunSummary``"""
     reasons: Mapping[Reason, int] = field(default_factory=dict)
     """Reason to the number of videos, the most frequent one first"""
     estimate: Estimate | None = None
@@ -110,7 +115,7 @@ def dry_run(
     *,
     tiers: str | Sequence[str] | None = None,
     features: str | Sequence[str] | None = None,
-    config: str | Path | Config | None = None,
+    config: ConfigFiles | Config | None = None,
     jobs: int | Engine | None = None,
     roots: Mapping[str, str] | None = None,
     options: BuildOptions | None = None,
@@ -147,8 +152,11 @@ def dry_run(
         raise UsageError(f"sample: got {sample}, expected a positive number")
     num_jobs = pool.default_jobs(engine_of(jobs).jobs) if sample is not None else 1
     options = options or BuildOptions()
-    index = scanned(index, follow_symlinks=options.follow_symlinks, limits=options.limits)
-    plan = make_plan(Path(cache).absolute(), index, config, tiers, features, roots=roots, options=options)
+
+    def plan_of(index: str | Path | Index) -> BuildPlan:
+        return make_plan(Path(cache).absolute(), index, config, tiers, features, roots=roots, options=options)
+
+    plan = plan_of(scanned(index, plan_of, follow_symlinks=options.follow_symlinks, limits=options.limits))
     files = FileTable(plan)
     with IndexRows(plan.index) as rows:
         sidecars = Sidecars(plan.cache)
@@ -156,11 +164,12 @@ def dry_run(
         dropped = videos_with(sidecars, options)
         with repairable(plan.cache):
             quarantine = Quarantine(plan.cache, tool_versions())
-        states, reasons = Counter[str](), Counter[Reason]()
+        states, reasons, losses = Counter[str](), Counter[Reason](), Counter[str]()
         cached = None if sidecars.is_empty() else sidecars
         for number, tasks in enumerate(planned_files(plan, rows, quarantine, options)):
             for task in tasks:
                 states[task.state] += 1
+                losses.update(() if task.state == "failed" else task.losses)
                 reason = _reason(plan, task, quarantine, cached)
                 if reason is not None:
                     reasons[reason] += 1
@@ -176,6 +185,8 @@ def dry_run(
             dropped=dropped,
             stale=tuple(stale_features(plan, rows.keys)),
             num_described=reasons[_DESCRIBED],
+            num_unnamed=0 if options.prune else len(set(sidecars.sorted_keys()) - rows.keys),
+            losses=dict(losses),
             reasons=dict(reasons.most_common()),
         )
         if sample is None:

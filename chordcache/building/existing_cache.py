@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterator, Mapping
+import weakref
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 from chordcache.amounts import counted
 from chordcache.building.fix_commands import repairable
@@ -19,6 +20,7 @@ from chordcache.errors import (
     UsageError,
     printable,
 )
+from chordcache.index.column_types import merged_columns
 from chordcache.index.file_names import SameFiles
 from chordcache.index.index_files import Index, cached_index
 from chordcache.records import RunSummary, Segment, VideoRecord
@@ -27,6 +29,7 @@ from chordcache.storage.artefacts.tiers import TIERS
 from chordcache.storage.cache_header import Header, read_header
 from chordcache.storage.catalog import Catalog
 from chordcache.storage.catalog_file import CATALOG
+from chordcache.storage.feature_info import leaves
 from chordcache.storage.find_sidecars import Sidecars, iter_keys
 from chordcache.storage.opener import exists, iter_files, list_folder
 from chordcache.storage.packs import REMOVED_FILE, Packs, is_pack_file
@@ -91,15 +94,6 @@ def settings_of(header: Header) -> dict[str, str]:
     }
 
 
-def leaves(name: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the values in nested settings, by names with dots."""
-    if isinstance(value, Mapping):
-        for key, inner in value.items():
-            yield from leaves(f"{name}.{key}" if name else str(key), inner)
-    else:
-        yield name, value
-
-
 def check_counts(summary: RunSummary) -> None:
     """Raise ``ChordcacheError`` unless the counts of a complete run add up to its inputs, so that none was left out."""
     num_handled = summary.num_done + summary.num_up_to_date + summary.num_failed
@@ -144,50 +138,69 @@ def index_of(cache: Path) -> Index:
             raise DamageError(f"{printable(cache)}: {error}") from None
 
 
-def with_cached_names(cache: Path, index: Index, moved: Mapping[str, str]) -> Index:
-    """Return an index whose files have the root and the path under which a cache has them.
+def as_cached(cache: Path, index: Index, moved: Mapping[str, str], written: tuple[str, str] = ("", "")) -> Index:
+    """Return an index whose files have the root and the path under which a cache has them, and what is known of them.
 
     A list of the folder above the cached root spells the path of each file in another way. A file under two names would
-    be built and drawn twice. ``moved`` is the folder of each root label that moved. Raises ``DamageError`` and
-    ``UnreadableError`` if the index of the cache cannot be read.
+    be built and drawn twice. Where a record says nothing of a label, a caption or a column, it takes that of the index
+    of the cache. ``moved`` is the folder of each root label that moved. ``written`` are the digests of an index and of
+    that of the cache, if the latter has the statements of the former alone.
+
+    Raises ``UsageError`` if a column has another type in the cache, and ``DamageError`` and ``UnreadableError`` if the
+    index of the cache cannot be read.
     """
     if not exists(cache, "index.jsonl"):
         return index
     with repairable(cache):
         earlier = cached_index(cache)
-        roots = {**index.roots, **earlier.roots, **moved}
-        same = SameFiles(roots)
-        others = earlier.roots.keys() - index.roots.keys()
-        if not others or not same.can_be:
+        same = SameFiles({**index.roots, **earlier.roots, **moved})
+        others = earlier.roots.keys() - index.roots.keys() if same.can_be else ()
+        if not others and written == (index.digest(), earlier.digest()):
             return index
-        names = {same.key(record): (record.root, record.path) for record in earlier if record.root in others}
-    return _Renamed(index, roots, same, names)
+        return _AsCached(index, earlier, same, others, moved)
 
 
-class _Renamed(Index):
-    """An index with other roots and paths for some files."""
+class _AsCached(Index):
+    """An index with the names and the statements that a cache has of its files."""
 
     def __init__(
-        self,
-        index: Index,
-        roots: Mapping[str, str],
-        same: SameFiles,
-        names: Mapping[tuple[str, Segment | None], tuple[str, str]],
+        self, index: Index, earlier: Index, same: SameFiles, others: Collection[str], moved: Mapping[str, str]
     ) -> None:
         super().__init__(index.path, index.source, is_cached=index.is_cached)
-        self._same, self._names = same, names
-        self.roots = {label: roots[label] for label in dict.fromkeys(record.root for record in self)}
+        self._index = index  # its file may be removed with it
+        self._same, self._earlier = same, earlier
+        self._names: dict[tuple[str, Segment | None], tuple[str, str]] = {}
+        self._offsets: dict[str, int] = {}
+        """Key of each earlier record that states something to its place in the index of the cache"""
+        self._file = earlier.open()  # it is replaced before the last record is read
+        weakref.finalize(self, self._file.close)
+        for offset, record in earlier.located(self._file):
+            if record.root in others:
+                self._names[same.key(record)] = record.root, record.path
+            if record.extra or record.label or record.labels or record.caption or record.captions:
+                self._offsets[layout.key_of(record)] = offset
+        self.columns = merged_columns(earlier.columns, index.columns)
+        if self._names:
+            roots = {**index.roots, **earlier.roots, **moved}
+            self.roots = {label: roots[label] for label in dict.fromkeys(record.root for record in self)}
 
     def located(self, file: BinaryIO) -> Iterator[tuple[int, VideoRecord]]:
         for offset, record in super().located(file):
-            yield offset, self._named(record)
+            yield offset, self._as_cached(record)
 
     def at(self, file: BinaryIO, offset: int) -> VideoRecord:
-        return self._named(super().at(file, offset))
+        return self._as_cached(super().at(file, offset))
 
-    def _named(self, record: VideoRecord) -> VideoRecord:
-        root, path = self._names.get(self._same.key(record), (record.root, record.path))
-        return record.replace(root=root, path=path)
+    def _as_cached(self, record: VideoRecord) -> VideoRecord:
+        if self._names:
+            root, path = self._names.get(self._same.key(record), (record.root, record.path))
+            record = record.replace(root=root, path=path)
+        offset = self._offsets.get(layout.key_of(record))
+        if offset is not None:
+            complete = record.over(self._earlier.at(self._file, offset), self.stated)
+            self.is_completed = self.is_completed or complete.described(record) != complete
+            record = complete
+        return record
 
 
 def unnamed_files(cache: Path, *, must_read: bool = False) -> tuple[list[str], list[str]]:

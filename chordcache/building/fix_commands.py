@@ -95,6 +95,11 @@ def _quoted(path: Path, start: str) -> str:
     return shlex.quote(str(path) if relative.startswith("..") else relative)
 
 
+def is_retryable(cause: str) -> bool:
+    """Return whether a build with ``retry_quarantined`` helps after a correction outside of the file."""
+    return _AGAIN in REMEDIES.get(cause, "")
+
+
 def remedy(cause: str, stage: str = "decode") -> str:
     """Return what to do about a failure. An unknown cause, such as one of a later version, has a general answer.
 

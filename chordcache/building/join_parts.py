@@ -12,7 +12,7 @@ from pathlib import Path
 
 from chordcache.amounts import counted
 from chordcache.building.build_plan import BuildPlan, write_plan
-from chordcache.building.existing_cache import earlier_header, with_cached_names
+from chordcache.building.existing_cache import as_cached, earlier_header
 from chordcache.building.fix_commands import repairable
 from chordcache.building.prune import drop, leaves_cache
 from chordcache.config.config import config_from_json
@@ -147,7 +147,7 @@ def _join(cache: Path, plan: Path, attempts: list[list[Path]]) -> RunSummary:
 
 def _register(cache: Path, index: Index, header: Header) -> set[str]:
     """Write the header of the parts, and the whole index: its order is that of the videos. Return its keys."""
-    index = with_cached_names(cache, index, header.roots)
+    index = as_cached(cache, index, header.roots)
     plan = BuildPlan(
         cache, index, None, config_from_json(header.config, trusted=()), header.features, header.features, {},
         roots=header.roots, moved=frozenset(header.roots), follow_symlinks=header.follow_symlinks,

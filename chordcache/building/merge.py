@@ -24,7 +24,7 @@ from chordcache.digests import digest_file
 from chordcache.engine import terminal
 from chordcache.engine.signals import stop_signals
 from chordcache.errors import DamageError, NotFoundError, UsageError, printable
-from chordcache.index.column_types import merged_columns
+from chordcache.index.column_types import check_values, merged_columns
 from chordcache.records import RunSummary
 from chordcache.storage import atomic, feature_files, layout, opener
 from chordcache.storage.cache_header import Header, read_header, write_header
@@ -209,6 +209,7 @@ class _Merge:
                         key = layout.key_of(record)
                         if key not in seen and self._owners.get(key, folder) == folder:
                             seen.add(key)
+                            check_values(record.path, record.extra, self._header.columns)
                             writer.write(record)
 
     def _quarantined(self) -> dict[str, Failure]:

@@ -10,10 +10,10 @@ from pathlib import Path
 from chordcache.bucket import bucket_path
 from chordcache.building.build_options import BuildOptions
 from chordcache.building.build_plan import BuildPlan, merged_roots, resolve_features
-from chordcache.building.existing_cache import earlier_header, with_cached_names
+from chordcache.building.existing_cache import as_cached, earlier_header
 from chordcache.building.requested import request_of
 from chordcache.config.config import Config, config_from_json
-from chordcache.index.column_types import merged_columns
+from chordcache.config.yaml_files import ConfigFiles
 from chordcache.index.index_files import Index, no_videos, read_index
 from chordcache.storage.cache_header import check_named, read_header, roots_now
 
@@ -21,7 +21,7 @@ from chordcache.storage.cache_header import check_named, read_header, roots_now
 def make_plan(
     cache: Path,
     index: str | Path | Index,
-    config: str | Path | Config | None,
+    config: ConfigFiles | Config | None,
     tiers: Sequence[str] | None,
     features: Sequence[str] | None,
     *,
@@ -40,7 +40,7 @@ def make_plan(
         index = read_index(index)
         if not len(index):
             raise no_videos(index)
-    index = with_cached_names(cache, index, _absolute(roots))
+    index = as_cached(cache, index, _absolute(roots), earlier.index_digests if earlier else ("", ""))
     plan = BuildPlan(cache, index, earlier, config, requested, with_earlier, specs)
     return _plan(plan, roots, options)
 
@@ -76,7 +76,6 @@ def _plan(plan: BuildPlan, roots: Mapping[str, str] | None, options: BuildOption
         follow_symlinks=any(other and other.follow_symlinks for other in (options, plan.index, before)),
     )
     merged_roots(before.roots if before else {}, completed)  # raises before a build waits for a lock
-    merged_columns(before.columns if before else {}, plan.index.columns)
     return completed
 
 

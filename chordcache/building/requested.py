@@ -9,13 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, TypeAlias
 
 from chordcache.arguments import as_items, did_you_mean
 from chordcache.config.config import Config, config_from_json
 from chordcache.config.features import FEATURE_SECTIONS
-from chordcache.config.yaml_files import load_config, read_config
+from chordcache.config.yaml_files import ConfigFiles, load_config, read_config
 from chordcache.errors import ConfigError, UsageError
 from chordcache.storage.artefacts.tiers import TIERS
 from chordcache.storage.cache_header import Header
@@ -25,7 +24,7 @@ Features: TypeAlias = Mapping[str, tuple[str, ...]]
 
 
 def request_of(
-    config: str | Path | Config | None,
+    config: ConfigFiles | Config | None,
     tiers: Sequence[str] | None,
     features: Sequence[str] | None,
     *,

@@ -9,10 +9,10 @@ from typing import Any
 from chordcache.amounts import counted, duration
 from chordcache.building.build_plan import BuildPlan, fingerprints_of, resolve_features
 from chordcache.building.build_task import is_stale, needed
-from chordcache.building.existing_cache import leaves
 from chordcache.config.config import config_from_json
 from chordcache.errors import ChordcacheError
 from chordcache.media.versions import tool_versions
+from chordcache.storage.feature_info import leaves
 from chordcache.storage.find_sidecars import Sidecars
 
 

@@ -15,6 +15,7 @@ from chordcache.cli.options import (
     build_settings_options,
     display_options,
     engine_options,
+    index_effects,
     json_option,
     limits_options,
     roots_option,
@@ -115,9 +116,12 @@ def build(
         f"done {summary.num_done}, up to date {summary.num_up_to_date}, quarantined {summary.num_failed} of "
         f"{summary.num_inputs} in {summary.elapsed_seconds:.1f} s{skipped_frames(summary.num_frames_skipped)}"
         f"{f', pruned {summary.num_pruned}' if summary.num_pruned else ''}"
+        f"{index_effects(summary.losses, summary.num_unnamed)}"
     )
     if summary.num_unused_bytes:
         line += f"; {human_bytes(summary.num_unused_bytes)} are not used any more, 'chordcache gc' removes them"
+    if summary.num_retryable:
+        line += f"; not tried again {summary.num_retryable}: after a correction, add --retry-quarantined"
     see = f"; see {printable(os.path.join(cache, 'quarantine.jsonl'))}" if summary.num_failed else ""
     if as_json or display.progress:
         echo_result(summary, line + see, as_json)

@@ -10,6 +10,7 @@ from typing import Any
 from chordcache.amounts import counted, exact_duration, human_bytes
 from chordcache.building.dry_run import DryRun
 from chordcache.building.estimate import Estimate, Range
+from chordcache.cli.options import index_effects
 from chordcache.config.config import config_to_json
 from chordcache.errors import printable
 from chordcache.tools.plan import Budget, Plan
@@ -37,6 +38,7 @@ def dry_run_lines(result: DryRun, into: str = "") -> list[str]:
     lines = [
         f"would build {result.num_missing} of {counted(result.num_inputs, 'video')}{into} "
         f"(up to date {result.num_up_to_date}, failed before {result.num_failed}){dropped}"
+        f"{index_effects(result.losses, result.num_unnamed)}"
     ]
     lines += [f"  {count:>7,} lose {printable(name)}, as --drop asks" for name, count in result.dropped.items()]
     lines += [f"  {printable(str(feature))}" for feature in result.stale]

@@ -42,8 +42,11 @@ def _together(*options: Decorator) -> Decorator:
 
 def config_option(text: str) -> Decorator:
     """Return the decorator that adds ``-c``, with this help."""
-    variable = variable_option(CONFIG_VARIABLE)
-    return click.option("-c", "--config", type=CONFIG, metavar="NAME|FILE", help=text, **variable)
+    return click.option(
+        "-c", "--config", type=CONFIG, multiple=True, metavar="NAME|FILE", **variable_option(CONFIG_VARIABLE),
+        callback=lambda _ctx, _param, value: value or None,
+        help=f"{text} Several are merged in order.",
+    )  # fmt: skip
 
 
 def _as_one(name: str, make: Callable[..., Any], *options: Decorator) -> Decorator:
@@ -246,6 +249,14 @@ roots_option = click.option(
 def split_names(value: str | None) -> Sequence[str] | None:
     """Split names at commas."""
     return None if value is None else [name.strip() for name in value.split(",") if name.strip()]
+
+
+def index_effects(losses: Mapping[str, int], num_unnamed: int) -> str:
+    """Return the part of a summary about statements of a cache that an index changes, and videos that it leaves out."""
+    parts = [f", {name.removeprefix('num_').replace('_', ' ')} {count}" for name, count in sorted(losses.items())]
+    if num_unnamed:
+        parts.append(f"; the index does not name {counted(num_unnamed, 'cached video')}, which --prune drops")
+    return "".join(parts)
 
 
 def skipped_frames(num_frames: int) -> str:

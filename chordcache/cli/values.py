@@ -26,8 +26,8 @@ class Completed(click.types.StringParamType):
     ``click.Path`` is not used. It fails on a name that no file can have, with another exit code.
     """
 
-    def __init__(self, completer: Completer, *, takes_buckets: bool = False) -> None:
-        self.completer, self._takes_buckets = completer, takes_buckets
+    def __init__(self, completer: Completer, *, takes_buckets: bool = False, may_have_spaces: bool = False) -> None:
+        self.completer, self._takes_buckets, self._may_have_spaces = completer, takes_buckets, may_have_spaces
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Return the text. Raises ``UsageError`` for a URL, which would become a relative path."""
@@ -45,7 +45,7 @@ class Completed(click.types.StringParamType):
 
     def split_envvar_value(self, rv: str) -> Sequence[str]:
         """Split the value of a variable at spaces and commas, for an option that may be given several times."""
-        return rv.replace(",", " ").split()
+        return [rv] if self._may_have_spaces else rv.replace(",", " ").split()
 
 
 def _items(kind: str, *values: str) -> list[CompletionItem]:
@@ -110,7 +110,7 @@ LABELS = Completed(_labels)
 TIER = Completed(_tiers)
 FEATURES = Completed(_features)
 """Names of features with commas between them"""
-CONFIG = Completed(_presets)
+CONFIG = Completed(_presets, may_have_spaces=True)
 """A YAML file or the name of a preset"""
 CACHE_OR_KEY = Completed(lambda ctx, incomplete: [*_items("file", incomplete), *_keys(ctx, incomplete)])
 KEY = Completed(_keys)

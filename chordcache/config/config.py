@@ -195,7 +195,7 @@ def config_from_json(data: Any, onto: Config | None = None, *, trusted: Collecti
         raise ConfigError(f"got a {type(data).__name__}, expected a mapping of sections")
     own = data.get("features") or {}
     if onto is not None:
-        data = _merged(config_to_json(onto), data)
+        data = merged(config_to_json(onto), data, keeps_features=True)
     check_keys("", data, _SECTIONS)
     features = _features(data.get("features"))
     untrusted = [
@@ -221,16 +221,19 @@ def _is_trusted(name: str, section: FeatureConfig, own: Mapping[str, Any], onto:
     return {*loaded_names(section)} <= {named.get(key) for key in _LOADED}
 
 
-def _merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return plain data with the values of ``changes``, and those of ``base`` that these do not name."""
-    merged = dict(base)
+def merged(base: Mapping[str, Any], changes: Mapping[str, Any], *, keeps_features: bool = False) -> dict[str, Any]:
+    """Return plain data with the values of ``changes``, and those of ``base`` that these do not name.
+
+    With ``keeps_features``, null only does not ask for a feature.
+    """
+    data = dict(base)
     for key, value in changes.items():
-        before = merged.get(key)
+        before = data.get(key)
         if isinstance(before, Mapping) and isinstance(value, Mapping) and not _is_other_plugin(before, value):
-            merged[key] = _merged(_lasting(before, value), value)
-        elif value is not None or key not in ("frames", *FEATURE_SECTIONS):  # null only does not ask for a feature
-            merged[key] = value
-    return merged
+            data[key] = merged(_lasting(before, value), value, keeps_features=keeps_features)
+        elif value is not None or not keeps_features or key not in ("frames", *FEATURE_SECTIONS):
+            data[key] = value
+    return data
 
 
 def _lasting(section: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:

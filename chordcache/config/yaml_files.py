@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import yaml
 
-from chordcache.arguments import did_you_mean
+from chordcache.arguments import as_items, did_you_mean
 from chordcache.config.bounds import MAX_CONFIG_BYTES, MAX_CONFIG_VALUES, MAX_DEPTH, read_bounded
-from chordcache.config.config import Config, config_from_json, config_to_json
+from chordcache.config.config import Config, config_from_json, config_to_json, merged
 from chordcache.config.presets import is_preset_like, preset_names, preset_path
 from chordcache.errors import ConfigError, NotFoundError, UsageError, printable
+
+ConfigFiles: TypeAlias = "str | Path | Sequence[str | Path]"
+"""A YAML file, the name of a preset, or several of them"""
 
 _SCALARS = (
     ("null", r"(?:~|null|Null|NULL|)\Z", ["~", "n", "N", ""]),
@@ -128,13 +133,14 @@ def _config_file(path: str | Path) -> Path:
     return preset_path(name)
 
 
-def load_config(path: str | Path | Config | None, onto: Config | None = None) -> Config:
+def load_config(path: ConfigFiles | Config | None, onto: Config | None = None) -> Config:
     """Read a YAML file or a preset, and merge it onto the packaged defaults. None returns the defaults.
 
     Parameters
     ----------
-    path : str, Path or Config, optional
-        A YAML file; or, if no file has this name, the name of a preset, such as ``"flow"``. A config is returned.
+    path : str, Path, sequence of them, or Config, optional
+        A YAML file; or, if no file has this name, the name of a preset, such as ``"flow"``. Several are merged in
+        order. A config is returned.
     onto : Config, optional
         Config to merge the file onto instead of the defaults.
 
@@ -153,11 +159,15 @@ def load_config(path: str | Path | Config | None, onto: Config | None = None) ->
     try:
         return config_from_json(data, onto)
     except ConfigError as error:
-        raise ConfigError(f"config '{printable(path)}': {error}") from None
+        names = ", ".join(f"'{printable(name)}'" for name in as_items(path))
+        raise ConfigError(f"config {names}: {error}") from None
 
 
-def read_config(path: str | Path) -> Any:
-    """Return what a YAML file or a preset says, as plain data that is not checked. Raises as ``load_config``."""
+def read_config(path: ConfigFiles) -> Any:
+    """Return what YAML files or presets say, as plain data that is not checked. Raises as ``load_config``."""
+    if not isinstance(path, (str, os.PathLike)):
+        every = [{} if (data := read_config(one)) is None else data for one in path]
+        return next((data for data in every if not isinstance(data, Mapping)), None) or functools.reduce(merged, every)
     name, file = printable(path), _config_file(path)
     try:
         text = read_bounded(file, MAX_CONFIG_BYTES).decode("utf-8")

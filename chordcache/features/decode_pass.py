@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import traceback
 from array import array
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -14,7 +13,7 @@ import numpy as np
 
 from chordcache.amounts import counted
 from chordcache.config.picture import Bucket, PictureConfig
-from chordcache.errors import MediaError, StoppedError, UsageError
+from chordcache.errors import MediaError, StoppedError, UsageError, describe
 from chordcache.features.base import Extractor, Rows, VideoInfo
 from chordcache.features.frames import FpsFilter
 from chordcache.features.registry import FeatureSpec
@@ -242,12 +241,15 @@ class DecodePass:
         state = self.results[name]
         if not isinstance(rows, Mapping):
             raise self._fault(name, f"extractor returned a {type(rows).__name__}, expected a mapping of names to rows")
-        for part, block in rows.items():
-            if part != name and not part.startswith(f"{name}."):
+        with _calling(name, self._num_frames):
+            blocks = list(rows.items())
+            sizes = [len(block) if getattr(block, "ndim", 1) else 0 for _, block in blocks]
+        for (part, block), size in zip(blocks, sizes, strict=True):
+            if not isinstance(part, str) or (part != name and not part.startswith(f"{name}.")):
                 raise self._fault(name, f"extractor returned '{part}', expected a name that begins with '{name}.'")
             if isinstance(block, np.ndarray) and not block.ndim:
                 raise self._fault(name, f"'{part}' is a single number, expected rows")
-            state.num_rows[part] = state.num_rows.get(part, 0) + len(block)
+            state.num_rows[part] = state.num_rows.get(part, 0) + size
             try:
                 for sink in self._sinks[name]:
                     sink.append(part, block)
@@ -267,9 +269,8 @@ def _calling(name: str, num_frames: int) -> Iterator[None]:
         yield
     except (MediaError, MemoryError, StoppedError):  # a picture that cannot be converted is a fault of the video
         raise
-    except Exception as error:  # item boundary
-        what = " ".join(traceback.format_exception_only(error)[-1].split())
-        raise MediaError(name, "extractor", what, num_frames) from error
+    except (Exception, SystemExit) as error:  # item boundary
+        raise MediaError(name, "extractor", describe(error), num_frames) from error
 
 
 def _notes(media: Media, maker: FrameMaker) -> tuple[str, ...]:

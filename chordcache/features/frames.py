@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -58,7 +59,9 @@ class FramesExtractor(Extractor):
 
     @classmethod
     def missing_requirement(cls, arguments: Mapping[str, Any]) -> str | None:
-        """Return what to do if FFmpeg was built without the encoder."""
+        """Return what to do if OpenCV is not installed, or FFmpeg was built without the encoder."""
+        if arguments["codec"] == "raw" and find_spec("cv2") is None:  # its pixels are RGB
+            return "codec raw needs OpenCV; run: pip install 'chordcache[cv]'"
         if arguments["codec"] not in PACKET_CODECS:
             return None
         from chordcache.media.packet_encoder import missing_encoder

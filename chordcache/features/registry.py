@@ -7,7 +7,8 @@ import inspect
 import json
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, partial
 from pkgutil import resolve_name
@@ -18,7 +19,7 @@ from chordcache.config.checks import check_number
 from chordcache.config.config import Config, loaded_names
 from chordcache.engine.inference.connections import connection_to
 from chordcache.engine.inference.network import Infer, Network
-from chordcache.errors import ConfigError, StoppedError, UsageError, printable
+from chordcache.errors import ConfigError, StoppedError, UsageError, describe, printable
 from chordcache.features.base import Extractor
 from chordcache.features.built_in import BUILT_IN
 from chordcache.features.item_fields import ITEM_FIELDS
@@ -89,13 +90,19 @@ _models: dict[tuple[str, str], Any] = {}
 
 def _set_up(name: str, extractor: str, arguments: Mapping[str, Any], device: str) -> Any:
     """Return the result of an extractor's ``setup``. Raise ``UsageError`` if it fails."""
-    try:
+    with _calling(name, ": its network cannot be loaded"):
         return extractor_class(name, extractor).setup(device, **arguments)
+
+
+@contextmanager
+def _calling(name: str, what: str) -> Iterator[None]:
+    """Turn any exception of a plug-in into ``ConfigError`` about the feature."""
+    try:
+        yield
     except (UsageError, StoppedError):
         raise
-    except Exception as error:  # item boundary: a plug-in may raise anything
-        what = " ".join(f"{type(error).__name__}: {error}".split())
-        raise UsageError(f"features.{name}: its network cannot be loaded: {what}") from error
+    except (Exception, SystemExit) as error:  # item boundary: a plug-in may raise anything
+        raise ConfigError(f"features.{name}{what}: {describe(error)}") from error
 
 
 def _load_network(name: str, extractor: str, arguments: Mapping[str, Any], device: str) -> Infer:
@@ -121,15 +128,16 @@ def resolve(name: str, config: Config) -> FeatureSpec:
         inspect.signature(cls).bind(name, **arguments)
     except TypeError as error:
         raise ConfigError(f"features.{name}: '{extractor}' does not take its parameters: {error}") from None
-    uses = cls.fields_used(arguments)
+    with _calling(name, f": '{extractor}' fails"):
+        uses, seen, identity = cls.fields_used(arguments), cls.picture_used(picture).params(), cls.identity(arguments)
     if not set(uses) <= set(ITEM_FIELDS):
         fields = ", ".join(ITEM_FIELDS)
         raise ConfigError(f"features.{name}: '{extractor}' uses {', '.join(uses)}, expected some of {fields}")
-    used: dict[str, Any] = {"picture": cls.picture_used(picture).params()}
+    used: dict[str, Any] = {"picture": seen}
     if uses:
         used["uses"] = list(uses)
     params = {**arguments, **used}
-    fingerprint = digests.fingerprint(extractor, cls.version, {**cls.identity(arguments), **used})
+    fingerprint = digests.fingerprint(extractor, cls.version, {**identity, **used})
     return FeatureSpec(
         name, extractor, arguments, params, fingerprint, cls.is_local, cls.needs_sound and not cls.is_local,
         cls.needs_motion_vectors, cls.units, uses, device, batch_size,
@@ -186,7 +194,8 @@ def _network_settings(name: str, cls: type[Extractor], arguments: dict[str, Any]
 
 def check_requirement(spec: FeatureSpec) -> None:
     """Raise ``UsageError`` if a package that the feature needs is not installed."""
-    missing = extractor_class(spec.name, spec.extractor).missing_requirement(spec.arguments)
+    with _calling(spec.name, f": '{spec.extractor}' fails"):
+        missing = extractor_class(spec.name, spec.extractor).missing_requirement(spec.arguments)
     if missing is not None:
         raise UsageError(f"feature '{spec.name}': {missing}")
 
@@ -202,13 +211,8 @@ def extractor_class(name: str, extractor: str) -> Any:
 
     Raise ``ConfigError`` for the feature ``name`` if it cannot be imported, or is not an extractor.
     """
-    try:
+    with _calling(name, f".extractor: cannot import '{extractor}'"):
         cls = resolve_name(extractor)
-    except StoppedError:
-        raise
-    except Exception as error:  # noqa: BLE001 # item boundary: a plug-in may raise anything
-        what = " ".join(f"{type(error).__name__}: {error}".split())
-        raise ConfigError(f"features.{name}.extractor: cannot import '{extractor}': {what}") from None
     if not (isinstance(cls, type) and issubclass(cls, Extractor)):
         raise ConfigError(
             f"features.{name}.extractor: got '{extractor}', expected a subclass of chordcache.features.base.Extractor"

@@ -12,7 +12,7 @@ from chordcache.formats.item import Item
 from chordcache.formats.source_packets import SourcePackets
 from chordcache.media import jpeg, planes
 from chordcache.read.cache import Cache
-from chordcache.read.selection import Videos, positions_of, select_keys
+from chordcache.read.selection import OtherSettings, Videos, positions_of, select_keys
 from chordcache.storage.cache_header import read_header, roots_now
 from chordcache.storage.feature_info import FeatureInfo
 from chordcache.storage.row_clock import CLOCK_FACTS, has_times
@@ -53,7 +53,7 @@ class Items:
             self.packets = SourcePackets(folders, follow_symlinks=header.follow_symlinks)
         self._has_frames = frames == "jpg"
         keys = cache.keys() if videos is None and not where else select_keys(cache, videos, where=where)
-        self._keys = list(dict.fromkeys(keys))  # names of files and samples are distinct
+        self._keys = OtherSettings(cache).left(list(dict.fromkeys(keys)))  # names of files and samples are distinct
         num_frames = cache.num_frames[positions_of(cache, np.array(self._keys, np.bytes_))].astype(np.int64)
         self.most_frames = int(num_frames.max(initial=0))
         """Number of frames of the longest video"""

@@ -89,6 +89,14 @@ def extra_problem(extra: Mapping[str, Any], columns: Mapping[str, str]) -> str |
     return None
 
 
+def check_values(path: str, extra: Mapping[str, Any], columns: Mapping[str, str]) -> None:
+    """Raise ``UsageError`` if the extra columns of a video are not of the types that a cache has for them."""
+    if extra and (problem := extra_problem(extra, columns)):
+        raise UsageError(
+            f"'{printable(path)}': {problem}. A column of a cache has one type. Name the column differently."
+        )
+
+
 # Types of the values of a list, which does not state them
 
 _NUMBERS = ({"int", "float"}, {"list[int]", "list[float]"})

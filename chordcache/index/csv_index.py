@@ -40,6 +40,8 @@ from chordcache.storage.layout import path_problem
 _HAND_WRITTEN = frozenset(("path", "label", "caption", *SEGMENT_COLUMNS))
 """Columns with a meaning in a hand-written list. Only ``path`` is required."""
 
+TEXTS = {"label", "caption"}
+
 _PATHS = ("path", "root", "root_path")
 """Columns that may have bytes that are not UTF-8"""
 
@@ -94,6 +96,8 @@ class PathTable(CsvTable):
         columns = {f"segment_{name}" if self.is_index else name: name for name in SEGMENT_COLUMNS}
         self.segment_columns = {name: field for name, field in columns.items() if name in self.types}
         """Each column that is a field of ``Segment`` to that field"""
+        self.stated = {*self.extras.values(), *(() if self.is_index else self.types.keys() & TEXTS)}
+        """Columns whose empty cells count, see ``IndexHeader``. The columns for texts of an index may be all empty"""
 
     def text(self, row: Row, name: str, line: int) -> str:
         """Return the text of a cell. In a hand-written file only a path may be quoted as chordcache quotes it."""
@@ -157,7 +161,12 @@ class CsvSource:
         self.num_records = 0
         used = self._survey()
         roots = {root: folder for root, folder in self._places.roots.items() if root in used}
-        self.header = IndexHeader(FORMAT, roots or self._places.roots, columns=self._table.extra_types)
+        self.header = IndexHeader(
+            FORMAT,
+            roots or self._places.roots,
+            columns=self._table.extra_types,
+            stated=tuple(sorted(self._table.stated)),
+        )
 
     @property
     def is_index(self) -> bool:
@@ -184,6 +193,7 @@ class CsvSource:
                 raise self._table.twice(line, path, first)
             if label := self._table.text(row, "label", line):
                 self._numbers.add((label_of(label),))
+            self._table.stated |= row.keys() & TEXTS
             self.num_records += 1
         return used
 

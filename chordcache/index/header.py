@@ -28,6 +28,8 @@ class IndexHeader(Record, frozen=True, forbid_unknown_fields=False):
     """Labels of the roots of which the index has every video, since the scan read the whole folder"""
     columns: Mapping[str, str] = {}
     """Extra column to its type, of ``COLUMN_TYPES``. Columns that are not named here are text"""
+    stated: tuple[str, ...] = ()
+    """"label", "caption" and extra columns that a build erases where they are empty. Other empty ones say nothing"""
 
     def __post_init__(self) -> None:
         if self.format != FORMAT:

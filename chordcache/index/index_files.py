@@ -14,6 +14,7 @@ import numpy as np
 
 from chordcache.amounts import first_few
 from chordcache.arguments import names_arguments
+from chordcache.digests import digest_file
 from chordcache.errors import DamageError, NotFoundError, UsageError, printable
 from chordcache.index.csv_index import CsvSink, CsvSource
 from chordcache.index.header import FORMAT
@@ -77,18 +78,24 @@ class Index:
         Labels of the roots of which the index has every video. A CSV file does not store them.
     columns : dict[str, str]
         Extra column to its type, if it is not text.
+    stated : tuple of str
+        As in ``IndexHeader``.
     is_cached : bool
         True if it is in the folder of a cache, where no link is followed.
     notes : tuple of str
         Sentences about how a hand-written list was read, such as the roots of absolute paths.
+    is_completed : bool
+        True once a record has been read to which the cache added a label, a caption or a column.
     """
+
+    is_completed = False
 
     def __init__(self, path: Path, source: Source, *, is_cached: bool = False) -> None:
         self.source, self.is_cached = source, is_cached
         header = source.header
         self.path, self.roots, self.level = path, dict(header.roots), header.level
         self.follow_symlinks, self.whole_roots = header.follow_symlinks, header.whole_roots
-        self.columns = dict(header.columns)
+        self.columns, self.stated = dict(header.columns), header.stated
         self.notes = source.notes if isinstance(source, CsvSource) else ()
 
     def __repr__(self) -> str:
@@ -113,6 +120,11 @@ class Index:
     def open(self) -> BinaryIO:
         """Open its file, for ``located`` and ``at``."""
         return open_binary(self.path.parent, self.path.name) if self.is_cached else open(self.path, "rb")
+
+    def digest(self) -> str:
+        """Return the digest of its file."""
+        with self.open() as file:
+            return digest_file(os.dup(file.fileno()))
 
     def located(self, file: BinaryIO) -> Iterator[tuple[int, VideoRecord]]:
         """Yield the byte offset for ``at``, and the record, of each line of the index's open file."""
@@ -169,7 +181,7 @@ class Index:
 
     def writer(self, path: str | os.PathLike[str], **changes: Any) -> IndexWriter:
         """Return a writer of a part of the index, with its settings but for ``changes``, which ``IndexWriter`` has."""
-        same = {name: getattr(self, name) for name in ("roots", "level", "follow_symlinks", "columns")}
+        same = {name: getattr(self, name) for name in ("roots", "level", "follow_symlinks", "columns", "stated")}
         return IndexWriter(path, **{**same, **changes})
 
     def write(self, path: str | os.PathLike[str]) -> None:
@@ -239,12 +251,14 @@ class IndexWriter:
         follow_symlinks: bool = False,
         whole_roots: Sequence[str] = (),
         columns: Mapping[str, str] = MappingProxyType({}),
+        stated: Sequence[str] = (),
     ) -> None:
         self._path = Path(path)
         self._suffix = _suffix(self._path)
         self._roots = dict(roots)
         self._header = {"format": FORMAT, "format_version": FORMAT_VERSION, "roots": self._roots, "level": level}
         optional = {"follow_symlinks": follow_symlinks, "whole_roots": list(whole_roots), "columns": dict(columns)}
+        optional["stated"] = list(stated)
         self._header |= {name: value for name, value in optional.items() if value}
         self._partial = self._path.with_name(f".chordcache-index-{os.getpid()}-{id(self):x}.partial")
         self._stack = ExitStack()

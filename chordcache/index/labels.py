@@ -10,7 +10,7 @@ from typing import Any
 
 from chordcache.errors import UsageError, printable
 from chordcache.index.class_labels import NumberCheck
-from chordcache.index.csv_index import PathTable
+from chordcache.index.csv_index import TEXTS, PathTable
 from chordcache.index.file_names import FileNames
 from chordcache.records import SEGMENT_COLUMNS, VideoRecord
 
@@ -36,6 +36,8 @@ class Labels:
         self._numbers = NumberCheck()
         self._columns: tuple[str, ...] = ()
         self._extras: frozenset[str] = frozenset()
+        self._stated: list[str] = []
+        """Columns whose empty cells erase what a cache has"""
         self.column_types: dict[str, str] = {}
         """Type of each extra column that is not text"""
         if not self._by_folder:
@@ -52,6 +54,7 @@ class Labels:
         self._extras = frozenset(table.extras.values())
         self.column_types = table.extra_types
         for line, row in table.rows():
+            table.stated |= row.keys() & TEXTS
             text = table.text(row, "path", line)
             if not text:
                 raise table.error(line, "got an empty path, expected a file name")
@@ -59,6 +62,7 @@ class Labels:
             first, _ = self._rows.setdefault(name, (line, table.fields(row, line)))
             if first != line:
                 raise table.twice(line, name, first)
+        self._stated = sorted(table.stated)
         self._check_once(table)
 
     def _check_once(self, table: PathTable) -> None:
@@ -97,7 +101,9 @@ class Labels:
         self._numbers.add(filter(None, [fields.get("label")]))
         said = {column: fields.get(column) for column in self._columns}
         kept = {column: text for column, text in record.extra.items() if column not in self._extras}
-        return record.replace(**said, extra={**kept, **fields.get("extra", {})})
+        extra = fields.get("extra", {})
+        erased = () if name is None else [name for name in self._stated if name not in extra and not said.get(name)]
+        return record.replace(**said, extra={**kept, **extra}, erased=tuple(erased))
 
     @property
     def problem(self) -> str | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import ExitStack, closing, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,7 +22,7 @@ from chordcache.engine.limits import Limits
 from chordcache.engine.run_progress import Progress
 from chordcache.engine.signals import stop_signals
 from chordcache.errors import NotFoundError, printable
-from chordcache.index.index_files import Index, IndexWriter, check_output, read_index
+from chordcache.index.index_files import Index, IndexWriter, check_output, read_index, temporary_index
 from chordcache.index.labels import Labels
 from chordcache.index.previous import ReusableRecords
 from chordcache.index.walk import Corpus, CorpusFile, check_apart, parse_roots
@@ -153,6 +153,7 @@ def scan(
 
 def scanned(
     index: str | Path | Index,
+    check: Callable[[Index], object],
     *,
     jobs: int | Engine | None = None,
     follow_symlinks: bool = False,
@@ -161,10 +162,14 @@ def scanned(
 ) -> str | Path | Index:
     """Return the index of a scan if ``index`` is a folder of videos, or else ``index`` as it is.
 
+    ``check`` is called before the scan, with an index of the folder that has no records. It raises for other arguments.
     The other parameters and the errors are those of ``scan``. Its warnings are printed as messages of ``progress``.
     """
     if isinstance(index, Index) or not (os.path.isdir(index) or bucket_path(os.fspath(index))):
         return index
+    roots = {corpus.label: corpus.folder for corpus in parse_roots([os.fspath(index)])}
+    with temporary_index((), roots=roots, level=None) as nothing:
+        check(nothing)
     result = scan(index, jobs=jobs, follow_symlinks=follow_symlinks, limits=limits, progress=progress)
     display = display_of(progress)
     line = f"scanned {counted(len(result), 'video')} of '{printable(index)}'"
@@ -296,7 +301,7 @@ class _Scan:
         record = earlier.get(task.root, task.path, task.identity, task.level)
         if record is None or record.error is not None:  # another version of the tools may be able to read it
             return None
-        return record.replace(label=None, caption=None, extra={}) if self._labels else record
+        return record.replace(label=None, caption=None, extra={}, erased=()) if self._labels else record
 
     def _nothing(self) -> str:
         """Return the message about roots without videos."""

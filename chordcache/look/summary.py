@@ -11,6 +11,7 @@ from typing import Any
 from chordcache.arguments import names_arguments
 from chordcache.index.index_files import read_index
 from chordcache.read.cache import open_cache
+from chordcache.read.selection import OtherSettings
 from chordcache.read.video import Video
 from chordcache.records import VideoRecord
 from chordcache.storage import sealed_json
@@ -98,6 +99,7 @@ def _of_cache(path: Path) -> dict[str, Any]:
     with open_cache(path) as cache:
         for video in cache:
             totals.add_video(video)
+        others = OtherSettings(cache).sentence(cache.keys())
     return {
         "format_version": sealed_json.FORMAT_VERSION,
         "num_videos": totals.num_videos,
@@ -107,6 +109,7 @@ def _of_cache(path: Path) -> dict[str, Any]:
         "absent": dict(totals.absent.most_common()),
         "labels": totals.by_label(),
         "num_quarantined": len(Quarantine(path, {})),
+        **({"other_settings": others} if others else {}),
         "roots": dict(header.roots),
         "features": {tier: list(names) for tier, names in header.features.items()},
         "config": dict(header.config),

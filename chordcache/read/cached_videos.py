@@ -15,7 +15,7 @@ from chordcache.errors import FeatureAbsentError, UsageError
 from chordcache.features.built_in import read_sides
 from chordcache.read.cache import Cache
 from chordcache.read.clips import HOW_TO_ADD, ClipReader, FeatureReader
-from chordcache.read.selection import Videos, positions_of, select_keys, warn_of_left_out
+from chordcache.read.selection import OtherSettings, Videos, positions_of, select_keys, warn_of_left_out
 from chordcache.read.video import Video
 from chordcache.storage.annotation_names import AnnotationNames
 from chordcache.storage.cache_header import read_header
@@ -131,6 +131,11 @@ class CachedVideos(VideoSet):
             causes = Counter(failure.cause for failure in failed.values())
             warn_of_left_out(repr(self._cache), len(self), causes, {}, self._cache.path)
             self.keep(~np.isin(np.arange(len(self)), list(failed)))
+        others = OtherSettings(self._cache, features)
+        keys = self._keys_at(slice(None)) if others.keys else []
+        left = others.left(keys)
+        if len(left) < len(keys):
+            self.keep(np.isin(keys, left))
 
     def __len__(self) -> int:
         return self._num_videos
@@ -152,7 +157,7 @@ class CachedVideos(VideoSet):
         chosen: np.ndarray = states[self._positions]
         return chosen
 
-    def _keys_at(self, positions: np.ndarray) -> list[str]:
+    def _keys_at(self, positions: np.ndarray | slice) -> list[str]:
         keys = np.array(self._cache.keys(), np.bytes_) if self._keys is None else self._keys
         return [key.decode() for key in keys[positions]]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
@@ -21,6 +21,7 @@ from chordcache.read.cache import Cache
 from chordcache.read.near_keys import hint_for
 from chordcache.read.video import Video
 from chordcache.storage.cache_header import read_header
+from chordcache.storage.feature_info import FeatureInfo, leaves
 from chordcache.storage.layout import key_hash
 from chordcache.storage.quarantine import Failure, read_quarantined
 
@@ -105,6 +106,62 @@ def warn_of_left_out(
             f"{what}: left out {num_left_out} of {counted(num_all, 'video')}: {', '.join(reasons)}{end}.",
             stacklevel=stacklevel,
         )
+
+
+class OtherSettings:
+    """The videos of a cache with features of other settings than its header states. Sidecars are read if there are.
+
+    A build changes the header first. After Ctrl-C, without a source, or for a part of the index, older videos stay.
+    ``features`` are those that count, by default all.
+    """
+
+    def __init__(self, cache: Cache, features: Collection[str] | None = None) -> None:
+        self._cache, self._now = cache, read_header(cache.path).fingerprints
+        now, cached = self._now, cache.catalog.fingerprints
+        names = [name for name in cached if name in now and (features is None or name in features)]
+        self._of: dict[str, set[str]] = {name: set() for name in names if {*cached[name]} - {now[name]}}
+        """Feature to the keys of its videos"""
+        self._variants: dict[str, dict[str, FeatureInfo]] = {name: {} for name in self._of}
+        for video in cache if self._of else ():
+            for name, keys in self._of.items():
+                if (info := video.sidecar.feature(name)) is not None:
+                    self._variants[name].setdefault(info.fingerprint, info)
+                    keys |= {video.key} if info.fingerprint != now[name] else set()
+        self.keys = frozenset[str]().union(*self._of.values())
+        """Keys of the videos"""
+
+    def left(self, keys: Sequence[str]) -> Sequence[str]:
+        """Return keys without videos that are in quarantine too. Warn of these, and of all others."""
+        if self.keys:
+            failures = read_quarantined(self._cache.path)
+            failed = [key for key in keys if key in self.keys and key in failures]
+            if len(failed) < len(keys):
+                causes = Counter(failures[key].cause for key in failed)
+                warn_of_left_out(repr(self._cache), len(keys), causes, {}, self._cache.path, stacklevel=8)
+                keys = [key for key in keys if key not in set(failed)]
+            if text := self.sentence(keys):
+                warnings.warn(text, stacklevel=7)
+        return keys
+
+    def sentence(self, keys: Collection[str]) -> str:
+        """Return how many of some videos have other settings, and which, or "" if none has."""
+        counts = {name: len(others.intersection(keys)) for name, others in self._of.items()}
+        parts = [
+            f"{count} of {counted(len(keys), 'video')} have {name} of other settings{self._values(name)}"
+            for name, count in counts.items()
+            if count
+        ]
+        return printable(f"{', '.join(parts)}; run chordcache build") if parts else ""
+
+    def _values(self, name: str) -> str:
+        """Return the settings in which the videos of a feature differ, with the values that they have."""
+        values: dict[str, dict[str, None]] = {}
+        for info in sorted(self._variants[name].values(), key=lambda info: info.fingerprint == self._now[name]):
+            for leaf, value in leaves(name, info.params):
+                text = "none" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
+                values.setdefault(leaf.replace(f"{name}.picture.", "frames."), {})[text] = None
+        differing = [f"{leaf}: {', '.join(texts)}" for leaf, texts in values.items() if len(texts) > 1]
+        return f" ({'; '.join(differing)})" if differing else ""
 
 
 def positions_of(cache: Cache, keys: np.ndarray) -> np.ndarray:

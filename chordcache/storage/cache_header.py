@@ -36,6 +36,8 @@ class Header(Record, frozen=True, forbid_unknown_fields=False):
     """Extra column of the index to its type, of ``COLUMN_TYPES``, if it is not text"""
     index_digests: tuple[str, str] = ("", "")
     """xxh3-128 of the index that the last build was given, and of the ``index.jsonl`` that it wrote"""
+    fingerprints: Mapping[str, str] = {}
+    """Fingerprint of each feature with the settings of ``config``, as far as it could be made"""
 
 
 def roots_now(known: Mapping[str, str], moved: Mapping[str, str] | None, *, opens: bool = False) -> dict[str, str]:

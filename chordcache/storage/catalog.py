@@ -129,8 +129,9 @@ class Catalog:
         return self._json("labels", tuple[str, ...])
 
     @cached_property
-    def _features(self) -> tuple[str, ...]:
-        return self._json("features", tuple[str, ...])
+    def fingerprints(self) -> dict[str, tuple[str, ...]]:
+        """Distinct fingerprints of each feature."""
+        return self._json("features", dict[str, tuple[str, ...]])
 
     def annotation_names(self) -> AnnotationNames:
         """Return the names in the annotations of all videos."""
@@ -144,10 +145,10 @@ class Catalog:
 
     def feature_states(self, feature: str) -> np.ndarray:
         """Return the ``FeatureState`` of a feature in every video [shape=(num_videos,), dtype=uint8]."""
-        states = self._array("states", np.dtype(np.uint8), len(self._features) * len(self))
-        if feature not in self._features:
+        states = self._array("states", np.dtype(np.uint8), len(self.fingerprints) * len(self))
+        if feature not in self.fingerprints:
             return np.zeros(len(self), np.uint8)
-        start = self._features.index(feature) * len(self)
+        start = [*self.fingerprints].index(feature) * len(self)
         return states[start : start + len(self)]
 
     def __len__(self) -> int:

@@ -48,6 +48,7 @@ class Columns:
         self._annotations = AnnotationCounter()
         self._states: dict[str, bytearray] = {}
         """States of each feature"""
+        self._fingerprints: dict[str, set[str]] = {}
 
     def add(self, sidecar: Sidecar, num_bytes: int, mtime_ns: int) -> None:
         """Take a sidecar, the size of its line, and the mtime of its file, or the mark of its pack."""
@@ -60,6 +61,7 @@ class Columns:
         for info in reversed(sidecar.features):  # of several tiers the first counts, as in ``Sidecar.feature``
             states = self._states.setdefault(info.feature, bytearray())
             states.extend(bytes(self.num_videos - len(states)))
+            self._fingerprints.setdefault(info.feature, set()).add(info.fingerprint)
             states[-1] = FeatureState.CACHED if info.absent is None else FeatureState.ABSENT
 
     @property
@@ -86,7 +88,7 @@ class Columns:
             "num_frames": np.array(self._num_frames, INT32).tobytes(),
             "label_ids": np.array([ids[label] for label in self._labels], INT32).tobytes(),
             "states": b"".join(self._states[name].ljust(self.num_videos, b"\0") for name in features),
-            "features": _json(features),
+            "features": _json({name: sorted(self._fingerprints[name]) for name in features}),
             "labels": _json(labels),
             "annotations": _json(to_json(self._annotations.names())),
             "keys": "".join(f"{key}\n" for key in self._keys).encode("ascii"),

@@ -29,7 +29,7 @@ HEAD_BYTES = 4096
 KIND, KIND_OF_PACKS = "chordcache-catalog", "chordcache-pack"
 """Formats that a head states"""
 
-_VERSION = 1
+_VERSION = 2
 _MAX_SECTIONS_BYTES = 512 << 20
 """Largest size of all sections: those of five million videos [bytes]. A file of zeros takes no space on a disk, and
 may claim any size"""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any
 
 from chordcache.json_records import Limit, Record
@@ -46,3 +46,12 @@ class FeatureInfo(Record, frozen=True):
     """Hash of the fields ``uses`` of the item that it was made of, such as "caption", see ``features.item_fields``"""
     packed: Packed | None = None
     """Place of the file in a pack, or None if it is a file of its own"""
+
+
+def leaves(name: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the values in nested settings, by names with dots."""
+    if isinstance(value, Mapping):
+        for key, inner in value.items():
+            yield from leaves(f"{name}.{key}" if name else str(key), inner)
+    else:
+        yield name, value

@@ -60,7 +60,9 @@ class RunNotes:
 
     def take(self, summary: RunSummary) -> None:
         """Take the counts of a summary."""
-        self.counts = {name: count for name, count in asdict(summary).items() if name != "elapsed_seconds"}
+        counts = asdict(summary)
+        del counts["elapsed_seconds"]
+        self.counts = counts.pop("losses") | counts
         self.exit_code = 3 if summary.num_failed else 0
 
 

@@ -202,6 +202,10 @@ class ChordVideoDataset(ClipDataset):
         self.classes = self._classes.names
         self._check_videos(labels)
         self._samples = SampleReader(self._sampler, self._clips, self._fields, self._classes, transform)
+        num_unlabeled = np.count_nonzero(self._videos.numbered_labels()[1] < 0) if labels else 0
+        if 0 < num_unlabeled < len(self._videos) and "labels" not in self._fields.types:
+            what = f"label: got none for {num_unlabeled} of {counted(len(self._videos), 'video')}, whose label is -1"
+            warnings.warn(f"{what}. Add labels and build again, or select videos by videos=.", stacklevel=3)
         if to_read.tries_first:
             self.describe((0, 0))
         self._videos.close()  # opened again where samples are read, which is in the workers

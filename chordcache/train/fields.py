@@ -15,6 +15,7 @@ from chordcache.errors import UsageError, printable
 from chordcache.features.built_in import read_sides
 from chordcache.features.item_fields import all_captions
 from chordcache.index.class_labels import NumberCheck, is_class_id
+from chordcache.index.column_types import extra_problem
 from chordcache.media.cropping import CropBox
 from chordcache.read.cached_videos import VideoSet
 from chordcache.read.video import Video
@@ -158,8 +159,10 @@ def _converted(name: str, kind: str, video: Video) -> Any:
             f"fields: got '{name}' ({kind}), which video '{video.key}' does not have, expected a value in every item. "
             f"{_how_to_select(name)}"
         )
-    if kind in ("int", "list[int]") and any(number not in _INT64 for number in numbers if number is not None):
-        raise UsageError(f"fields: got '{name}' of video '{video.key}', {value}, expected integers of 64 bits")
+    is_large = kind in ("int", "list[int]") and any(type(number) is int and number not in _INT64 for number in numbers)
+    if is_large or extra_problem({name: value}, {name: kind}):
+        expected = "integers of 64 bits" if is_large else kind
+        raise UsageError(f"fields: got '{name}' of video '{video.key}', {value!r:.80}, expected {expected}")
     with np.errstate(over="ignore"):  # beyond float32 is infinity
         return _CONVERTERS[kind](value)
 

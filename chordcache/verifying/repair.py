@@ -15,7 +15,7 @@ from chordcache.building.existing_cache import check_sidecars, index_of, unnamed
 from chordcache.building.fix_commands import gc_command
 from chordcache.building.pack import copy_video
 from chordcache.config.config import Config, trusted_names
-from chordcache.config.yaml_files import load_config
+from chordcache.config.yaml_files import ConfigFiles, load_config
 from chordcache.engine import pool
 from chordcache.engine.choice import Engine, engine_of
 from chordcache.engine.display import Display
@@ -44,7 +44,7 @@ def repair(
     jobs: int | Engine | None = None,
     roots: Mapping[str, str] | None = None,
     limits: Limits | None = None,
-    config: str | Path | Config | None = None,
+    config: ConfigFiles | Config | None = None,
     progress: bool | Display = False,
 ) -> RunSummary:
     """Build again what ``verify`` found damaged or missing, and nothing else.

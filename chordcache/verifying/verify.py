@@ -19,7 +19,7 @@ from chordcache.building.build_task import is_stale
 from chordcache.building.fix_commands import build_command, repair_command
 from chordcache.building.requested import Features
 from chordcache.config.config import Config, config_from_json, trusted_names
-from chordcache.config.yaml_files import load_config
+from chordcache.config.yaml_files import ConfigFiles, load_config
 from chordcache.engine import pool
 from chordcache.engine.choice import Engine, engine_of
 from chordcache.engine.display import Display, display_of
@@ -93,7 +93,7 @@ def verify(
     jobs: int | Engine | None = None,
     roots: Mapping[str, str] | None = None,
     part: str | None = None,
-    config: str | Path | Config | None = None,
+    config: ConfigFiles | Config | None = None,
     progress: bool | Display = False,
 ) -> VerifyReport:
     """Check a cache. It changes nothing, except for one more line in ``runs.jsonl`` where that can be written.

@@ -22,7 +22,7 @@ CAUSES = {
     "SIGSEGV": "signal",
     "exit 0": "signal",
     "SIGKILL": "signal",
-    "sys.exit": "bug",
+    "sys.exit": "extractor",
     "sleep": "timeout",
     "hold the interpreter": "timeout",
     "many arrays": "oom",

@@ -33,7 +33,7 @@ def test_column_names_are_unique_and_cover_every_fact() -> None:
         for cls in (Segment, Identity, HeaderFacts, PacketFacts, AudioFacts, ContentFacts, FrameFacts)
     )
     num_own = len(VideoRecord.__struct_fields__) - len(
-        ["segment", "identity", "header", "packets", "content", "audio", "frames", "extra"]
+        ["segment", "identity", "header", "packets", "content", "audio", "frames", "extra", "erased"]
     )
     assert len(names) == num_facts + num_own + len(["root_path"]) - len(["frame_steps"])
 

@@ -49,8 +49,12 @@ def test_file_labels(tmp_path: Path) -> None:
         "v", "a.mp4", label="cat", caption="a cat, asleep", extra={"lang": "en"}
     )
     assert labels.num_unmatched == 3
-    assert labels.apply(VideoRecord("v", "b/b.mp4")) == VideoRecord("v", "b/b.mp4", label="dog")
-    assert labels.apply(VideoRecord("v", "c.mp4")) == VideoRecord("v", "c.mp4", caption="only c")
+    assert labels.apply(VideoRecord("v", "b/b.mp4")) == VideoRecord(
+        "v", "b/b.mp4", label="dog", erased=("caption", "lang")
+    )
+    assert labels.apply(VideoRecord("v", "c.mp4")) == VideoRecord(
+        "v", "c.mp4", caption="only c", erased=("label", "lang")
+    )
     assert labels.apply(VideoRecord("w", "c.mp4")) == VideoRecord("w", "c.mp4")
     assert labels.apply(VideoRecord("v", "A.MP4")) == VideoRecord("v", "A.MP4")
     assert (labels.num_unmatched, labels.unmatched_example) == (1, "none.mp4")
@@ -66,7 +70,9 @@ def test_root_label_and_path_comes_before_the_bare_path(tmp_path: Path) -> None:
 def test_a_label_file_sets_only_its_own_columns(tmp_path: Path) -> None:
     old = VideoRecord("v", "a.mp4", label="old label", caption="old caption", extra={"lang": "en", "other": "kept"})
     captions = labels_file(tmp_path, "path,caption,lang\na.mp4,new,\n")
-    assert captions.apply(old) == VideoRecord("v", "a.mp4", label="old label", caption="new", extra={"other": "kept"})
+    assert captions.apply(old) == VideoRecord(
+        "v", "a.mp4", label="old label", caption="new", extra={"other": "kept"}, erased=("lang",)
+    )
     nothing = labels_file(tmp_path, "path,label\nb.mp4,new\n")
     assert nothing.apply(old).label is None
     assert nothing.apply(old).caption == "old caption"

@@ -66,6 +66,12 @@ def test_without_any(tmp_path: Path, make_video: Callable[..., Path]) -> None:
     done = run(command.format(["build", "--tier", "npz", "--features", "flow"]))
     assert done.returncode == 2
     assert done.stderr == ("chordcache build: error: feature 'flow': needs OpenCV; run: pip install 'chordcache[cv]'\n")
+    (tmp_path / "raw.yaml").write_text("frames: {codec: raw}\n")
+    done = run(command.format(["build", "-o", "other", "-c", "raw.yaml"]))
+    assert done.returncode == 2
+    assert done.stderr == (
+        "chordcache build: error: feature 'frames': codec raw needs OpenCV; run: pip install 'chordcache[cv]'\n"
+    )
     assert run("import chordcache as cc; cc.ChordVideoDataset('cache', size=None)[0]").returncode == 0
     done = run("import chordcache as cc; cc.ChordVideoDataset('cache')[0]")
     assert done.stderr.splitlines()[-1] == (

@@ -70,6 +70,7 @@ HEADER = Header(
     True,
     {"lang": "str"},
     ("a" * 32, "b" * 32),
+    fingerprints={"frames": "ab"},
 )
 FAILURE = Failure(
     "k", "v", "a.mp4", "decode", "short", "cut", IDENTITY, 3, 2, {"av": "18"}, ("0" * 16,), "today", "here"
@@ -82,7 +83,7 @@ RECORD = VideoRecord(
     CONTENT,
     AudioFacts("aac", 48000, 2, 1.5, -0.02),
     FrameFacts(9, "a" * 32, 1, ((0.0, 2.5),), ((0.0, 3.0),), -0.02, 1.5, 1.52),
-    **DESCRIPTION,
+    erased=("x",), **DESCRIPTION,
 )  # fmt: skip
 REQUEST = BuildRequest(RECORD, "/data", True)
 

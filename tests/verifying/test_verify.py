@@ -237,7 +237,7 @@ def test_a_catalog_that_contradicts_itself(cache: Path, name: str, content: Call
         {"num_videos": 1 << 62},
         {"num_videos": "many"},
         {"num_bytes": 10**400},
-        {"catalog_version": 2},
+        {"catalog_version": 3},
         {"format": "other"},
     ],
 )

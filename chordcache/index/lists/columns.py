@@ -112,7 +112,9 @@ def _item_list(table: Table, columns: Mapping[str, str], template: str | None) -
         extra = {name: table.value(name, row[name]) for name in kept if name in row}
         yield Item(path, segment, labels_in(row.get(label)), texts(row.get(caption)), extra)
 
-    return ItemList(table.path, table.unit, types, table.rows, parse)
+    is_json = "json" in table.path.suffix.lower()  # a row need not mention each column
+    stated = () if is_json else (*columns.keys() & {"label", "caption"}, *kept)
+    return ItemList(table.path, table.unit, types, table.rows, parse, stated=stated)
 
 
 def _named_path(column: str, row: Row) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -48,6 +48,8 @@ class ItemList:
     """Function that returns the items of a row. ``UsageError`` need not name the row"""
     has_captions: bool = False
     """True if each item should have a caption, so that those without one are named"""
+    stated: Sequence[str] = ()
+    """As in ``IndexHeader``"""
     notes: Callable[[], Iterable[str]] = tuple
     """Function that returns sentences for the summary, after ``items``"""
 

@@ -185,7 +185,9 @@ class ListReader:
         """Write the index of all items."""
         started = time.monotonic()
         num_items = num_missing_items = 0
-        with IndexWriter(output, roots=self._locator.roots, level=None, columns=self._listed.columns) as writer:
+        with IndexWriter(
+            output, roots=self._locator.roots, level=None, columns=self._listed.columns, stated=self._listed.stated
+        ) as writer:
             for item, record in self.items():
                 if record is None:
                     num_missing_items += 1

@@ -251,7 +251,7 @@ def _build(cache: Path, request: BuildRequest, crash: Crash | None, trusted: fro
         locked_beside(cache),
         no_space_as_error(cache / file),
         _opened(cache, file) as own,
-        _index_of([request]) as index,
+        _index_of([_described(Sidecars(cache), request)]) as index,
     ):
         if not _try_lock(own.fileno()):
             return _BUSY
@@ -278,6 +278,12 @@ def _build(cache: Path, request: BuildRequest, crash: Crash | None, trusted: fro
         return _FAILED
 
 
+def _described(sidecars: Sidecars, request: BuildRequest) -> BuildRequest:
+    """Return a request with what the cache has of its video, where its index says nothing."""
+    sidecar = sidecars.read_or_none(request.key)
+    return request if sidecar is None else request.replace(record=request.record.over(sidecar, ()))
+
+
 def _opened(cache: Path, file: str) -> BinaryIO:
     return os.fdopen(opener.open_file(cache, file, os.O_RDWR | os.O_CREAT), "r+b")
 
@@ -300,7 +306,7 @@ def _write_lists(cache: Path) -> str:
             with suppress(ChordcacheError):  # it was cut short, and its video is not built
                 request = read_sealed(cache, f"{FOLDER}/{name}", BuildRequest, "a request")
                 if request.key in failed or sidecars.has(request.key):
-                    requests.append(request)
+                    requests.append(_described(sidecars, request))
         for _, group in groupby(sorted(requests, key=_origin), key=_origin):
             with _index_of(list(group)) as index:
                 build_as_before(cache, index, jobs=Engine("inline"), options=BuildOptions())

@@ -34,12 +34,14 @@ from chordcache.read.cache import Cache
 from chordcache.read.cached_videos import VideoSet, stereo_of
 from chordcache.read.clips import HOW_TO_ADD, FeatureReader
 from chordcache.read.segment_of import SegmentOfFile
+from chordcache.read.selection import OtherSettings
 from chordcache.read.video import Video
 from chordcache.records import VideoRecord
 from chordcache.storage.annotation_names import AnnotationNames
 from chordcache.storage.artefacts.tiers import TIERS
 from chordcache.storage.cache_header import Header, read_header
 from chordcache.storage.catalog_columns import FeatureState
+from chordcache.storage.feature_info import FeatureInfo
 from chordcache.storage.layout import key_hash, video_key
 from chordcache.storage.quarantine import Failure, read_quarantined
 from chordcache.storage.sidecar import Sidecar, read_sidecar
@@ -86,12 +88,18 @@ class IndexedVideos(VideoSet):
         self._trusted = trusted_names(given)
         """Classes of plug-ins and models that the user has named, see ``config_from_json``"""
         self.cache = self._cache_for(cache, config, given)
-        self._check(read_header(self.cache.path))
-        misses = _Misses(self.cache, self._features, on_miss)
+        header = read_header(self.cache.path)
+        self._check(header)
+        self._fingerprints = header.fingerprints
+        others = OtherSettings(self.cache, self._features)
+        misses = _Misses(self.cache, self._features, on_miss, others)
         self._records = IndexRecords(self._index, misses.cause_of, self.cache.path)
         misses.check(self._index)
         self._positions = np.asarray(misses.positions)
         """Position of each video in the catalog when the dataset was made, -1 if its source is read"""
+        if others.keys:
+            keys = self.cache.keys()
+            others.left([keys[position] for position in self._positions if position >= 0])
         self.labels, self.columns = self._records.labels, self._index.columns
         if on_miss == "build":
             prepare(self.cache.path)
@@ -233,7 +241,7 @@ class IndexedVideos(VideoSet):
         record = origin.record
         for key in dict.fromkeys((origin.key, video_key(record.root, record.path))):
             sidecar = self._sidecar_or_none(key)
-            if sidecar is None or any(sidecar.feature(name) is None for name in self._features):
+            if sidecar is None or not all(self._is_current(sidecar.feature(name)) for name in self._features):
                 continue
             if key != origin.key and sidecar.display_crop is not None:  # its bucket does not have all frames
                 continue
@@ -243,6 +251,10 @@ class IndexedVideos(VideoSet):
                     continue
             return self._described(Video(self.cache.path, sidecar), record)
         return None
+
+    def _is_current(self, info: FeatureInfo | None) -> bool:
+        """Return whether a build of the cache would keep a feature."""
+        return info is not None and info.fingerprint == self._fingerprints.get(info.feature, info.fingerprint)
 
     def _sidecar_or_none(self, key: str) -> Sidecar | None:
         try:
@@ -276,7 +288,7 @@ class IndexedVideos(VideoSet):
 class _Misses:
     """The records of an index that are not cached, in the order of the index."""
 
-    def __init__(self, cache: Cache, features: tuple[str, ...], on_miss: str) -> None:
+    def __init__(self, cache: Cache, features: tuple[str, ...], on_miss: str, others: OtherSettings) -> None:
         self._cache = cache
         self._on_miss = on_miss
         self._has_frames_only = features == ("frames",)
@@ -284,6 +296,8 @@ class _Misses:
         """Hash at the end of each key to its position in the catalog"""
         states = [cache.catalog.feature_states(name) for name in features]
         self._lacks = np.any(np.equal(states, FeatureState.NOT_BUILT), axis=0)
+        if others.keys:
+            self._lacks |= np.isin(cache.keys(), list(others.keys))
         self._has_whole_files = config_from_json(read_header(cache.path).config, trusted=()).picture.buckets is None
         """True if the item of a file has all of its frames, so that it serves the segments of the file"""
         self._num_uncached = 0
@@ -334,7 +348,7 @@ class _Misses:
         """Return whether the source would fail too, if it is read at all."""
         if self._on_miss in _FROM_CACHE:
             return True
-        is_another_file = None not in (failure.source, record.identity) and failure.source != record.identity
+        is_another_file = record.identity is not None and failure.source != record.identity
         return not is_another_file and not (failure.fingerprints and self._has_frames_only)
 
     def check(self, index: Index) -> None:
