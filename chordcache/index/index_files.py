@@ -81,6 +81,8 @@ class Index:
         True if it is in the folder of a cache, where no link is followed.
     notes : tuple of str
         Sentences about how a hand-written list was read, such as the roots of absolute paths.
+    taken : str
+        The meanings of the columns of a hand-written list, or of a scan's file of labels.
     """
 
     def __init__(self, path: Path, source: Source, *, is_cached: bool = False) -> None:
@@ -89,7 +91,7 @@ class Index:
         self.path, self.roots, self.level = path, dict(header.roots), header.level
         self.follow_symlinks, self.whole_roots = header.follow_symlinks, header.whole_roots
         self.columns = dict(header.columns)
-        self.notes = source.notes if isinstance(source, CsvSource) else ()
+        self.notes, self.taken = (source.notes, source.taken) if isinstance(source, CsvSource) else ((), "")
 
     def __repr__(self) -> str:
         roots = ", ".join(first_few(sorted(self.roots), 3))

@@ -1,118 +1,198 @@
-"""Lists with one row for each item, whose columns have a meaning: any table, Kinetics and WebVid."""
+"""Lists with one row for each item, whose columns have a meaning."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping, Set
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
+from chordcache.amounts import shortened
 from chordcache.errors import UsageError, printable
-from chordcache.index.lists.items import Item, ItemList, ListOptions, labels_in, segment_between, texts
+from chordcache.index.lists.items import (
+    Item,
+    ItemList,
+    ListOptions,
+    is_list,
+    labels_in,
+    listed,
+    segment_between,
+    segments_in,
+    texts,
+)
 from chordcache.index.lists.tables import Row, Table, open_table
 from chordcache.index.lists.templates import Template
+
+_NOTHING: Mapping[str, str] = MappingProxyType({})
 
 _USUAL: Mapping[str, tuple[str, ...]] = {
     "path": ("path", "file_name", "video", "video_path", "filename"),
     "label": ("label", "labels"),
     "caption": ("caption", "captions", "text"),
-    "start": ("start_seconds",),
-    "end": ("end_seconds",),
 }
-"""Meaning to the names of its column, if the caller names none. The first that the list has counts."""
-_FRAMES = ("start_frame", "end_frame")
+"""Meaning to the usual names of its column, in any case and with "_" for space. The first that the list has counts."""
+
+BOUNDS: Mapping[str, str] = {
+    "start": "start_seconds",
+    "end": "end_seconds",
+    "duration": "duration_seconds",
+    "start_frame": "start_frame",
+    "end_frame": "end_frame",
+}
+"""Meaning to the parameter of ``segment_between``"""
+
+_MEANINGS = (*_USUAL, *BOUNDS, "segment")
+"""Meanings that a caller may name. A column "segment" has both bounds, or those of several segments"""
+
+_FORMS = ("{}_seconds", "{}_frame", "{}", "{}_time", "{}_timestamp", "{}_second", "{}_sec", "{}_s", "time_{}")
+"""Usual names of bounds. Rows may have the times or the frames of the first two. The first pair of the others counts"""
+_FRAMES = {"start_frame", "end_frame"}
+_TIMES = (set[str](), {"start", "end"}, {"start", "duration"}, {"segment"})
+"""Meanings of columns that are whole segments together"""
 
 
-def read_table(path: Path, options: ListOptions) -> ItemList:
+def read_table(
+    path: Path, options: ListOptions, *, usual: ListOptions | None = None, declared: Mapping[str, str] = _NOTHING
+) -> ItemList:
     """Read a CSV, TSV, JSON, JSON Lines or Parquet list. All columns without a meaning are kept as extra columns.
 
-    Raises ``NotFoundError`` if a file does not exist, and ``UsageError`` if it is not of its format.
+    ``usual`` has the template and the columns of a published form, and ``declared`` types of its columns. Raises
+    ``NotFoundError`` if a file does not exist, and ``UsageError`` if it is not of its format.
     """
-    table = open_table(path)
-    return _item_list(table, _columns(table, options), options.video_template)
+    table = open_table(path, declared, options.header)
+    if missing := [name for name in declared if name not in table.types]:
+        expected = f"expected {', '.join(declared)}; '{missing[0]}' is missing"
+        raise UsageError(f"'{printable(path)}': got the columns {table.column_names}, {expected}")
+    if usual is not None:
+        options = ListOptions(options.video_template or usual.video_template, usual.columns)
+    return table_list(table, options)
 
 
-_KINETICS = ("youtube_id", "time_start", "time_end")
-_KINETICS_TEMPLATE = "{youtube_id}_{time_start:06d}_{time_end:06d}.mp4"
+# Columns
 
 
-def read_kinetics(path: Path, options: ListOptions) -> ItemList:
-    """Read a CSV file of Kinetics: label, youtube_id, time_start, time_end, split. Test lists have no label.
+def columns_of(table: Table, options: ListOptions, used: Collection[str] = ()) -> dict[str, str]:
+    """Return the column of each meaning: those that ``options`` name, and others by their usual names.
 
-    The published clips are cut already, and their names have both times. If a template does not use ``time_start``, the
-    files are whole videos, and the times are the segment.
-
-    Source: https://github.com/cvdfoundation/kinetics-dataset. Raises as ``read_table`` does.
+    Columns that are ``used`` in the names of files are not bounds. Raises ``UsageError`` for a start without an end.
     """
-    table = _open_with(path, _KINETICS, MappingProxyType({"time_start": "float", "time_end": "float"}))
-    template = options.video_template or _KINETICS_TEMPLATE
-    columns = {"label": "label"} if "label" in table.types else {}
-    if "time_start" not in Template(template, table.types).names:
-        columns |= {"start": "time_start", "end": "time_end"}
-    return _item_list(table, columns, template)
-
-
-_WEBVID = ("videoid", "name", "page_dir")
-_WEBVID_TEMPLATE = "{page_dir}/{videoid}.mp4"
-
-
-def read_webvid(path: Path, options: ListOptions) -> ItemList:
-    """Read a CSV file of WebVid: videoid, contentUrl, duration, page_dir, name. The name is the caption.
-
-    Source: https://github.com/m-bain/webvid. Raises as ``read_table`` does.
-    """
-    table = _open_with(path, _WEBVID)
-    return _item_list(table, {"caption": "name"}, options.video_template or _WEBVID_TEMPLATE)
-
-
-def _open_with(path: Path, required: tuple[str, ...], declared: Mapping[str, str] = MappingProxyType({})) -> Table:
-    table = open_table(path, declared)
-    if missing := [name for name in required if name not in table.types]:
-        raise UsageError(
-            f"'{printable(path)}': got the columns {table.column_names}, expected {', '.join(required)}; "
-            f"'{missing[0]}' is missing"
-        )
-    return table
-
-
-def _columns(table: Table, options: ListOptions) -> dict[str, str]:
-    """Return the column of each meaning that the list has."""
-    named = options.columns
-    for meaning, name in named.items():
-        if meaning not in _USUAL:
-            raise UsageError(f"columns: got '{printable(meaning)}', expected one of {', '.join(_USUAL)}")
-        if name not in table.types:
-            raise UsageError(f"columns: got {meaning}='{printable(name)}', expected one of {table.column_names}")
-    if "path" in named and options.video_template:
-        raise UsageError(f"columns: got path='{printable(named['path'])}' and a template, expected one of the two")
-    columns = {}
+    columns = dict(options.columns)
+    free = [name for name in table.types if name not in {*options.ignore, *columns.values()}]
+    plain = {re.sub(r"[\s-]+", "_", name.lower()): name for name in reversed(free)} | {name: name for name in free}
     for meaning, usual in _USUAL.items():
-        column = named.get(meaning) or next((name for name in usual if name in table.types), None)
-        if column is not None and not (meaning == "path" and options.video_template):
-            columns[meaning] = column
-    if "path" not in columns and options.video_template is None:
+        if meaning not in columns and (name := next((plain[name] for name in usual if name in plain), None)):
+            columns[meaning] = name
+    bounds = {meaning: columns[meaning] for meaning in (*BOUNDS, "segment") if meaning in columns}
+    bounds = bounds or _usual_bounds(plain, set(used))
+    if bounds.keys() - _FRAMES not in _TIMES or len(bounds.keys() & _FRAMES) == 1:
+        names = ", ".join(f"'{printable(name)}'" for name in bounds.values())
+        raise UsageError(
+            f"'{printable(table.path)}': got the columns {table.column_names}, expected a start and an end of segments "
+            f"instead of {names} alone. Name both with columns (chordcache index --column start=NAME --column "
+            "end=NAME), or leave the column out with ignore (--ignore NAME)."
+        )
+    return columns | bounds
+
+
+def _usual_bounds(plain: Mapping[str, str], used: Set[str]) -> dict[str, str]:
+    """Return the columns of bounds by their usual names. A start or an end may lack its pair."""
+    exact: dict[str, str] = {}
+    near: list[dict[str, str]] = [{}]
+    for form in _FORMS:
+        names = [[form.format(word) for word in words] for words in (("start", "begin"), ("end", "stop"))]
+        start, end = (next((plain[name] for name in side if name in plain), None) for side in names)
+        named = {"start_frame": start, "end_frame": end} if "frame" in form else {"start": start, "end": end}
+        if start and not end and "frame" not in form:
+            named["duration"] = plain.get("duration_seconds") or plain.get("duration")
+        bounds = {meaning: name for meaning, name in named.items() if name}
+        if not used.isdisjoint(bounds.values()):
+            continue
+        if form in _FORMS[:2]:
+            exact |= bounds
+        near.append(bounds)
+    return exact or max(near, key=len)
+
+
+def taken(columns: Mapping[str, str], extra: Collection[str]) -> str:
+    """Return the sentence about the columns of a list: "path=path, label=label, segment=start..end; extra: fps"."""
+    parts = [f"{meaning}={columns[meaning]}" for meaning in _USUAL if meaning in columns]
+    bounds = [columns[meaning] for meaning in ("segment", *BOUNDS) if meaning in columns]
+    parts += [f"segment={('+' if 'duration' in columns else '..').join(bounds)}"] if bounds else []
+    return shortened("; ".join([", ".join(parts), *([f"extra: {', '.join(extra)}"] if extra else [])]), 1000)
+
+
+def cell_value(meaning: str, column: str, value: Any) -> Any:
+    """Return the value of a cell, or the list in its text. Commas are between the labels of a column like "labels"."""
+    value = listed(column, value)
+    is_plural = meaning == "label" and column.lower().endswith("labels")
+    return [text.strip() for text in value.split(",")] if is_plural and isinstance(value, str) else value
+
+
+# Items
+
+
+def table_list(table: Table, options: ListOptions) -> ItemList:
+    """Return the items of a table. Raises ``UsageError`` if columns are missing or ``options`` name others."""
+    template, named = options.video_template, options.columns
+    if unknown := [meaning for meaning in named if meaning not in _MEANINGS]:
+        raise UsageError(f"columns: got '{printable(unknown[0])}', expected one of {', '.join(_MEANINGS)}")
+    for start, name in [
+        *((f"columns: got {name}=", named[name]) for name in named),
+        *(("ignore: got ", name) for name in options.ignore),
+    ]:
+        if name not in table.types:
+            raise UsageError(f"{start}'{printable(name)}', expected one of {table.column_names}")
+    if "path" in named and template:
+        raise UsageError(f"columns: got path='{printable(named['path'])}' and a template, expected one of the two")
+    made = None if template is None else Template(template, table.types)
+    columns = columns_of(table, options, made.names if made else ())
+    if made is None and "path" not in columns:
         raise UsageError(
             f"'{printable(table.path)}': got the columns {table.column_names}, expected one of "
             f"{', '.join(_USUAL['path'])}. Name it with columns (--column path=NAME), or give video_template "
             "(--video-template)."
         )
-    return columns | {name: name for name in _FRAMES if name in table.types}
-
-
-def _item_list(table: Table, columns: Mapping[str, str], template: str | None) -> ItemList:
-    kept = [name for name in table.types if name not in columns.values()]
+    if made is not None:
+        columns.pop("path", None)
+    kept = [name for name in table.types if name and name not in {*columns.values(), *options.ignore}]
     types = {name: table.types[name] for name in kept if table.types[name] != "str"}
-    path_of: Callable[[Row], str]
-    path_of = partial(_named_path, columns["path"]) if template is None else Template(template, table.types).path
-    label, caption = columns.get("label", ""), columns.get("caption", "")
-    bounds = [columns.get(side, "") for side in ("start", "end", *_FRAMES)]
+    listing: set[str] = set()
+    """Extra columns of text whose cells are lists"""
+    path_of: Callable[[Row], str] = made.path if made else partial(_named_path, columns["path"])
+    label, caption, several = (columns.get(meaning, "") for meaning in ("label", "caption", "segment"))
+    bounds = {parameter: columns[meaning] for meaning, parameter in BOUNDS.items() if meaning in columns}
 
     def parse(row: Row) -> Iterator[Item]:
-        path, segment = path_of(row), segment_between(*map(row.get, bounds))
+        path = path_of(row)
         extra = {name: table.value(name, row[name]) for name in kept if name in row}
-        yield Item(path, segment, labels_in(row.get(label)), texts(row.get(caption)), extra)
+        listing.update(name for name, value in extra.items() if name not in types and is_list(value))
+        labels, captions = cell_value("label", label, row.get(label)), listed(caption, row.get(caption))
+        if row.get(several) in (None, "", []):
+            segment = segment_between(**{parameter: row.get(column) for parameter, column in bounds.items()})
+            yield Item(path, segment, labels_in(labels), texts(captions), extra)
+            return
+        segments = segments_in(listed(several, row[several]))
+        for number, (segment, names) in enumerate(segments):
+            own, said = (_part(values, number, len(segments)) for values in (labels, captions))
+            yield Item(path, segment, names or labels_in(own), texts(said), extra)
 
-    return ItemList(table.path, table.unit, types, table.rows, parse)
+    def notes() -> Iterator[str]:
+        if listing:
+            yield f"the cells of {', '.join(sorted(listing))} are lists, which were kept as text"
+
+    said = taken(columns if template is None else {"path": template, **columns}, kept)
+    return ItemList(table.path, table.unit, types, table.rows, parse, False, bool(options.ignore), said, notes)
+
+
+def _part(values: Any, number: int, num_segments: int) -> Any:
+    """Return what labels or captions say of a segment: a list has one for each, and another value is for all."""
+    if not isinstance(values, list) or num_segments == 1:
+        return values
+    if len(values) != num_segments:
+        raise UsageError(f"got {num_segments} segments with {len(values)} labels or captions, expected one for each")
+    return values[number]
 
 
 def _named_path(column: str, row: Row) -> str:

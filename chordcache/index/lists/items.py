@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import ast
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from chordcache.amounts import shortened
 from chordcache.errors import UsageError, printable
 from chordcache.index.class_labels import label_of
+from chordcache.index.json_stream import decode_json
 from chordcache.index.lists.tables import as_text, row_error
 from chordcache.index.lists.templates import whole_number
-from chordcache.records import SEGMENT_COLUMNS, Segment
+from chordcache.records import Segment
 
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 
@@ -48,6 +52,10 @@ class ItemList:
     """Function that returns the items of a row. ``UsageError`` need not name the row"""
     has_captions: bool = False
     """True if each item should have a caption, so that those without one are named"""
+    may_repeat: bool = False
+    """True if rows that add nothing to an earlier row of their item are not an error"""
+    taken: str = ""
+    """Sentence about the meanings of the columns"""
     notes: Callable[[], Iterable[str]] = tuple
     """Function that returns sentences for the summary, after ``items``"""
 
@@ -76,8 +84,11 @@ class ListOptions:
     video_template: str | None = None
     """Path of a row's file, such as "{youtube_id}_{time_start:06d}.mp4", with the names of the list's columns"""
     columns: Mapping[str, str] = field(default_factory=dict)
-    """Meaning to the column that has it: "path", "label", "caption", and "start" and "end" of a segment [seconds or
-    hh:mm:ss from the file's first frame]"""
+    """Meaning of ``USUAL`` to the column that has it. Times are [seconds or hh:mm:ss from the file's first frame]"""
+    ignore: Sequence[str] = ()
+    """Columns that have no meaning and are not kept"""
+    header: Sequence[str] = ()
+    """Columns of a CSV file without a header row"""
 
 
 def texts(value: Any) -> tuple[str, ...]:
@@ -103,6 +114,16 @@ def labels_in(value: Any) -> tuple[str, ...]:
     return tuple(map(label_of, texts(value)))
 
 
+def described(labels: tuple[str, ...], captions: tuple[str, ...]) -> dict[str, Any]:
+    """Return the fields of ``Description`` for labels and captions: "label" for one, "labels" for several."""
+    given = {"label": labels, "caption": captions}
+    return {
+        name if len(texts) == 1 else f"{name}s": texts[0] if len(texts) == 1 else texts
+        for name, texts in given.items()
+        if texts
+    }
+
+
 _TIME = re.compile(r"(?:(\d+):)?(\d+):([0-5]?\d(?:\.\d+)?)")
 
 
@@ -115,15 +136,14 @@ def _seconds(value: Any) -> float:
     return float(value)
 
 
-def segment_between(
-    start_seconds: Any = None, end_seconds: Any = None, start_frame: Any = None, end_frame: Any = None
-) -> Segment | None:
+def segment_between(**values: Any) -> Segment | None:
     """Return the segment that values of a list state, or None if all are None or blank.
 
-    Times are numbers of seconds, or texts such as "12.5", "1:02:03" or "2:03". Raises ``UsageError``.
+    The parameters are the fields of ``Segment``, and ``duration_seconds`` in place of the end. Times are numbers of
+    seconds, or texts such as "12.5", "1:02:03" or "2:03". Raises ``UsageError``.
     """
     bounds: dict[str, Any] = {}
-    for name, value in zip(SEGMENT_COLUMNS, (start_seconds, end_seconds, start_frame, end_frame), strict=True):
+    for name, value in values.items():
         if value is None or (isinstance(value, str) and not value.strip()):
             continue
         is_frame = name.endswith("frame")
@@ -132,4 +152,63 @@ def segment_between(
         except (ValueError, TypeError, OverflowError):
             expected = "a whole number" if is_frame else "seconds or hh:mm:ss"
             raise UsageError(f"{name}: got '{printable(as_text(value))}', expected {expected}") from None
+    if (duration := bounds.pop("duration_seconds", None)) is not None:
+        bounds["end_seconds"] = bounds.get("start_seconds", 0) + duration
     return Segment(**bounds) if bounds else None
+
+
+def segments_in(value: Any) -> list[tuple[Segment | None, tuple[str, ...]]]:
+    """Return each segment that a value of a list states, and its labels. Raises ``UsageError``.
+
+    Examples
+    --------
+    >>> segments_in("c092 11.9 21.2") == segments_in([{"segment": [11.9, 21.2], "label": "c092"}])
+    True
+    """
+    entries = [entry.split() for entry in value.split(";") if entry.strip()] if isinstance(value, str) else value
+    try:
+        if not isinstance(entries[0], list | dict):
+            entries = [entries]
+        segments = []
+        for entry in entries:
+            *names, start, end = entry if isinstance(entry, list) else (entry.get("label"), *entry["segment"])
+            labels = tuple(label for name in names for label in labels_in(name))
+            segments.append((segment_between(start_seconds=start, end_seconds=end), labels))
+        return segments
+    except UsageError:
+        raise
+    except (LookupError, TypeError, ValueError, AttributeError):
+        expected = "expected [start, end], a list of them, 'LABEL START END; ...' or {\"segment\": [start, end]}"
+        raise UsageError(f"segment: got '{printable(shortened(as_text(value), 100))}', {expected}") from None
+
+
+_LIST = re.compile(r"\[\s*(['\"\[].*|[-+\d.,eE\s]*)\]", re.DOTALL)
+"""Text that is a list. The caption [Music] is not"""
+_QUOTED = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\"""", re.DOTALL)
+
+
+def is_list(text: str) -> bool:
+    """Return whether a text is a list, as JSON, Python and numpy write it."""
+    return _LIST.fullmatch(text) is not None
+
+
+def listed(column: str, value: Any) -> Any:
+    """Return the value of a cell, or the list that its text states in JSON or as Python writes it.
+
+    Raises ``UsageError``.
+
+    Examples
+    --------
+    >>> [listed("text", cell) for cell in ('["a"]', "['a', 2]", "['it''s']", "[Music]")]
+    [['a'], ['a', 2], ["it's"], '[Music]']
+    """
+    if not isinstance(value, str) or not is_list(value):
+        return value
+    doubled = re.sub(r"(?<=[^\s\[,\\(])''(?=[^\s\],)])", r"\\'", value)
+    for text, decode in ((value, decode_json), (value, ast.literal_eval), (doubled, ast.literal_eval)):
+        # Python would join texts without a comma between them, which numpy writes
+        if "TT" not in re.sub(r"\s", "", _QUOTED.sub("T", text)):
+            with suppress(ValueError, SyntaxError, RecursionError, MemoryError):
+                return decode(text)
+    got = f"column '{printable(column)}': got '{printable(shortened(value, 100))}'"
+    raise UsageError(f"{got}, expected a list in JSON or of Python, with commas between its texts")
