@@ -21,8 +21,17 @@ from chordcache.index.column_types import COLUMN_TYPES
 from chordcache.index.encoding import text_problem
 from chordcache.index.file_names import ListRoots, roots_note
 from chordcache.index.header import FORMAT, IndexHeader, spelling_problem
-from chordcache.index.lists.columns import BOUNDS, cell_value, columns_of, taken
-from chordcache.index.lists.items import ListOptions, described, labels_in, segment_between, texts
+from chordcache.index.lists.items import (
+    BOUNDS,
+    ListOptions,
+    cell_value,
+    columns_of,
+    described,
+    labels_in,
+    segment_between,
+    taken,
+    texts,
+)
 from chordcache.index.lists.tables import CsvTable, Row, as_text
 from chordcache.json_records import Record, parse_json
 from chordcache.records import (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,7 +15,7 @@ from chordcache.amounts import shortened
 from chordcache.errors import UsageError, printable
 from chordcache.index.class_labels import label_of
 from chordcache.index.json_stream import decode_json
-from chordcache.index.lists.tables import as_text, row_error
+from chordcache.index.lists.tables import Table, as_text, row_error
 from chordcache.index.lists.templates import whole_number
 from chordcache.records import Segment
 
@@ -84,7 +84,7 @@ class ListOptions:
     video_template: str | None = None
     """Path of a row's file, such as "{youtube_id}_{time_start:06d}.mp4", with the names of the list's columns"""
     columns: Mapping[str, str] = field(default_factory=dict)
-    """Meaning of ``USUAL`` to the column that has it. Times are [seconds or hh:mm:ss from the file's first frame]"""
+    """Meaning of ``MEANINGS`` to the column that has it. Times are [seconds or hh:mm:ss from the file's first frame]"""
     ignore: Sequence[str] = ()
     """Columns that have no meaning and are not kept"""
     header: Sequence[str] = ()
@@ -212,3 +212,88 @@ def listed(column: str, value: Any) -> Any:
                 return decode(text)
     got = f"column '{printable(column)}': got '{printable(shortened(value, 100))}'"
     raise UsageError(f"{got}, expected a list in JSON or of Python, with commas between its texts")
+
+
+# Columns
+
+USUAL: Mapping[str, tuple[str, ...]] = {
+    "path": ("path", "file_name", "video", "video_path", "filename"),
+    "label": ("label", "labels"),
+    "caption": ("caption", "captions", "text"),
+}
+"""Meaning to the usual names of its column, in any case and with "_" for space. The first that the list has counts."""
+
+BOUNDS: Mapping[str, str] = {
+    "start": "start_seconds",
+    "end": "end_seconds",
+    "duration": "duration_seconds",
+    "start_frame": "start_frame",
+    "end_frame": "end_frame",
+}
+"""Meaning to the parameter of ``segment_between``"""
+
+MEANINGS = (*USUAL, *BOUNDS, "segment")
+"""Meanings that a caller may name. A column "segment" has both bounds, or those of several segments"""
+
+_FORMS = ("{}_seconds", "{}_frame", "{}", "{}_time", "{}_timestamp", "{}_second", "{}_sec", "{}_s", "time_{}")
+"""Usual names of bounds. Rows may have the times or the frames of the first two. The first pair of the others counts"""
+_FRAMES = {"start_frame", "end_frame"}
+_TIMES = (set[str](), {"start", "end"}, {"start", "duration"}, {"segment"})
+"""Meanings of columns that are whole segments together"""
+
+
+def columns_of(table: Table, options: ListOptions, used: Collection[str] = ()) -> dict[str, str]:
+    """Return the column of each meaning: those that ``options`` name, and others by their usual names.
+
+    Columns that are ``used`` in the names of files are not bounds. Raises ``UsageError`` for a start without an end.
+    """
+    columns = dict(options.columns)
+    free = [name for name in table.types if name not in {*options.ignore, *columns.values()}]
+    plain = {re.sub(r"[\s-]+", "_", name.lower()): name for name in reversed(free)} | {name: name for name in free}
+    for meaning, usual in USUAL.items():
+        if meaning not in columns and (name := next((plain[name] for name in usual if name in plain), None)):
+            columns[meaning] = name
+    bounds = {meaning: columns[meaning] for meaning in (*BOUNDS, "segment") if meaning in columns}
+    bounds = bounds or _usual_bounds(plain, set(used))
+    if bounds.keys() - _FRAMES not in _TIMES or len(bounds.keys() & _FRAMES) == 1:
+        names = ", ".join(f"'{printable(name)}'" for name in bounds.values())
+        raise UsageError(
+            f"'{printable(table.path)}': got the columns {table.column_names}, expected a start and an end of segments "
+            f"instead of {names} alone. Name both with columns (chordcache index --column start=NAME --column "
+            "end=NAME), or leave the column out with ignore (--ignore NAME)."
+        )
+    return columns | bounds
+
+
+def _usual_bounds(plain: Mapping[str, str], used: Set[str]) -> dict[str, str]:
+    """Return the columns of bounds by their usual names. A start or an end may lack its pair."""
+    exact: dict[str, str] = {}
+    near: list[dict[str, str]] = [{}]
+    for form in _FORMS:
+        names = [[form.format(word) for word in words] for words in (("start", "begin"), ("end", "stop"))]
+        start, end = (next((plain[name] for name in side if name in plain), None) for side in names)
+        named = {"start_frame": start, "end_frame": end} if "frame" in form else {"start": start, "end": end}
+        if start and not end and "frame" not in form:
+            named["duration"] = plain.get("duration_seconds") or plain.get("duration")
+        bounds = {meaning: name for meaning, name in named.items() if name}
+        if not used.isdisjoint(bounds.values()):
+            continue
+        if form in _FORMS[:2]:
+            exact |= bounds
+        near.append(bounds)
+    return exact or max(near, key=len)
+
+
+def taken(columns: Mapping[str, str], extra: Collection[str]) -> str:
+    """Return the sentence about the columns of a list: "path=path, label=label, segment=start..end; extra: fps"."""
+    parts = [f"{meaning}={columns[meaning]}" for meaning in USUAL if meaning in columns]
+    bounds = [columns[meaning] for meaning in ("segment", *BOUNDS) if meaning in columns]
+    parts += [f"segment={('+' if 'duration' in columns else '..').join(bounds)}"] if bounds else []
+    return shortened("; ".join([", ".join(parts), *([f"extra: {', '.join(extra)}"] if extra else [])]), 1000)
+
+
+def cell_value(meaning: str, column: str, value: Any) -> Any:
+    """Return the value of a cell, or the list in its text. Commas are between the labels of a column like "labels"."""
+    value = listed(column, value)
+    is_plural = meaning == "label" and column.lower().endswith("labels")
+    return [text.strip() for text in value.split(",")] if is_plural and isinstance(value, str) else value

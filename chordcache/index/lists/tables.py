@@ -31,7 +31,6 @@ _NOTHING: Mapping[str, str] = MappingProxyType({})
 _MAX_MESSAGE_CHARS = 1000
 """Length of a message, which may quote a value of the list"""
 
-
 TOO_LARGE = f"got a row of more than {MAX_ROW_BYTES:,} bytes, expected a smaller one"
 
 
