@@ -199,7 +199,7 @@ class CsvTable(Table):
         super().__init__(path, "line", {}, self._rows)
         with open_for_reading(path) as file:
             line, cells = next(((line, cells) for _, line, cells in self._lines(file) if cells), (1, []))
-        comment = next(csv_reader([self._comment], delimiter, is_split=True), [])
+        comment: list[str] = next(csv_reader([self._comment], delimiter, is_split=True), [])
         given = header or (comment if 1 < len(comment) == len(cells) else ())
         self._has_header_row, cells = not given, list(given) or cells
         check_width(path, cells)
