@@ -136,7 +136,7 @@ def build(
     plan_now = functools.partial(plan_of, index)
     say = functools.partial(terminal.say, shown=display_of(progress).messages)
     plan = plan_now()  # reports wrong arguments before any wait
-    for note in plan.index.notes:
+    for note in filter(None, (plan.index.taken, *plan.index.notes)):
         say(note)
     wait = say if options.wait else None
     if cluster is not None:

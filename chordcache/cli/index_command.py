@@ -47,11 +47,11 @@ def index(source: str, output: str, as_json: bool, **arguments: Any) -> None:
     from chordcache.index.lists.write import index_list
 
     summary = index_list(source, output, **arguments)
-    for note in summary.notes:
+    for note in filter(None, (summary.taken, *summary.notes)):
         echo(f"chordcache index: {printable(note)}", err=True)
     if summary.num_missing_files:
         echo(f" {_missing(summary)}", err=True, lead="chordcache index: warning:", color="yellow")
-    data = {name: value for name, value in dataclasses.asdict(summary).items() if name != "notes"}
+    data = {name: value for name, value in dataclasses.asdict(summary).items() if name not in ("taken", "notes")}
     echo_result(data, _line(summary, output), as_json)
     click.get_current_context().exit(3 if summary.num_missing_items else 0)
 

@@ -204,10 +204,12 @@ where_option = click.option(
 )  # fmt: skip
 
 
-def _list_options(video_template: str | None, columns: Mapping[str, str]) -> Any:
+def _list_options(
+    video_template: str | None, columns: Mapping[str, str], ignore: Sequence[str], header: str | None
+) -> Any:
     from chordcache.index.lists.items import ListOptions  # --help does not need it
 
-    return ListOptions(video_template, columns)
+    return ListOptions(video_template, columns, ignore, split_names(header) or ())
 
 
 list_options = _as_one(
@@ -225,7 +227,15 @@ list_options = _as_one(
     ),
     click.option(
         "--column", "columns", multiple=True, metavar="MEANING=NAME", callback=pairs_of("MEANING=NAME"),
-        help="Column of a list of the format csv that has the path, label, caption, start or end of an item.",
+        help="Column of a list of the format csv that has the path, label, caption, start, end, duration, start_frame, "
+        "end_frame or segment of an item.",
+    ),
+    click.option(
+        "--ignore", multiple=True, metavar="COLUMN", help="Column to leave out; may be given several times.",
+    ),
+    click.option(
+        "--header", metavar="NAMES",
+        help="Columns of a CSV file without a header row, such as 'id,start,end,labels'.",
     ),
     where_option,
 )  # fmt: skip

@@ -58,6 +58,8 @@ def scan(roots: tuple[str, ...], output: str, as_json: bool, display: Display, *
       chordcache scan videos/ --labels dir -o index.json
     """
     result = cc.scan(roots, output=output, progress=display, **options)
+    if result.taken and display.progress:
+        echo(f"chordcache scan: {printable(result.taken)}", err=True)
     for warning in result.warnings:
         echo(f" {printable(warning)}", err=True, lead="chordcache scan: warning:", color="yellow")
     summary = result.summary

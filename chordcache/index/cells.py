@@ -4,7 +4,7 @@ A text cell that chordcache writes is read back exactly::
 
     None                                               (empty)
     "" and text with control characters, undecodable
-    bytes, or a leading quotation mark                 a JSON string: "a\\nb"
+    bytes, space at an end, or a leading "             a JSON string: "a\\nb"
     text that starts with = + - @ or '                 ' and the text
     other text                                         itself
 
@@ -24,7 +24,7 @@ def to_cell(value: object) -> str:
         return ""
     if not isinstance(value, str):
         return json.dumps(value, allow_nan=False)
-    if not value or not value.isprintable() or value.startswith('"'):
+    if not value.strip() or value != value.strip() or not value.isprintable() or value.startswith('"'):
         return json.dumps(value).replace("\x7f", "\\u007f")  # the one control character that JSON leaves as it is
     return "'" + value if value.startswith(_FORMULA) else value
 

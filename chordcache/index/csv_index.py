@@ -21,7 +21,17 @@ from chordcache.index.column_types import COLUMN_TYPES
 from chordcache.index.encoding import text_problem
 from chordcache.index.file_names import ListRoots, roots_note
 from chordcache.index.header import FORMAT, IndexHeader, spelling_problem
-from chordcache.index.lists.items import segment_between
+from chordcache.index.lists.items import (
+    BOUNDS,
+    ListOptions,
+    cell_value,
+    columns_of,
+    described,
+    labels_in,
+    segment_between,
+    taken,
+    texts,
+)
 from chordcache.index.lists.tables import CsvTable, Row, as_text
 from chordcache.json_records import Record, parse_json
 from chordcache.records import (
@@ -36,9 +46,6 @@ from chordcache.records import (
     VideoRecord,
 )
 from chordcache.storage.layout import path_problem
-
-_HAND_WRITTEN = frozenset(("path", "label", "caption", *SEGMENT_COLUMNS))
-"""Columns with a meaning in a hand-written list. Only ``path`` is required."""
 
 TEXTS = {"label", "caption"}
 
@@ -82,22 +89,39 @@ _EXTRA = "extra."
 
 
 class PathTable(CsvTable):
-    """A CSV file with a column ``path``: an index, or a hand-written list. Raises as ``CsvTable`` does."""
+    """A CSV file with a column for the path: an index, or a hand-written list.
 
-    def __init__(self, path: Path) -> None:
+    In a hand-written list, the columns that have a meaning get the names that an index has for them. No bounds of
+    segments are looked for in ``labels`` of files. Raises as ``CsvTable`` and ``columns_of`` do.
+    """
+
+    def __init__(self, path: Path, *, is_labels: bool = False) -> None:
         super().__init__(path)
+        used = self.types if is_labels else ()
+        self.columns = {} if self.is_index else columns_of(self, ListOptions(), used)
+        """Meaning to the column of a hand-written list that has it"""
+        fields = {column: BOUNDS[name] for name, column in self.columns.items() if name in BOUNDS}
+        own = {column: name for name, column in self.columns.items() if name not in BOUNDS}
+        self._names = [own.get(name, name) for name in self._names]
+        self.types = {own.get(name, name): kind for name, kind in self.types.items()}
         if self.types.get("path") != "str":
             raise UsageError(f"'{printable(path)}': got the columns {self.column_names}, expected a column 'path'")
-        known, prefix = (_KNOWN, _EXTRA) if self.is_index else (_HAND_WRITTEN, "")
+        if self.is_index:
+            fields = {f"segment_{name}": name for name in SEGMENT_COLUMNS if f"segment_{name}" in self.types}
+        self.segment_columns = fields
+        """Each column that is a bound of the segment to its parameter of ``segment_between``"""
+        known, prefix = (_KNOWN, _EXTRA) if self.is_index else ({*own.values(), *fields}, "")
         self.extras = {name: name.removeprefix(prefix) for name in self.types if name not in known}
         """Each column without a meaning to its name in ``VideoRecord.extra``"""
         self.extra_types = {extra: kind for name, extra in self.extras.items() if (kind := self.types[name]) != "str"}
         """Type of each extra column that is not text"""
-        columns = {f"segment_{name}" if self.is_index else name: name for name in SEGMENT_COLUMNS}
-        self.segment_columns = {name: field for name, field in columns.items() if name in self.types}
-        """Each column that is a field of ``Segment`` to that field"""
         self.stated = {*self.extras.values(), *(() if self.is_index else self.types.keys() & TEXTS)}
         """Columns whose empty cells count, see ``IndexHeader``. The columns for texts of an index may be all empty"""
+
+    @property
+    def taken(self) -> str:
+        """The sentence about the columns of a hand-written list, or "" of an index."""
+        return "" if self.is_index else taken(self.columns, list(self.extras))
 
     def text(self, row: Row, name: str, line: int) -> str:
         """Return the text of a cell. In a hand-written file only a path may be quoted as chordcache quotes it."""
@@ -119,7 +143,12 @@ class PathTable(CsvTable):
 
     def fields(self, row: Row, line: int) -> dict[str, Any]:
         """Return the fields of ``Description`` that a row states. Empty cells count as missing."""
-        fields: dict[str, Any] = {name: self.text(row, name, line) for name in ("label", "caption") if name in row}
+        if self.is_index:
+            names = ("labels", "captions")
+            fields: dict[str, Any] = {name: self._several(row, name, line) for name in names if name in row}
+            fields |= {name: self.text(row, name, line) for name in ("label", "caption") if name in row}
+        else:
+            fields = described(self.said(row, "label", line), self.said(row, "caption", line))
         if "label" in fields:
             fields["label"] = label_of(fields["label"])
         fields["extra"] = {
@@ -129,10 +158,15 @@ class PathTable(CsvTable):
         }
         if self.segment_columns:
             fields["segment"] = self._segment(row, line)
-        for name in ("labels", "captions") if self.is_index else ():
-            if name in row:
-                fields[name] = self._several(row, name, line)
         return fields
+
+    def said(self, row: Row, name: str, line: int) -> tuple[str, ...]:
+        """Return the texts of a cell "label" or "caption", which is a list in some hand-written files."""
+        try:
+            value = cell_value(name, self.columns.get(name, name), self.text(row, name, line))
+        except UsageError as error:
+            raise self.error(line, str(error)) from None
+        return labels_in(value) if name == "label" else texts(value)
 
     def _segment(self, row: Row, line: int) -> Segment | None:
         """Return the segment that a row names, or None for the whole file."""
@@ -159,6 +193,7 @@ class CsvSource:
         """Roots that were made for paths outside of the folder of a hand-written list"""
         self._numbers = NumberCheck()
         self.num_records = 0
+        self.taken = self._table.taken
         used = self._survey()
         roots = {root: folder for root, folder in self._places.roots.items() if root in used}
         self.header = IndexHeader(
@@ -191,8 +226,7 @@ class CsvSource:
             first = first_lines.setdefault(hash((name, *segment)), line)
             if first != line:
                 raise self._table.twice(line, path, first)
-            if label := self._table.text(row, "label", line):
-                self._numbers.add((label_of(label),))
+            self._numbers.add(self._table.said(row, "label", line))
             self._table.stated |= row.keys() & TEXTS
             self.num_records += 1
         return used

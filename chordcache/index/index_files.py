@@ -86,6 +86,8 @@ class Index:
         Sentences about how a hand-written list was read, such as the roots of absolute paths.
     is_completed : bool
         True once a record has been read to which the cache added a label, a caption or a column.
+    taken : str
+        The meanings of the columns of a hand-written list, or of a scan's file of labels.
     """
 
     is_completed = False
@@ -96,7 +98,7 @@ class Index:
         self.path, self.roots, self.level = path, dict(header.roots), header.level
         self.follow_symlinks, self.whole_roots = header.follow_symlinks, header.whole_roots
         self.columns, self.stated = dict(header.columns), header.stated
-        self.notes = source.notes if isinstance(source, CsvSource) else ()
+        self.notes, self.taken = (source.notes, source.taken) if isinstance(source, CsvSource) else ((), "")
 
     def __repr__(self) -> str:
         roots = ", ".join(first_few(sorted(self.roots), 3))

@@ -38,19 +38,22 @@ class Labels:
         self._extras: frozenset[str] = frozenset()
         self._stated: list[str] = []
         """Columns whose empty cells erase what a cache has"""
+        self.taken = ""
+        """Sentence about the columns of a hand-written file"""
         self.column_types: dict[str, str] = {}
         """Type of each extra column that is not text"""
         if not self._by_folder:
             self._read(Path(source))
 
     def _read(self, path: Path) -> None:
-        table = PathTable(path)
+        table = PathTable(path, is_labels=True)
+        self.taken = table.taken
         if segments := [name for name in SEGMENT_COLUMNS if name in table.types and not table.is_index]:
             raise UsageError(
                 f"labels: got '{printable(path)}' with a column '{segments[0]}', expected labels of whole files. "
                 f"Build from the list itself: 'chordcache build {printable(path)}'."
             )
-        self._columns = tuple(name for name in ("label", "caption") if name in table.types)
+        self._columns = tuple(name + end for name in ("label", "caption") if name in table.types for end in ("", "s"))
         self._extras = frozenset(table.extras.values())
         self.column_types = table.extra_types
         for line, row in table.rows():
@@ -98,11 +101,15 @@ class Labels:
         if name is not None:
             self._matched.add(name)
         fields = {} if name is None else self._rows[name][1]
-        self._numbers.add(filter(None, [fields.get("label")]))
-        said = {column: fields.get(column) for column in self._columns}
+        self._numbers.add(filter(None, [fields.get("label"), *fields.get("labels", ())]))
+        said = {column: fields.get(column, () if column.endswith("s") else None) for column in self._columns}
         kept = {column: text for column, text in record.extra.items() if column not in self._extras}
         extra = fields.get("extra", {})
-        erased = () if name is None else [name for name in self._stated if name not in extra and not said.get(name)]
+        erased = (
+            ()
+            if name is None
+            else [name for name in self._stated if name not in extra and not (said.get(name) or said.get(f"{name}s"))]
+        )
         return record.replace(**said, extra={**kept, **extra}, erased=tuple(erased))
 
     @property

@@ -69,9 +69,9 @@ class ScanResult(Index):
         One sentence for each thing that a person should look at, such as links that were skipped.
     """
 
-    def __init__(self, index: Index, summary: RunSummary, warnings: tuple[str, ...]) -> None:
+    def __init__(self, index: Index, summary: RunSummary, warnings: tuple[str, ...], taken: str = "") -> None:
         super().__init__(index.path, index.source)
-        self.summary, self.warnings = summary, warnings
+        self.summary, self.warnings, self.taken = summary, warnings, taken
 
 
 @names_arguments
@@ -146,7 +146,7 @@ def scan(
             summary = run.write(paths, engine, display_of(progress))
             notes.take(summary)
             notes.video_seconds = run.video_seconds
-        result = ScanResult(read_index(paths[-1]), summary, tuple(run.warnings()))
+        result = ScanResult(read_index(paths[-1]), summary, tuple(run.warnings()), joined.taken if joined else "")
         keep_with(result, stack)
     return result
 

@@ -42,7 +42,7 @@ class Totals:
     """Counts over the videos that are added."""
 
     def __init__(self) -> None:
-        self.num_videos = self.num_frames = self.num_unlabelled = 0
+        self.num_videos = self.num_segments = self.num_frames = self.num_unlabelled = 0
         self.seconds = 0.0
         self.bytes: Counter[str] = Counter()
         """Bytes of the artefacts by features and tier, and of the sources of records"""
@@ -71,6 +71,7 @@ class Totals:
     def add_record(self, record: VideoRecord) -> None:
         """Count an item of an index that is not cached."""
         self.num_videos += 1
+        self.num_segments += record.segment is not None
         self._add_labels(record.label, record.labels)
         if record.packets is not None:
             self.num_frames += record.packets.num_frames
@@ -124,6 +125,8 @@ def _of_index(path: Path) -> dict[str, Any]:
     return {
         "level": index.level,
         "num_videos": totals.num_videos,
+        "num_segments": totals.num_segments,
+        "num_labels": len(totals.labels),
         "broken": dict(totals.errors.most_common()),
         "num_frames": totals.num_frames,
         "duration_seconds": round(totals.seconds, 6),

@@ -102,7 +102,7 @@ def test_missing_labels_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("video,label\n", "got the columns 'video', 'label', expected a column 'path'"),
+        ("clip,label\n", "got the columns 'clip', 'label', expected a column 'path'"),
         ("path,label\na.mp4,x\n./a.mp4,y\n", "line 3: got 'a.mp4' twice, expected it once"),
         ("path,label\n,x\n", "line 2: got an empty path, expected a file name"),
     ],

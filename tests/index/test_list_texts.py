@@ -81,7 +81,7 @@ def test_whole_numbers_are_the_same_ids_in_csv_lists_and_labels_files(tmp_path: 
     assert [record.label for record in read_index(own)] == ["0", "2", "10", None]
 
 
-@pytest.mark.parametrize("labels", [{"-1", "0"}, {"007", "12"}, {"0.5", "1"}, {"1e3", "2"}, {" 2", "3"}, {"+1", "2"}])
+@pytest.mark.parametrize("labels", [{"-1", "0"}, {"007", "12"}, {"0.5", "1"}, {"1e3", "2"}, {"+1", "2"}])
 def test_numbers_that_are_not_ids_are_errors(tmp_path: Path, clips: Path, labels: set[str]) -> None:
     wrong = next(label for label in labels if not label.isdecimal() or label[0] == "0" != label)
     match = f"label: got '{wrong}' among labels that are all numbers, expected class ids".replace("+", r"\+")

@@ -118,6 +118,7 @@ def test_activitynet(tmp_path: Path, clips: Path) -> None:
     )
     extra = {"subset": "training", "duration": 150.2}
     assert records == [
+        VideoRecord("videos", "v_sJn7-Lp0jmo.mkv", segment=Segment(130.0, 140.5), label="Surfing", extra=extra),
         VideoRecord(
             "videos",
             "v_sJn7-Lp0jmo.mkv",
@@ -125,7 +126,6 @@ def test_activitynet(tmp_path: Path, clips: Path) -> None:
             labels=("Longboarding", "Skating"),
             extra=extra,
         ),
-        VideoRecord("videos", "v_sJn7-Lp0jmo.mkv", segment=Segment(130.0, 140.5), label="Surfing", extra=extra),
         VideoRecord("videos", "v_abc.mp4", extra={"subset": "testing", "duration": 9}),
     ]
     assert columns == {"duration": "float"}
@@ -449,7 +449,11 @@ def test_a_list_becomes_a_cache(tmp_path: Path, clips: Path, run_cli) -> None:
     result = run_cli("index", "val.csv", "--format", "kinetics", "--videos", "videos", cwd=tmp_path)
     assert result.returncode == 3
     assert result.stdout.startswith("indexed 1 item of 1 file in ")
-    assert result.stderr == "chordcache index: warning: 1 file is missing: b_000001_000002.mp4\n"
+    assert result.stderr == (
+        "chordcache index: path={youtube_id}_{time_start:06d}_{time_end:06d}.mp4, label=label; "
+        "extra: youtube_id, time_start, time_end, split\n"
+        "chordcache index: warning: 1 file is missing: b_000001_000002.mp4\n"
+    )
     result = run_cli("build", cwd=tmp_path)
     assert result.returncode == 0, result.stderr
     assert "jump 1" in run_cli("info", cwd=tmp_path).stdout

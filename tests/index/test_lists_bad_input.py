@@ -38,16 +38,31 @@ KINETICS = "label,youtube_id,time_start,time_end,split\n"
         ("csv", "l.csv", "path\n\n,\n", "line 3: 2 cells, but the header row has 1"),
         ("csv", "l.csv", "path,x\n,1\n", "line 2: column 'path': got '', expected a path"),
         ("csv", "l.csv", 'path\n"a\n', "line 2: not CSV: "),
-        ("csv", "l.csv", "path,start_seconds\na.mp4,nan\n", "line 2: start_seconds: got nan, expected a finite number"),
-        ("csv", "l.csv", "path,start_seconds\na.mp4,\na.mp4,-1\n", "line 3: start_seconds: got -1.0, expected a fin"),
         (
             "csv",
             "l.csv",
-            "path,end_seconds\na.mp4,1:2\n\na.mp4,soon\n",
+            "path,start_seconds,end_seconds\na.mp4,nan\n",
+            "line 2: start_seconds: got nan, expected a finite number",
+        ),
+        ("csv", "l.csv", "path,start_s,end_s\na.mp4,\na.mp4,-1\n", "line 3: start_seconds: got -1.0, expected a fin"),
+        (
+            "csv",
+            "l.csv",
+            "path,begin,end\na.mp4,,1:2\n\na.mp4,,soon\n",
             "line 4: end_seconds: got 'soon', expected sec",
         ),
-        ("csv", "l.csv", "path,start_frame\na.mp4,1.5\n", "line 2: start_frame: got '1.5', expected a whole number"),
-        ("csv", "l.csv", "path,end_seconds,end_frame\na.mp4,1,2\n", "line 2: segment: got times and frame numbers"),
+        (
+            "csv",
+            "l.csv",
+            "path,start_frame,stop_frame\na.mp4,1.5\n",
+            "line 2: start_frame: got '1.5', expected a whole number",
+        ),
+        (
+            "csv",
+            "l.csv",
+            "path,end_seconds,end_frame,start_seconds,start_frame\na.mp4,1,2\n",
+            "line 2: segment: got times and frame numbers",
+        ),
         ("csv", "l.csv", "path,x:float\na.mp4,much\n", "line 2: column 'x': got \"much\", expected float"),
         ("csv", "l.csv", "path\na.mp4\nb.mp4\n./a.mp4\n", "line 4: got './a.mp4' twice, expected it once; line 2 has"),
         ("csv", "l.csv", "path,x\na.mp4,1\na.mp4,2\n", "line 3: got 'a.mp4' twice, expected it once; line 2 has it"),
@@ -56,12 +71,20 @@ KINETICS = "label,youtube_id,time_start,time_end,split\n"
         ("csv", "l.csv", "path\n../a.mp4\n", "line 2: got the path '../a.mp4', expected one in '"),
         ("csv", "l.csv", "path\na\0.mp4\n", "cannot be used: it contains NUL"),
         ("csv", "l.csv", "root,root_path,path\nv,/v,a.mp4\n", "got an index of chordcache, expected a list"),
-        ("csv", "l.json", "{}", "record 1: not JSON of a list: got '{' first, expected an array"),
+        ("csv", "l.json", "{}", "got the columns none, expected one of path"),
+        ("csv", "l.json", "3", "record 1: not JSON of a list: expected an object"),
+        ("csv", "l.json", '{"a": {"path": "a.mp4"}, "b": 3}', "record 2: not JSON of a list: got int, expected an"),
+        ("csv", "l.json", '{"info": {}, "rows": [3]}', "record 1: not JSON of a list: got int, expected an object"),
         ("csv", "l.json", '[{"path": "a.mp4"}, 3]', "record 2: not JSON of a list: got int, expected an object"),
         ("csv", "l.json", '[{"path": "a.mp4"}, {"path": ', "record 2: not JSON of a list: "),
         ("csv", "l.jsonl", '{"path": "a.mp4"}\n{"x": NaN}\n', "line 2: not JSON: NaN is not a finite number"),
         ("csv", "l.jsonl", '{"path": 3}\n', "line 1: column 'path': got '3', expected a path"),
-        ("csv", "l.jsonl", '{"path": "a.mp4", "start_seconds": true}\n', "line 1: start_seconds: got 'true', expected"),
+        (
+            "csv",
+            "l.jsonl",
+            '{"path": "a.mp4", "start": true, "end": 2}\n',
+            "line 1: start_seconds: got 'true', expected",
+        ),
         ("csv", "l.txt", "a.mp4\n", "expected a .csv, .tsv, .json, .jsonl or .parquet file"),
         (
             "kinetics",
@@ -91,13 +114,18 @@ KINETICS = "label,youtube_id,time_start,time_end,split\n"
         ("ucf101", "l.txt", "v_YoYo_g25_c05.avi 1\n", "line 1: got 'v_YoYo_g25_c05.avi 1', expected CLASS/FILE"),
         ("mmaction", "l.txt", "\n\nclip 3\n", "line 3: got 'clip 3', expected a video and numbers"),
         ("ssv2", "l.json", '[{"video": 1}]', "record 1: got the members 'video', expected 'id'"),
-        ("activitynet", "l.json", "{}", "got a file without a member 'database', expected one of ActivityNet"),
-        ("activitynet", "l.json", '{"database": {"a": {"annotations": [{}]}}}', "video 1: 'a': expected annotations"),
+        ("activitynet", "l.json", "{}", "got a list without items, expected at least one"),
+        (
+            "activitynet",
+            "l.json",
+            '{"database": {"a": {"annotations": [{}]}}}',
+            "record 1: segment: got '[{}]', expected ",
+        ),
         (
             "activitynet",
             "l.json",
             '{"database": {"a": {"annotations": [{"segment": [-1, 2], "label": "x"}]}}}',
-            "video 1: 'a': start_seconds: got -1.0, expected a finite number of at least 0",
+            "record 1: start_seconds: got -1.0, expected a finite number of at least 0",
         ),
         (
             "ava",
@@ -169,7 +197,9 @@ def test_lists_that_do_not_exist(tmp_path: Path) -> None:
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_leaves_the_earlier_index(tmp_path: Path, number: signal.Signals) -> None:
     (tmp_path / "a.mp4").touch()
-    write(tmp_path / "list.csv", "path,start_frame\n" + "".join(f"a.mp4,{frame}\n" for frame in range(200_000)))
+    write(
+        tmp_path / "list.csv", "path,start_frame,end_frame\n" + "".join(f"a.mp4,{frame}\n" for frame in range(200_000))
+    )
     write(tmp_path / "index.json", "earlier")
     command = [sys.executable, "-m", "chordcache", "index", "list.csv"]
     process = subprocess.Popen(
@@ -216,12 +246,15 @@ def test_a_type_in_a_json_name_is_declared(tmp_path: Path, clips: Path) -> None:
 def test_missing_files_are_counted_and_named(tmp_path: Path, clips: Path, run_cli) -> None:
     place(clips, tmp_path, *(f"{number}.mp4" for number in range(0, 40, 2)))
     rows = [f"{number}.mp4,{segment}\n" for number in range(40) for segment in range(3)]
-    write(tmp_path / "list.csv", "path,start_seconds\n" + "".join(rows))
+    write(tmp_path / "list.csv", "path,start_seconds,end_seconds\n" + "".join(rows))
     arguments = ("index", "list.csv", "--videos", "videos", "--json")
     result = run_cli(*arguments, cwd=tmp_path)
     assert result.returncode == 3
     first = ["1.mp4", "3.mp4", "5.mp4", "7.mp4", "9.mp4"]
-    assert result.stderr == f"chordcache index: warning: 20 files are missing: {', '.join(first)}, ...\n"
+    assert result.stderr == (
+        "chordcache index: path=path, segment=start_seconds..end_seconds\n"
+        f"chordcache index: warning: 20 files are missing: {', '.join(first)}, ...\n"
+    )
     summary = json.loads(result.stdout)
     assert summary.pop("elapsed_seconds") >= 0
     assert summary == {
@@ -249,7 +282,7 @@ def test_no_file_at_all_is_an_error(tmp_path: Path, run_cli) -> None:
 def test_each_file_is_looked_at_once(tmp_path: Path, clips: Path, monkeypatch) -> None:
     videos = place(clips, tmp_path, "a.mp4")
     rows = [f"{name}.mp4,{segment}\n" for segment in range(50) for name in "ab"]
-    source = write(tmp_path / "list.csv", "path,start_seconds\n" + "".join(rows))
+    source = write(tmp_path / "list.csv", "path,start_seconds,end_seconds\n" + "".join(rows))
     looked, real = [], os.stat
     monkeypatch.setattr(os, "stat", lambda path, *rest, **more: (looked.append(path), real(path, *rest, **more))[1])
     index_list(source, tmp_path / "index.json", videos=[videos])
@@ -311,26 +344,26 @@ def test_a_damaged_parquet_file(tmp_path: Path, clips: Path) -> None:
 def test_any_text_and_number_survives(tmp_path_factory, rows) -> None:
     folder = tmp_path_factory.mktemp("any")
     (folder / "a.mp4").touch()
-    rows = [(text.replace("\0", ""), start, number, tags) for text, start, number, tags in rows]
+    rows = [(text.replace("\0", "").strip(), start, number, tags) for text, start, number, tags in rows]
     expected = [
         VideoRecord(
             folder.name,
             "a.mp4",
-            segment=Segment(start_frame=position),
+            segment=Segment(start_frame=position, end_frame=9),
             caption=text or None,
             extra={"x": start, "n": number, "tags": tags},
         )
         for position, (text, start, number, tags) in enumerate(rows)
     ]
-    names = ["path", "start_frame", "caption", "x", "n", "tags"]
-    values = [["a.mp4", position, *row] for position, row in enumerate(rows)]
+    names = ["path", "start_frame", "end_frame", "caption", "x", "n", "tags"]
+    values = [["a.mp4", position, 9, *row] for position, row in enumerate(rows)]
     (folder / "l.jsonl").write_text("\n".join(json.dumps(dict(zip(names, row, strict=True))) for row in values))
     (folder / "l.json").write_text(json.dumps([dict(zip(names, row, strict=True)) for row in values]))
     for delimiter, suffix in ((",", "csv"), ("\t", "tsv")):
         with open(folder / f"l.{suffix}", "w", encoding="utf-8", newline="") as file:
             writer = csv.writer(file, delimiter=delimiter)
-            writer.writerow([*names[:3], "x:float", "n:int", "tags:list[str]"])
-            writer.writerows([*row[:5], json.dumps(row[5])] for row in values)
+            writer.writerow([*names[:4], "x:float", "n:int", "tags:list[str]"])
+            writer.writerows([*row[:6], json.dumps(row[6])] for row in values)
     for suffix in ("json", "jsonl", "csv", "tsv"):
         index_list(folder / f"l.{suffix}", folder / "index.json")
         assert list(read_index(folder / "index.json")) == expected
@@ -341,8 +374,8 @@ def test_a_long_list_is_a_stream(tmp_path: Path) -> None:
 
     def peak(num_rows: int) -> int:
         with open(tmp_path / "list.csv", "w") as file:
-            file.write("path,start_frame,caption\n")
-            file.writelines(f"a.mp4,{number},{'x' * 1000}\n" for number in range(num_rows))
+            file.write("path,start_frame,caption,end_frame\n")
+            file.writelines(f"a.mp4,{number},{'x' * 1000},\n" for number in range(num_rows))
         tracemalloc.start()
         index_list(tmp_path / "list.csv", tmp_path / "index.jsonl")
         size = tracemalloc.get_traced_memory()[1]

@@ -76,11 +76,20 @@ def test_parquet_lists_keep_the_types_of_their_columns(tmp_path: Path, clips: Pa
     pa = pytest.importorskip("pyarrow")
     pq = pytest.importorskip("pyarrow.parquet")
     rows = [
-        {"file_name": "a.mp4", "labels": [3, 0], "n": 7, "x": float("nan"), "ok": True, "tags": ["s"], "start": 0.5},
-        {"file_name": "b.mp4", "labels": [2], "n": -1, "x": 0.5, "ok": None, "tags": [], "start": None},
+        {
+            "file_name": "a.mp4",
+            "labels": [3, 0],
+            "n": 7,
+            "x": float("nan"),
+            "ok": True,
+            "tags": ["s"],
+            "at": 0.5,
+            "s": 9,
+        },
+        {"file_name": "b.mp4", "labels": [2], "n": -1, "x": 0.5, "ok": None, "tags": [], "at": None},
     ]
     pq.write_table(pa.Table.from_pylist(rows), tmp_path / "list.parquet")
-    options = {"columns": {"start": "start"}}
+    options = {"columns": {"start": "at", "duration": "s"}}
     records, columns, _ = indexed(
         tmp_path / "list.parquet", "csv", videos=[place(clips, tmp_path, "a.mp4", "b.mp4")], options=options
     )
@@ -88,7 +97,7 @@ def test_parquet_lists_keep_the_types_of_their_columns(tmp_path: Path, clips: Pa
         VideoRecord(
             "videos",
             "a.mp4",
-            segment=Segment(0.5),
+            segment=Segment(0.5, 9.5),
             labels=("3", "0"),
             extra={"n": 7, "x": None, "ok": True, "tags": ["s"]},
         ),
@@ -139,7 +148,7 @@ def test_the_command_takes_columns_and_values(tmp_path: Path, clips: Path, run_c
 
 
 def test_a_template_makes_paths_of_columns(tmp_path: Path, clips: Path) -> None:
-    source = write(tmp_path / "list.csv", "id,split,start_seconds\n7,train,0\n")
+    source = write(tmp_path / "list.csv", "id,split,start_seconds,end_seconds\n7,train,0\n")
     options = {"video_template": "{split}/clip_{id:03d}.*"}
     records, _, _ = indexed(source, "csv", videos=[place(clips, tmp_path, "train/clip_007.webm")], options=options)
     extra = {"id": "7", "split": "train"}

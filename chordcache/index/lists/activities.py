@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from functools import partial
 from itertools import groupby
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from chordcache.errors import UsageError, printable
 from chordcache.index.class_labels import label_of
-from chordcache.index.json_stream import JsonStream
-from chordcache.index.lists.items import Item, ItemList, ListOptions, labels_in, segment_between
-from chordcache.index.lists.tables import open_for_reading, row_error, text_lines
+from chordcache.index.lists.columns import table_list
+from chordcache.index.lists.items import Item, ItemList, ListOptions
+from chordcache.index.lists.tables import CsvTable, Row, Table, json_records
 from chordcache.index.lists.templates import Template
 from chordcache.records import Segment
 
@@ -29,73 +29,21 @@ def read_activitynet(path: Path, options: ListOptions) -> ItemList:
 
     Source: http://activity-net.org/download.html. Raises as ``read_table`` does.
     """
-    template = Template(options.video_template or "v_{video_id}.*", ("video_id", "subset"))
-    return ItemList(
-        path, "video", {"duration": "float"}, partial(_database, path), partial(_activitynet_items, template)
-    )
+    types = {"video_id": "str", "subset": "str", "duration": "float", "annotations": "str"}
 
+    def rows() -> Iterator[tuple[int, Row]]:
+        return ((number, {**row, "video_id": row["key"]}) for number, row in json_records(path, "database"))
 
-def _activitynet_items(template: Template, entry: tuple[str, dict[str, Any]]) -> Iterator[Item]:
-    name, video = entry
-    extra = {key: video[key] for key in ("subset", "duration") if video.get(key) is not None}
-    labels: dict[Segment | None, tuple[str, ...]] = {}
-    try:
-        file = template.path({"video_id": name, "subset": extra.get("subset")})
-        for annotation in video.get("annotations") or []:
-            start, end = annotation["segment"]
-            segment = segment_between(start, end)
-            labels[segment] = (*labels.get(segment, ()), *labels_in(annotation.get("label")))
-    except UsageError as error:
-        raise UsageError(f"'{printable(name)}': {error}") from None
-    except (KeyError, TypeError, ValueError, AttributeError):
-        expected = 'expected annotations such as {"segment": [0, 1.5], "label": "Run"}'
-        raise UsageError(f"'{printable(name)}': {expected}") from None
-    for segment, names in (labels or {None: ()}).items():
-        yield Item(file, segment, tuple(dict.fromkeys(names)), extra=extra)
-
-
-def _database(path: Path) -> Iterator[tuple[int, tuple[str, dict[str, Any]]]]:
-    """Yield number, id and value of each video of the member "database"."""
-    number, is_found = 0, False
-    with open_for_reading(path) as file:
-        stream = JsonStream(file)
-        try:
-            for name in stream.member_names():
-                if name != "database":
-                    stream.value()
-                    continue
-                is_found = True
-                for key in stream.member_names():
-                    number += 1
-                    video = stream.value()
-                    if not isinstance(video, dict):
-                        raise ValueError(f"'{key}': expected an object")
-                    yield number, (key, video)
-        except UsageError:
-            raise
-        except ValueError as error:
-            raise row_error(path, "video", max(number, 1), f"not JSON of a list: {printable(str(error))}") from None
-    if not is_found:
-        raise UsageError(f"'{printable(path)}': got a file without a member 'database', expected one of ActivityNet")
+    options = ListOptions(options.video_template or "v_{video_id}.*", {"segment": "annotations"}, ("video_id",))
+    return table_list(Table(path, "record", types, rows), options)
 
 
 # AVA
 
 _SECONDS = 3.0
 """[seconds] Length of a segment. AVA's annotators saw 3 seconds around each key frame"""
-_AVA_CELLS = (2, 7, 8)
-"""Numbers of cells of a line: without boxes, without and with the number of the person"""
-
-
-class _Action(NamedTuple):
-    row: int
-    video: str
-    time: float
-    """[seconds from the file's first frame]"""
-    box: tuple[float, ...]
-    """x1, y1, x2, y2 as fractions of the picture, or empty"""
-    action: str
-    person: int | None
+_EDGES = ("x1", "y1", "x2", "y2")
+_AVA = ("video_id", "time", *_EDGES, "action_id", "person_id")
 
 
 def read_ava(path: Path, options: ListOptions) -> ItemList:
@@ -111,54 +59,40 @@ def read_ava(path: Path, options: ListOptions) -> ItemList:
     """
     template = Template(options.video_template or "{video_id}.*", ("video_id",))
     columns = {"boxes": "relative_boxes", "key_seconds": "float"}
-    return ItemList(path, "line", columns, partial(_key_times, path), partial(_ava_item, template))
+    rows = partial(_key_times, CsvTable(path, header=_AVA))
+    return ItemList(path, "line", columns, rows, partial(_ava_item, template))
 
 
-def _key_times(path: Path) -> Iterator[tuple[int, list[_Action]]]:
-    """Yield the number of the first line of each key time, and its actions."""
-    actions = (_ava_action(path, number, line) for number, line in text_lines(path))
-    for _, group in groupby(actions, lambda action: (action.video, action.time)):
-        at_once = list(group)
-        yield at_once[0].row, at_once
+def _key_times(table: CsvTable) -> Iterator[tuple[int, list[Row]]]:
+    """Yield the number of the first line of each key time, and its rows."""
+    for _, group in groupby(table.rows(), lambda numbered: (numbered[1].get("video_id"), numbered[1].get("time"))):
+        (number, row), *others = group
+        yield number, [row, *(other for _, other in others)]
 
 
-def _ava_item(template: Template, actions: list[_Action]) -> Iterator[Item]:
-    time = actions[0].time
-    start = max(0.0, time - _SECONDS / 2)
-    labels = [label_of(action.action) for action in actions]
-    boxes = [_box(action, label, time - start) for action, label in zip(actions, labels, strict=True) if action.box]
+def _ava_item(template: Template, rows: list[Row]) -> Iterator[Item]:
+    try:
+        time = float(rows[0]["time"])
+        if not 0 <= time < math.inf:
+            raise ValueError
+        start = max(0.0, time - _SECONDS / 2)
+        labels = [label_of(row.get("action_id", "")) for row in rows]
+        boxes = [_box(row, label, time - start) for row, label in zip(rows, labels, strict=True) if row.keys() & _EDGES]
+    except (LookupError, ValueError):
+        got = printable(",".join(rows[0].values()))
+        expected = f"expected {','.join(_AVA)} with a time of at least 0 and a box in fractions of the picture"
+        raise UsageError(f"got '{got}', {expected}") from None
     yield Item(
-        template.path({"video_id": actions[0].video}),
+        template.path(rows[0]),
         Segment(start_seconds=start, end_seconds=time + _SECONDS / 2),
         tuple(dict.fromkeys(filter(None, labels))),
         extra={"key_seconds": time, **({"boxes": boxes} if boxes else {})},
     )
 
 
-def _box(action: _Action, label: str, time_seconds: float) -> dict[str, Any]:
-    box: dict[str, Any] = {"time_seconds": time_seconds}
-    box |= zip(("x1", "y1", "x2", "y2"), action.box, strict=True)
-    if action.person is not None:
-        box["track_id"] = action.person
-    return box | {"label": label}
-
-
-def _ava_action(path: Path, row: int, line: str) -> _Action:
-    cells = [cell.strip(' "') for cell in line.split(",")]
-    try:
-        if len(cells) not in _AVA_CELLS or not cells[0]:
-            raise ValueError
-        time = float(cells[1])
-        box = tuple(map(float, filter(None, cells[2:6])))
-        action, person = (*cells[6:], "", "")[:2]
-        if not 0 <= time < math.inf or len(box) not in (0, 4) or not all(0 <= edge <= 1 for edge in box):
-            raise ValueError
-        return _Action(row, cells[0], time, box, action, int(person) if person else None)
-    except ValueError:
-        raise row_error(
-            path,
-            "line",
-            row,
-            f"got '{printable(','.join(cells))}', expected video_id,time,x1,y1,x2,y2,action_id,person_id with a time "
-            "of at least 0 and a box in fractions of the picture",
-        ) from None
+def _box(row: Row, label: str, time_seconds: float) -> dict[str, Any]:
+    edges = {name: float(row[name]) for name in _EDGES}
+    if not all(0 <= edge <= 1 for edge in edges.values()):
+        raise ValueError
+    person = {"track_id": int(row["person_id"])} if "person_id" in row else {}
+    return {"time_seconds": time_seconds, **edges, **person, "label": label}

@@ -1,4 +1,4 @@
-"""Lists with one row for each item, whose columns have a meaning: any table, Kinetics and WebVid."""
+"""Lists with one row for each item, whose columns have a meaning."""
 
 from __future__ import annotations
 
@@ -6,115 +6,111 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 from chordcache.errors import UsageError, printable
-from chordcache.index.lists.items import Item, ItemList, ListOptions, labels_in, segment_between, texts
+from chordcache.index.lists.items import (
+    BOUNDS,
+    MEANINGS,
+    USUAL,
+    Item,
+    ItemList,
+    ListOptions,
+    cell_value,
+    columns_of,
+    is_list,
+    labels_in,
+    listed,
+    segment_between,
+    segments_in,
+    taken,
+    texts,
+)
 from chordcache.index.lists.tables import Row, Table, open_table
 from chordcache.index.lists.templates import Template
 
-_USUAL: Mapping[str, tuple[str, ...]] = {
-    "path": ("path", "file_name", "video", "video_path", "filename"),
-    "label": ("label", "labels"),
-    "caption": ("caption", "captions", "text"),
-    "start": ("start_seconds",),
-    "end": ("end_seconds",),
-}
-"""Meaning to the names of its column, if the caller names none. The first that the list has counts."""
-_FRAMES = ("start_frame", "end_frame")
+_NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
-def read_table(path: Path, options: ListOptions) -> ItemList:
+def read_table(
+    path: Path, options: ListOptions, *, usual: ListOptions | None = None, declared: Mapping[str, str] = _NOTHING
+) -> ItemList:
     """Read a CSV, TSV, JSON, JSON Lines or Parquet list. All columns without a meaning are kept as extra columns.
 
-    Raises ``NotFoundError`` if a file does not exist, and ``UsageError`` if it is not of its format.
+    ``usual`` has the template and the columns of a published form, and ``declared`` types of its columns. Raises
+    ``NotFoundError`` if a file does not exist, and ``UsageError`` if it is not of its format.
     """
-    table = open_table(path)
-    return _item_list(table, _columns(table, options), options.video_template)
+    table = open_table(path, declared, options.header)
+    if missing := [name for name in declared if name not in table.types]:
+        expected = f"expected {', '.join(declared)}; '{missing[0]}' is missing"
+        raise UsageError(f"'{printable(path)}': got the columns {table.column_names}, {expected}")
+    if usual is not None:
+        options = ListOptions(options.video_template or usual.video_template, usual.columns)
+    return table_list(table, options)
 
 
-_KINETICS = ("youtube_id", "time_start", "time_end")
-_KINETICS_TEMPLATE = "{youtube_id}_{time_start:06d}_{time_end:06d}.mp4"
-
-
-def read_kinetics(path: Path, options: ListOptions) -> ItemList:
-    """Read a CSV file of Kinetics: label, youtube_id, time_start, time_end, split. Test lists have no label.
-
-    The published clips are cut already, and their names have both times. If a template does not use ``time_start``, the
-    files are whole videos, and the times are the segment.
-
-    Source: https://github.com/cvdfoundation/kinetics-dataset. Raises as ``read_table`` does.
-    """
-    table = _open_with(path, _KINETICS, MappingProxyType({"time_start": "float", "time_end": "float"}))
-    template = options.video_template or _KINETICS_TEMPLATE
-    columns = {"label": "label"} if "label" in table.types else {}
-    if "time_start" not in Template(template, table.types).names:
-        columns |= {"start": "time_start", "end": "time_end"}
-    return _item_list(table, columns, template)
-
-
-_WEBVID = ("videoid", "name", "page_dir")
-_WEBVID_TEMPLATE = "{page_dir}/{videoid}.mp4"
-
-
-def read_webvid(path: Path, options: ListOptions) -> ItemList:
-    """Read a CSV file of WebVid: videoid, contentUrl, duration, page_dir, name. The name is the caption.
-
-    Source: https://github.com/m-bain/webvid. Raises as ``read_table`` does.
-    """
-    table = _open_with(path, _WEBVID)
-    return _item_list(table, {"caption": "name"}, options.video_template or _WEBVID_TEMPLATE)
-
-
-def _open_with(path: Path, required: tuple[str, ...], declared: Mapping[str, str] = MappingProxyType({})) -> Table:
-    table = open_table(path, declared)
-    if missing := [name for name in required if name not in table.types]:
-        raise UsageError(
-            f"'{printable(path)}': got the columns {table.column_names}, expected {', '.join(required)}; "
-            f"'{missing[0]}' is missing"
-        )
-    return table
-
-
-def _columns(table: Table, options: ListOptions) -> dict[str, str]:
-    """Return the column of each meaning that the list has."""
-    named = options.columns
-    for meaning, name in named.items():
-        if meaning not in _USUAL:
-            raise UsageError(f"columns: got '{printable(meaning)}', expected one of {', '.join(_USUAL)}")
+def table_list(table: Table, options: ListOptions) -> ItemList:
+    """Return the items of a table. Raises ``UsageError`` if columns are missing or ``options`` name others."""
+    template, named = options.video_template, options.columns
+    if unknown := [meaning for meaning in named if meaning not in MEANINGS]:
+        raise UsageError(f"columns: got '{printable(unknown[0])}', expected one of {', '.join(MEANINGS)}")
+    for start, name in [
+        *((f"columns: got {name}=", named[name]) for name in named),
+        *(("ignore: got ", name) for name in options.ignore),
+    ]:
         if name not in table.types:
-            raise UsageError(f"columns: got {meaning}='{printable(name)}', expected one of {table.column_names}")
-    if "path" in named and options.video_template:
+            raise UsageError(f"{start}'{printable(name)}', expected one of {table.column_names}")
+    if "path" in named and template:
         raise UsageError(f"columns: got path='{printable(named['path'])}' and a template, expected one of the two")
-    columns = {}
-    for meaning, usual in _USUAL.items():
-        column = named.get(meaning) or next((name for name in usual if name in table.types), None)
-        if column is not None and not (meaning == "path" and options.video_template):
-            columns[meaning] = column
-    if "path" not in columns and options.video_template is None:
+    name_template = None if template is None else Template(template, table.types)
+    columns = columns_of(table, options, name_template.names if name_template else ())
+    if name_template is None and "path" not in columns:
         raise UsageError(
             f"'{printable(table.path)}': got the columns {table.column_names}, expected one of "
-            f"{', '.join(_USUAL['path'])}. Name it with columns (--column path=NAME), or give video_template "
+            f"{', '.join(USUAL['path'])}. Name it with columns (--column path=NAME), or give video_template "
             "(--video-template)."
         )
-    return columns | {name: name for name in _FRAMES if name in table.types}
-
-
-def _item_list(table: Table, columns: Mapping[str, str], template: str | None) -> ItemList:
-    kept = [name for name in table.types if name not in columns.values()]
+    if name_template is not None:
+        columns.pop("path", None)
+    kept = [name for name in table.types if name and name not in {*columns.values(), *options.ignore}]
     types = {name: table.types[name] for name in kept if table.types[name] != "str"}
-    path_of: Callable[[Row], str]
-    path_of = partial(_named_path, columns["path"]) if template is None else Template(template, table.types).path
-    label, caption = columns.get("label", ""), columns.get("caption", "")
-    bounds = [columns.get(side, "") for side in ("start", "end", *_FRAMES)]
+    listing: set[str] = set()
+    """Extra columns of text whose cells are lists"""
+    path_of: Callable[[Row], str] = name_template.path if name_template else partial(_named_path, columns["path"])
+    label, caption, several = (columns.get(meaning, "") for meaning in ("label", "caption", "segment"))
+    bounds = {parameter: columns[meaning] for meaning, parameter in BOUNDS.items() if meaning in columns}
 
     def parse(row: Row) -> Iterator[Item]:
-        path, segment = path_of(row), segment_between(*map(row.get, bounds))
+        path = path_of(row)
         extra = {name: table.value(name, row[name]) for name in kept if name in row}
-        yield Item(path, segment, labels_in(row.get(label)), texts(row.get(caption)), extra)
+        listing.update(name for name, value in extra.items() if name not in types and is_list(value))
+        labels, captions = cell_value("label", label, row.get(label)), listed(caption, row.get(caption))
+        if row.get(several) in (None, "", []):
+            segment = segment_between(**{parameter: row.get(column) for parameter, column in bounds.items()})
+            yield Item(path, segment, labels_in(labels), texts(captions), extra)
+            return
+        segments = segments_in(listed(several, row[several]))
+        for number, (segment, names) in enumerate(segments):
+            own, said = (_part(values, number, len(segments)) for values in (labels, captions))
+            yield Item(path, segment, names or labels_in(own), texts(said), extra)
 
+    def notes() -> Iterator[str]:
+        if listing:
+            yield f"the cells of {', '.join(sorted(listing))} are lists, which were kept as text"
+
+    said = taken(columns if template is None else {"path": template, **columns}, kept)
     is_json = "json" in table.path.suffix.lower()  # a row need not mention each column
     stated = () if is_json else (*columns.keys() & {"label", "caption"}, *kept)
-    return ItemList(table.path, table.unit, types, table.rows, parse, stated=stated)
+    return ItemList(table.path, table.unit, types, table.rows, parse, False, bool(options.ignore), said, notes, stated)
+
+
+def _part(values: Any, number: int, num_segments: int) -> Any:
+    """Return what labels or captions say of a segment: a list has one for each, and another value is for all."""
+    if not isinstance(values, list) or num_segments == 1:
+        return values
+    if len(values) != num_segments:
+        raise UsageError(f"got {num_segments} segments with {len(values)} labels or captions, expected one for each")
+    return values[number]
 
 
 def _named_path(column: str, row: Row) -> str:

@@ -9,7 +9,7 @@ import csv
 import json
 import math
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, BinaryIO
@@ -30,7 +30,6 @@ Row = dict[str, Any]
 _NOTHING: Mapping[str, str] = MappingProxyType({})
 _MAX_MESSAGE_CHARS = 1000
 """Length of a message, which may quote a value of the list"""
-
 
 TOO_LARGE = f"got a row of more than {MAX_ROW_BYTES:,} bytes, expected a smaller one"
 
@@ -132,20 +131,23 @@ class Table:
         return None if isinstance(value, float) and math.isnan(value) else value
 
 
-def open_table(path: Path, declared: Mapping[str, str] = _NOTHING) -> Table:
+def open_table(path: Path, declared: Mapping[str, str] = _NOTHING, header: Sequence[str] = ()) -> Table:
     """Open a list by its suffix: .csv, .tsv, .json, .jsonl, .ndjson or .parquet.
 
-    ``declared`` has the types of columns of a CSV file whose header row does not state them. Raises ``NotFoundError``,
-    or ``UsageError`` if the suffix is another one or the file is not of its format.
+    ``declared`` has the types of columns of a CSV file whose header row does not state them, and ``header`` the columns
+    of one without a header row. Raises ``NotFoundError``, or ``UsageError`` if the suffix is another one or the file is
+    not of its format.
     """
     suffix = path.suffix.lower()
     if suffix in (".csv", ".tsv"):
-        table = CsvTable(path, "\t" if suffix == ".tsv" else ",", declared)
+        table = CsvTable(path, "\t" if suffix == ".tsv" else ",", declared, header=header)
         if table.is_index:
             raise UsageError(
                 f"'{printable(path)}': got an index of chordcache, expected a list. Build from it: 'chordcache build'."
             )
         return table
+    if header:
+        raise UsageError(f"header: got it for '{printable(path)}', expected a .csv or .tsv file. Leave it out.")
     open_for_reading(path).close()
     if suffix == ".parquet":
         types, rows = open_parquet(path)
@@ -167,26 +169,39 @@ def split_name(header: str) -> tuple[str, str | None]:
 
 
 def csv_reader(texts: Iterable[str], delimiter: str, *, is_split: bool) -> Any:
-    """Return a ``csv.reader``. In split files, space may precede a cell, and quotation marks need not be in pairs."""
+    """Return a ``csv.reader``. Space may precede a cell. In split files, quotation marks need not be in pairs."""
     csv.field_size_limit(MAX_ROW_BYTES)  # the default of 128 KiB is less than the keyframes of a long video
-    return csv.reader(texts, delimiter=delimiter, strict=not is_split, skipinitialspace=is_split)
+    return csv.reader(texts, delimiter=delimiter, strict=not is_split, skipinitialspace=True)
 
 
 class CsvTable(Table):
     """A CSV file with a header row. The column root_path marks a file that chordcache wrote, not a person.
 
-    ``declared`` has the types of columns whose header does not state one. ``is_split`` reads as published split files
-    need it: lines with # are comments, space may precede a cell, a row may have any number of cells, and names of
-    columns are lowercase. Raises ``NotFoundError``, or ``UsageError`` if the file has a column twice.
+    Space around a cell does not count. Lines with # at the start are comments. The last is the header row if it has as
+    many cells as the first row, as in AudioSet. ``header`` has the columns of a file without a header row, and
+    ``declared`` the types of columns whose header does not state one. ``is_split`` reads as published split files need
+    it: all lines with # are comments, a row may have any number of cells, and names of columns are lowercase. Raises
+    ``NotFoundError``, or ``UsageError`` if the file has a column twice.
     """
 
     def __init__(
-        self, path: Path, delimiter: str = ",", declared: Mapping[str, str] = _NOTHING, *, is_split: bool = False
+        self,
+        path: Path,
+        delimiter: str = ",",
+        declared: Mapping[str, str] = _NOTHING,
+        *,
+        header: Sequence[str] = (),
+        is_split: bool = False,
     ) -> None:
         self._delimiter, self._is_split = delimiter, is_split
+        self._comment = ""
+        """Last comment before the first row"""
         super().__init__(path, "line", {}, self._rows)
         with open_for_reading(path) as file:
-            _, line, cells = next((row for row in self._lines(file) if row[2]), (0, 1, []))
+            line, cells = next(((line, cells) for _, line, cells in self._lines(file) if cells), (1, []))
+        comment: list[str] = next(csv_reader([self._comment], delimiter, is_split=True), [])
+        given = header or (comment if 1 < len(comment) == len(cells) else ())
+        self._has_header_row, cells = not given, list(given) or cells
         check_width(path, cells)
         self.is_index = "root_path" in cells
         self._names: list[str] = []
@@ -220,7 +235,7 @@ class CsvTable(Table):
         Lines without text are left out, as spreadsheets write them. A hand-written line may end early or with
         delimiters.
         """
-        names, has_header = self._names, file.tell() == 0
+        names, has_header = self._names, self._has_header_row and file.tell() == 0
         num_columns, may_differ, typed = len(names), self._is_split, self._typed
         for offset, line, cells in self._lines(file):
             if has_header or not cells:
@@ -240,22 +255,28 @@ class CsvTable(Table):
     def _lines(self, file: BinaryIO) -> Iterator[tuple[int, int, list[str]]]:
         """Yield offset, number and cells of each line from the position of a file on, none of a blank one."""
         position, line, num_bytes = file.tell(), 1, 0
+        may_be_comment = self._is_split or position == 0
 
         def texts() -> Iterator[str]:
-            nonlocal position, num_bytes
+            nonlocal position, num_bytes, may_be_comment
             for data in whole_lines(file):
                 num_bytes += len(data)
                 if num_bytes > MAX_ROW_BYTES:
                     raise self.error(line, TOO_LARGE)
                 text = _decoded(data, position == 0)
                 position += len(data)
-                yield "\n" if self._is_split and text.lstrip().startswith("#") else text
+                bare = text.strip() if may_be_comment else ""
+                if bare.startswith("#"):
+                    self._comment, text = bare.lstrip("#"), "\n"
+                elif bare:
+                    may_be_comment = self._is_split
+                yield text
 
         offset = position
         reader = csv_reader(texts(), self._delimiter, is_split=self._is_split)
         try:
             for cells in reader:
-                yield offset, line, cells
+                yield offset, line, [cell.rstrip(" ") for cell in cells]
                 offset, line, num_bytes = position, reader.line_num + 1, 0
         except csv.Error as error:
             raise self.error(line, f"not CSV: {error}") from None
@@ -272,7 +293,8 @@ class CsvTable(Table):
         try:
             value = decode_json(cell.lower() if kind == "bool" else cell)
         except json.JSONDecodeError:
-            value = cell
+            is_plain = kind == "list[str]" and not cell.startswith("[")
+            value = [text.strip() for text in cell.split(",")] if is_plain else cell
         except ValueError as error:
             raise self.error(line, f"column '{printable(name)}': {printable(str(error))}") from None
         if not COLUMN_TYPES[kind](value) and (problem := extra_problem({name: value}, {name: kind})):
@@ -283,22 +305,45 @@ class CsvTable(Table):
 # JSON
 
 
-def json_records(path: Path) -> Iterator[tuple[int, Row]]:
-    """Yield number and members of each object of a JSON array. Raises ``UsageError`` if the file is not one."""
+def json_records(path: Path, inside: str | None = None) -> Iterator[tuple[int, Row]]:
+    """Yield number and members of each object of a JSON array. Raises ``UsageError`` if the file is not a list.
+
+    Of an object, the objects in the arrays that are its members count, as in MSR-VTT. If it has no arrays, its members
+    count, and the column ``key`` has their names, as in ActivityNet Captions. ``inside`` names the member to read.
+    """
     number = 0
     with open_for_reading(path) as file:
-        stream = JsonStream(file)
         try:
-            if stream.peek() != "[":
-                raise ValueError(f"got '{stream.peek()}' first, expected an array")
-            for _ in stream.items():
+            for row in _objects(file, inside):
+                yield number + 1, members(row)
                 number += 1
-                yield number, members(stream.value())
         except UsageError:
             raise
         except ValueError as error:
-            where = max(number, 1)
-            raise row_error(path, "record", where, f"not JSON of a list: {printable(str(error))}") from None
+            raise row_error(path, "record", number + 1, f"not JSON of a list: {printable(str(error))}") from None
+
+
+def _objects(file: BinaryIO, inside: str | None) -> Iterator[Any]:
+    stream = JsonStream(file)
+    if stream.peek() == "[":
+        yield from (stream.value() for _ in stream.items())
+        return
+    has_arrays = False
+    for _ in stream.member_names() if inside is None else ():
+        if has_arrays := stream.peek() == "[":
+            break
+        stream.value()
+    file.seek(0)
+    stream = JsonStream(file)
+    for name in stream.member_names():
+        if name == inside:
+            yield from ({"key": key} | members(stream.value()) for key in stream.member_names())
+        elif inside is None and stream.peek() == "[":
+            yield from (stream.value() for _ in stream.items())
+        elif has_arrays or inside is not None:
+            stream.value()
+        else:
+            yield {"key": name} | members(stream.value())
 
 
 def json_lines(path: Path) -> Iterator[tuple[int, Row]]:

@@ -6,7 +6,6 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
 from pathlib import Path
 from types import MappingProxyType
 from typing import TypeVar
@@ -23,7 +22,7 @@ from chordcache.index.encoding import texts_problem
 from chordcache.index.file_names import roots_note
 from chordcache.index.index_files import IndexWriter, check_output
 from chordcache.index.lists.formats import open_list
-from chordcache.index.lists.items import Item, ItemList, ListOptions
+from chordcache.index.lists.items import Item, ItemList, ListOptions, described
 from chordcache.index.lists.locate import NUM_EXAMPLES, Locator, OutsideError
 from chordcache.index.lists.tables import as_text
 from chordcache.index.walk import parse_roots
@@ -51,6 +50,8 @@ class ListSummary:
     num_not_chosen: int
     """Items that ``where`` left out"""
     elapsed_seconds: float
+    taken: str = ""
+    """Sentence about the meanings of the columns"""
     notes: tuple[str, ...] = ()
     """Sentences about how the list was read"""
 
@@ -66,8 +67,8 @@ def index_list(
 ) -> ListSummary:
     """Write an index of the items of a published list. Videos are not opened, and missing ones are left out.
 
-    Rows of one item that follow each other are merged if they add labels or captions: MSR-VTT names each video once
-    for each caption. Other repeated items are errors.
+    Rows of one item are merged if they add labels or captions: MSR-VTT names each video once for each caption. Other
+    repeated items are errors.
 
     Parameters
     ----------
@@ -170,8 +171,6 @@ class ListReader:
     ) -> None:
         self._listed, self._locator, self._where, self._notes = listed, locator, where, notes
         self.roots, self.unit = locator.roots, listed.unit
-        self._rows: dict[int, int] = {}
-        """Hash of the file and the segment of each item to its row"""
         self._seen_values: dict[str, set[str]] = {name: set() for name in where}
         self._numbers = NumberCheck()
         self._needs_captions = False
@@ -206,6 +205,7 @@ class ListReader:
             num_merged=self._num_merged,
             num_not_chosen=self._num_not_chosen,
             elapsed_seconds=time.monotonic() - started,
+            taken=self._listed.taken,
             notes=(*self._notes, *self._notes_on_items(), *self._listed.notes()),
         )
 
@@ -246,34 +246,45 @@ class ListReader:
         return UsageError(f"'{name}': got a list without items, expected at least one")
 
     def chosen(self) -> Iterator[Item]:
-        """Yield the items that ``where`` does not leave out."""
-        for item in self._listed.items():
-            if self._where and not self._is_chosen(item):
-                self._num_not_chosen += 1
-            else:
-                yield item
+        """Yield the items that ``where`` does not leave out, and rows without its columns, which others may have."""
+        return (item for item in self._listed.items() if self._is_chosen(item, ""))
 
-    def _is_chosen(self, item: Item) -> bool:
-        for name, value in self._where.items():
-            text = as_text(item.extra.get(name))
+    def _is_chosen(self, item: Item, *others: str) -> bool:
+        """Return whether the columns of ``where`` have its values, or one of ``others``."""
+        texts = {name: as_text(item.extra.get(name)) for name in self._where}
+        is_chosen = all(texts[name] in (value, *others) for name, value in self._where.items())
+        for name, text in texts.items() if not is_chosen else ():
             if text and len(self._seen_values[name]) < 10:
                 self._seen_values[name].add(text)
-            if text != value:
-                return False
-        return True
+        self._num_not_chosen += not is_chosen
+        return is_chosen
 
     def _merged(self) -> Iterator[Item]:
-        """Yield the items. Rows of one item that follow each other are one item with all labels and captions."""
-        for _, rows in groupby(self.chosen(), lambda item: (item.segment, self._locator.real(item.path))):
-            first, *others = rows
-            for item in others:
-                labels = tuple(dict.fromkeys(first.labels + item.labels))
-                captions = tuple(dict.fromkeys(first.captions + item.captions))
-                if (labels, captions) == (first.labels, first.captions) or item.extra != first.extra:
-                    raise self._duplicate(item, first.row)
-                first = first._replace(labels=labels, captions=captions)
-                self._num_merged += 1
-            yield first
+        """Yield the items. All rows of one item are one, with all labels and captions, at the place of the last."""
+        last = {self._key(item): number for number, item in enumerate(self.chosen())}
+        self._num_not_chosen = 0
+        waiting: dict[int, Item] = {}
+        for number, item in enumerate(self.chosen()):
+            key = self._key(item)
+            if key in waiting:
+                item = self._joined(waiting.pop(key), item)
+            if last[key] != number:
+                waiting[key] = item
+            elif self._is_chosen(item):
+                yield item
+
+    def _key(self, item: Item) -> int:
+        return hash((self._locator.real(item.path), item.segment))
+
+    def _joined(self, first: Item, item: Item) -> Item:
+        labels = tuple(dict.fromkeys(first.labels + item.labels))
+        captions = tuple(dict.fromkeys(first.captions + item.captions))
+        joined = first._replace(labels=labels, captions=captions, extra={**item.extra, **first.extra})
+        others = [name for name, value in item.extra.items() if joined.extra[name] != value]
+        if others or (joined == first and not self._listed.may_repeat):
+            raise self._duplicate(item, first.row, others)
+        self._num_merged += 1
+        return joined
 
     def _record(self, item: Item) -> VideoRecord | None:
         """Return the record of an item, or None if its file does not exist."""
@@ -288,25 +299,20 @@ class ListReader:
             raise self._listed.error(item.row, problem)
         if place is None:
             return None
-        key = hash((place.real, item.segment))
-        if key in self._rows:
-            raise self._duplicate(item, self._rows[key])
-        self._rows[key] = item.row
         return VideoRecord(
             place.root,
             place.path,
             segment=item.segment,
-            label=item.labels[0] if len(item.labels) == 1 else None,
-            labels=item.labels if len(item.labels) > 1 else (),
-            caption=item.captions[0] if len(item.captions) == 1 else None,
-            captions=item.captions if len(item.captions) > 1 else (),
             extra=item.extra,
+            **described(item.labels, item.captions),
         )
 
-    def _duplicate(self, item: Item, first: int) -> UsageError:
+    def _duplicate(self, item: Item, first: int, others: Sequence[str]) -> UsageError:
         part = f" {item.segment}" if item.segment else ""
+        names = ", ".join(f"'{printable(name)}'" for name in others)
+        remedy = f"They differ in {names}. Leave it out with ignore (--ignore), or correct the list."
         return self._listed.error(
             item.row,
             f"got '{printable(item.path)}'{part} twice, expected it once; {self._listed.unit} {first} has it too. "
-            "Rows with several captions or labels of one item follow each other, and their other columns are equal.",
+            + (remedy if others else "Rows of one item add labels or captions to it."),
         )
