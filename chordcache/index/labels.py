@@ -105,12 +105,9 @@ class Labels:
         said = {column: fields.get(column, () if column.endswith("s") else None) for column in self._columns}
         kept = {column: text for column, text in record.extra.items() if column not in self._extras}
         extra = fields.get("extra", {})
-        erased = (
-            ()
-            if name is None
-            else [name for name in self._stated if name not in extra and not (said.get(name) or said.get(f"{name}s"))]
-        )
-        return record.replace(**said, extra={**kept, **extra}, erased=tuple(erased))
+        given = {*extra, *(column.removesuffix("s") for column, value in said.items() if value)}
+        erased = () if name is None else tuple(name for name in self._stated if name not in given)
+        return record.replace(**said, extra={**kept, **extra}, erased=erased)
 
     @property
     def problem(self) -> str | None:
