@@ -1,4 +1,4 @@
-"""The index as one plain JSON document. Any program may read it, and write it again in another layout.
+"""The index as one plain JSON document, with a record on each line. Any program may read it, and write it again.
 
 ::
 
@@ -7,6 +7,8 @@
 {"root": "videos", "path": "a.mp4", ...},
 {"root": "videos", "path": "b.mp4", ...}
 ]}
+
+What chordcache wrote is read line by line. A document in another layout is read as a whole.
 """
 
 from __future__ import annotations
@@ -17,14 +19,17 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO, TextIO
 
-from chordcache.amounts import shortened
 from chordcache.errors import ChordcacheError, DamageError, printable
-from chordcache.index.encoding import texts_problem
+from chordcache.index.encoding import is_unicode, texts_problem
 from chordcache.index.header import FORMAT, IndexHeader, another_kind_of_file, record_problem
-from chordcache.index.json_stream import JsonStream
+from chordcache.index.json_values import decode_json, read_json
 from chordcache.json_records import from_json, have_keys_once, parse_json, to_json
 from chordcache.records import VideoRecord
 from chordcache.storage.sealed_json import check_version
+
+_RECORDS = b'"records": [\n'
+_END = b"]}\n"
+_MAX_LINE_BYTES = 1 << 26
 
 
 class JsonSource:
@@ -32,106 +37,115 @@ class JsonSource:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._start: int | None = None
-        """Place of the array of records [bytes]"""
+        self._start = 0
+        """Place of the first record [bytes], or 0 in another layout"""
+        self._records: list[Any] = []
+        """Records of another layout"""
+        self._has_other_bytes = False
+        """True if another layout has bytes that are not UTF-8"""
         self.num_records = 0
-        members: dict[str, Any] = {}
+        data: Any = None
         try:
             with open(path, "rb") as file:
-                first_of_root = self._survey(JsonStream(file), members)
-            self.header = self._header(members)
+                data = self._header_lines(file)
+                if data is None or not self._is_as_written(data, file):
+                    data = self._whole(file)
+                    self._survey(data, file)
         except ChordcacheError:
             raise
         except (ValueError, RecursionError) as error:
-            if FORMAT not in str(members.get("format")):
+            if not (isinstance(data, dict) and FORMAT in str(data.get("format"))) and not self._begins_as_index():
                 raise another_kind_of_file(path) from None
             raise DamageError(
                 f"'{printable(path)}' is damaged or cut short: it is not the JSON of an index ({printable(str(error))})"
             ) from None
-        for number, record in first_of_root.values():
-            self._check(record, f"record {number}")
 
-    def _survey(self, stream: JsonStream, members: dict[str, Any]) -> dict[str, tuple[int, VideoRecord]]:
-        """Read all of the document once, so that a mistake is reported before any work is done.
+    def _is_as_written(self, members: dict[str, Any], file: BinaryIO) -> bool:
+        try:
+            self._survey(members, file)
+            return True
+        except DamageError:
+            return False
 
-        Return number and record of the first record of each root. ``members`` gets all but the records.
-        """
-        first_of_root: dict[str, tuple[int, VideoRecord]] = {}
-        for name in stream.member_names():
-            if name in members or (name == "records" and self._start is not None):
-                raise ValueError(f"got the key '{shortened(name, 80)}' twice, expected it once")
-            if name != "records" or stream.peek() != "[":
-                members[name] = stream.value()
-                continue
-            self._start = stream.offset
-            for number, (_, record) in enumerate(self._records(stream, is_surveyed=False), 1):
-                if problem := record_problem(record, (record.root,), None):  # the header may come later
-                    raise self._damage(f"record {number}", problem)
-                if record.root not in first_of_root:
-                    first_of_root[record.root] = (number, record)
-                self.num_records = number
-        if stream.peek():
-            raise ValueError("text follows its end")
-        return first_of_root
-
-    def _header(self, members: dict[str, Any]) -> IndexHeader:
+    def _survey(self, members: dict[str, Any], file: BinaryIO) -> None:
+        """Read all records once, so that a mistake is reported before any work is done."""
         check_version(members, self._path)
-        if self._start is None:
-            raise ValueError("it has no records")
-        return from_json(members, IndexHeader)
+        self.header = from_json(members, IndexHeader)
+        self.num_records = sum(1 for _ in self.located(file))
+
+    def _begins_as_index(self) -> bool:
+        with open(self._path, "rb") as file:
+            return FORMAT.encode() in file.read(1 << 12)
+
+    def _header_lines(self, file: BinaryIO) -> dict[str, Any] | None:
+        """Return the members of the first line, if the document is as ``JsonSink`` writes it."""
+        line = file.readline(_MAX_LINE_BYTES)
+        if line.startswith(b"{") and line.endswith(b",\n") and file.readline(len(_RECORDS)) == _RECORDS:
+            with suppress(ValueError):
+                members = decode_json(line[:-2].decode("utf-8", "surrogateescape") + "}")
+                self._start = file.tell()
+                return dict(members)
+        return None
+
+    def _whole(self, file: BinaryIO) -> Any:
+        """Return the members of a document in another layout, and keep its records."""
+        file.seek(0)
+        self._start = 0
+        text = read_json(file, self._path)
+        self._has_other_bytes = not is_unicode(text)
+        data = decode_json(text)
+        if isinstance(data, dict) and isinstance(data.get("records"), list):
+            self._records = data.pop("records")
+            return data
+        raise ValueError("it has no records")
 
     def located(self, file: BinaryIO) -> Iterator[tuple[int, VideoRecord]]:
-        """Yield the byte offset and the record of every item."""
-        file.seek(self._start or 0)
-        try:
-            for number, (offset, record) in enumerate(self._records(JsonStream(file), is_surveyed=True), 1):
-                yield offset, self._check(record, f"record {number}")
-        except ChordcacheError:
-            raise
-        except ValueError as error:
-            raise self._damage("records", f"it is not JSON ({printable(str(error))})") from None
+        """Yield the place and the record of every item. The place is an offset, or a number in another layout."""
+        if not self._start:
+            for number, data in enumerate(self._records):
+                yield number, self._record(data, f"record {number + 1}", self._has_other_bytes)
+            return
+        file.seek(self._start)
+        offset, line, number = self._start, b",\n", 0
+        while line.endswith(b",\n"):
+            line = file.readline(_MAX_LINE_BYTES)
+            if line == _END and number == 0:
+                break
+            number += 1
+            yield offset, self._of_line(line, f"record {number}")
+            offset += len(line)
+        if file.readline(len(_END) + 1) not in ((_END,) if number else (b"",)) or file.read(1):
+            raise self._damage(f"record {number}", "it is not the last one, or the document is cut short")
 
     def at(self, file: BinaryIO, offset: int) -> VideoRecord:
-        """Read the record at a byte offset."""
+        """Read the record at a place that ``located`` yielded."""
+        if not self._start:
+            return self._record(self._records[offset], f"record {offset + 1}", self._has_other_bytes)
         file.seek(offset)
-        where = f"byte {offset}"
-        stream = JsonStream(file)
+        return self._of_line(file.readline(_MAX_LINE_BYTES), f"byte {offset}")
+
+    def _of_line(self, line: bytes, where: str) -> VideoRecord:
+        if not line.endswith(b"\n"):
+            raise self._damage(where, "it is cut short")
+        text = line.removesuffix(b"\n").removesuffix(b",")
+        with suppress(ValueError, RecursionError):  # a mistake, or an undecodable name
+            record = parse_json(text, VideoRecord)
+            if have_keys_once(text.decode(), [record]):
+                return self._check(record, where)
+        line_text = text.decode("utf-8", "surrogateescape")
         try:
-            data = stream.value()
+            data = decode_json(line_text)
         except ValueError as error:
             raise self._damage(where, f"it is not JSON ({printable(str(error))})") from None
-        return self._check(self._record(data, stream, where), where)
+        return self._record(data, where, not is_unicode(line_text))
 
-    def _records(self, stream: JsonStream, *, is_surveyed: bool) -> Iterator[tuple[int, VideoRecord]]:
-        """Yield the byte offset and the record of every item of the array, which the stream is before.
-
-        Many records on lines of their own, as ``JsonSink`` writes them, are parsed at once. ``is_surveyed`` says that
-        they were read before, and have no key twice.
-        """
-        number = 0
-        for _ in stream.items():
-            offset, text = stream.offset, stream.whole_lines()
-            lines = text.encode("utf-8", "surrogateescape").split(b",\n")
-            records: list[VideoRecord] = []
-            with suppress(ValueError, RecursionError):  # another layout, or an undecodable name
-                records = [parse_json(line, VideoRecord) for line in lines]
-            if records and (is_surveyed or have_keys_once(text, records)):
-                stream.skip(len(text))
-                number += len(records)
-                for line, record in zip(lines, records, strict=True):
-                    yield offset, record
-                    offset += len(line) + 2
-            else:
-                number += 1
-                yield offset, self._record(stream.value(), stream, f"record {number}")
-
-    def _record(self, data: Any, stream: JsonStream, where: str) -> VideoRecord:
+    def _record(self, data: Any, where: str, has_other_bytes: bool) -> VideoRecord:
         try:
             record = from_json(data, VideoRecord)
             labels, captions = (record.label, *record.labels), (record.caption, *record.captions)
-            if stream.has_other_bytes and (problem := texts_problem(labels, captions, record.extra)):
+            if has_other_bytes and (problem := texts_problem(labels, captions, record.extra)):
                 raise ValueError(problem)
-            return record
+            return self._check(record, where)
         except (ValueError, RecursionError) as error:
             raise self._damage(where, f"it is not a record ({printable(str(error))})") from None
 

@@ -462,8 +462,8 @@ def test_csv_that_a_table_program_wrote_again(tmp_path: Path) -> None:
         ('"path": "b.mp4"', '"path": "a.mp4", "path" :"b.mp4"', "got the key 'path' twice, expected it once"),
         ('"roots"', '"roots": {}, "roots"', "got the key 'roots' twice, expected it once"),
         ('"roots"', '"Roots"', "missing required field `roots`"),
-        ("\n]}\n", "\n", "got the end of the file, expected , or ]"),
-        ("\n]}\n", "\n]} x", "text follows its end"),
+        ("\n]}\n", "\n", "Expecting ',' delimiter"),
+        ("\n]}\n", "\n]} x", "Extra data"),
     ],
 )
 def test_mistakes_in_plain_json(tmp_path: Path, before: str, after: str, message: str) -> None:

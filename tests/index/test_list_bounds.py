@@ -17,7 +17,7 @@ from chordcache.config.bounds import MAX_COLUMNS, MAX_ROW_BYTES, MAX_TEXT_CHARS
 from chordcache.errors import UsageError
 from chordcache.index.class_labels import NumberCheck
 from chordcache.index.index_files import read_index
-from chordcache.index.json_stream import decode_json
+from chordcache.index.json_values import decode_json
 from chordcache.index.labels import Labels
 from chordcache.index.lists.classes import split_line
 from chordcache.index.lists.tables import open_table
@@ -85,7 +85,7 @@ def nested(depth: int) -> str:
             "csv",
             "l.json",
             lambda: '[{"path":"' + "s" * 10**8,
-            "record 1: not JSON of a list: got a value of more than",
+            "record 1: not JSON of a list: Unterminated string",
         ),
         (
             "csv",
@@ -216,7 +216,7 @@ except ChordcacheError as error:
 """
     header = '{"format": "chordcache-index", "format_version": 5, "roots": {"v": "/v"}, "records": [\n'
     for name, record, message in (
-        ("a.json", '{"root": "v", "path": "a.mp4", "label": "' + "s" * 10**8, "got a value of more than 33,554,432"),
+        ("a.json", '{"root": "v", "path": "a.mp4", "label": "' + "s" * 10**8, "Unterminated string"),
         (
             "b.json",
             '{"root": "v", "path": "a.mp4", "extra": {"x": ' + nested(100_000),

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from chordcache.amounts import shortened
 from chordcache.errors import UsageError, printable
 from chordcache.index.class_labels import label_of
-from chordcache.index.json_stream import decode_json
+from chordcache.index.json_values import decode_json
 from chordcache.index.lists.tables import Table, as_text, row_error
 from chordcache.index.lists.templates import whole_number
 from chordcache.records import Segment

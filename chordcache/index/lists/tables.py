@@ -20,7 +20,7 @@ from chordcache.errors import ChordcacheError, NotFoundError, UsageError, printa
 from chordcache.index.cells import text_of
 from chordcache.index.column_types import COLUMN_TYPES, add_kinds, extra_problem, settled
 from chordcache.index.encoding import HEAD_BYTES, check_narrow, small_text, text_problem
-from chordcache.index.json_stream import JsonStream, decode_json
+from chordcache.index.json_values import decode_json, read_json
 from chordcache.index.lists.parquet import open_parquet
 from chordcache.storage.opener import check_regular, readable
 
@@ -311,39 +311,29 @@ def json_records(path: Path, inside: str | None = None) -> Iterator[tuple[int, R
     Of an object, the objects in the arrays that are its members count, as in MSR-VTT. If it has no arrays, its members
     count, and the column ``key`` has their names, as in ActivityNet Captions. ``inside`` names the member to read.
     """
-    number = 0
-    with open_for_reading(path) as file:
+    try:
+        with open_for_reading(path) as file:
+            rows = _objects(decode_json(read_json(file, path)), inside)
+    except UsageError:
+        raise
+    except ValueError as error:
+        raise row_error(path, "record", 1, f"not JSON of a list: {printable(str(error))}") from None
+    for number, row in enumerate(rows, 1):
         try:
-            for row in _objects(file, inside):
-                yield number + 1, members(row)
-                number += 1
-        except UsageError:
-            raise
+            yield number, members(row)
         except ValueError as error:
-            raise row_error(path, "record", number + 1, f"not JSON of a list: {printable(str(error))}") from None
+            raise row_error(path, "record", number, f"not JSON of a list: {printable(str(error))}") from None
 
 
-def _objects(file: BinaryIO, inside: str | None) -> Iterator[Any]:
-    stream = JsonStream(file)
-    if stream.peek() == "[":
-        yield from (stream.value() for _ in stream.items())
-        return
-    has_arrays = False
-    for _ in stream.member_names() if inside is None else ():
-        if has_arrays := stream.peek() == "[":
-            break
-        stream.value()
-    file.seek(0)
-    stream = JsonStream(file)
-    for name in stream.member_names():
-        if name == inside:
-            yield from ({"key": key} | members(stream.value()) for key in stream.member_names())
-        elif inside is None and stream.peek() == "[":
-            yield from (stream.value() for _ in stream.items())
-        elif has_arrays or inside is not None:
-            stream.value()
-        else:
-            yield {"key": name} | members(stream.value())
+def _objects(data: Any, inside: str | None) -> list[Any]:
+    if isinstance(data, list):
+        return data
+    if not isinstance(data, dict):
+        raise ValueError("expected an array or an object")
+    if inside is not None:
+        data = members(data.get(inside, {}))
+    arrays = [value for value in data.values() if isinstance(value, list)] if inside is None else []
+    return [row for array in arrays for row in array] or [{"key": key} | members(value) for key, value in data.items()]
 
 
 def json_lines(path: Path) -> Iterator[tuple[int, Row]]:
