@@ -11,7 +11,7 @@ from chordcache.amounts import counted
 from chordcache.errors import MediaError
 from chordcache.media.checks.container_numbers import first_loss
 from chordcache.media.checks.faults import Loss
-from chordcache.media.checks.transport_stream import is_shifted, joints
+from chordcache.media.checks.transport_stream import joints
 from chordcache.media.checks.truncation import end_problem
 from chordcache.media.joints import JOINABLE, TrackPart
 
@@ -125,8 +125,6 @@ class ContainerWatch:
         problem = end_problem(path, name, last_packet_at=self._last_at)
         if problem:
             faults.append(("truncated", f"the file ends {problem}"))
-            if name == "mpegts" and is_shifted(path):
-                faults.append(("decode", "bytes were added or removed within the file"))
         num_unread, num_behind = self._unread_samples() if "mp4" in name else (0, 0)
         self.num_missing += num_unread
         if num_unread:

@@ -44,17 +44,6 @@ def ends_in_packet(file: BinaryIO, num_bytes: int) -> bool:
     return bool(length) and num_bytes % length != 0
 
 
-def is_shifted(path: str) -> bool:
-    """Return whether the last packets of a transport stream are not where they would be if it was only cut off."""
-    with opened(path) as file:
-        num_bytes = file.seek(0, os.SEEK_END)
-        length, sync_at = _geometry(file)
-        if not length:
-            return False
-        file.seek((num_bytes // length - 1) * length + sync_at)
-        return file.read(1) != bytes([_SYNC])
-
-
 def has_full_end(path: str, pid: int) -> bool:
     """Return whether the last packet of a track in a transport stream is full. The end of a picture seldom fills it."""
     with opened(path) as file:
@@ -107,7 +96,6 @@ class _Counters:
             elif pid == _PROGRAM_PID:
                 tables.append(positions)
         self.jumps.sort()
-        self._jumped = {(jump.at, jump.pid) for jump in self.jumps}
         self._pictures: np.ndarray = np.concatenate(pictures)
         """[shape=(n,), dtype=int64, bytes] Positions where pictures begin"""
         self._tables: np.ndarray = np.concatenate(tables)
@@ -124,7 +112,7 @@ class _Counters:
         for jump in self.jumps:
             is_loss = jump.pid == self._track
             if not is_loss:
-                is_loss = other is not None and self._is_one_place(other, jump) or self._skips(jump)
+                is_loss = (other is not None and self._is_one_place(other, jump)) or self._skips(jump)
                 other = jump
             if is_loss and not self.is_joint(jump):
                 yield jump
@@ -143,7 +131,7 @@ class _Counters:
         if ((steps < 0) | (steps > _MAX_STEP_TICKS)).any():
             return True
         if self._skips(jump):  # one loss in some thousand ends before counters that are 0 by chance
-            tables = [at for at in tables if (int(at), _PROGRAM_PID) in self._jumped]
+            tables = tables[[not self._goes_on(int(at)) for at in tables]]
         return any(self._begins_at(int(at)) for at in tables)
 
     def _is_one_place(self, earlier: _Jump, jump: _Jump) -> bool:
@@ -164,6 +152,12 @@ class _Counters:
         steps: np.ndarray = np.diff(np.array(_filled(times), np.int64))
         inner = slice(first - start, stop - 1 - start)
         return steps[inner], np.delete(steps, inner)
+
+    def _goes_on(self, position: int) -> bool:
+        """Return whether the counter of a program table has the number behind that of the table before it."""
+        before = self._tables[max(0, int(np.searchsorted(self._tables, position)) - 1)]
+        steps = _packet_at(self._file, position)[3] - _packet_at(self._file, int(before))[3]
+        return steps & 15 == 1
 
     def _begins_at(self, position: int) -> bool:
         """Return whether all counters behind a table are 0, or as at the start of the file, and so are the marks."""
