@@ -20,7 +20,6 @@ from chordcache.features.decode_pass import DecodePass
 from chordcache.features.feed import decode_whole
 from chordcache.features.registry import resolve
 from chordcache.media.checks.container_numbers import first_loss
-from chordcache.media.checks.transport_stream import loses_first_picture
 from chordcache.media.checks.truncation import end_problem
 from chordcache.tools.bench.rounds import spread_of
 
@@ -43,8 +42,6 @@ def check(path: Path, name: str, track: int) -> None:
     """Run all checks of a file that a build adds to its decode. ``name`` is libavformat's name of its format."""
     first_loss(str(path), name, track=track)
     end_problem(str(path), name, last_packet_at=None)
-    if name == "mpegts":
-        loses_first_picture(str(path), track)
 
 
 def build(path: Path) -> None:

@@ -97,6 +97,8 @@ class PacketFacts(Record, frozen=True):
     """[seconds], ascending, one per keyframe number"""
     num_frames_skipped: int = 0
     """Frames before the first that can be decoded, if the stream begins in the middle of a group of pictures"""
+    completeness: str | None = None
+    """"proved" if the container's own numbers agree with its content, "reported" if FFmpeg's report is believed"""
     frame_steps: bytes = b""
     """Time of the first frame, then the duration of each [ticks of the track's clock], as int64 in zlib, see
     ``Index.frame_mappings``. Empty if the packets carry no presentation time"""

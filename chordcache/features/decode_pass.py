@@ -292,4 +292,6 @@ def _notes(media: Media, maker: FrameMaker) -> tuple[str, ...]:
         notes.append(f"begins in the middle of a group of pictures: {frames} before the first whole one skipped")
     if media.timestamp_source != "pts":
         notes.append(f"no presentation times in the file: taken from its {media.timestamp_source}")
+    if media.completeness != "proved":
+        notes.append("completeness reported by FFmpeg: its container has no numbers that are compared")
     return tuple(notes)

@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 
 from chordcache.bucket import bucket_path, is_in_bucket
 from chordcache.errors import NotFoundError, UsageError, printable
-from chordcache.media.animated_webp import HEAD_BYTES, is_animated_webp
 from chordcache.media.bucket_objects import iter_names
 from chordcache.media.source_file import leads_out, real_folder
 
@@ -32,7 +31,7 @@ OTHER_SUFFIXES = frozenset(
 )
 """Suffixes of files that are never opened."""
 
-_HEAD_BYTES = max(12, HEAD_BYTES)
+_HEAD_BYTES = 21
 
 
 @dataclass(frozen=True)
@@ -164,7 +163,7 @@ def _looks_like_video(path: str) -> bool:
         head[4:8] == b"ftyp"
         or head.startswith((b"\x1a\x45\xdf\xa3", b"OggS", b"FLV\x01", b"\x00\x00\x01\xba"))
         or (head.startswith(b"RIFF") and head[8:12] == b"AVI ")
-        or is_animated_webp(head)
+        or (head[8:16] == b"WEBPVP8X" and any(byte & 2 for byte in head[20:]))  # an animated one is refused by name
     )
 
 

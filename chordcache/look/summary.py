@@ -49,6 +49,7 @@ class Totals:
         self.absent: Counter[str] = Counter()
         self.labels: Counter[str] = Counter()
         self.codecs: Counter[str] = Counter()
+        self.completeness: Counter[str] = Counter()
         self.errors: Counter[str] = Counter()
         """Causes of the errors of records"""
 
@@ -76,6 +77,7 @@ class Totals:
         if record.packets is not None:
             self.num_frames += record.packets.num_frames
             self.seconds += record.packets.duration_seconds
+            self.completeness.update(filter(None, [record.packets.completeness]))
         if record.identity is not None:
             self.bytes["source files"] += record.identity.size
         if record.error_cause:
@@ -132,6 +134,7 @@ def _of_index(path: Path) -> dict[str, Any]:
         "duration_seconds": round(totals.seconds, 6),
         "num_bytes": totals.bytes.total(),
         "codecs": dict(totals.codecs.most_common()),
+        "completeness": dict(totals.completeness.most_common()),
         "labels": totals.by_label(),
         "roots": index.roots,
     }

@@ -139,6 +139,8 @@ def _refusal(path: str, error: av.error.FFmpegError, messages: list[LogMessage])
 
 def _unsupported(name: str) -> str:
     """Return why a format is not read, by its libavformat name."""
+    if name == "webp_pipe":
+        return "WebP is not read as a video. Convert it to APNG or GIF, for example with ImageMagick"
     if name in _WITHOUT_VIDEO or name.endswith("_pipe") or name not in av.formats_available:
         return "not a video container that is read (playlist, picture or text)"
     long_name = av.format.ContainerFormat(name, "r").long_name

@@ -14,6 +14,7 @@ from chordcache import progress
 from chordcache.errors import MediaError
 from chordcache.media.audio_track import Sound
 from chordcache.media.checks.bitstream import packet_reader
+from chordcache.media.checks.container_numbers import PROVED
 from chordcache.media.checks.container_watch import ContainerWatch
 from chordcache.media.checks.faults import Faults
 from chordcache.media.checks.h264_start import OpenStart, prove_start
@@ -79,6 +80,11 @@ class Media:
         self._decoder: VideoDecoder | None = None
         self._joints = joints if is_file and container.format.name in JOINABLE else {}
         self._opening_fault = self._demuxer_fault(all_codecs=True) if is_file else None
+
+    @property
+    def completeness(self) -> str:
+        """Evidence that no frame is missing in the file, see ``PacketFacts``."""
+        return "proved" if self.is_file and self.container.format.name in PROVED else "reported"
 
     def close(self) -> None:
         """Close the file. The object cannot be used after that."""

@@ -1,4 +1,4 @@
-"""Sources that FFmpeg cannot open in place: members of tar files, frames that are pictures, animated WebP."""
+"""Sources that FFmpeg cannot open in place: members of tar files and frames that are pictures."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from typing import BinaryIO
 
 from chordcache import progress
 from chordcache.errors import MediaError, printable
-from chordcache.media.animated_webp import HEAD_BYTES, is_animated_webp, write_frames
 from chordcache.media.parquet_episodes import write_episode
 from chordcache.media.picture_folders import in_order, is_picture, write_pictures
 from chordcache.media.tar_members import Member, read_table
@@ -75,24 +74,12 @@ def inner_source(fd: int, container: str, name: str) -> InnerSource | None:
     Raises ``MediaError`` as ``open_source`` does.
     """
     if container.endswith(".parquet") and name:
-        return _of_file(fd, lambda file: write_episode(fd, name, MAX_BYTES, file), is_part=True)
+        status = os.fstat(fd)
+        times = status.st_mtime_ns, status.st_ctime_ns
+        return InnerSource(status.st_size, *times, lambda file: write_episode(fd, name, MAX_BYTES, file), is_part=True)
     if name:
         return _in_tar(fd, name)
     return _in_folder(fd) if stat.S_ISDIR(os.fstat(fd).st_mode) else None
-
-
-def animated_picture(fd: int) -> InnerSource | None:
-    """Return the source that an open file is if it is an animated WebP, or None."""
-    if not is_animated_webp(os.pread(fd, HEAD_BYTES, 0)):
-        return None
-    whole = Member(0, os.fstat(fd).st_size)
-    return _of_file(fd, lambda file: write_frames(b"".join(read_member(fd, whole)), file))
-
-
-def _of_file(fd: int, write: Callable[[BinaryIO], None], *, is_part: bool = False) -> InnerSource:
-    """Return a source whose identity is that of an open file."""
-    status = os.fstat(fd)
-    return InnerSource(status.st_size, status.st_mtime_ns, status.st_ctime_ns, write, is_part)
 
 
 def _in_tar(fd: int, name: str) -> InnerSource:

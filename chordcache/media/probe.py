@@ -204,6 +204,7 @@ def _packet_facts(media: Media, first: list[Any]) -> PacketFacts:
         timestamp_source=media.timestamp_source,
         keyframe_numbers=tuple(key_numbers),
         keyframe_pts_seconds=tuple(float(shown[number] * unit) for number in key_numbers),
+        completeness=media.completeness,
         frame_steps=_frame_steps(shown, round(shown[-1] + last)) if media.timestamp_source == "pts" else b"",
     )
 

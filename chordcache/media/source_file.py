@@ -15,7 +15,7 @@ from functools import partial
 from chordcache.bucket import is_in_bucket
 from chordcache.errors import MediaError
 from chordcache.media.bucket_objects import ObjectLooks, fetched, identity_of_object
-from chordcache.media.inner_source import InnerSource, animated_picture, inner_source, split_inner
+from chordcache.media.inner_source import InnerSource, inner_source, split_inner
 from chordcache.media.picture_folders import is_picture
 from chordcache.media.source_bytes import as_media_error
 from chordcache.records import Identity
@@ -78,7 +78,7 @@ def open_source(path: str, inside: str | None = None, *, settled: bool = False) 
     """Open a file that is to be read. All that is read from ``place`` is of the file that was checked.
 
     An object of a bucket is copied to a temporary file. A member of a tar file is copied to memory. So are the pictures
-    of a folder, of an episode in a Parquet file, and of an animated WebP, as a video without sound.
+    of a folder and of an episode in a Parquet file, as a video without sound.
 
     Parameters
     ----------
@@ -111,7 +111,7 @@ def open_source(path: str, inside: str | None = None, *, settled: bool = False) 
     with _opened(path, inside) as (fd, look_inside):
         state = _settled_state(fd, look_inside) if settled else _state(fd, look_inside)
         with as_media_error():
-            content = look_inside() or animated_picture(fd)
+            content = look_inside()
             copy = content.copied() if content else None
         if copy is None:
             yield OpenSource(_PLACE.format(fd), state)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections import deque
 
-from chordcache.media.checks.gif import color_bytes
 from chordcache.media.checks.nal_units import H264Reader, HevcReader
 from chordcache.media.checks.packet_reader import HEAD_BYTES, Bits, PacketReader
 
@@ -191,7 +190,9 @@ class _GifReader(_FlaggedReader):
 
     def is_hidden(self, packet: memoryview) -> bool:
         # every block of the packet is an extension: a label, and parts with their lengths
-        at = 13 + color_bytes(packet[10]) if packet[:3] == self._SIGNATURE and len(packet) > 10 else 0
+        at = 0
+        if packet[:3] == self._SIGNATURE and len(packet) > 10:
+            at = 13 + (3 << (packet[10] & 7) + 1 if packet[10] & 0x80 else 0)
         while at + 2 < len(packet) and packet[at] == self._EXTENSION:
             at += 2
             while at < len(packet) and packet[at]:

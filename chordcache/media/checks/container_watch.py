@@ -11,15 +11,12 @@ from chordcache.amounts import counted
 from chordcache.errors import MediaError
 from chordcache.media.checks.container_numbers import first_loss
 from chordcache.media.checks.faults import Loss
-from chordcache.media.checks.transport_stream import is_shifted, joints, loses_first_picture
+from chordcache.media.checks.transport_stream import joints
 from chordcache.media.checks.truncation import end_problem
 from chordcache.media.joints import JOINABLE, TrackPart
 
 _PROMISING = ("flv", "matroska,webm")
 """Formats whose header states the duration of the content, apart from any table of packets"""
-
-FIRST_IS_CUT = "parts of its first picture are missing"
-"""Fault of the first packet, although it is found after the last one"""
 
 MARK_DISTANCE = 2
 """Number of packets between a marked one and its report. A parser may attach the mark to the packet before."""
@@ -125,14 +122,9 @@ class ContainerWatch:
         if self._loss is not None:
             # no packet is behind it
             faults.append((self._loss.cause if self._loss.at is None else "truncated", self._loss.what))
-        if name == "mpegts" and loses_first_picture(path, self._video.id):
-            self.num_marked += 1
-            faults.append(("decode", FIRST_IS_CUT))
         problem = end_problem(path, name, last_packet_at=self._last_at)
         if problem:
             faults.append(("truncated", f"the file ends {problem}"))
-            if name == "mpegts" and is_shifted(path):
-                faults.append(("decode", "bytes were added or removed within the file"))
         num_unread, num_behind = self._unread_samples() if "mp4" in name else (0, 0)
         self.num_missing += num_unread
         if num_unread:

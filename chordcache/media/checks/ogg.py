@@ -37,7 +37,10 @@ class _Page(NamedTuple):
 
 
 def loss_of_ogg(file: BinaryIO, track: int) -> Loss | None:
-    """Return the first place where the numbers of the pages of a stream jump. ``track`` is not needed.
+    """Return the first place where the numbers of the pages of a stream jump, or that the pictures' end is missing.
+
+    ``track`` is libavformat's number of the stream, by the order of their first pages. Writers set the mark of the end
+    only for some streams, and the sound may be cut.
 
     Notes
     -----
@@ -54,15 +57,17 @@ def loss_of_ogg(file: BinaryIO, track: int) -> Loss | None:
         if before is None or page.is_first:
             continue
         num_lost = page.number - before.number - 1
-        if num_lost > 0 and not (before.is_header and num_lost > _MAX_LOST_AT_START):
+        if before.is_header and not 0 <= num_lost <= _MAX_LOST_AT_START:
+            continue
+        if num_lost > 0:
             pages = "1 page is" if num_lost == 1 else f"{num_lost} pages are"
             return Loss(f"{pages} missing in the file before page {page.number} of a stream", page.at)
+        if num_lost < 0:
+            return Loss(f"page {page.number} of a stream follows its page {before.number}", page.at)
     if end > num_bytes or 0 < num_bytes - end < _HEADER.size:
         return Loss("the file ends in the middle of a page", cause="truncated")
-    are_last = {page.is_last for page in last.values() if not page.is_header}
-    if len(are_last) == 2 or (are_last == {False} and end == num_bytes):
-        return Loss("the file ends before its streams do", cause="truncated")
-    return None
+    is_whole = all(page.is_last or page.is_header for page in [*last.values()][track : track + 1])
+    return None if is_whole else Loss("the file ends before its pictures do", cause="truncated")
 
 
 def _pages(file: BinaryIO) -> Iterator[_Page]:
