@@ -8,6 +8,7 @@ import os
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import wraps
+from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from chordcache.errors import UsageError
@@ -141,6 +142,15 @@ def as_items(value: Item | Iterable[Item]) -> Sequence[Item]:
     (('lmdb',), ('lmdb', 'npz'))
     """
     return (value,) if isinstance(value, (str, os.PathLike)) else tuple(value)
+
+
+def absolute(path: str | os.PathLike[str]) -> Path:
+    """Return the absolute path of a file or folder that a person wrote, in the same spelling each time.
+
+    A link stays, since it may lead elsewhere on another machine. "link/.." is the folder above the link's target.
+    """
+    whole = Path(os.path.expanduser(path)).absolute()
+    return Path(os.path.realpath(whole)) if {"..", "//"}.intersection(whole.parts) else whole
 
 
 def did_you_mean(got: object, valid: Iterable[object]) -> str:

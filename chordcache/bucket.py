@@ -17,6 +17,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from chordcache.arguments import absolute
 from chordcache.errors import (
     CacheWriteError,
     ChordcacheError,
@@ -94,6 +95,11 @@ def bucket_path(url: str) -> str | None:
     scheme, separator, rest = url.partition("://")
     path = os.path.normpath(f"/{scheme}:/{rest}") if separator else ""
     return path if is_in_bucket(path) else None
+
+
+def source_folder(path: str | os.PathLike[str]) -> str:
+    """Return the absolute path of a root that a person wrote: a folder, or the URL of a bucket."""
+    return bucket_path(os.fspath(path)) or str(absolute(path))
 
 
 def is_in_bucket(path: str) -> bool:

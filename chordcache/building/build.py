@@ -110,8 +110,7 @@ def build(
     StoppedError
         On SIGHUP, SIGINT or SIGTERM. The same call resumes.
     """
-    layout.check_local("cache", cache)
-    folder = Path(cache).absolute()
+    folder = layout.cache_folder(cache)
     options = options or BuildOptions()
     cluster = jobs if isinstance(jobs, Engine) and jobs.is_cluster else None
     engine = pool.prepared(engine_of(None if cluster else jobs))

@@ -147,14 +147,14 @@ def dry_run(
     NoSpaceError, WorkersDiedError, StoppedError
         As their names say, while the sample is built.
     """
-    layout.check_local("cache", cache)
+    folder = layout.cache_folder(cache)
     if sample is not None and sample < 1:
         raise UsageError(f"sample: got {sample}, expected a positive number")
     num_jobs = pool.default_jobs(engine_of(jobs).jobs) if sample is not None else 1
     options = options or BuildOptions()
 
     def plan_of(index: str | Path | Index) -> BuildPlan:
-        return make_plan(Path(cache).absolute(), index, config, tiers, features, roots=roots, options=options)
+        return make_plan(folder, index, config, tiers, features, roots=roots, options=options)
 
     plan = plan_of(scanned(index, plan_of, follow_symlinks=options.follow_symlinks, limits=options.limits))
     files = FileTable(plan)

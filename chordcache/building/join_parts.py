@@ -80,8 +80,7 @@ def finish(cache: str | Path, *, on_wait: Callable[[str], None] | None = None) -
     NoSpaceError, StoppedError
         As their names say. The same call resumes.
     """
-    layout.check_local("cache", cache)
-    folder = Path(cache).absolute()
+    folder = layout.cache_folder(cache)
     if not parts.in_parts(folder) and earlier_header(folder) is None:
         read_header(folder)  # raises
     with stop_signals(resumes=True), locked(folder, on_wait, finishes_parts=True):

@@ -82,9 +82,8 @@ def merge(caches: Sequence[str | Path], output: str | Path, *, progress: bool = 
     NoSpaceError, CacheWriteError, StoppedError
         As their names say. The same call resumes.
     """
-    for path in (*caches, output):
-        layout.check_local("output" if path is output else "caches", path)
-    folders, folder = [Path(cache).absolute() for cache in caches], Path(output).absolute()
+    folders = [layout.cache_folder(cache, "caches") for cache in caches]
+    folder = layout.cache_folder(output, "output")
     if len(folders) < 2:
         raise UsageError(f"caches: got {len(folders)}, expected at least 2. Name the caches to join.")
     if any(os.path.realpath(source) == os.path.realpath(folder) for source in folders):

@@ -73,7 +73,7 @@ def pack(cache: str | Path, *, size: int = PACK_BYTES, progress: bool = False) -
     """
     if size < 1 << 20:
         raise UsageError(f"size: got {size} bytes, expected at least 1 MiB")
-    folder = Path(cache).absolute()
+    folder = layout.cache_folder(cache)
     header = read_header(folder)  # raises before a lock is made in a folder that is not a cache
     with stop_signals(resumes=True), locked(folder), recorded(folder, "pack") as notes, atomic.writing_to(folder):
         atomic.remove_partials(folder)
@@ -153,7 +153,7 @@ def unpack(cache: str | Path, *, progress: bool = False) -> PackSummary:
 
     Raises as ``pack`` does.
     """
-    folder = Path(cache).absolute()
+    folder = layout.cache_folder(cache)
     read_header(folder)
     with stop_signals(resumes=True), locked(folder), recorded(folder, "unpack") as notes, atomic.writing_to(folder):
         atomic.remove_partials(folder)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from chordcache.bucket import bucket_path
+from chordcache.bucket import source_folder
 from chordcache.building.build_options import BuildOptions
 from chordcache.building.build_plan import BuildPlan, merged_roots, resolve_features
 from chordcache.building.existing_cache import as_cached, earlier_header
@@ -80,4 +79,4 @@ def _plan(plan: BuildPlan, roots: Mapping[str, str] | None, options: BuildOption
 
 
 def _absolute(roots: Mapping[str, str] | None) -> dict[str, str]:
-    return {name: bucket_path(os.fspath(path)) or os.path.abspath(path) for name, path in (roots or {}).items()}
+    return {name: source_folder(path) for name, path in (roots or {}).items()}

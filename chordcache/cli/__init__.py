@@ -52,7 +52,7 @@ COMMANDS = {
     },
     "Look at it": {
         "info": "Show what a cache, an index or one video contains.",
-        "ls": "List the videos of a cache, one in a line.",
+        "ls": "List the videos of a cache or an index, one in a line.",
         "show": "Draw one video as a PNG: frames, flow, motion and sound on one time axis.",
         "report": "Write a page that shows all videos of a cache, and what is wrong with them.",
         "bench": "Measure how fast the cache feeds a training job, against reading the videos themselves.",

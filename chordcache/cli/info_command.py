@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -11,9 +10,9 @@ import click
 
 import chordcache as cc
 from chordcache.amounts import counted, exact_duration, first_few, human_bytes, shortened
-from chordcache.cli.options import cache_argument, json_option
+from chordcache.cli.options import cache_and_video, cache_argument, json_option
 from chordcache.cli.output import echo_result
-from chordcache.cli.values import KEY, PATH
+from chordcache.cli.values import CACHE_OR_KEY, KEY
 from chordcache.errors import UsageError, printable
 
 _MAX_ITEMS = 20
@@ -24,7 +23,7 @@ _MAX_LETTERS = 400
 
 
 @click.command()
-@cache_argument("path", type=PATH, metavar="[CACHE|INDEX]")
+@cache_argument("path", type=CACHE_OR_KEY, metavar="[CACHE|INDEX]")
 @click.argument("video", type=KEY, required=False, metavar="[KEY]")
 @click.option("--problems", is_flag=True, help="Print every failure with its stage, cause and message, and what to do.")
 @json_option
@@ -32,15 +31,13 @@ def info(path: str, video: str | None, problems: bool, as_json: bool) -> None:
     """Show what a cache, an index or one video contains.
 
     The first argument is a cache folder or an index file. The second is the key of a video, the beginning of a key, or
-    the path of the video.
+    the path of the video. KEY alone is of a video of the default cache.
 
     \b
     Example:
       chordcache info cache
     """
-    source_of = click.get_current_context().get_parameter_source
-    if all(source_of(name) is click.core.ParameterSource.COMMANDLINE for name in ("output", "path", "video")):
-        raise UsageError("-o: got it with CACHE and KEY, expected one cache")
+    path, video = cache_and_video(path, video)
     if problems and video is not None:
         raise UsageError("--problems: got it with KEY, expected one of them")
     if problems:
@@ -56,8 +53,6 @@ def _video(path: str, video: str, as_json: bool) -> None:
     from chordcache.look.video_facts import describe_video, rows_of_facts
     from chordcache.read.find_video import find_video  # the imports are not for --help
 
-    if os.path.isfile(path):
-        raise UsageError(f"video: got '{video}' with an index, expected a cache. Build one, or read the index.")
     with cc.open_cache(path) as cache:
         facts = describe_video(find_video(cache, video))
     echo_result(facts, "\n".join(_line(name, text) for name, text in rows_of_facts(facts)), as_json)

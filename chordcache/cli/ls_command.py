@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 import click
 
 from chordcache.amounts import human_bytes, shortened
-from chordcache.cli.options import cache_argument, json_option
+from chordcache.cli.options import cache_and_video, cache_argument, json_option
 from chordcache.cli.output import echo, json_text, origin
+from chordcache.cli.values import CACHE_OR_KEY, KEY
 from chordcache.errors import printable
 
 if TYPE_CHECKING:  # --help does not need what it loads
@@ -32,21 +33,22 @@ _HEADER = ["key", _Amount("duration"), _Amount("frames"), "size", _Amount("bytes
 
 
 @click.command()
-@cache_argument()
+@cache_argument("path", type=CACHE_OR_KEY, metavar="[CACHE|INDEX]")
+@click.argument("video", type=KEY, required=False, metavar="[KEY]")
 @json_option
-def ls(cache: str, as_json: bool) -> None:
-    """List the videos of a cache, one in a line.
+def ls(path: str, video: str | None, as_json: bool) -> None:
+    """List the videos of a cache or an index, one in a line.
 
-    A line has the segment of the file and the episode of a dataset, if the video is of one, and all labels.
+    KEY is that of one video, also alone as in "show". A line has the segment of the file and the episode of a dataset,
+    if the video is of one, and all labels.
 
     \b
     Example:
       chordcache ls cache
     """
-    from chordcache.look.video_facts import iter_listed
-    from chordcache.read.cache import open_cache  # the imports are not for --help
+    from chordcache.look.video_facts import iter_listed  # the import is not for --help
 
-    videos = iter_listed(open_cache(cache))
+    videos = iter_listed(*cache_and_video(path, video))
     for line in _json_lines(videos) if as_json else _aligned(itertools.chain([_HEADER], map(_cells, videos))):
         echo(line)
 
@@ -54,10 +56,10 @@ def ls(cache: str, as_json: bool) -> None:
 def _cells(video: ListedVideo) -> list[str]:
     return [
         printable(video.key),
-        _Amount(f"{video.duration_seconds:.2f} s"),
-        _Amount(video.num_frames),
-        f"{video.width}x{video.height}",
-        _Amount(human_bytes(video.num_bytes)),
+        _Amount("-" if video.duration_seconds is None else f"{video.duration_seconds:.2f} s"),
+        _Amount("-" if video.num_frames is None else video.num_frames),
+        "-" if video.width is None else f"{video.width}x{video.height}",
+        _Amount("-" if video.num_bytes is None else human_bytes(video.num_bytes)),
         printable(video.part or "-"),
         printable(shortened(video.label or "-", _MAX_LETTERS)),
         printable(video.path),

@@ -11,8 +11,7 @@ from typing import Any, TypeAlias, TypeVar
 import click
 
 from chordcache.amounts import counted
-from chordcache.arguments import parsed_bytes
-from chordcache.bucket import bucket_path
+from chordcache.arguments import absolute, parsed_bytes
 from chordcache.cli.values import (
     CACHE_VARIABLE,
     CONFIG,
@@ -110,6 +109,20 @@ def cache_argument(name: str = "cache", *, has_option: bool = True, **arguments:
         help="Folder of the cache, as the argument CACHE.", **variable_option(CACHE_VARIABLE),
     )  # fmt: skip
     return _together(click.argument(name, required=False, callback=_chosen_cache, **arguments), option)
+
+
+def cache_and_video(path: str, video: str | None) -> tuple[str, str | None]:
+    """Return the cache or index, and the video, that arguments name. One alone may be a video of the default cache."""
+    context = click.get_current_context()
+    default: str = context.meta[_CACHE_OF_OPTION]
+    source_of, typed = context.get_parameter_source, click.core.ParameterSource.COMMANDLINE
+    given = [name for name in ("output", "path", "video") if source_of(name) is typed]
+    if len(given) == 3:
+        raise UsageError("-o: got it with CACHE and KEY, expected one cache")
+    if video is not None and os.path.isfile(path):
+        raise UsageError(f"video: got '{printable(video)}' with an index, expected a cache. Build one.")
+    is_place = path.endswith((".json", ".jsonl", ".csv")) or absolute(path).is_dir() or not absolute(default).is_dir()
+    return (path, video) if given != ["path"] or is_place else (default, path)
 
 
 def size_option(option: str, name: str, **arguments: Any) -> Callable[[Function], Function]:
@@ -247,7 +260,7 @@ def _parse_roots(ctx: click.Context, param: click.Parameter, values: Sequence[st
     for name, path in roots.items():
         if not path:
             raise UsageError(f"--root: got '{printable(name)}=', expected NAME=PATH")
-    return {name: bucket_path(path) or os.path.abspath(path) for name, path in roots.items()}
+    return roots
 
 
 roots_option = click.option(

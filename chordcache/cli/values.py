@@ -9,6 +9,7 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
+from chordcache.arguments import absolute
 from chordcache.errors import ChordcacheError, printable
 
 CACHE_VARIABLE = "CHORDCACHE_CACHE"
@@ -165,5 +166,5 @@ def _is_about(param: click.Parameter, value: Any, message: str) -> bool:
     """Return whether a message begins with a parameter or quotes its value."""
     values = value if isinstance(value, (list, tuple)) else [value]
     begins = message.startswith(tuple(f"{name}:" for name in (param.name, *param.opts)))
-    quoted = [f"{printable(str(value))}'" for value in values]
-    return begins or any(f"'{text}" in message or f"/{text}" in message for text in quoted)
+    texts = [printable(text) for value in values for text in (str(value), absolute(str(value)))]
+    return begins or any(f"'{text}'" in message for text in texts)

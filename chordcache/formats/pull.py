@@ -23,7 +23,7 @@ from chordcache.formats.bucket_copy import (
 from chordcache.storage import atomic, opener
 from chordcache.storage.catalog import Catalog
 from chordcache.storage.find_sidecars import iter_keys
-from chordcache.storage.layout import PACKS, check_local, pack_file, sidecar_file
+from chordcache.storage.layout import PACKS, cache_folder, pack_file, sidecar_file
 from chordcache.storage.lock import locked
 from chordcache.storage.packs import check_pack
 from chordcache.storage.remote.local_store import copy_lists, download, entries_of
@@ -70,8 +70,7 @@ def pull(url: str, cache: str | Path, *, progress: bool = False) -> CopySummary:
     NoSpaceError, CacheWriteError, StoppedError
         As their names say. The same call resumes.
     """
-    check_local("cache", cache)
-    folder, bucket = Path(cache).absolute(), Bucket(url)
+    folder, bucket = cache_folder(cache), Bucket(url)
     with stop_signals(resumes=True):
         entries = entries_of(bucket, (RUNS_FILE, *OTHER_LISTS, "chordcache.json", "catalog.bin"))
         log = bucket.read(RUNS_FILE)

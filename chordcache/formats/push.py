@@ -26,7 +26,7 @@ from chordcache.storage.cache_header import read_header
 from chordcache.storage.catalog import Catalog
 from chordcache.storage.feature_files import damaged
 from chordcache.storage.find_sidecars import Sidecars
-from chordcache.storage.layout import check_local, sidecar_file
+from chordcache.storage.layout import cache_folder, sidecar_file
 from chordcache.storage.lock import locked_for_reading
 from chordcache.storage.packs import check_pack, names_of_packs
 from chordcache.storage.remote.messages import Piece
@@ -70,8 +70,7 @@ def push(cache: str | Path, url: str, *, progress: bool = False) -> CopySummary:
     CacheWriteError, StoppedError
         If the bucket takes no data, or a signal stopped it. The same call resumes.
     """
-    check_local("cache", cache)
-    folder, bucket = Path(cache).absolute(), Bucket(url)
+    folder, bucket = cache_folder(cache), Bucket(url)
     read_header(folder)
     with stop_signals(resumes=True), locked_for_reading(folder):
         return _Push(folder, bucket).run(progress)

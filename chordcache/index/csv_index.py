@@ -187,7 +187,7 @@ class CsvSource:
 
     def __init__(self, path: Path) -> None:
         self._table = PathTable(path)
-        folder = os.path.dirname(os.path.abspath(path))
+        folder = str(path.parent)
         self._places = ListRoots(folder, {} if self.is_index else {os.path.basename(folder) or "root": folder})
         self._outer_roots: dict[str, str] = {}
         """Roots that were made for paths outside of the folder of a hand-written list"""

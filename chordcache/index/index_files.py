@@ -13,7 +13,7 @@ from typing import Any, BinaryIO, TextIO, TypeAlias
 import numpy as np
 
 from chordcache.amounts import first_few
-from chordcache.arguments import names_arguments
+from chordcache.arguments import absolute, names_arguments
 from chordcache.digests import digest_file
 from chordcache.errors import DamageError, NotFoundError, UsageError, printable
 from chordcache.index.csv_index import CsvSink, CsvSource
@@ -208,7 +208,7 @@ def read_index(path: str | os.PathLike[str]) -> Index:
     FormatVersionError
         If another version of chordcache wrote it.
     """
-    path = Path(path)
+    path = absolute(path)
     if path.name == "index.jsonl" and os.path.lexists(path.with_name("chordcache.json")):
         return cached_index(path.parent)
     suffix = _suffix(path)

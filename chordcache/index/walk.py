@@ -10,7 +10,7 @@ import stat
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from chordcache.bucket import bucket_path, is_in_bucket
+from chordcache.bucket import is_in_bucket, source_folder
 from chordcache.errors import NotFoundError, UsageError, printable
 from chordcache.media.bucket_objects import iter_names
 from chordcache.media.source_file import leads_out, real_folder
@@ -229,11 +229,11 @@ def _parse_root(arg: str) -> Corpus:
     name, equals, path = arg.partition("=")
     if not equals or not re.fullmatch(r"\w[\w.-]*", name) or os.path.lexists(arg):
         name, path = "", arg
-    in_bucket = bucket_path(path)
-    folder, file_name = in_bucket or os.path.abspath(path), ""
-    if not in_bucket and not os.path.lexists(path):
+    folder, file_name = source_folder(path), ""
+    in_bucket = is_in_bucket(folder)
+    if not in_bucket and not (path and os.path.lexists(folder)):
         raise NotFoundError(f"no such corpus '{printable(path)}'. Correct the path, or mount its disk.")
-    if _suffix_of(folder) in VIDEO_SUFFIXES if in_bucket else not os.path.isdir(path):
+    if _suffix_of(folder) in VIDEO_SUFFIXES if in_bucket else not os.path.isdir(folder):
         folder, file_name = os.path.split(folder)
     label = name or os.path.basename(folder)
     if not label:

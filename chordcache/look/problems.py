@@ -11,7 +11,7 @@ from chordcache.building.fix_commands import remedy
 from chordcache.index.index_files import read_index
 from chordcache.records import VideoRecord
 from chordcache.storage.cache_header import read_header
-from chordcache.storage.layout import key_of
+from chordcache.storage.layout import cache_folder, key_of
 from chordcache.storage.quarantine import Failure, Quarantine
 
 
@@ -40,7 +40,7 @@ def iter_problems(path: str | Path) -> Iterator[Problem]:
 
     The failures in quarantine come first. A cache that is built for the first time has only these.
     """
-    path = Path(path)
+    path = cache_folder(path, "path")
     if os.path.isfile(path):
         yield from filter(None, map(problem_of_record, read_index(path)))
         return

@@ -14,7 +14,7 @@ from chordcache.read.cache import open_cache
 from chordcache.read.selection import OtherSettings
 from chordcache.read.video import Video
 from chordcache.records import VideoRecord
-from chordcache.storage import sealed_json
+from chordcache.storage import layout, sealed_json
 from chordcache.storage.cache_header import read_header
 from chordcache.storage.feature_info import FeatureInfo
 from chordcache.storage.quarantine import Quarantine
@@ -34,7 +34,7 @@ def summarize(path: str | Path) -> dict[str, Any]:
     NotFoundError, DamageError, FormatVersionError, UsageError
         If ``path`` is not a cache and not an index, or cannot be read.
     """
-    path = Path(path)
+    path = layout.cache_folder(path, "path")
     return _of_index(path) if os.path.isfile(path) else _of_cache(path)
 
 

@@ -1,8 +1,9 @@
-"""All facts of one cached video as plain data, and the list of the videos of a cache."""
+"""All facts of one cached video as plain data, and the list of the videos of a cache or an index."""
 
 from __future__ import annotations
 
 import json
+import os
 import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -11,12 +12,15 @@ from typing import Any
 
 from chordcache.amounts import counted, first_few, human_bytes, shortened
 from chordcache.errors import DamageError, FeatureAbsentError, printable
+from chordcache.index.index_files import read_index
 from chordcache.json_records import to_json
-from chordcache.read.cache import Cache
+from chordcache.read.cache import open_cache
+from chordcache.read.find_video import find_video
 from chordcache.read.video import Video
-from chordcache.records import Segment
+from chordcache.records import Segment, VideoRecord
 from chordcache.storage.cache_header import read_header
 from chordcache.storage.feature_info import FeatureInfo
+from chordcache.storage.layout import key_of
 
 _MAX_ITEMS = 20
 """Number of labels or captions that are listed for people"""
@@ -32,14 +36,14 @@ class ListedVideo:
     key: str
     path: str
     """Path relative to the root"""
-    duration_seconds: float
-    num_frames: int
-    width: int
-    """[pixels] of the cached frames"""
-    height: int
-    """[pixels] of the cached frames"""
-    num_bytes: int
-    """Size of the video's files"""
+    duration_seconds: float | None
+    """None if the index does not state it. So are the next facts"""
+    num_frames: int | None
+    width: int | None
+    """[pixels] of the cached frames, or of the source in an index"""
+    height: int | None
+    num_bytes: int | None
+    """Size of the video's files, or of the source"""
     label: str | None
     """Label, or labels with commas between them"""
     segment: Mapping[str, Any] | None = None
@@ -54,14 +58,29 @@ class ListedVideo:
         return ", ".join([*episode, *([str(Segment(**self.segment))] if self.segment else [])])
 
 
-def iter_listed(cache: Cache) -> Iterator[ListedVideo]:
-    """Yield the videos of a cache in the order of their keys. Memory use does not grow with their number."""
-    for video in cache:
-        yield ListedVideo(
-            video.key, video.path, round(video.duration_seconds, 6), video.num_frames, video.width, video.height,
-            video.sidecar.num_bytes(), video.label or (", ".join(video.labels) or None),
-            to_json(video.segment) if video.segment else None, video.extra.get("episode_index"),
-        )  # fmt: skip
+def iter_listed(path: str, video: str | None = None) -> Iterator[ListedVideo]:
+    """Yield the videos of a cache in the order of their keys, one of them, or the items of an index, one at a time."""
+    if os.path.isfile(path):
+        return map(_listed, read_index(path))
+    cache = open_cache(path)
+    return map(_listed, cache if video is None else [find_video(cache, video)])
+
+
+def _listed(item: Video | VideoRecord) -> ListedVideo:
+    seconds: float | None
+    counts: tuple[int | None, int | None, int | None, int | None]
+    if isinstance(item, Video):
+        key, seconds = item.key, item.duration_seconds
+        counts = item.num_frames, item.width, item.height, item.sidecar.num_bytes()
+    else:
+        key, seconds, header = key_of(item), item.known_seconds, item.header
+        num_frames = item.packets.num_frames if item.packets and not item.segment else None
+        size = (header.display_width, header.display_height) if header else (None, None)
+        counts = num_frames, *size, item.identity.size if item.identity else None
+    return ListedVideo(
+        key, item.path, seconds and round(seconds, 6), *counts, item.label or (", ".join(item.labels) or None),
+        to_json(item.segment) if item.segment else None, item.extra.get("episode_index"),
+    )  # fmt: skip
 
 
 def describe_video(video: Video) -> dict[str, Any]:

@@ -20,7 +20,8 @@ from chordcache.read.near_keys import hint_for
 from chordcache.read.video import Video, open_feature
 from chordcache.storage.catalog import Catalog
 from chordcache.storage.feature_info import FeatureInfo
-from chordcache.storage.layout import check_local, is_url
+from chordcache.storage.layout import cache_folder, is_url
+from chordcache.storage.opener import check_still_there
 from chordcache.storage.remote.fetching import files_of, fill_from, let_fill, mark_of
 from chordcache.storage.remote.mark import check_holds_all
 from chordcache.storage.row_clock import FrameGroups, has_times, is_of_video
@@ -56,18 +57,16 @@ class Cache:
     """
 
     def __init__(self, path: str | Path) -> None:
-        check_local("path", path)
-        self.path = Path(path).absolute()
-        self._opened: _Opened | None = None
+        self.path = cache_folder(path, "path")
         if files_of(self.path) is None:
             check_holds_all(self.path)
-        _ = self.catalog  # raises an error now rather than in a worker
+        self._opened: _Opened | None = _Opened(Catalog(self.path), {})  # raises now rather than in a worker
 
     @classmethod
     def without_catalog(cls, path: Path) -> Cache:
         """Return a cache whose catalog is opened only when it is needed. ``read`` of a ``Video`` does not need it."""
         cache = cls.__new__(cls)
-        cache.__setstate__({"path": path.absolute()})
+        cache.__setstate__({"path": path})
         return cache
 
     def __getstate__(self) -> dict[str, Any]:
@@ -92,6 +91,7 @@ class Cache:
     def _here(self) -> _Opened:
         opened = self._opened
         if opened is None:
+            check_still_there(self.path)
             opened = self._opened = _Opened(Catalog(self.path), {})
         return opened
 
@@ -382,8 +382,7 @@ def open_cache(path: str | Path, *, local: str | Path | None = None, limit: int 
         return Cache(path)
     if local is None:
         raise UsageError(f"local: got None with '{printable(path)}', expected a folder on a local disk")
-    check_local("local", local)
-    folder = Path(local).absolute()
+    folder = cache_folder(local, "local")
     num_bytes = int(parsed_bytes(limit, "limit")) if isinstance(limit, str) else limit
     check_at_least(1, limit=num_bytes)
     fill_from(folder, str(path), num_bytes)

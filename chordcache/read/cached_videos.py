@@ -11,7 +11,7 @@ from typing import TypeVar
 import numpy as np
 
 from chordcache.amounts import counted
-from chordcache.errors import FeatureAbsentError, UsageError
+from chordcache.errors import DamageError, FeatureAbsentError, UsageError
 from chordcache.features.built_in import read_sides
 from chordcache.read.cache import Cache
 from chordcache.read.clips import HOW_TO_ADD, ClipReader, FeatureReader
@@ -204,7 +204,7 @@ class CachedVideos(VideoSet):
 
     def read(self, position: int, sample: Callable[[FeatureReader, Video], Sample]) -> Sample:
         """Return the result of ``sample`` for the cache and a video."""
-        return sample(self._cache, self._video(position))
+        return sample_of(self._cache, partial(self._video, position), sample)
 
     @property
     def fetches(self) -> bool:
@@ -227,6 +227,22 @@ class CachedVideos(VideoSet):
                 f"{cache!r} had {counted(self._num_videos, 'video')} when the dataset was made. Recreate the dataset, "
                 "or pass videos=cache.keys() to pin today's videos."
             )
+
+
+def sample_of(cache: Cache, find: Callable[[], Video], sample: Callable[[FeatureReader, Video], Sample]) -> Sample:
+    """Return the result of ``sample`` for a cache and the video that ``find`` returns.
+
+    A build and ``gc`` may have replaced the video's files since the catalog was opened. It is opened once more then.
+    """
+    video = find()
+    try:
+        return sample(cache, video)
+    except DamageError:
+        cache.close()
+        before, video = video, find()
+        if video.sidecar == before.sidecar:
+            raise
+    return sample(cache, video)
 
 
 def settle_absences(videos: VideoSet, clips: ClipReader) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from chordcache.arguments import did_you_mean
-from chordcache.bucket import is_in_bucket
+from chordcache.bucket import is_in_bucket, source_folder
 from chordcache.errors import DamageError, NotFoundError, UnreadableError, UsageError, printable
 from chordcache.json_records import Record
 from chordcache.storage.atomic import publish_text
@@ -49,7 +49,7 @@ def roots_now(known: Mapping[str, str], moved: Mapping[str, str] | None, *, open
         if name not in known:
             names = ", ".join(map(printable, known))
             raise UsageError(f"roots: got '{printable(name)}', expected one of {names}{did_you_mean(name, known)}")
-    folders = {**known, **(moved or {})}
+    folders = {**known, **{name: source_folder(path) for name, path in (moved or {}).items()}}
     if opens:
         check_named(folders, moved)
     return folders

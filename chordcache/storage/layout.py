@@ -27,7 +27,9 @@ import os
 import re
 from collections.abc import Mapping
 from functools import cache
+from pathlib import Path
 
+from chordcache.arguments import absolute
 from chordcache.digests import hex64
 from chordcache.errors import UsageError, printable
 from chordcache.json_records import to_json
@@ -58,6 +60,12 @@ def check_local(name: str, path: str | os.PathLike[str]) -> None:
             f"{name}: got '{printable(path)}', expected a path on a mounted disk. Copy between a bucket and a disk "
             "with 'chordcache push' and 'chordcache pull', or read a bucket by open_cache(URL, local=FOLDER)."
         )
+
+
+def cache_folder(path: str | os.PathLike[str], name: str = "cache") -> Path:
+    """Return the folder of a cache that a person named, in the one spelling. Raises ``UsageError`` for a URL."""
+    check_local(name, path)
+    return absolute(path)
 
 
 def check_output(name: str, path: str | os.PathLike[str]) -> None:

@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import BinaryIO
 
-from chordcache.errors import ChordcacheError, UnreadableError, printable
+from chordcache.errors import ChordcacheError, NotFoundError, UnreadableError, printable
 
 StrPath = str | os.PathLike[str]
 
@@ -76,6 +76,12 @@ def check_regular(status: os.stat_result) -> None:
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
     if not stat.S_ISREG(status.st_mode):
         raise OSError(errno.ENXIO, "a device or a pipe")
+
+
+def check_still_there(cache: StrPath) -> None:
+    """Raise ``NotFoundError`` if the folder of a cache that was open is not there any more."""
+    if not os.path.exists(cache):
+        raise NotFoundError(f"cache '{printable(cache)}' does not exist any more. Open it where it is now.")
 
 
 def read_limit() -> int:

@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from chordcache.arguments import absolute
 from chordcache.config.config import Config, config_from_json
 from chordcache.config.picture import PictureConfig
 from chordcache.config.yaml_files import load_config
@@ -221,5 +222,5 @@ def _videos_to_read(
         return cached(cache, videos, on_miss=on_miss, where=where)
     if videos is not None:
         raise UsageError("videos: got a selection and an index, expected one of them. The index selects the videos.")
-    is_missing = cache is None or (isinstance(cache, (str, Path)) and not Path(cache).exists())
+    is_missing = cache is None or (isinstance(cache, (str, Path)) and not absolute(cache).exists())
     return indexed(index, cache, on_miss=on_miss, config=settings if is_missing else None)

@@ -17,6 +17,7 @@ from chordcache.read.cache import Cache
 from chordcache.read.cached_videos import CachedVideos, VideoSet
 from chordcache.read.selection import Videos
 from chordcache.sources.video_source import CachedSource, VideoSource
+from chordcache.storage.layout import cache_folder
 
 Files: TypeAlias = "str | Path | Iterable[str | Path]"
 """A folder, a file, or several of them"""
@@ -83,7 +84,8 @@ def cached(
             f"cache: got {cache!r}, expected a folder or a Cache. Make the videos of an index or of a source with "
             "chordcache.videos.indexed or from_files."
         )
-    return VideosToRead(partial(_open_cached, cache, videos, on_miss, where))
+    folder = cache if isinstance(cache, Cache) else cache_folder(cache)  # the working folder may change meanwhile
+    return VideosToRead(partial(_open_cached, folder, videos, on_miss, where))
 
 
 def indexed(

@@ -74,7 +74,7 @@ def repair(
     LockedError
         If another process writes to the cache.
     """
-    folder = Path(cache).absolute()
+    folder = layout.cache_folder(cache)
     broken = [finding for finding in damage if finding.kind in ("damaged", "missing")]
     trusted = trusted_names(load_config(config))
     read_header(folder)  # raises before a lock is made in a folder that is not a cache
@@ -244,7 +244,7 @@ def collect_garbage(cache: str | Path, *, only: Sequence[str] | None = None, dry
     LockedError
         If a build is running.
     """
-    folder = Path(cache).absolute()
+    folder = layout.cache_folder(cache)
     read_header(folder)
     chosen = None if only is None else set(as_items(only))
     log = nullcontext(RunNotes()) if dry_run else recorded(folder, "gc")
@@ -267,7 +267,7 @@ def collect_garbage(cache: str | Path, *, only: Sequence[str] | None = None, dry
 
 def kept_orphans(cache: str | Path) -> list[Damage]:
     """Return the orphans that ``verify`` finds and ``collect_garbage`` leaves, each with the reason."""
-    folder = Path(cache).absolute()
+    folder = layout.cache_folder(cache)
     in_lists = check_index(folder, set(Sidecars(folder).sorted_keys()), read_header(folder).features)
     orphans = (finding for finding in (*in_lists, *find_orphans(folder)) if finding.kind == "orphan")
     return [orphan for orphan in orphans if orphan.fix_command != gc_command(folder)]

@@ -138,7 +138,7 @@ def verify(
     check_choice(VERIFY_LEVELS, level=level)
     share = Part.parse(part) if part is not None else Part(1, 1)
     engine = engine_of(jobs)  # raises for a wrong number, also where no worker is needed
-    folder = Path(cache).absolute()
+    folder = layout.cache_folder(cache)
     trusted = trusted_names(load_config(config))
     read_header(folder)  # raises before a log is made in a folder that is not a cache
     engine = Engine(jobs=1) if level == "quick" and not source else pool.prepared(engine)
@@ -151,7 +151,7 @@ def verify(
 
 def verify_quickly(cache: Path) -> VerifyReport:
     """Check files and sizes of a cache for a report, without a line in ``runs.jsonl``. Raises as ``verify`` does."""
-    return _verify(cache.absolute(), "quick", False, Engine(jobs=1), None, Part(1, 1), frozenset(), display_of(False))
+    return _verify(cache, "quick", False, Engine(jobs=1), None, Part(1, 1), frozenset(), display_of(False))
 
 
 def _verify(
@@ -369,7 +369,10 @@ def _check_source(check: _Check, sidecar: Sidecar, roots: Mapping[str, str]) -> 
             findings = _compare(check, sidecar, path, source)
             check_unchanged(path, source.state, inside)
     except MediaError as error:
-        return [Damage("stale", path, f"the source cannot be compared: {error}", "", check.key)]
+        what = f"cannot be compared: {error}"
+        if error.message == os.strerror(errno.ENOENT):
+            what = f"is not found. If it moved, name its folder: --root {sidecar.root}=PATH"
+        return [Damage("stale", path, f"the source {what}", "", check.key)]
     return findings
 
 

@@ -12,6 +12,7 @@ from types import SimpleNamespace
 import click
 import pytest
 from click.testing import CliRunner
+from helpers.spellings import SPELLINGS, work_beside
 
 import chordcache
 from chordcache.arguments import did_you_mean
@@ -228,6 +229,33 @@ def test_defaults_and_variables_are_not_written_by_hand(name):
 # Environment variables
 
 
+@pytest.mark.usefixtures("inline")
+@pytest.mark.parametrize("spelling", SPELLINGS)
+def test_commands_take_a_cache_of_any_spelling(run, tmp_path, monkeypatch, index, spelling):
+    work, cache = work_beside(tmp_path, monkeypatch), spelling.format(tmp_path)
+    other = cache.rstrip("/") + "-2"
+    (work / "link-2").symlink_to("../cache-2")
+    (tmp_path / "cache").mkdir()
+    (tmp_path / "cache-2").mkdir()
+    commands = [
+        *(["build", str(index), "-o", cache], ["build", str(index), "-o", other]),
+        *(["build", str(index), "-o", cache, "--dry-run", "--sample", "1"], ["verify", cache, "--deep", "--source"]),
+        *(["info", cache], ["info", cache, "a"], ["ls", cache], ["show", cache, "a", "-o", "a.png"]),
+        *(["export", cache, "-o", "out", "--to", "folder"], ["report", cache], ["warm", cache, "--memory", "1GB"]),
+        *(["merge", cache, other, "-o", "../merged"], ["pack", cache], ["unpack", cache], ["gc", cache, "--yes"]),
+        *(["verify", cache, "--repair"], ["doctor", str(work)]),
+    ]  # fmt: skip
+    for command in commands:
+        result = run(*command)
+        assert (result.exit_code, command) == (0, command), result.stderr
+    variable = run("ls", CHORDCACHE_CACHE=cache)
+    assert variable.exit_code == 0, variable.stderr
+    assert len(variable.stdout.splitlines()) == 2
+    monkeypatch.chdir(tmp_path)
+    assert run("verify", "cache").exit_code == 0
+    assert {path.name for path in work.iterdir()} == {"away", "link", "link-2", "out", "report.html", "a.png"}
+
+
 def test_variables_are_defaults(run, tmp_path, index):
     variables = {"CHORDCACHE_CACHE": "mine", "CHORDCACHE_TIER": "lmdb,npz", "CHORDCACHE_CONFIG": "multimodal"}
     planned = json.loads(run("build", str(index), "--dry-run", "--json", **variables).stdout)
@@ -238,8 +266,11 @@ def test_variables_are_defaults(run, tmp_path, index):
     }
     planned = json.loads(run("build", str(index), "--dry-run", "--json", "--tier", "lmdb", **variables).stdout)
     assert list(planned["features"]) == ["lmdb"]
-    assert "no cache at 'mine'" in run("info", **variables).stderr
-    assert "no cache at 'other'" in run("info", "other", **variables).stderr
+    assert (
+        "/mine'; make one with 'chordcache build -o CACHE' (CHORDCACHE_CACHE=mine is set"
+        in run("info", **variables).stderr
+    )
+    assert "/other'; make one with 'chordcache build -o CACHE'\n" in run("info", "other", **variables).stderr
     assert "features:\n  mel:" in run("config", "show", **variables).stdout.replace(
         "  flow: null\n  motion: null\n", ""
     )
@@ -260,7 +291,7 @@ def test_a_key_needs_no_cache_where_one_is_known(run):
         result = run(*args, CHORDCACHE_CACHE="mine")
         assert result.exit_code == 10
         assert re.search(f"no cache at '.*{cache}'", result.stderr)
-    assert run("ls", "a", "-o", "b").stderr == "chordcache ls: error: -o: got 'b' and 'a', expected one cache\n"
+    assert run("gc", "a", "-o", "b").stderr == "chordcache gc: error: -o: got 'b' and 'a', expected one cache\n"
     both = run("info", "a", "-o", "b", "c")
     assert both.stderr == "chordcache info: error: -o: got it with CACHE and KEY, expected one cache\n"
 

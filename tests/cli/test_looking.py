@@ -94,6 +94,45 @@ def test_ls_shows_segments_and_episodes(folder, run_cli, monkeypatch):
     assert re.split("  +", result.stdout.splitlines()[1])[5:] == ["episode 7, [1.5, 4.0) s", "walk, run", "a.mp4"]
 
 
+def test_a_key_alone_is_of_the_default_cache(folder, run_cli):
+    """It is as in ``show KEY``. The path of a video is enough, too."""
+    key, data = min(sidecars(folder).items())
+    video = folder / "videos" / data["path"]
+    for name in (key, key[:-3], data["path"], str(video)):
+        whole, alone = (run_cli("info", *args, cwd=folder) for args in (["cache", name], [name]))
+        assert (alone.returncode, alone.stdout) == (0, whole.stdout), alone.stderr
+        for args in ([name], ["cache", name], ["-o", "cache", name]):
+            listed = run_cli("ls", *args, "--json", cwd=folder)
+            assert [video["key"] for video in json.loads(listed.stdout)["videos"]] == [key]
+    for command in ("info", "ls"):
+        for args, message in (
+            (["-o", "none", key], "no cache at '"),
+            (["none", key], "no cache at '"),
+            (["no-such-video"], "KEY: got 'no-such-video', expected a key, the beginning of a key, or the path"),
+            (["-o", "cache", "cache", key], "-o: got it with CACHE and KEY, expected one cache"),
+            (["index.json", key], "with an index, expected a cache"),
+        ):
+            result = run_cli(command, *args, cwd=folder)
+            assert (result.returncode in (2, 10), result.stdout) == (True, "")
+            assert message in result.stderr
+        result = run_cli(command, key, cwd=folder / "videos")
+        assert f"no cache at '{folder}/videos/{key}'" in result.stderr
+
+
+def test_ls_lists_an_index(folder, run_cli, tmp_path):
+    """A fact that the index does not state is a hyphen, or null."""
+    listed = json.loads(run_cli("ls", "index.json", "--json", cwd=folder).stdout)["videos"]
+    cached = {video["key"]: video for video in json.loads(run_cli("ls", "--json", cwd=folder).stdout)["videos"]}
+    assert set(cached) < {item["key"] for item in listed}
+    for item in listed:
+        if video := cached.get(item["key"]):
+            assert item["num_bytes"] == os.stat(folder / "videos" / item["path"]).st_size
+            assert {**item, "num_bytes": 0} == {**video, "num_bytes": 0}
+    (tmp_path / "list.csv").write_text("path,label,start_seconds,end_seconds\na b.mp4,run,1,2.5\n")
+    line = run_cli("ls", "list.csv", cwd=tmp_path).stdout.splitlines()[1]
+    assert re.split("  +", line)[1:] == ["-", "-", "-", "-", "[1.0, 2.5) s", "run", "a b.mp4"]
+
+
 def test_problems_are_those_of_the_quarantine(folder, run_cli):
     problems = json.loads(run_cli("info", "--problems", "--json", cwd=folder).stdout)["problems"]
     for problem, failure in zip(problems, failures(folder), strict=True):

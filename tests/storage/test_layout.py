@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 
 import pytest
+from helpers.spellings import SPELLINGS, work_beside
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -22,6 +23,14 @@ VALUES = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(NAMES, inner, max_size=3),
     max_leaves=8,
 )
+
+
+@pytest.mark.parametrize("spelling", SPELLINGS)
+def test_the_folder_of_a_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spelling: str) -> None:
+    """A link keeps its name, since it may lead elsewhere on another machine."""
+    work = work_beside(tmp_path, monkeypatch)
+    folder = layout.cache_folder(spelling.format(tmp_path))
+    assert str(folder) == str(work / "link" if spelling == "link" else tmp_path / "cache")
 
 
 @given(st.dictionaries(NAMES.filter(lambda name: name not in ("format_version", "xxh3_128")), VALUES, max_size=4))

@@ -102,6 +102,16 @@ class StoreContract:
     def path(self, tmp_path: Path) -> Path:
         return self.write(tmp_path / f"a{self.suffix}")
 
+    @pytest.mark.parametrize("spelling", ["../up/..//a/b", "{}/x/../a/./b/", "a/b", "/{}/a/b"])
+    def test_a_path_of_any_spelling(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spelling: str) -> None:
+        for folder in ("x", "up", "a/b/c"):
+            (tmp_path / folder).mkdir(parents=True)
+        monkeypatch.chdir(tmp_path if spelling == "a/b" else tmp_path / "x")
+        path = self.write(Path(spelling.format(tmp_path)) / f"c/a{self.suffix}")
+        assert self.read(path, range(4)) == self.wanted(self.values(), range(4))
+        self.check(path)
+        assert (tmp_path / f"a/b/c/a{self.suffix}").exists()
+
     # Round trip
 
     @pytest.mark.parametrize(

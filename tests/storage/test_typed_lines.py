@@ -31,9 +31,8 @@ from chordcache.storage.catalog import Catalog
 from chordcache.storage.catalog_columns import publish_catalog
 from chordcache.storage.feature_info import FeatureInfo
 from chordcache.storage.quarantine import Failure, Quarantine
-from chordcache.storage.sealed_json import FORMAT_VERSION, read_sealed, seal, seal_versioned, unseal_as
+from chordcache.storage.sealed_json import FORMAT_VERSION, seal, seal_versioned, unseal_as
 from chordcache.storage.sidecar import Sidecar, read_sidecar
-from chordcache.train.misses.background import BuildRequest
 
 SEGMENT = Segment(start_seconds=0.5, end_seconds=1.5)
 DESCRIPTION: dict[str, Any] = {
@@ -85,7 +84,6 @@ RECORD = VideoRecord(
     FrameFacts(9, "a" * 32, 1, ((0.0, 2.5),), ((0.0, 3.0),), -0.02, 1.5, 1.52),
     erased=("x",), **DESCRIPTION,
 )  # fmt: skip
-REQUEST = BuildRequest(RECORD, "/data", True)
 
 WRONG: dict[Any, list[Any]] = {
     str: [5, True, ["a"], {"a": "b"}],
@@ -146,9 +144,7 @@ def check_refusals(record: Record, read: Callable[[dict[str, Any]], object], mes
     assert num_forged > 2 * len(msgspec.structs.fields(type(record)))
 
 
-@pytest.mark.parametrize(
-    "record", [SIDECAR, HEADER, FAILURE, RECORD, REQUEST], ids=lambda record: type(record).__name__
-)
+@pytest.mark.parametrize("record", [SIDECAR, HEADER, FAILURE, RECORD], ids=lambda record: type(record).__name__)
 def test_a_sound_record_has_a_value_in_every_field_and_comes_back(record: Record) -> None:
     assert list(to_json(record)) == list(record.__struct_fields__)
     for line in (seal(record), seal_versioned(record)):
@@ -191,14 +187,6 @@ def test_indices(tmp_path: Path) -> None:
         list(read_index(path))
 
     check_refusals(RECORD, read, r"index.jsonl, line 2' is damaged: it is not a record")
-
-
-def test_requests(tmp_path: Path) -> None:
-    def read(data: dict[str, Any]) -> None:
-        (tmp_path / KEY).write_text(seal(data) + "\n")
-        read_sealed(tmp_path, KEY, BuildRequest, "a request")
-
-    check_refusals(REQUEST, read, rf"{KEY}' is damaged: it is not a request")
 
 
 def test_rows_of_a_catalog(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers.spellings import SPELLINGS, work_beside
 
 torch = pytest.importorskip("torch")
 from torch.utils.data import DataLoader, Sampler, get_worker_info  # noqa: E402
@@ -24,13 +25,15 @@ from chordcache.building.build import build  # noqa: E402
 from chordcache.errors import DamageError, FormatVersionError, NotFoundError, UsageError  # noqa: E402
 from chordcache.read.cache import Cache  # noqa: E402
 from chordcache.read.video import Video  # noqa: E402
+from chordcache.sources.video_source import CachedSource  # noqa: E402
 from chordcache.storage.sealed_json import seal  # noqa: E402
 from chordcache.train.combined import concat  # noqa: E402
 from chordcache.train.dataset import ChordVideoDataset  # noqa: E402
 from chordcache.train.fields import class_names  # noqa: E402
 from chordcache.train.samplers.clip_request import ClipRequest  # noqa: E402
 from chordcache.train.samplers.clip_samplers import RandomClipSampler, RegularClipSampler  # noqa: E402
-from chordcache.train.videos import indexed  # noqa: E402
+from chordcache.train.videos import cached, indexed  # noqa: E402
+from chordcache.verifying.repair import collect_garbage  # noqa: E402
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -614,6 +617,70 @@ def test_videos_of_several_sizes_do_not_batch(cache: Cache) -> None:
 # Pickles
 
 
+@pytest.mark.parametrize("spelling", SPELLINGS)
+def test_a_cache_of_any_spelling(cache: Cache, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, spelling: str) -> None:
+    """The working folder changes before the workers fork."""
+    work_beside(cache.path.parent, monkeypatch)
+    path = spelling.format(cache.path.parent)
+    chosen = cached(path)
+    datasets = [ChordVideoDataset(path, size=(32, 32)), ChordVideoDataset(CachedSource(path).cache, size=(32, 32))]
+    datasets.append(pickle.loads(pickle.dumps(datasets[0])))
+    monkeypatch.chdir(tmp_path)
+    datasets.append(ChordVideoDataset(chosen, size=(32, 32)))
+    expected = ChordVideoDataset(cache, size=(32, 32))[3]["frames"]
+    for dataset in datasets:
+        assert torch.equal(dataset[3]["frames"], expected)
+    batches = list(DataLoader(datasets[0], batch_size=4, num_workers=1))
+    assert torch.equal(batches[0]["frames"][3], expected)
+
+
+def h264_of(folder: Path) -> list[np.ndarray]:
+    """Build all videos again with other frames, and remove the files of the earlier ones."""
+    (folder / "h264.yaml").write_text("frames: {codec: h264}")
+    build(folder / "index.csv", folder / "cache", config=folder / "h264.yaml", jobs=1)
+    assert collect_garbage(folder / "cache")
+    cache = Cache(folder / "cache")
+    return [cache.read(video) for video in cache]
+
+
+@pytest.mark.parametrize("is_indexed", [False, True])
+def test_files_that_gc_removed_under_a_dataset(
+    tmp_path: Path, make_video: Callable[..., Path], is_indexed: bool
+) -> None:
+    """The catalog is opened once more. A file that the new one names, and that is missing too, is damage."""
+    for name in "abc":
+        make_video(tmp_path / f"{name}.mp4", num_frames=9)
+    (tmp_path / "index.csv").write_text("path\na.mp4\nb.mp4\nc.mp4\n")
+    build(tmp_path / "index.csv", tmp_path / "cache", jobs=1)
+    videos = indexed(tmp_path / "index.csv", tmp_path / "cache") if is_indexed else cached(tmp_path / "cache")
+    dataset = ChordVideoDataset(videos, clip_sampler=RegularClipSampler(9, stride=1), size=None)
+    dataset[0]
+    expected = h264_of(tmp_path)
+    for position in (0, 1):
+        assert np.array_equal(dataset[position]["frames"].numpy(), expected[position].transpose(0, 3, 1, 2))
+    lost = Cache(tmp_path / "cache")[2]
+    lost.file_of(lost.feature("frames")).unlink()
+    with pytest.raises(DamageError, match="No such file or directory; run 'chordcache verify --repair"):
+        dataset[2]
+
+
+@pytest.mark.parametrize("on_miss", [None, "error", "source"])
+def test_a_cache_that_was_renamed_under_a_dataset(tmp_path: Path, cache: Cache, on_miss: str | None) -> None:
+    """It is not damaged, and none is to be made in its old place."""
+    shutil.copytree(cache.path, tmp_path / "cache")
+    index = write_index(cache.path.parent)
+    videos = cached(tmp_path / "cache") if on_miss is None else indexed(index, tmp_path / "cache", on_miss=on_miss)
+    datasets = [ChordVideoDataset(videos, size=(32, 32)) for _ in range(2)]
+    datasets[0][1]
+    opened = Cache(tmp_path / "cache")
+    video = opened[2]
+    os.rename(tmp_path / "cache", tmp_path / "moved")
+    gone = rf"cache '{tmp_path}/cache' does not exist any more\. Open it where it is now\.$"
+    for read in (lambda: opened.read(video), lambda: datasets[0][2], lambda: datasets[1][2]):
+        with pytest.raises(NotFoundError, match=gone):
+            read()
+
+
 def test_pickle_is_small_and_opens_nothing(cache: Cache) -> None:
     for dataset in (ChordVideoDataset(cache), ChordVideoDataset(cache, videos=cache.keys() * 75)):
         before = dataset[0]
@@ -636,8 +703,9 @@ assert "cv2" not in sys.modules and "av" not in sys.modules
 from test_dataset import numbers_shown
 print([numbers_shown(dataset[2, i]["frames"]) for i in range(4)])
 """
+    env = {**os.environ, "PYTHONPATH": str(REPOSITORY / "tests")}
     command = [sys.executable, "-c", code, tmp_path / "dataset.pickle"]
-    result = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True, check=False)
+    result = subprocess.run(command, cwd=Path(__file__).parent, env=env, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr
     assert result.stdout.strip() == str(expected)
 

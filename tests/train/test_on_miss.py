@@ -32,6 +32,8 @@ from chordcache.index.scan import scan  # noqa: E402
 from chordcache.read.cache import Cache  # noqa: E402
 from chordcache.storage.artefacts.open_files import forget  # noqa: E402
 from chordcache.storage.cache_header import read_header  # noqa: E402
+from chordcache.storage.layout import key_of  # noqa: E402
+from chordcache.storage.sealed_json import seal  # noqa: E402
 from chordcache.train.dataset import ChordVideoDataset  # noqa: E402
 from chordcache.train.loader import make_loader  # noqa: E402
 from chordcache.train.misses.background import FOLDER  # noqa: E402
@@ -455,6 +457,33 @@ def test_a_child_ends_with_its_reader_and_the_next_reader_goes_on(copy: Path, ma
         dataset[i]
     wait_for_build(cache, 2)
     assert verify(cache, jobs=HERE).damage == []
+
+
+@pytest.mark.slow
+def test_a_request_that_came_with_a_cache_opens_no_other_folder(
+    copy: Path, tmp_path_factory: pytest.TempPathFactory, make_video: Callable[..., Path]
+) -> None:
+    """Its sender knew the folder, cached a video of this name there, and asks for the one that is there now."""
+    private = tmp_path_factory.mktemp("private")
+    make_video(private / "a.mp4", num_frames=3)
+    cache = empty_cache(copy)
+    scan([private], output=copy / "private.jsonl", jobs=HERE)
+    build(copy / "private.jsonl", cache, jobs=HERE)
+    make_video(private / "a.mp4", num_frames=7)
+    (record,) = read_index(copy / "private.jsonl")
+    (cache / FOLDER).mkdir(exist_ok=True)
+    (cache / FOLDER / key_of(record)).write_text(f"{seal(record)}\n")
+    dataset = on_demand(copy)
+    for i in range(2):
+        dataset[i]
+
+    def is_listed() -> bool:
+        return len(list(read_index(cache / "index.jsonl"))) == 3
+
+    assert processes.wait_until(is_listed, BUILD_SECONDS, step=0.1), os.listdir(cache / FOLDER)
+    sidecars = processes.sidecars(cache)
+    assert {path: data["num_frames"] for path, data in sidecars.items()}["a.mp4"] == 3
+    assert len(sidecars) == 3
 
 
 @pytest.mark.slow

@@ -190,6 +190,22 @@ def test_a_touched_file_is_reported(plain: Path) -> None:
     ]
 
 
+def test_videos_that_moved_are_not_found(plain: Path) -> None:
+    """The message names the option that helps. A link to itself is not a missing file."""
+    (plain / "root/b.mp4").unlink()
+    (plain / "root/b.mp4").symlink_to("b.mp4")
+    shutil.move(plain / "root/a.mp4", plain / "a.mp4")
+    first, second = sorted(cc.verify(plain / "cache", source=True, jobs=HERE).damage, key=lambda damage: damage.file)
+    assert first.message == "the source is not found. If it moved, name its folder: --root root=PATH"
+    assert "the source cannot be compared: " in second.message
+    shutil.move(plain / "root", plain / "there")
+    moved = cc.verify(plain / "cache", source=True, jobs=HERE).damage
+    assert {damage.message for damage in moved} == {first.message}
+    shutil.move(plain / "a.mp4", plain / "there/a.mp4")
+    links = cc.verify(plain / "cache", source=True, jobs=HERE, roots={"root": plain / "root/../there"}).damage
+    assert [damage.file for damage in links] == [str(plain / "there/b.mp4")]
+
+
 # The same file elsewhere, and another file that looks the same
 
 

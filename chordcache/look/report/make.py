@@ -87,7 +87,7 @@ def report(
     NoSpaceError
         If the disk is full.
     """
-    path, output = Path(path), Path(output)
+    path, output = layout.cache_folder(path, "path"), Path(output)
     if not 1 <= num_videos <= MAX_TILES:
         raise UsageError(f"num_videos: got {num_videos}, expected 1 to {MAX_TILES}")
     check_output(output, path)

@@ -334,19 +334,14 @@ class Artefact(ABC):
 
 def _open(path: Path, packed: Packed | None) -> int:
     """Open an artefact, or its pack. It is in a folder of a folder of its cache, also while it is a partial file."""
-    cache = cache_of(path)
-    name = os.path.abspath(path)[len(cache) :].lstrip("/") if packed is None else pack_file(packed.pack)
+    cache, *names = str(path.absolute()).rsplit("/", 3)
     try:
-        return opener.open_file(cache or "/", name)
+        return opener.open_file(cache or "/", "/".join(names) if packed is None else pack_file(packed.pack))
     except UnreadableError as error:
         raise DamageError(str(error).rstrip(".")) from None
     except OSError as error:
+        opener.check_still_there(cache or "/")
         raise DamageError(f"cannot read '{printable(error.filename or path)}': {error.strerror}") from None
-
-
-def cache_of(path: Path) -> str:
-    """Return the folder of the cache that an artefact is in."""
-    return (str(path) if path.is_absolute() else os.path.abspath(path)).rsplit("/", 3)[0]
 
 
 def checked_out(name: str, shape: tuple[int, ...], dtype: np.dtype[Any], out: np.ndarray | None) -> np.ndarray:

@@ -17,7 +17,7 @@ from pkgutil import resolve_name
 from typing import Any
 
 from chordcache.errors import DamageError, printable
-from chordcache.storage.artefacts.artefact import Artefact, Ranges, cache_of
+from chordcache.storage.artefacts.artefact import Artefact, Ranges
 from chordcache.storage.artefacts.claims import Claims
 from chordcache.storage.artefacts.tiers import tier_of
 from chordcache.storage.artefacts.writer import ArtefactWriter
@@ -64,7 +64,7 @@ def _kept_artefact(
     path: Path, num_bytes: int, claims: Claims | None, packed: Packed | None, ranges: Ranges | None = None
 ) -> Artefact:
     # The inode is read before the file is opened: if the file is replaced meanwhile, the next user sees it
-    inode = _inode_of(path if packed is None else f"{cache_of(path)}/{pack_file(packed.pack)}")
+    inode = _inode_of(path if packed is None else path.parents[2] / pack_file(packed.pack))
     known, artefact = _kept.get((path, packed), (None, None))
     if artefact is None or known != inode:
         artefact = _open(path, num_bytes, claims, packed, ranges)

@@ -61,8 +61,7 @@ def bench(
     for module, install in (("torch", "'chordcache[torch]'"), ("cv2", "'chordcache[cv]'")):
         if importlib.util.find_spec(module) is None:
             raise UsageError(f"bench needs {module}, which is not installed. Run: pip install {install}")
-    sample = sample_of_cache(Path(cache).absolute(), roots)
-    sample, rows, unread = _measured(sample, options, progress)
+    sample, rows, unread = _measured(sample_of_cache(cache, roots), options, progress)
     notes = () if sample.no_source is None else (f"The sources are left out: {sample.no_source}.",)
     if unread:
         notes = (f"Left out for all, since a way cannot read it: {', '.join(unread)}.",)

@@ -102,10 +102,10 @@ class Way:
         return -(-NUM_CLIPS // len(self.sample.keys))
 
 
-def sample_of_cache(cache: Path, roots: Mapping[str, str] | None) -> VideoSample:
+def sample_of_cache(cache: str | Path, roots: Mapping[str, str] | None) -> VideoSample:
     """Choose videos of a cache at random, the same ones each time. Raises ``UsageError`` if none has frames."""
-    folders = roots_now(read_header(cache).roots, roots)
     with open_cache(cache) as opened:
+        folders = roots_now(read_header(opened.path).roots, roots)
         positions = sorted(random.Random(0).sample(range(len(opened)), min(len(opened), MAX_VIDEOS)))
         chosen = (opened[position] for position in positions)
         videos = [video for video in chosen if any(i.feature == "frames" and i.file for i in video.sidecar.features)]
@@ -115,7 +115,7 @@ def sample_of_cache(cache: Path, roots: Mapping[str, str] | None) -> VideoSample
             "Build it with 'chordcache build INDEX --tier lmdb'."
         )
     paths = tuple(os.path.join(folders.get(video.root, ""), video.path) for video in videos)
-    return VideoSample(str(cache), tuple(video.key for video in videos), paths, _why_no_source(videos, paths))
+    return VideoSample(str(opened.path), tuple(video.key for video in videos), paths, _why_no_source(videos, paths))
 
 
 def _why_no_source(videos: Sequence[Video], paths: Sequence[str]) -> str | None:

@@ -16,11 +16,10 @@ import queue
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, closing, contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
-from itertools import groupby
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from chordcache import progress
 from chordcache.building.build import build_as_before
@@ -38,7 +37,6 @@ from chordcache.engine.worker import Raised
 from chordcache.errors import ChordcacheError, LockedError, UsageError, printable
 from chordcache.index.grouping import IndexRows
 from chordcache.index.index_files import Index, temporary_index
-from chordcache.json_records import Record
 from chordcache.media.versions import tool_versions
 from chordcache.records import VideoRecord
 from chordcache.storage import feature_files, opener
@@ -68,21 +66,6 @@ _DONE, _FAILED, _BUSY = "done", "failed", "busy"
 """Results of a child: as it should be, in quarantine, or another process has a lock"""
 
 
-class BuildRequest(Record, frozen=True):
-    """A video to build, or to check and repair."""
-
-    record: VideoRecord
-    root_folder: str
-    """Absolute folder of the record's root"""
-    follow_symlinks: bool = False
-    """True if the scan followed links out of the root"""
-
-    @property
-    def key(self) -> str:
-        """Key of the video."""
-        return key_of(self.record)
-
-
 class Background:
     """The background builds of this process for one cache."""
 
@@ -90,14 +73,16 @@ class Background:
         self._cache = cache
         self.trusted: frozenset[str] = frozenset()
         """Classes of plug-ins that configs of the user have named, see ``config_from_json``"""
-        self._requests: queue.SimpleQueue[BuildRequest | None] = queue.SimpleQueue()
+        self.header: dict[str, Any] = {"roots": {}, "follow_symlinks": False}
+        """Header of the user's indexes. The folder of a request is from here, and never from a file of the cache"""
+        self._requests: queue.SimpleQueue[VideoRecord | None] = queue.SimpleQueue()
         self._ended: dict[str, threading.Event] = {}
         """Keys of the videos that wait or have failed. The event is set when the build has ended."""
         self._has_slot = threading.Event()
         self._problem = ""
         threading.Thread(target=self._serve, name="chordcache background builds", daemon=True).start()
 
-    def ask(self, request: BuildRequest | None, *, waits: bool = False) -> str:
+    def ask(self, request: VideoRecord | None, *, waits: bool = False) -> str:
         """Build a video soon, unless it waits already or has failed. None only writes index and catalog.
 
         With ``waits``, return when the build has ended, or at once if other processes build. Return the problem that
@@ -105,7 +90,7 @@ class Background:
         """
         ended = new = threading.Event()
         if request is not None:
-            ended = self._ended.setdefault(request.key, new)
+            ended = self._ended.setdefault(key_of(request), new)
         if ended is new:
             self._requests.put(request)
         if waits and self._has_slot.wait(_POLL_SECONDS):
@@ -129,16 +114,16 @@ class Background:
                 time.sleep(_PAUSE_SECONDS)
             self._has_slot.clear()
 
-    def _build_until_idle(self, worker: Worker, request: BuildRequest | None) -> None:
+    def _build_until_idle(self, worker: Worker, request: VideoRecord | None) -> None:
         has_lists, lists_due = False, 0.0
         while True:
             if request is not None:
                 result = self._run(worker, request)
                 has_lists = False
-                if ended := self._ended.get(request.key):  # none after an error
+                if ended := self._ended.get(key_of(request)):  # none after an error
                     ended.set()
                 if result != _FAILED:  # it may be damaged later, or another reader that builds it may be killed
-                    self._ended.pop(request.key, None)
+                    self._ended.pop(key_of(request), None)
             try:
                 wait_seconds = _IDLE_SECONDS if has_lists else max(0.0, lists_due - time.monotonic())
                 request = self._requests.get(timeout=wait_seconds)
@@ -150,10 +135,10 @@ class Background:
                 now = time.monotonic()
                 lists_due = now + max(_POLL_SECONDS, 20 * (now - started))  # each time, all lists are written
 
-    def _run(self, worker: Worker, request: BuildRequest | None, crash: Crash | None = None) -> str:
+    def _run(self, worker: Worker, request: VideoRecord | None, crash: Crash | None = None) -> str:
         attempts = 0
         while True:
-            (result,) = worker.run(0, [(self._cache, request, crash, self.trusted)])
+            (result,) = worker.run(0, [(self._cache, request, crash, self.trusted, self.header)])
             if isinstance(result, Raised):
                 raise result.error
             if not isinstance(result, Crash):
@@ -180,18 +165,22 @@ def _leave_to_parent() -> None:
 os.register_at_fork(after_in_child=_leave_to_parent)
 
 
-def background_of(cache: Path) -> Background:
-    """Return the background builds of this process."""
-    return _backgrounds.get(cache) or _backgrounds.setdefault(cache, Background(cache))
+def background_of(cache: Path, index: Index, trusted: frozenset[str]) -> Background:
+    """Return the background builds of this process, which know the roots of an index and some classes from now on."""
+    background = _backgrounds.get(cache) or _backgrounds.setdefault(cache, Background(cache))
+    roots, follow_symlinks = background.header["roots"], background.header["follow_symlinks"] or index.follow_symlinks
+    background.header = {"roots": {**roots, **index.roots}, "follow_symlinks": follow_symlinks}
+    background.trusted |= trusted
+    return background
 
 
-def prepare(cache: Path) -> None:
+def prepare(cache: Path, index: Index, trusted: frozenset[str]) -> None:
     """Make the folder, and list the videos of readers that were killed. Raise ``UsageError`` if it is not writable."""
     try:
         opener.make_folder(cache, FOLDER)
         os.close(opener.open_file(cache, _slot_file(0), os.O_RDWR | os.O_CREAT))
         if _names(cache):
-            background_of(cache).ask(None)
+            background_of(cache, index, trusted).ask(None)
     except OSError as error:
         raise UsageError(
             f"on_miss: got 'build' for cache '{printable(cache)}', which cannot be written to "
@@ -234,24 +223,26 @@ def _try_lock(fd: int) -> bool:
 # In the child
 
 
-def _work(task: tuple[Path, BuildRequest | None, Crash | None, frozenset[str]]) -> str:
+def _work(task: tuple[Path, VideoRecord | None, Crash | None, frozenset[str], dict[str, Any]]) -> str:
     """Build a video, or note the crash that its build ends with. Without a video, write index and catalog."""
-    cache, request, crash, trusted = task
+    cache, request, crash, trusted, header = task
     os.nice(19)  # the sum is at most 19
     try:
-        return _write_lists(cache) if request is None else _build(cache, request, crash, trusted)
+        return _write_lists(cache, header) if request is None else _build(cache, request, crash, trusted, header)
     except LockedError:
         return _BUSY
 
 
-def _build(cache: Path, request: BuildRequest, crash: Crash | None, trusted: frozenset[str]) -> str:
-    file = f"{FOLDER}/{request.key}"
-    options = BuildOptions(rebuild=frozenset(_broken_files(cache, request.key)))
+def _build(
+    cache: Path, request: VideoRecord, crash: Crash | None, trusted: frozenset[str], header: dict[str, Any]
+) -> str:
+    file = f"{FOLDER}/{key_of(request)}"
+    options = BuildOptions(rebuild=frozenset(_broken_files(cache, key_of(request))))
     with (
         locked_beside(cache),
         no_space_as_error(cache / file),
         _opened(cache, file) as own,
-        _index_of([_described(Sidecars(cache), request)]) as index,
+        temporary_index([_described(Sidecars(cache), request)], level=request.level, **header) as index,
     ):
         if not _try_lock(own.fileno()):
             return _BUSY
@@ -278,10 +269,10 @@ def _build(cache: Path, request: BuildRequest, crash: Crash | None, trusted: fro
         return _FAILED
 
 
-def _described(sidecars: Sidecars, request: BuildRequest) -> BuildRequest:
+def _described(sidecars: Sidecars, request: VideoRecord) -> VideoRecord:
     """Return a request with what the cache has of its video, where its index says nothing."""
-    sidecar = sidecars.read_or_none(request.key)
-    return request if sidecar is None else request.replace(record=request.record.over(sidecar, ()))
+    sidecar = sidecars.read_or_none(key_of(request))
+    return request if sidecar is None else request.over(sidecar, ())
 
 
 def _opened(cache: Path, file: str) -> BinaryIO:
@@ -297,18 +288,23 @@ def _broken_files(cache: Path, key: str) -> Iterator[str]:
             yield str(info.file)
 
 
-def _write_lists(cache: Path) -> str:
-    """Write the videos that were built, and those that failed, into the index and the catalog of the cache."""
+def _write_lists(cache: Path, header: dict[str, Any]) -> str:
+    """Write the videos that were built, and those that failed, into the index and the catalog of the cache.
+
+    A request of another root stays. It is of another reader, or of the one who sent the cache.
+    """
     with progress.paused(), locked(cache):
         names, failed = _names(cache), read_quarantined(cache)
         requests, sidecars = [], Sidecars(cache)
-        for name in names:
+        for name in list(names):
             with suppress(ChordcacheError):  # it was cut short, and its video is not built
-                request = read_sealed(cache, f"{FOLDER}/{name}", BuildRequest, "a request")
-                if request.key in failed or sidecars.has(request.key):
+                request = read_sealed(cache, f"{FOLDER}/{name}", VideoRecord, "a request")
+                if request.root not in header["roots"]:
+                    names.remove(name)
+                elif (key := key_of(request)) in failed or sidecars.has(key):
                     requests.append(_described(sidecars, request))
-        for _, group in groupby(sorted(requests, key=_origin), key=_origin):
-            with _index_of(list(group)) as index:
+        if requests:
+            with temporary_index(requests, level=requests[0].level, **header) as index:
                 build_as_before(cache, index, jobs=Engine("inline"), options=BuildOptions())
         for name in names:
             opener.remove(cache, f"{FOLDER}/{name}")
@@ -318,14 +314,3 @@ def _write_lists(cache: Path) -> str:
 def _names(cache: Path) -> list[str]:
     """Return the names of the files of records."""
     return [name for name in opener.list_folder(cache, FOLDER) if not name.startswith("slot-")]
-
-
-def _origin(request: BuildRequest) -> tuple[str, str, bool]:
-    """Return the values that the requests of one index have in common."""
-    return request.record.root, request.root_folder, request.follow_symlinks
-
-
-def _index_of(requests: list[BuildRequest]) -> AbstractContextManager[Index]:
-    root, folder, follow_symlinks = _origin(requests[0])
-    records, level = [request.record for request in requests], requests[0].record.level
-    return temporary_index(records, roots={root: folder}, level=level, follow_symlinks=follow_symlinks)

@@ -40,7 +40,7 @@ class IndexRecords:
         cache: Path | None = None,
     ) -> None:
         self._index = index
-        self._path = Path(index.path).absolute()
+        self._path = index.path
         offsets = array("q")
         causes: Counter[str] = Counter()
         others: Counter[str] = Counter()

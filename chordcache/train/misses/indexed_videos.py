@@ -8,7 +8,7 @@ from array import array
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -31,7 +31,7 @@ from chordcache.errors import (
 from chordcache.index.index_files import Index, read_index, temporary_index
 from chordcache.media.source_file import identity_or_none, real_folder
 from chordcache.read.cache import Cache
-from chordcache.read.cached_videos import VideoSet, stereo_of
+from chordcache.read.cached_videos import VideoSet, sample_of, stereo_of
 from chordcache.read.clips import HOW_TO_ADD, FeatureReader
 from chordcache.read.segment_of import SegmentOfFile
 from chordcache.read.selection import OtherSettings
@@ -43,10 +43,11 @@ from chordcache.storage.cache_header import Header, read_header
 from chordcache.storage.catalog_columns import FeatureState
 from chordcache.storage.feature_info import FeatureInfo
 from chordcache.storage.layout import key_hash, video_key
+from chordcache.storage.opener import check_still_there
 from chordcache.storage.quarantine import Failure, read_quarantined
 from chordcache.storage.sidecar import Sidecar, read_sidecar
 from chordcache.temporary import keep_with, temporary_folder
-from chordcache.train.misses.background import BuildRequest, background_of, prepare
+from chordcache.train.misses.background import background_of, prepare
 from chordcache.train.misses.from_source import SourceVideo, first_tiers, read_source
 from chordcache.train.misses.index_records import IndexRecords
 from chordcache.train.misses.source_videos import check_on_disk
@@ -102,7 +103,7 @@ class IndexedVideos(VideoSet):
             others.left([keys[position] for position in self._positions if position >= 0])
         self.labels, self.columns = self._records.labels, self._index.columns
         if on_miss == "build":
-            prepare(self.cache.path)
+            prepare(self.cache.path, self._index, self._trusted)
 
     def __len__(self) -> int:
         return len(self._records)
@@ -216,8 +217,7 @@ class IndexedVideos(VideoSet):
         record = self._records[position]
         origin = SourceVideo(record, os.path.join(self._index.roots[record.root], record.path), None)
         if self._on_miss in _FROM_CACHE:
-            key = origin.key if origin.key in self.cache else video_key(record.root, record.path)
-            return sample(self.cache, self._described(self.cache[key], record))
+            return sample_of(self.cache, partial(self._named, origin.key, record), sample)
         try:
             video = self._cached(origin)
             if video is not None:
@@ -226,11 +226,17 @@ class IndexedVideos(VideoSet):
             warnings.warn(f"{error}; its source is read instead", stacklevel=2)
         if self._on_miss == "build" and (video := self._built(origin)) is not None:
             return sample(self.cache, video)
+        check_still_there(self.cache.path)
         header = read_header(self.cache.path)
         if not (self._index.follow_symlinks or header.follow_symlinks):
             origin = replace(origin, inside=real_folder(self._index.roots[record.root]))
         with read_source(origin, header, self._features, trusted=self._trusted) as (reader, source):
             return sample(reader, source)
+
+    def _named(self, key: str, record: VideoRecord) -> Video:
+        """Return the cached video of an item, or the segment of the file that is cached whole."""
+        video = self.cache[key if key in self.cache else video_key(record.root, record.path)]
+        return self._described(video, record)
 
     def _cached(self, origin: SourceVideo) -> Video | None:
         """Return the video if it is cached with all features, and from the file that is at its path now. Else None.
@@ -274,11 +280,9 @@ class IndexedVideos(VideoSet):
 
     def _built(self, origin: SourceVideo) -> Video | None:
         """Let the video be built in the background. Wait for it, and return it, if its source takes a whole decode."""
-        request = BuildRequest(origin.record, self._index.roots[origin.record.root], self._index.follow_symlinks)
         is_decoded_once = set(self._features) != {"frames"}
-        background = background_of(self.cache.path)
-        background.trusted |= self._trusted
-        problem = background.ask(request, waits=is_decoded_once)
+        background = background_of(self.cache.path, self._index, self._trusted)
+        problem = background.ask(origin.record, waits=is_decoded_once)
         if problem:
             cache = printable(self.cache.path)
             warnings.warn(f"background builds of cache '{cache}' have stopped for now: {problem}", stacklevel=3)
