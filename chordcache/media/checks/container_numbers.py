@@ -26,8 +26,8 @@ _READERS: dict[str, Reader] = {
 """Reader by libavformat's name of the format"""
 
 PROVED = frozenset((*_READERS, "matroska,webm", "mpeg", "h264", "hevc", "av1", "obu"))
-"""Formats whose own numbers are compared with the content: here, by ``truncation``, or in the headers of pictures. FFmpeg's
-report is believed of all others."""
+"""Formats whose own numbers are compared with the content: here, by ``truncation``, or in the headers of pictures.
+FFmpeg's report is believed of all others."""
 
 
 def first_loss(path: str, container: str, *, track: int) -> Loss | None:
