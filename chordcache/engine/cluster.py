@@ -22,7 +22,7 @@ if TYPE_CHECKING:  # optional packages
     from chordcache.engine.ray_cluster import RayCluster
 
 Cluster: TypeAlias = "DaskCluster | RayCluster"
-"""A connection to a cluster. Dask and Ray only carry calls to a named node and results back"""
+"""A connection to a cluster"""
 
 
 def check_address(engine: Engine) -> None:
@@ -51,7 +51,7 @@ def connect(engine: Engine) -> Cluster:
         return ray_cluster.RayCluster(address)
     from chordcache.engine import dask_cluster  # an optional package
 
-    return dask_cluster.connect(address)
+    return dask_cluster.DaskCluster(address)
 
 
 def _greet(engine: str, host: str, port: int) -> None:

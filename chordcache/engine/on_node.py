@@ -1,77 +1,48 @@
-"""The functions that a node of a cluster runs: one starts a process there and waits for its end, one ends it.
-
-Dask and Ray send a function that lies inside another one with its code. These need the standard library only, so that
-a node without chordcache says that chordcache is missing.
-"""
+"""The function that builds a part on a node of a cluster."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import TypeAlias
 
 CONNECT_SECONDS = 4.0
 """Longest time to reach a scheduler, [seconds]"""
 
-
-@dataclass(frozen=True)
-class Exit:
-    """The end of a process on a node."""
-
-    code: int
-    output: str
-    errors: str
-    """The last of what it wrote to standard error"""
+Result: TypeAlias = tuple[str, int, str]
+"""Host of a part that has ended, its exit code, and the last line that it printed"""
 
 
-class NodeLost:
-    """Result of a process whose node left the cluster, or whose caller there ended."""
+def starter() -> Callable[[str], Result]:
+    """Return the function that builds a part on a node, with an order for ``part_process``.
 
-
-def starter() -> Callable[[str, str, str], tuple[int, str, str]]:
-    """Return the function that runs a module with one line of input, and returns the values of an ``Exit``.
-
-    The module's standard input is a pipe, which ends when the process that calls this function does.
+    Dask and Ray send a function that lies inside another one with its code. It needs the standard library only, so that
+    a node without chordcache says that chordcache is missing. An exception makes them run the part again.
     """
 
-    def run_here(module: str, line: str, run: str) -> tuple[int, str, str]:
+    def run_here(order: str) -> Result:
+        import socket
         import subprocess
         import sys
-        import threading
-        from contextlib import suppress
 
-        processes = vars(sys).setdefault("_chordcache_runs", {}).setdefault(run, set())
-        pipe = subprocess.PIPE
-        process = subprocess.Popen(
-            [sys.executable, "-m", module], stdin=pipe, stdout=pipe, stderr=pipe, text=True, errors="replace"
-        )
-        assert process.stdin is not None
-        assert process.stdout is not None
-        assert process.stderr is not None
-        processes.add(process)
-        errors: list[str] = []
-        reader = threading.Thread(target=lambda stream: errors.append(stream.read()), args=[process.stderr])
-        reader.start()
-        with suppress(OSError):  # it has ended, and says why
-            process.stdin.write(line + "\n")
-            process.stdin.flush()
-        output = process.stdout.read()
-        code = process.wait()
-        reader.join()
-        processes.discard(process)
-        with suppress(OSError):
-            process.stdin.close()
-        return code, output[-4000:], errors[0][-4000:]
+        command = [sys.executable, "-m", "chordcache.building.part_process"]
+        pipe, out = subprocess.PIPE, subprocess.STDOUT
+        # The pipe of its standard input ends when this process does, and the part with it
+        with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=out, text=True, errors="replace") as process:
+            assert process.stdin is not None
+            assert process.stdout is not None
+            try:
+                process.stdin.write(order + "\n")
+                process.stdin.flush()
+            except OSError:
+                pass  # it has ended, and says why
+            line = (process.stdout.read().strip().splitlines() or [""])[-1][-4000:]
+            code = process.wait()
+            try:
+                process.stdin.close()
+            except OSError:
+                pass
+        if code < 0 or code == 14:  # it was killed, or its workers were
+            raise RuntimeError(f"{socket.gethostname()}: exit code {code} {line}")
+        return socket.gethostname(), code, line
 
     return run_here
-
-
-def ender() -> Callable[[str], None]:
-    """Return the function that ends the processes of a run on the node that calls it."""
-
-    def end_here(run: str) -> None:
-        import sys
-
-        for process in list(vars(sys).get("_chordcache_runs", {}).get(run, ())):
-            process.terminate()
-
-    return end_here
