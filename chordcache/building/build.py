@@ -139,9 +139,9 @@ def build(
         with stop_signals(resumes=True), IndexRows(plan.index) as rows:
             limit = options.limit(len(rows.keys))
             arguments = {"tiers": [*as_items(tiers or ())] or None, "features": [*as_items(features or ())] or None}
-            options = replace(options, max_failures=None if limit == float("inf") else int(limit))
+            of_part = replace(options, max_failures=None if limit == float("inf") else int(limit))
             shown = _progress("build", plan, rows, display_of(progress))
-            return build_on_cluster(plan, arguments, options, cluster, shown, limit, wait)
+            return build_on_cluster(plan, arguments, of_part, cluster, shown, limit, wait)
 
     def run(plan: BuildPlan, options: BuildOptions) -> RunSummary:
         with recorded(plan.cache, "build", jobs=engine.jobs) as notes, IndexRows(plan.index) as rows:
@@ -211,9 +211,7 @@ class _Build:
         self._counts = Counter(num_done=0, num_up_to_date=0, num_failed=0)
         """Counts of the run by the names of ``RunSummary``"""
         self._losses = Counter[str]()
-        self._num_unnamed = (
-            0 if options.prune or plan.parts_folder else len(set(self._sidecars.sorted_keys()) - rows.keys)
-        )
+        self._num_unnamed = 0 if options.prune or plan.part else len(set(self._sidecars.sorted_keys()) - rows.keys)
         self._num_new_failures = self._num_bytes = 0
         self._video_seconds = 0.0
 

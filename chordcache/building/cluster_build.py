@@ -28,7 +28,17 @@ from chordcache.engine.choice import Engine
 from chordcache.engine.cluster import Cluster, connect
 from chordcache.engine.run_progress import Progress
 from chordcache.engine.signals import uninterruptible
-from chordcache.errors import ChordcacheError, TooManyFailuresError, UsageError, WorkersDiedError, printable
+from chordcache.errors import (
+    CacheWriteError,
+    ChordcacheError,
+    DamageError,
+    LockedError,
+    NotFoundError,
+    TooManyFailuresError,
+    UsageError,
+    WorkersDiedError,
+    printable,
+)
 from chordcache.json_records import to_json
 from chordcache.media.versions import content_versions
 from chordcache.records import RunSummary
@@ -38,6 +48,12 @@ from chordcache.storage.lock import locked
 from chordcache.storage.part import Part
 from chordcache.storage.quarantine import Quarantine
 from chordcache.storage.run_log import adopt_last_scan
+
+_ERRORS: Mapping[int, type[ChordcacheError]] = {
+    kind.exit_code: kind
+    for kind in (UsageError, TooManyFailuresError, DamageError, NotFoundError, LockedError, CacheWriteError)
+}
+"""Exit code of a part to the error of the run"""
 
 _PARTS_OF_NODE = 16
 """Number of parts for each node: with fewer, the nodes wait longer for the last one at the end"""
@@ -203,7 +219,7 @@ class _Run:
             del self._running[handle]
             host, code, line = result
             if code:
-                error = next((kind for kind in _kinds(ChordcacheError) if kind.exit_code == code), WorkersDiedError)
+                error = _ERRORS.get(code, WorkersDiedError)
                 raise error(f"part {number} on {host}: {line or f'exit code {code}'}")
 
     def _show(self) -> None:
@@ -220,9 +236,3 @@ class _Run:
         if sums["num_failed"] > self._limit:
             failures = counted(sums["num_failed"], "failure")
             raise TooManyFailuresError(f"stopped after {failures}; the same command resumes")
-
-
-def _kinds(kind: type[ChordcacheError]) -> Iterator[type[ChordcacheError]]:
-    for other in kind.__subclasses__():
-        yield other
-        yield from _kinds(other)

@@ -41,7 +41,7 @@ def starter() -> Callable[[str], Result]:
                 process.stdin.close()
             except OSError:
                 pass
-        if code < 0 or code == 14:  # it was killed, or its workers were
+        if code < 0 or code in (14, 143):  # it was killed, or its workers were
             raise RuntimeError(f"{socket.gethostname()}: exit code {code} {line}")
         return socket.gethostname(), code, line
 
