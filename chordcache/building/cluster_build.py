@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from chordcache.amounts import counted
 from chordcache.building.build_options import BuildOptions
@@ -25,7 +25,7 @@ from chordcache.building.join_parts import joined_before
 from chordcache.building.merge import merge
 from chordcache.config.config import config_to_json
 from chordcache.engine.choice import Engine
-from chordcache.engine.cluster import Cluster, connect
+from chordcache.engine.cluster import check_address
 from chordcache.engine.run_progress import Progress
 from chordcache.engine.signals import uninterruptible
 from chordcache.errors import (
@@ -49,11 +49,19 @@ from chordcache.storage.part import Part
 from chordcache.storage.quarantine import Quarantine
 from chordcache.storage.run_log import adopt_last_scan
 
+if TYPE_CHECKING:  # optional packages
+    from chordcache.engine.dask_cluster import DaskCluster
+    from chordcache.engine.ray_cluster import RayCluster
+
+Cluster: TypeAlias = "DaskCluster | RayCluster"
+
 _ERRORS: Mapping[int, type[ChordcacheError]] = {
     kind.exit_code: kind
     for kind in (UsageError, TooManyFailuresError, DamageError, NotFoundError, LockedError, CacheWriteError)
 }
 """Exit code of a part to the error of the run"""
+
+_INDEX = "index.jsonl"
 
 _PARTS_OF_NODE = 16
 """Number of parts for each node: with fewer, the nodes wait longer for the last one at the end"""
@@ -89,22 +97,20 @@ def build_on_cluster(
     folder = cache.with_name(f"{cache.name}.parts")
     if plan.earlier is not None and not folder.exists():
         raise _exists(cache)
-    cluster = connect(engine)
+    cluster = _connected(engine)
     try:
         with locked(folder, on_wait):
             parts = _parts_in(folder)
-            if earlier_header(cache) is not None:
-                summary = joined_before(parts, cache) if parts else None
-                if summary is None:
-                    raise _exists(cache)
-            else:
+            if earlier_header(cache) is None:
                 num_parts = _num_parts(plan, parts, engine, cluster)
                 max_failures += sum(1 for part in parts for _ in Quarantine(part, {}))
                 with _run_in(folder, plan) as run, progress:
-                    order = {**_order(plan, folder, run), **arguments}
+                    facts = {"config": config_to_json(plan.config), "roots": dict(plan.roots), "run": str(run)}
+                    order = {**facts, **arguments, "index": str(folder / _INDEX), "versions": content_versions()}
                     _Run(cluster, order, options, folder, num_parts, progress, max_failures).run()
-            parts = _parts_in(folder)
-            summary = merge(parts, cache, move=True)
+            elif not parts or joined_before(parts, cache) is None:
+                raise _exists(cache)
+            summary = merge(_parts_in(folder), cache, move=True)
             shutil.rmtree(folder, ignore_errors=True)
     finally:
         with uninterruptible():
@@ -119,10 +125,20 @@ def _exists(cache: Path) -> UsageError:
     )
 
 
+def _connected(engine: Engine) -> Cluster:
+    """Connect to the cluster of an engine. Raise ``UsageError`` if it does not answer in time."""
+    check_address(engine)
+    if engine.name == "ray":
+        from chordcache.engine.ray_cluster import RayCluster  # an optional package
+
+        return RayCluster(str(engine.address))
+    from chordcache.engine.dask_cluster import DaskCluster  # an optional package
+
+    return DaskCluster(str(engine.address))
+
+
 def _parts_in(folder: Path) -> list[Path]:
-    return [
-        folder / name for name in sorted(opener.list_folder(folder)) if (folder / name / "chordcache.json").exists()
-    ]
+    return [path.parent for path in sorted(folder.glob("*/chordcache.json"))]
 
 
 def _num_parts(plan: BuildPlan, parts: list[Path], engine: Engine, cluster: Cluster) -> int:
@@ -140,20 +156,14 @@ def _run_in(folder: Path, plan: BuildPlan) -> Iterator[Path]:
     for name in opener.list_folder(folder):
         if name.startswith("run-"):
             opener.remove(folder, name)
-    opener.remove(folder, "index.jsonl")  # a link in its place would be followed
-    plan.index.write(folder / "index.jsonl")
-    adopt_last_scan(folder / "index.jsonl", plan.index.path)
+    plan.index.write(folder / _INDEX)
+    adopt_last_scan(folder / _INDEX, plan.index.path)
     name = f"run-{uuid.uuid4().hex}"
     os.close(opener.open_file(folder, name, os.O_WRONLY | os.O_CREAT))
     try:
         yield folder / name
     finally:
         opener.remove(folder, name)
-
-
-def _order(plan: BuildPlan, folder: Path, run: Path) -> dict[str, Any]:
-    facts = {"config": config_to_json(plan.config), "roots": dict(plan.roots), "versions": content_versions()}
-    return {"index": str(folder / "index.jsonl"), "run": str(run), **facts}
 
 
 class _Run:

@@ -17,7 +17,7 @@ from chordcache.errors import DamageError, NotFoundError, UsageError, printable
 from chordcache.index.index_files import cached_index
 from chordcache.records import RunSummary
 from chordcache.storage.cache_header import Header, read_header
-from chordcache.storage.find_sidecars import Sidecars, iter_keys
+from chordcache.storage.find_sidecars import Sidecars
 from chordcache.storage.lock import locked_for_reading
 from chordcache.storage.opener import list_folder, remove
 from chordcache.storage.part import Part
@@ -117,13 +117,13 @@ def joined_before(folders: Iterable[Path], output: Path) -> RunSummary | None:
     with locked_for_reading(output):
         written = Sidecars(output)
         for folder in folders:
-            of_part, sidecars = read_header(folder), Sidecars(folder)
-            if of_part.part is None or (of_part.part.index, "") != header.index_digests:
+            part, sidecars = read_header(folder).part, Sidecars(folder)
+            if part is None or (part.index, "") != header.index_digests:
                 return None
-            if settings_of(of_part) != settings_of(header):
-                return None
-            if any(written.read_or_none(key) != sidecars.read_or_none(key) for key in iter_keys(folder)):
-                return None
+            for key in sidecars.sorted_keys():
+                sidecar, joined = sidecars.read_or_none(key), written.read_or_none(key)
+                if sidecar is None or joined is None or sidecar.unpacked() != joined.unpacked():
+                    return None
         num_failed, num_inputs = sum(1 for _ in Quarantine(output, {})), len(index_of(output))
     return RunSummary(num_inputs, 0, num_inputs - num_failed, num_failed)
 

@@ -9,7 +9,7 @@ from typing import Any
 from distributed import Client, Future
 from distributed.client import ClosedClientError
 
-from chordcache.engine.on_node import CONNECT_SECONDS, Result, starter
+from chordcache.engine.cluster import CONNECT_SECONDS, Result, starter
 from chordcache.errors import UsageError, WorkersDiedError
 
 

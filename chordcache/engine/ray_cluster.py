@@ -14,7 +14,7 @@ import ray
 from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from chordcache.engine.on_node import Result, starter
+from chordcache.engine.cluster import Result, starter
 from chordcache.engine.worker import STOP_SIGNALS
 from chordcache.errors import UsageError, WorkersDiedError
 
