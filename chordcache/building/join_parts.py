@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from chordcache.building.existing_cache import index_of, settings_of, unnamed_files
+from chordcache.building.existing_cache import index_of, unnamed_files
 from chordcache.building.parts import part_settings
 from chordcache.errors import DamageError, NotFoundError, UsageError, printable
 from chordcache.index.index_files import cached_index
