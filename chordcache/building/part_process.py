@@ -29,10 +29,9 @@ _LOG_SECONDS = 1.0
 def main() -> int:
     """Build the part, print the error if there is one, and return the exit code."""
     order = json.loads(sys.stdin.buffer.readline().decode())
-    run = Path(order.pop("run"))
     options, config = from_json(order.pop("options"), BuildOptions), config_from_json(order.pop("config"))
     threading.Thread(target=_end_with_pipe, daemon=True).start()
-    threading.Thread(target=_end_with_run, args=[run], daemon=True).start()
+    threading.Thread(target=_end_with_run, args=[Path(order.pop("run"))], daemon=True).start()
     display = Display(False, False, log_file=order.pop("log_file"), interval_seconds=_LOG_SECONDS)
     try:
         expected, mine = order.pop("versions"), content_versions()
@@ -41,8 +40,6 @@ def main() -> int:
                 raise UsageError(f"{name}: got {mine.get(name, 'none')}, expected {version}, as on the other nodes")
         build(**order, config=config, options=options, progress=display)
     except ChordcacheError as error:
-        if not run.exists():
-            return 0  # it is not run again
         sys.stdout.write(f"{error}\n")
         return error.exit_code
     return 0
