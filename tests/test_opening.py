@@ -25,9 +25,8 @@ METHODS = {
 
 OTHER_FILES = {
     "config.bounds": "lists and configs that the user names",
-    "building.cluster_build": "removes the folder of a plan, which is listed without links",
-    "building.join_parts": "removes folders of plans, which are listed without links",
-    "building.scratch": "a scratch, which the user names",
+    "building.cluster_build": "removes the folder of its parts, which the driver made",
+    "building.join_parts": "removes parts that are joined",
     "cli.output": "/dev/null",
     "config.presets": "files of the package",
     "digests": "sources, models, and descriptors of the opener",

@@ -15,14 +15,12 @@ from chordcache.arguments import as_items, names_arguments
 from chordcache.building.build_options import BuildOptions
 from chordcache.building.build_plan import BuildPlan, write_plan
 from chordcache.building.build_task import BuildTask, planned_files
-from chordcache.building.cluster_build import build_on_cluster
 from chordcache.building.existing_cache import check_counts, earlier_header
 from chordcache.building.file_build import build_file
 from chordcache.building.fix_commands import is_retryable, problems_command, repairable
-from chordcache.building.parts import part_plan, plan_of_parts, register
+from chordcache.building.parts import part_plan
 from chordcache.building.planning import make_plan, plan_as_before
 from chordcache.building.prune import drop, drop_features, keys_to_prune, leaves_cache, videos_with
-from chordcache.building.scratch import build_in_scratch, checked_scratch
 from chordcache.building.stale import stale_features
 from chordcache.config.config import Config
 from chordcache.config.yaml_files import ConfigFiles
@@ -38,16 +36,12 @@ from chordcache.features.registry import check_gpu
 from chordcache.index.grouping import IndexRows
 from chordcache.index.index_files import Index
 from chordcache.index.scan import scanned
-from chordcache.json_records import to_json
 from chordcache.media.versions import tool_versions
 from chordcache.records import RunSummary
 from chordcache.storage import atomic, layout
 from chordcache.storage.artefacts.tiers import TIERS
 from chordcache.storage.find_sidecars import Sidecars, update_catalog
 from chordcache.storage.lock import locked
-from chordcache.storage.opener import exists
-from chordcache.storage.part import Part
-from chordcache.storage.part_folders import PLAN_FILE
 from chordcache.storage.quarantine import Failure, Quarantine
 from chordcache.storage.run_log import RunNotes, adopt_last_scan, recorded
 from chordcache.storage.sidecar import Sidecar
@@ -119,8 +113,6 @@ def build(
         if options.part is not None:
             raise UsageError(f"part: got {options.part} with engine '{cluster.name}', expected none. Leave it out.")
         options = replace(options, part="1/1")  # what a part refuses, and a driver too
-    else:
-        checked_scratch(options.scratch, has_parts=options.part is not None)
     links = options.follow_symlinks
 
     def plan_of(index: str | Path | Index) -> BuildPlan:
@@ -132,26 +124,24 @@ def build(
         return plan
 
     index = scanned(index, plan_of, jobs=engine, follow_symlinks=links, limits=options.limits, progress=progress)
-    plan_now = functools.partial(plan_of, index)
+
+    def plan_now() -> BuildPlan:
+        return part_plan(plan_of(index), None if cluster else options.part)
+
     say = functools.partial(terminal.say, shown=display_of(progress).messages)
     plan = plan_now()  # reports wrong arguments before any wait
     for note in filter(None, (plan.index.taken, *plan.index.notes)):
         say(note)
     wait = say if options.wait else None
     if cluster is not None:
+        from chordcache.building.cluster_build import build_on_cluster  # most builds do not need it
+
         with stop_signals(resumes=True), IndexRows(plan.index) as rows:
             limit = options.limit(len(rows.keys))
-            arguments = {
-                "cache": str(folder),
-                "config": config if config is None or isinstance(config, Config) else [*map(str, as_items(config))],
-                "tiers": [*as_items(tiers or ())] or None,
-                "features": [*as_items(features or ())] or None,
-                "roots": dict(plan.roots),
-                "options": to_json(replace(options, max_failures=None if limit == float("inf") else int(limit))),
-            }
-            known = sum(failure.key in rows.keys for failure in Quarantine(folder, {})) if limit < float("inf") else 0
+            arguments = {"tiers": [*as_items(tiers or ())] or None, "features": [*as_items(features or ())] or None}
+            of_part = replace(options, max_failures=None if limit == float("inf") else int(limit))
             shown = _progress("build", plan, rows, display_of(progress))
-            return build_on_cluster(plan_now, arguments, cluster, shown, limit + known, wait)
+            return build_on_cluster(plan, arguments, of_part, cluster, shown, limit, wait)
 
     def run(plan: BuildPlan, options: BuildOptions) -> RunSummary:
         with recorded(plan.cache, "build", jobs=engine.jobs) as notes, IndexRows(plan.index) as rows:
@@ -165,19 +155,11 @@ def build(
                     say(f"drop: {name}: {what}. Build with an index that names the videos, or add --prune.")
             return summary
 
-    with stop_signals(resumes=True):
-        if options.part is None:
-            with locked(folder, wait) as has_waited:
-                if has_waited or earlier_header(folder) != plan.earlier:  # cache or index may have changed meanwhile
-                    plan = plan_now()
-                adopt_last_scan(folder, plan.index.path)
-                return run(plan, options)
-        part = Part.parse(options.part)
-        with locked(folder, wait, begins_part=True):
+    with stop_signals(resumes=True), locked(folder, wait) as has_waited:
+        if has_waited or earlier_header(folder) != plan.earlier:  # cache or index may have changed meanwhile
             plan = plan_now()
-            parts_folder = register(plan, plan_of_parts(plan, part.num_parts))
-        with part_plan(plan, parts_folder, part, wait) as plan:
-            return run(plan, options) if options.scratch is None else build_in_scratch(plan, options, run)
+        adopt_last_scan(folder, plan.index.path)
+        return run(plan, options)
 
 
 def build_as_before(
@@ -229,9 +211,7 @@ class _Build:
         self._counts = Counter(num_done=0, num_up_to_date=0, num_failed=0)
         """Counts of the run by the names of ``RunSummary``"""
         self._losses = Counter[str]()
-        self._num_unnamed = (
-            0 if options.prune or plan.parts_folder else len(set(self._sidecars.sorted_keys()) - rows.keys)
-        )
+        self._num_unnamed = 0 if options.prune or plan.part else len(set(self._sidecars.sorted_keys()) - rows.keys)
         self._num_new_failures = self._num_bytes = 0
         self._video_seconds = 0.0
 
@@ -299,10 +279,6 @@ class _Build:
                     self._record_without_work(task, requested)
             missing = tuple(task for task in tasks if task.state == "missing")
             if missing:
-                folder = self._plan.parts_folder
-                if folder is not None and not exists(folder, PLAN_FILE):
-                    what = "'chordcache finish' has joined the parts, or they were removed"
-                    raise CacheWriteError(f"'{printable(folder)}' does not exist any more: {what}")
                 atomic.check_space(self._cache)
                 yield missing
 

@@ -41,10 +41,7 @@ class BuildOptions:
     drop: str | tuple[str, ...] = ()
     """Features that leave the cache. If more than a tenth of its videos have one, ``prune_many`` is needed"""
     part: str | None = None
-    """"I/N" builds the part I of N, beside the other parts. ``finish`` joins them"""
-    scratch: str | None = None
-    """Folder of a local disk in which a part is built before it is copied to the cache's disk, for network disks. With
-    a cluster, a folder of each node"""
+    """"I/N" builds the part I of N, in a cache of its own. ``merge(move=True)`` joins all parts"""
     limits: Limits = field(default_factory=Limits)
     """Limits for one input"""
 

@@ -20,7 +20,7 @@ from chordcache.index.index_files import Index, cached_index
 from chordcache.media.versions import tool_versions
 from chordcache.storage import atomic, layout
 from chordcache.storage.artefacts.tiers import TIERS
-from chordcache.storage.cache_header import Header, write_header
+from chordcache.storage.cache_header import Header, PartOf, write_header
 from chordcache.storage.feature_files import FeatureFiles
 from chordcache.storage.find_sidecars import iter_keys
 from chordcache.storage.opener import exists
@@ -63,8 +63,8 @@ class BuildPlan:
     """Labels of roots that the caller has moved on purpose"""
     follow_symlinks: bool = False
     """True to read sources behind links that lead out of their root"""
-    parts_folder: Path | None = None
-    """Folder of the parts' plan if it builds one of them; ``cache`` is then the part"""
+    part: PartOf | None = None
+    """The part of a build that it makes, or None if it makes a whole cache"""
 
     @cached_property
     def artefacts(self) -> tuple[ArtefactTask, ...]:
@@ -161,6 +161,8 @@ def write_plan(plan: BuildPlan, keys: Container[str], *, prune: bool) -> BuildPl
         plan = replace(plan, follow_symlinks=plan.follow_symlinks or (earlier is not None and earlier.follow_symlinks))
         settings = (roots, index.level, plan.follow_symlinks, columns)
         digests = index.digest(), earlier.digest() if earlier else ""
+        if plan.part is not None and plan.earlier is not None and digests[0] != plan.part.index:
+            digests = plan.earlier.index_digests  # some of its own records: they stay in the order of the whole index
         is_written = (
             not (earlier is None or plan.earlier is None or prune)
             and digests == plan.earlier.index_digests
@@ -181,7 +183,7 @@ def write_plan(plan: BuildPlan, keys: Container[str], *, prune: bool) -> BuildPl
     header = Header(config, roots, plan.features, tool_versions(), plan.follow_symlinks)
     fingerprints = {**(plan.earlier.fingerprints if plan.earlier else {}), **plan.fingerprints}
     known = {name: fingerprint for name, fingerprint in fingerprints.items() if fingerprint}
-    header = header.replace(columns=columns, index_digests=digests)
+    header = header.replace(columns=columns, index_digests=digests, part=plan.part)
     write_header(cache, header.replace(fingerprints=known))
     return plan
 

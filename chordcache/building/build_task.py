@@ -185,7 +185,7 @@ class _Planner:
             previous=sidecar,
             kept=lack.kept,
             losses=() if sidecar is None else tuple(losses(sidecar, record)),
-            row=0 if plan.parts_folder else row,
+            row=0 if plan.part else row,
         )
         if task.state == "up to date":
             return task

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import weakref
 from collections.abc import Collection, Iterator, Mapping
@@ -33,13 +34,12 @@ from chordcache.storage.feature_info import leaves
 from chordcache.storage.find_sidecars import Sidecars, iter_keys
 from chordcache.storage.opener import exists, iter_files, list_folder
 from chordcache.storage.packs import REMOVED_FILE, Packs, is_pack_file
-from chordcache.storage.part_folders import holds_plans
 from chordcache.storage.run_log import RUNS_FILE
 
 _TOP_LEVEL = frozenset(
     (
         *("chordcache.json", "index.jsonl", "videos", CATALOG, "quarantine.jsonl", "runs.jsonl"),
-        *(".partial", ".lock", ".on_demand", layout.PARTS, layout.PACKS),
+        *(".partial", ".lock", ".on_demand", layout.PACKS),
     )
 ).union(TIERS)
 """Names in the folder of a cache"""
@@ -64,8 +64,6 @@ def earlier_header(folder: Path) -> Header | None:
         return None
     except UnreadableError as error:
         raise _unusable(folder, error) from None
-    if layout.PARTS in names and holds_plans(folder):  # another part may just begin
-        names.discard(layout.PARTS)
     if not names or names & {"chordcache.json", layout.PACKS} or next(iter_keys(folder), None) is not None:
         return None
     if names == {"index.jsonl"}:  # a build was killed after it wrote the index
@@ -88,7 +86,7 @@ def _unusable(folder: Path, error: UnreadableError | ValueError) -> ChordcacheEr
 def settings_of(header: Header) -> dict[str, str]:
     """Return the name and value of all that decides how videos are cached, as texts."""
     return {
-        **{name: printable(str(value)) for name, value in leaves("", header.config)},
+        **{name: printable(str(value)) for name, value in leaves("", json.loads(json.dumps(header.config)))},
         "follow_symlinks": str(header.follow_symlinks),
         **{f"features in tier {tier}": ", ".join(sorted(names)) for tier, names in header.features.items()},
     }

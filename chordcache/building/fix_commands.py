@@ -10,7 +10,6 @@ from functools import cache
 from pathlib import Path
 
 from chordcache.errors import DamageError, printable
-from chordcache.storage.part_folders import in_parts
 
 _SAVED = " docs/damaged-files.md has commands that save what can be read."
 _AGAIN = "then run the build with --retry-quarantined."
@@ -68,11 +67,6 @@ def build_command(cache: Path, tiers: Iterable[str], features: Iterable[str] = (
     if names := ",".join(features):
         options += f" --features {names}"
     return f"chordcache build {_shell(cache / 'index.jsonl')} -o {_shell(cache)}{options}"
-
-
-def completing_command(cache: Path, tiers: Iterable[str]) -> str:
-    """Return the command that completes a cache: a build, or ``finish``, which names the missing parts of a cache."""
-    return f"chordcache finish {_shell(cache)}" if in_parts(cache) else build_command(cache, tiers)
 
 
 @contextmanager

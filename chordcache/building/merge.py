@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 from chordcache.amounts import counted
@@ -17,7 +18,16 @@ from chordcache.building.existing_cache import (
     settings_of,
     unnamed_files,
 )
-from chordcache.building.fix_commands import completing_command, repairable
+from chordcache.building.fix_commands import build_command, repairable
+from chordcache.building.join_parts import (
+    check_parts,
+    join_runs,
+    joined_before,
+    left_to_join,
+    order_index,
+    remove_parts,
+    shared_settings,
+)
 from chordcache.building.pack import copy_video
 from chordcache.choices import SCAN_LEVELS
 from chordcache.digests import digest_file
@@ -38,7 +48,9 @@ from chordcache.storage.sidecar import Sidecar
 
 
 @names_arguments
-def merge(caches: Sequence[str | Path], output: str | Path, *, progress: bool = False) -> RunSummary:
+def merge(
+    caches: Sequence[str | Path], output: str | Path, *, move: bool = False, progress: bool = False
+) -> RunSummary:
     """Join caches into a new one, without decoding.
 
     Artefacts of the new cache are hard links to those of the old ones, or copies if a disk does not allow that. Hard
@@ -57,6 +69,9 @@ def merge(caches: Sequence[str | Path], output: str | Path, *, progress: bool = 
         be equal.
     output : str or Path
         Folder of the new cache: one that does not exist, is empty, or was left by a merge of the same caches.
+    move : bool
+        True to join all parts of a build, which ``BuildOptions.part`` made, in the order of the whole index, and to
+        remove the parts at the end. The same call completes a join that was killed.
     progress : bool
         True to show a progress bar on standard error, if that is a terminal.
 
@@ -84,22 +99,28 @@ def merge(caches: Sequence[str | Path], output: str | Path, *, progress: bool = 
     """
     folders = [layout.cache_folder(cache, "caches") for cache in caches]
     folder = layout.cache_folder(output, "output")
-    if len(folders) < 2:
+    if len(folders) < 2 and not move:
         raise UsageError(f"caches: got {len(folders)}, expected at least 2. Name the caches to join.")
     if any(os.path.realpath(source) == os.path.realpath(folder) for source in folders):
         raise UsageError(f"output: got '{printable(output)}', which is one of the caches. Name a new folder.")
+    folders = left_to_join(folders, folder) if move else folders
     for source in folders:
         read_header(source)  # raises before a lock is looked for in a folder that is not a cache
     with stop_signals(resumes=True), ExitStack() as stack:
         for source in dict.fromkeys(folders):
-            stack.enter_context(locked_for_reading(source))
-        merged = _Merge(folders)
+            stack.enter_context(locked(source) if move else locked_for_reading(source))
+        if move and (summary := joined_before(folders, folder)) is not None:
+            remove_parts(folders)
+            return summary
+        merged = _Merge(folders, moves=move)
         _check_folder(folder)
         stack.enter_context(locked(folder))
         with recorded(folder, "merge") as notes, atomic.writing_to(folder):
             summary = merged.run(folder, progress)
             notes.take(summary)
             notes.exit_code = 0
+        if move:
+            remove_parts(merged.folders)
         return summary
 
 
@@ -124,20 +145,24 @@ def _other_output(folder: Path, what: str) -> UsageError:
 class _Merge:
     """A merge under the locks of all caches. Raises ``UsageError`` if they do not fit together."""
 
-    def __init__(self, folders: Sequence[Path]) -> None:
-        self._folders = list(dict.fromkeys(folders))
-        headers = {folder: read_header(folder) for folder in self._folders}
-        _check_alike(headers)
-        first = headers[self._folders[0]]
+    def __init__(self, folders: Sequence[Path], *, moves: bool) -> None:
+        self.folders, self._moves = list(dict.fromkeys(folders)), moves
+        self._headers = headers = {folder: read_header(folder) for folder in self.folders}
+        _check_alike(headers, shared_settings if moves else settings_of)
+        if moves:
+            check_parts(headers)
+        first = headers[self.folders[0]]
         columns: dict[str, str] = {}
         for header in headers.values():
             columns = merged_columns(columns, header.columns)
-        self._header = first.replace(roots=_joined_roots(headers), columns=columns)
-        self._indices = [index_of(folder) for folder in self._folders]
+        digests = (first.part.index, "") if moves and first.part else first.index_digests
+        roots = _joined_roots(headers)
+        self._header = first.replace(roots=roots, columns=columns, index_digests=digests, part=None)
+        self._indices = [index_of(folder) for folder in self.folders]
         self._owners: dict[str, Path] = {}
         """Key of each cached video to the first cache that has it"""
         self._sidecars: dict[Path, Sidecars] = {}
-        for folder in self._folders:
+        for folder in self.folders:
             check_sidecars(folder)
             self._sidecars[folder] = Sidecars(folder)
             for key in self._sidecars[folder].sorted_keys():
@@ -152,7 +177,7 @@ class _Merge:
 
     def _check_complete(self) -> None:
         """Raise ``UsageError`` if a video is asked for that none of the caches has, or has in quarantine."""
-        for folder, index in zip(self._folders, self._indices, strict=True):
+        for folder, index in zip(self.folders, self._indices, strict=True):
             lacking = []
             with repairable(folder):
                 for record in index:
@@ -161,7 +186,7 @@ class _Merge:
                     if key not in self._owners and key not in self._failures:
                         lacking.append(record.path)
             if lacking:
-                command = completing_command(folder, read_header(folder).features)
+                command = build_command(folder, read_header(folder).features)
                 raise UsageError(
                     f"caches: got '{printable(folder)}', which lacks {len(lacking)} of "
                     f"{counted(len(index), 'indexed video')}, such as '{printable(lacking[0])}', expected complete "
@@ -176,7 +201,7 @@ class _Merge:
         names, others = ({f"{info.feature} in {info.tier}" for info in one.features} for one in (sidecar, other))
         for place, lacking in ((owner, others - names), (folder, names - others)):
             if lacking:
-                command = completing_command(place, read_header(place).features)
+                command = build_command(place, read_header(place).features)
                 raise UsageError(
                     f"caches: got '{printable(place)}' without {', '.join(sorted(lacking))} of video '{key}', expected "
                     f"the features that the other cache has of it. Run '{command}'."
@@ -202,7 +227,7 @@ class _Merge:
         seen: set[str] = set()
         changes = {"roots": self._header.roots, "level": level, "columns": self._header.columns}
         with self._indices[0].writer(path, **changes) as writer:
-            for folder, index in zip(self._folders, self._indices, strict=True):
+            for folder, index in zip(self.folders, self._indices, strict=True):
                 with repairable(folder):
                     for record in index:
                         key = layout.key_of(record)
@@ -210,11 +235,13 @@ class _Merge:
                             seen.add(key)
                             check_values(record.path, record.extra, self._header.columns)
                             writer.write(record)
+        if self._moves:
+            order_index(path, self._headers.values())
 
     def _quarantined(self) -> dict[str, Failure]:
         """Return the quarantined inputs by key, without those of videos that another cache has."""
         failures: dict[str, Failure] = {}
-        for folder in self._folders:
+        for folder in self.folders:
             with repairable(folder):
                 for failure in Quarantine(folder, {}):
                     if self._owners.get(failure.key, folder) == folder:
@@ -237,7 +264,8 @@ class _Merge:
             with terminal.progress_bar(len(new), "video", shown=progress) as bar:
                 for key in new:
                     atomic.check_space(output)  # another program may fill the disk
-                    copy_video(self._owners[key], output, self._packed_sidecar(key, self._owners[key]), _copy_checked)
+                    copy = partial(_copy_checked, trusts_links=self._moves)
+                    copy_video(self._owners[key], output, self._packed_sidecar(key, self._owners[key]), copy)
                     num_frames += self._sidecar(key).num_frames
                     # A video of which only some features are cached counts as failed
                     num_done += key not in self._failures
@@ -248,6 +276,8 @@ class _Merge:
             if self._failures:
                 write_failures(output, self._failures.values())
             write_catalog(output)
+            if self._moves:
+                join_runs(self.folders, output)
             write_header(output, self._header)
         summary = RunSummary(
             num_inputs=len(self._keys),
@@ -263,7 +293,7 @@ class _Merge:
     def _num_bytes_to_copy(self, keys: Iterable[str], output: Path) -> int:
         """Return the size of those files of videos to which no link can be made [bytes]."""
         disk = os.stat(output).st_dev
-        linkable = {folder for folder in self._folders if os.stat(folder).st_dev == disk}
+        linkable = {folder for folder in self.folders if os.stat(folder).st_dev == disk}
         owners = ((self._owners[key], self._packed_sidecar(key, self._owners[key])) for key in keys)
         return sum(
             info.num_bytes
@@ -292,7 +322,7 @@ class _Merge:
         raise _other_output(output, "which holds another cache")
 
 
-def _check_alike(headers: Mapping[Path, Header]) -> None:
+def _check_alike(headers: Mapping[Path, Header], settings_of: Callable[[Header], dict[str, str]]) -> None:
     """Raise ``UsageError`` with the list of differences, unless all caches are made in the same way."""
     (first, settings), *others = ((folder, settings_of(header)) for folder, header in headers.items())
     differing = [
@@ -323,14 +353,19 @@ def _joined_roots(headers: Mapping[Path, Header]) -> dict[str, str]:
     return {label: path for label, (path, _) in joined.items()}
 
 
-def _copy_checked(cache: Path, info: FeatureInfo, partial: Path) -> None:
-    """Link or copy a file whose size and digest are those of the sidecar. Raises ``DamageError``."""
+def _copy_checked(cache: Path, info: FeatureInfo, target: Path, *, trusts_links: bool) -> None:
+    """Link or copy a file whose size and digest are those of the sidecar. Raises ``DamageError``.
+
+    With ``trusts_links``, a linked file is not read: it stays the only one.
+    """
     try:
         num_bytes = feature_files.size_of(cache, info)
         what = f"got {num_bytes} bytes, expected {info.num_bytes}" if num_bytes != info.num_bytes else ""
         if not what:
-            feature_files.copy(cache, info, partial)
-            what = "its digest is another one than that in the sidecar" if digest_file(partial) != info.digest else ""
+            feature_files.copy(cache, info, target)
+            is_trusted = trusts_links and os.stat(target).st_nlink > 1
+            if not is_trusted and digest_file(target) != info.digest:
+                what = "its digest is another one than that in the sidecar"
     except FileNotFoundError:
         what = "the file is missing"
     if what:

@@ -60,7 +60,7 @@ def plan_as_before(
     earlier = read_header(cache)
     config, features = config_from_json(earlier.config, trusted=trusted), earlier.features
     specs = resolve_features(features, config)
-    plan = BuildPlan(cache, index, earlier, config, features, features, specs)
+    plan = BuildPlan(cache, index, earlier, config, features, features, specs, part=earlier.part)
     return _plan(plan, roots, options)
 
 

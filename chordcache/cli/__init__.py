@@ -37,7 +37,6 @@ COMMANDS = {
         "build": "Decode the videos of an index into a cache.",
     },
     "Keep it": {
-        "finish": "Join the parts of a cache that 'build --part' made.",
         "verify": "Check a cache for damage.",
         "merge": "Join caches into a new one, without decoding.",
         "pack": "Move the files of a cache into few large ones.",

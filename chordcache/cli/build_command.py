@@ -57,11 +57,7 @@ from chordcache.errors import UsageError, printable
 )  # fmt: skip
 @click.option(
     "--part", metavar="I/N",
-    help="Build only part I of N, while other processes or machines build the others. 'chordcache finish' joins them.",
-)  # fmt: skip
-@click.option(
-    "--scratch", type=FOLDER, metavar="DIR",
-    help="Build the part in this folder of a local disk, and copy it to CACHE from time to time. For network disks.",
+    help="Build only part I of N, in a cache of its own. 'chordcache merge --move' joins all parts.",
 )  # fmt: skip
 @click.option(
     "--wait", is_flag=True, help="Wait while another process writes to the cache, instead of ending with exit code 11."

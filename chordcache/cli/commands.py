@@ -21,7 +21,7 @@ OPTION_GROUPS: Mapping[str, tuple[str, ...]] = {
     "Sample": ("plan.sample",),
     "When to stop": ("max_failures", "fail_fast"),
     "Limits of one file": ("stall_seconds", "file_seconds", "memory_bytes"),
-    "Processes": ("jobs", "engine", "address", "num_parts", "part", "scratch", "wait"),
+    "Processes": ("jobs", "engine", "address", "num_parts", "part", "wait"),
     "Output": (
         "cache", "output", "outputs", "dry_run", "build.sample", "as_json",
         "quiet", "verbose", "help",

@@ -1,28 +1,26 @@
-"""The connection to a cluster of Dask or Ray that runs already."""
+"""The address of a cluster of Dask or Ray, and the function that builds a part on a node."""
 
 from __future__ import annotations
 
 import os
 import socket
 import time
-from typing import TYPE_CHECKING, TypeAlias
+from collections.abc import Callable
+from typing import TypeAlias
 
 from chordcache.engine.choice import Engine
-from chordcache.engine.on_node import CONNECT_SECONDS
 from chordcache.errors import UsageError
+
+CONNECT_SECONDS = 4.0
+"""Longest time to reach a scheduler, [seconds]"""
+
+Result: TypeAlias = tuple[str, int, str]
+"""Host of a part that has ended, its exit code, and the last line that it printed"""
 
 _GREETING_BYTES = 8
 """Number of bytes by which a scheduler is known. Dask's are the length of what follows"""
 
 _MAX_GREETING_BYTES = 1 << 20
-
-
-if TYPE_CHECKING:  # optional packages
-    from chordcache.engine.dask_cluster import DaskCluster
-    from chordcache.engine.ray_cluster import RayCluster
-
-Cluster: TypeAlias = "DaskCluster | RayCluster"
-"""A connection to a cluster. Dask and Ray only carry calls to a named node and results back"""
 
 
 def check_address(engine: Engine) -> None:
@@ -41,19 +39,6 @@ def check_address(engine: Engine) -> None:
         raise UsageError(f"address: got '{address}', expected host:port of the head, such as 10.0.0.1:6379")
 
 
-def connect(engine: Engine) -> Cluster:
-    """Connect to the cluster of an engine. Raise ``UsageError`` if it does not answer in time."""
-    check_address(engine)
-    address = str(engine.address)
-    if engine.name == "ray":
-        from chordcache.engine import ray_cluster  # an optional package
-
-        return ray_cluster.RayCluster(address)
-    from chordcache.engine import dask_cluster  # an optional package
-
-    return dask_cluster.connect(address)
-
-
 def _greet(engine: str, host: str, port: int) -> None:
     """Wait for the first bytes of a scheduler of Dask or a head of Ray. Both speak first, unless they use TLS."""
     end = time.monotonic() + CONNECT_SECONDS
@@ -70,3 +55,42 @@ def _greet(engine: str, host: str, port: int) -> None:
         is_known = 0 < int.from_bytes(first, "little") < _MAX_GREETING_BYTES
     if not is_known:
         raise ConnectionError(f"it is not {engine.capitalize()}")
+
+
+def starter() -> Callable[[str], Result]:
+    """Return the function that builds a part on a node, with an order for ``part_process``.
+
+    Dask and Ray send a function that lies inside another one with its code. It needs the standard library only, so that
+    a node without chordcache says that chordcache is missing. An exception makes them run the part again.
+    """
+
+    def run_here(order: str) -> Result:
+        import json
+        import os
+        import socket
+        import subprocess
+        import sys
+
+        command = [sys.executable, "-m", "chordcache.building.part_process"]
+        pipe, out = subprocess.PIPE, subprocess.STDOUT
+        # The pipe of its standard input ends when this process does, and the part with it
+        with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=out, text=True, errors="replace") as process:
+            assert process.stdin is not None
+            assert process.stdout is not None
+            try:
+                process.stdin.write(order + "\n")
+                process.stdin.flush()
+            except OSError:
+                pass  # it has ended, and says why
+            line = (process.stdout.read().strip().splitlines() or [""])[-1][-4000:]
+            code = process.wait()
+            try:
+                process.stdin.close()
+            except OSError:
+                pass
+        was_killed = code < 0 or code in (14, 143)  # it, or its workers
+        if was_killed and os.path.exists(json.loads(order)["run"]):
+            raise RuntimeError(f"{socket.gethostname()}: exit code {code} {line}")
+        return socket.gethostname(), code, line
+
+    return run_here

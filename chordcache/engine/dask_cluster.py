@@ -4,29 +4,17 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator
-from concurrent.futures import CancelledError
-from contextlib import contextmanager, suppress
 from typing import Any
 
-from distributed import Client, Future, KilledWorker
+from distributed import Client, Future
 from distributed.client import ClosedClientError
 
-from chordcache.engine.on_node import CONNECT_SECONDS, Exit, NodeLost, ender, starter
+from chordcache.engine.cluster import CONNECT_SECONDS, Result, starter
 from chordcache.errors import UsageError, WorkersDiedError
-
-_RESULT_SECONDS = 10
-"""Longest time to fetch a result from the node that has it, [seconds]"""
-
-_LOST = (KilledWorker, CancelledError, TimeoutError, OSError)
-"""Errors of a result whose worker has ended, or does not answer"""
-
-_NO_SCHEDULER = (ClosedClientError, OSError, RuntimeError)
-"""Errors of a client that could not connect again to its scheduler"""
 
 
 def _say_nothing_of_lost_nodes() -> None:
-    """Turn off what Dask writes to standard error. Nodes that end are reported by the driver."""
+    """Turn off what Dask writes to standard error."""
     for name in list(logging.root.manager.loggerDict):
         if name.partition(".")[0] == "distributed":  # several have levels of their own
             logging.getLogger(name).setLevel(logging.CRITICAL)
@@ -39,63 +27,48 @@ def _is_not_of_gather(record: logging.LogRecord) -> bool:
     return kind is None or (kind.__module__, kind.__name__) != ("distributed.client", "AllExit")
 
 
-@contextmanager
-def _lost_as_error() -> Iterator[None]:
-    """Turn the errors of a client whose scheduler has ended into ``WorkersDiedError``."""
-    try:
-        yield
-    except _NO_SCHEDULER as error:
-        raise WorkersDiedError(
-            f"the scheduler of Dask does not answer any more ({error}). Start it, then run the same command."
-        ) from None
-
-
-def connect(address: str) -> DaskCluster:
-    """Connect to a scheduler by ``host:port`` or by the path of its scheduler file."""
-    _say_nothing_of_lost_nodes()
-    where: dict[str, Any] = {"scheduler_file": address} if os.path.exists(address) else {"address": address}
-    try:
-        return DaskCluster(Client(**where, timeout=CONNECT_SECONDS, set_as_default=False, name="chordcache"))
-    except (OSError, ValueError, TimeoutError) as error:
-        raise UsageError(f"address: got '{address}', which is not a scheduler of Dask ({error})") from None
-
-
 class DaskCluster:
-    """The workers of a Dask scheduler. Each is a node."""
+    """The workers of a Dask scheduler, by ``host:port`` or by the path of its scheduler file. Each is a node."""
 
-    def __init__(self, client: Client) -> None:
-        self._client = client
-        self._num_started = 0
+    def __init__(self, address: str) -> None:
+        _say_nothing_of_lost_nodes()
+        where: dict[str, Any] = {"scheduler_file": address} if os.path.exists(address) else {"address": address}
+        try:
+            self._client = Client(**where, timeout=CONNECT_SECONDS, set_as_default=False, name="chordcache")
+        except (OSError, ValueError, TimeoutError) as error:
+            raise UsageError(f"address: got '{address}', which is not a scheduler of Dask ({error})") from None
 
     def nodes(self) -> dict[str, int]:
         """Return the number of threads of each worker."""
-        with _lost_as_error():
+        try:
             workers = self._client.scheduler_info(n_workers=-1).get("workers", {})  # none while it connects again
+        except (ClosedClientError, OSError, RuntimeError) as error:
+            raise _lost(error) from None
         return {name: int(facts["nthreads"]) for name, facts in workers.items()}
 
-    def start(self, node: str, module: str, line: str, run: str) -> Future:
-        """Run a module of chordcache on a worker with a line of input, and return a hashable handle of it."""
-        self._num_started += 1
-        with _lost_as_error():
+    def start(self, node: str, order: str) -> Future:
+        """Build a part on a worker, or on another one if it is lost. Return a hashable handle."""
+        try:
             return self._client.submit(
-                starter(), module, line, run,
-                key=f"chordcache-{run}-{self._num_started}", pure=False, workers=[node], allow_other_workers=False,
+                starter(), order, pure=False, retries=3, workers=[node], allow_other_workers=True
             )  # fmt: skip
+        except (ClosedClientError, OSError, RuntimeError) as error:
+            raise _lost(error) from None
 
-    def result(self, handle: Future) -> Exit | NodeLost | None:
-        """Return how a module ended, or None if it runs."""
+    def result(self, handle: Future) -> Result | None:
+        """Return how a part ended, or None if it runs."""
         if not handle.done():
             return None
-        try:
-            return Exit(*handle.result(timeout=_RESULT_SECONDS))
-        except _LOST:
-            return NodeLost()
-        finally:
-            handle.release()  # a result that is not released is kept, and computed again if its worker ends
+        if handle.status != "finished":
+            raise _lost(handle.exception(timeout=CONNECT_SECONDS) if handle.status == "error" else handle.status)
+        result: Result = handle.result(timeout=CONNECT_SECONDS)
+        handle.release()  # a result that is not released is kept, and computed again if its worker ends
+        return result
 
-    def close(self, run: str) -> None:
-        """End the processes of a run on all workers."""
-        if self._client.status == "running":  # else the scheduler is gone, and the workers with it
-            with suppress(*_LOST, *_NO_SCHEDULER, ValueError):
-                self._client.run(ender(), run, on_error="ignore")
+    def close(self) -> None:
+        """Give the connection back."""
         self._client.close(timeout=CONNECT_SECONDS)
+
+
+def _lost(error: object) -> WorkersDiedError:
+    return WorkersDiedError(f"Dask has lost a part, its node or its scheduler ({error}). Run the same command.")

@@ -14,7 +14,7 @@ import ray
 from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from chordcache.engine.on_node import Exit, NodeLost, starter
+from chordcache.engine.cluster import Result, starter
 from chordcache.engine.worker import STOP_SIGNALS
 from chordcache.errors import UsageError, WorkersDiedError
 
@@ -40,8 +40,7 @@ class RayCluster:
         for number, handler in handlers.items():  # Ray has put its own in their place
             signal.signal(number, handler)
 
-        self._start = ray.remote(num_cpus=1, max_retries=0)(starter())
-        self._running: dict[Any, None] = {}
+        self._start = ray.remote(num_cpus=1, max_retries=3, retry_exceptions=True)(starter())
         host, _, port = address.rpartition(":")
         self._head = host, int(port)
         self._answered_at = time.monotonic()
@@ -66,26 +65,22 @@ class RayCluster:
         self._nodes = {name: num_processors for name, num_processors in processors.items() if num_processors}
         return self._nodes
 
-    def start(self, node: str, module: str, line: str, run: str) -> Any:
-        """Run a module of chordcache on a node with a line of input, and return a hashable handle of it."""
-        place = NodeAffinitySchedulingStrategy(node, soft=False)
-        handle = self._start.options(scheduling_strategy=place).remote(module, line, run)
-        self._running[handle] = None
-        return handle
+    def start(self, node: str, order: str) -> Any:
+        """Build a part on a node, or on another one if it is lost. Return a hashable handle."""
+        place = NodeAffinitySchedulingStrategy(node, soft=True)
+        return self._start.options(scheduling_strategy=place).remote(order)
 
-    def result(self, handle: Any) -> Exit | NodeLost | None:
-        """Return how a module ended, or None if it runs."""
+    def result(self, handle: Any) -> Result | None:
+        """Return how a part ended, or None if it runs."""
         if not ray.wait([handle], timeout=0)[0]:
             return None
-        self._running.pop(handle, None)
         try:
-            return Exit(*ray.get(handle))
-        except RayError:  # its node or its process ended
-            return NodeLost()
+            result: Result = ray.get(handle)
+        except RayError as error:
+            raise WorkersDiedError(f"Ray has lost a part or its node ({error}). Run the same command.") from None
+        return result
 
-    def close(self, run: str) -> None:
-        """End the processes of a run. Those of Ray end their own children."""
-        for handle in self._running:
-            ray.cancel(handle, force=True)
+    def close(self) -> None:
+        """Give the connection back. Ray ends the processes of the parts that still run."""
         ray.shutdown()
         self._give_stdout_back()

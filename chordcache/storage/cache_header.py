@@ -12,11 +12,23 @@ from chordcache.bucket import is_in_bucket, source_folder
 from chordcache.errors import DamageError, NotFoundError, UnreadableError, UsageError, printable
 from chordcache.json_records import Record
 from chordcache.storage.atomic import publish_text
-from chordcache.storage.layout import PARTS
 from chordcache.storage.opener import exists, make_folder
 from chordcache.storage.sealed_json import read_sealed, seal_versioned
 
 _FILE = "chordcache.json"
+
+
+class PartOf(Record, frozen=True):
+    """The part of a build that a cache is."""
+
+    name: str
+    """Its name as ``I/N``, which ``Part.parse`` reads"""
+    index: str
+    """xxh3-128 of the whole index"""
+    versions: Mapping[str, str]
+    """Versions of all that decides about the content of a cache"""
+    rows: tuple[int, ...]
+    """Numbers of its records in the whole index, from 0, ascending"""
 
 
 class Header(Record, frozen=True, forbid_unknown_fields=False):
@@ -38,6 +50,8 @@ class Header(Record, frozen=True, forbid_unknown_fields=False):
     """xxh3-128 of the index that the last build was given, and of the ``index.jsonl`` that it wrote"""
     fingerprints: Mapping[str, str] = {}
     """Fingerprint of each feature with the settings of ``config``, as far as it could be made"""
+    part: PartOf | None = None
+    """The part of a build that the cache is, or None if it is a whole cache"""
 
 
 def roots_now(known: Mapping[str, str], moved: Mapping[str, str] | None, *, opens: bool = False) -> dict[str, str]:
@@ -78,9 +92,6 @@ def read_header(cache: Path) -> Header:
     try:
         header = read_sealed(cache, _FILE, Header, "the header of a cache")
     except NotFoundError:
-        if exists(cache, PARTS):
-            text = printable(cache)
-            raise NotFoundError(f"no cache at '{text}' but parts of one; run 'chordcache finish {text}'") from None
         raise no_cache from None
     except UnreadableError as error:
         if error.errno != errno.ENOTDIR:

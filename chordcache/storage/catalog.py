@@ -23,7 +23,6 @@ from chordcache.storage.catalog_file import HEAD_BYTES, CatalogFile, matching
 from chordcache.storage.feature_info import FeatureInfo, Packed
 from chordcache.storage.layout import is_key, pack_file, sidecar_file
 from chordcache.storage.opener import MAX_BYTES
-from chordcache.storage.part_folders import in_parts
 from chordcache.storage.sidecar import Sidecar
 
 T = TypeVar("T")
@@ -295,8 +294,6 @@ class Catalog:
 def _no_catalog(cache: Path) -> ChordcacheError:
     name = printable(cache)
     return NotFoundError(
-        f"cache '{name}' has no catalog: it is built in parts, which 'chordcache finish {name}' joins"
-        if in_parts(cache)
-        else f"cache '{name}' has no catalog: its first build is running, or was killed; "
+        f"cache '{name}' has no catalog: its first build is running, or was killed; "
         "run the same 'chordcache build', or 'chordcache verify --repair'"
     )

@@ -12,8 +12,7 @@ A cache is a folder::
     packs/removed.jsonl             videos in packs that left the cache
     catalog.bin                     all sidecars, and columns of them
     quarantine.jsonl                one line per input that could not be cached
-    runs.jsonl                      one line per build, finish, verify, repair, merge and gc
-    parts/<plan>/3-of-8.<machine>/  one part of a build, itself a cache, until ``finish`` joins all parts
+    runs.jsonl                      one line per build, verify, repair, merge and gc
     .partial/<machine>-<pid>-<uuid> a file or a folder of files that a worker is writing
     .on_demand/                     videos that readers ask to be built
 
@@ -38,9 +37,6 @@ from chordcache.storage.artefacts.tiers import TIERS
 
 PACKS = "packs"
 """Name of the folder of packs in a cache"""
-
-PARTS = "parts"
-"""Name of the folder of parts in a cache"""
 
 _SLUG_LENGTH = 40
 _KEY = r"[A-Za-z0-9_-]+-[0-9a-f]{16}"

@@ -15,7 +15,6 @@ from chordcache.errors import ChordcacheError, LockedError, UsageError, printabl
 from chordcache.storage import opener
 from chordcache.storage.atomic import make_folder, no_space_as_error, writing_to
 from chordcache.storage.opener import readable
-from chordcache.storage.part_folders import how_to_give_up, in_parts
 from chordcache.storage.remote.mark import check_holds_all
 
 _FILE = ".lock"
@@ -23,36 +22,22 @@ _MAX_OWNER_BYTES = 400
 
 
 @contextmanager
-def locked(
-    cache: Path,
-    on_wait: Callable[[str], None] | None = None,
-    *,
-    finishes_parts: bool = False,
-    begins_part: bool = False,
-) -> Iterator[bool]:
+def locked(cache: Path, on_wait: Callable[[str], None] | None = None) -> Iterator[bool]:
     """Hold the lock of a cache for writing. The kernel frees the lock when the process ends, also after a crash.
 
     The folder of the cache is made if it does not exist. A disk whose locks do not reach other machines keeps only the
     processes of this machine out. Yields True if this process waited: what it read before may have changed.
 
     With ``on_wait``, a process that holds the cache is waited for. The callable is called once, with a line that names
-    that process. A signal whose handler raises ends the wait. With ``finishes_parts``, a cache that is built in parts
-    is accepted. No other command writes to it before its parts are joined. With ``begins_part``, it is accepted too,
-    and the lock is held beside other processes that begin a part.
+    that process. A signal whose handler raises ends the wait.
 
-    Raises ``LockedError`` if another process holds the cache, or it is built in parts, ``UsageError`` if the folder
-    cannot be made, written or locked, or fills itself from a bucket, and ``UnreadableError`` if the file to lock is a
-    link, a folder or a pipe.
+    Raises ``LockedError`` if another process holds the cache, ``UsageError`` if the folder cannot be made, written or
+    locked, or fills itself from a bucket, and ``UnreadableError`` if the file to lock is a link, a folder or a pipe.
     """
     check_holds_all(cache)
     fd = _open(cache)
     try:
-        has_waited = _lock(fd, cache, fcntl.LOCK_SH if begins_part else fcntl.LOCK_EX, on_wait)
-        if begins_part:
-            yield has_waited
-            return
-        if not finishes_parts and in_parts(cache):
-            raise _needs_finish(cache)
+        has_waited = _lock(fd, cache, on_wait)
         since = datetime.now(UTC).isoformat(" ", "seconds")
         if os.fstat(fd).st_nlink == 1:  # else it is also the file of a copy, or any file that a stranger linked here
             with writing_to(cache):
@@ -61,14 +46,6 @@ def locked(
         yield has_waited
     finally:
         os.close(fd)
-
-
-def _needs_finish(cache: Path) -> LockedError:
-    name = printable(cache)
-    return LockedError(
-        f"cache '{name}' is built in parts; run 'chordcache finish {name}' when they have ended, "
-        f"or {how_to_give_up(cache)}"
-    )
 
 
 @contextmanager
@@ -105,12 +82,10 @@ def locked_for_reading(cache: Path) -> Iterator[None]:
 def locked_beside(cache: Path) -> Iterator[None]:
     """Keep other commands from writing to a cache, while this process and others like it each add a video to it.
 
-    Raises ``LockedError`` if another command writes to the cache, or it is built in parts, ``UsageError`` if it fills
-    itself from a bucket, and ``OSError`` if it does not exist any more, or cannot be written to.
+    Raises ``LockedError`` if another command writes to the cache, ``UsageError`` if it fills itself from a bucket, and
+    ``OSError`` if it does not exist any more, or cannot be written to.
     """
     check_holds_all(cache)
-    if in_parts(cache):
-        raise _needs_finish(cache)
     fd = opener.open_file(cache, _FILE, os.O_RDWR | os.O_CREAT)
     try:
         try:
@@ -136,17 +111,17 @@ def _open(cache: Path) -> int:
         raise UsageError(f"cannot write to '{printable(cache)}': {error.strerror}; name another folder") from None
 
 
-def _lock(fd: int, cache: Path, kind: int, on_wait: Callable[[str], None] | None) -> bool:
+def _lock(fd: int, cache: Path, on_wait: Callable[[str], None] | None) -> bool:
     try:
         try:
-            fcntl.flock(fd, kind | fcntl.LOCK_NB)
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return False
         except BlockingIOError:
-            what = f"cache '{printable(cache)}' is being {_use(fd, cache)}"
+            what = f"cache '{printable(cache)}' is being {_use(fd)}"
             if on_wait is None:
                 raise LockedError(f"{what}; wait until it ends, as 'chordcache build --wait' does") from None
             on_wait(f"{what}; waiting until it ends")
-            fcntl.flock(fd, kind)
+            fcntl.flock(fd, fcntl.LOCK_EX)
             return True
     except OSError as error:
         raise _cannot_lock(cache, error) from None
@@ -156,16 +131,14 @@ def _cannot_lock(cache: Path, error: OSError) -> UsageError:
     return UsageError(f"cannot lock '{printable(cache)}': {error.strerror}; name a folder on a disk that has flock")
 
 
-def _use(fd: int, cache: Path) -> str:
+def _use(fd: int) -> str:
     """Return what another process does with the cache that it has locked."""
     try:
         fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return f"written by {_owner(fd)}"
     fcntl.flock(fd, fcntl.LOCK_UN)
-    return (
-        "built by one of its parts" if in_parts(cache) else "read by 'chordcache merge', or readers build videos in it"
-    )
+    return "read by 'chordcache merge', or readers build videos in it"
 
 
 def _owner(fd: int) -> str:

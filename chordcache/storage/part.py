@@ -1,4 +1,4 @@
-"""The name of one part of a cache. The command line loads this module for its help."""
+"""One part of a build. The command line loads this module for its help."""
 
 from __future__ import annotations
 
@@ -34,8 +34,3 @@ class Part:
     def holds(self, key: str) -> bool:
         """Return whether a check of this part has a video. Its key alone decides, so it is in exactly one part."""
         return int(key[-16:], 16) % self.num_parts == self.number - 1
-
-    @property
-    def name(self) -> str:
-        """Name of its folder."""
-        return f"{self.number}-of-{self.num_parts}"

@@ -1,4 +1,4 @@
-"""``runs.jsonl``: one line for each scan, build, finish, verify, repair, merge and gc of a cache, the oldest first."""
+"""``runs.jsonl``: one line for each scan, build, verify, repair, merge and gc of a cache, the oldest first."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Run(Record, frozen=True):
     """One run of a command on a cache, or on an index."""
 
     command: str
-    """"scan", "build", "finish", "verify", "repair", "merge" or "gc\""""
+    """"scan", "build", "verify", "repair", "merge" or "gc\""""
     started: str
     """Time of the start, UTC, ISO 8601"""
     elapsed_seconds: float

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from chordcache.amounts import counted
 from chordcache.building.existing_cache import unnamed_files
-from chordcache.building.fix_commands import build_command, completing_command, gc_command, repair_command
+from chordcache.building.fix_commands import build_command, gc_command, repair_command
 from chordcache.building.requested import Features
 from chordcache.errors import (
     ChordcacheError,
@@ -26,7 +26,6 @@ from chordcache.storage.catalog import Catalog
 from chordcache.storage.catalog_file import CATALOG
 from chordcache.storage.find_sidecars import Sidecars
 from chordcache.storage.packs import REMOVED_FILE, Pack, Packs, mark_of
-from chordcache.storage.part_folders import in_parts
 from chordcache.storage.quarantine import Quarantine
 from chordcache.storage.run_log import RUNS_FILE, read_runs
 from chordcache.storage.sidecar import Sidecar
@@ -93,14 +92,13 @@ def check_catalog(
                 lagging.add(key)
             unseen.discard(key)
     except (NotFoundError, FormatVersionError) as error:
-        command = completing_command(cache, features) if in_parts(cache) else repair_command(cache)
-        return [Damage("missing", file, str(error), command)]
+        return [Damage("missing", file, str(error), repair_command(cache))]
     except (DamageError, UnreadableError) as error:
         return [_of_error(cache, file, error)]
     if late := lagging | unseen:
         num_late = counted(len(late), "sidecar")
         what = f"the catalog lags behind {num_late}, such as '{min(late)}': a build is running or was killed"
-        findings.append(Damage("incomplete", file, what, completing_command(cache, features)))
+        findings.append(Damage("incomplete", file, what, build_command(cache, features)))
     return findings
 
 
@@ -151,7 +149,7 @@ def check_index(cache: Path, keys: set[str], features: Features) -> list[Damage]
     if missing:
         what = f"not built yet: {len(missing)} of {counted(num_records, 'indexed video')}"
         what += f", such as {', '.join(repr(printable(path)) for path in list(missing.values())[:3])}"
-        command = completing_command(cache, features)
+        command = build_command(cache, features)
         only = next(iter(missing)) if len(missing) == 1 else None
         findings.append(Damage("incomplete", "index.jsonl", what, command, only, count=len(missing)))
     names = dict.fromkeys(name for names in features.values() for name in names)

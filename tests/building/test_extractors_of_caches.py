@@ -185,7 +185,6 @@ def test_only_a_section_that_names_all_models_is_trusted(own: dict[str, Any], is
         ("ls", "cache"),
         ("doctor", "cache"),
         ("gc", "cache"),
-        ("finish", "cache"),
         ("merge", "cache", "cache", "-o", "merged"),
         ("build", "index.json", "-o", "cache"),
         ("build", "index.json", "-o", "cache", "-c", "other.yaml"),

@@ -18,7 +18,6 @@ import pytest
 from helpers import processes, small_disks
 
 import chordcache as cc
-from chordcache.building.join_parts import finish
 from chordcache.building.merge import merge
 from chordcache.building.pack import PackSummary, pack, unpack
 from chordcache.index.index_files import IndexWriter
@@ -569,20 +568,6 @@ def test_packed_caches_are_merged(work: Path, run_cli: Cli) -> None:
         cc.collect_garbage(work / "merged")
     assert not [name for name in files_of(work / "merged") if not name.startswith(("packs", "hdf5"))]
     assert deep(work / "merged") == []
-
-
-def test_parts_take_over_packed_videos(work: Path, run_cli: Cli) -> None:
-    cache = packed(work)
-    before = everything(cache)
-    options = ["--tier", "lmdb", "--tier", "npz", "--tier", "hdf5", "-c", work / "config.yaml", "-j", "1"]
-    roots = ["--root", f"videos={work / 'videos'}"]
-    for part in ("1/2", "2/2"):
-        done = run_cli("build", work / "index.jsonl", "-o", cache, "--part", part, *options, *roots)
-        assert "up to date" in done.stdout + done.stderr
-    assert finish(cache).summary is not None
-    assert not list((cache / "videos").rglob("*.json"))
-    assert_same(cache, before)
-    assert deep(cache) == []
 
 
 def test_indexed_videos_come_from_packs(work: Path) -> None:

@@ -35,26 +35,26 @@ def index(tmp_path: Path, make_video: Callable[..., Path]) -> Path:
 
 
 def test_an_array(index: Path, tmp_path: Path) -> None:
-    cache = tmp_path / "cache"
+    parts, cache = tmp_path / "parts", tmp_path / "cache"
     for number in (1, 3):
-        done = task(number, index, "-o", cache, "--tier", "lmdb", PARTS="3")
+        done = task(number, index, "-o", parts, "--tier", "lmdb", PARTS="3")
         assert done.returncode == 0, done.stderr
-    done = task(1, index, "-o", cache, "--tier", "lmdb", PARTS="3", OFFSET="2")  # started twice
+    done = task(1, index, "-o", parts, "--tier", "lmdb", PARTS="3", OFFSET="2")  # started twice
     assert done.returncode == 0, done.stderr
-    command = [sys.executable, "-m", "chordcache", "finish", cache]
-    missing = subprocess.run(command, capture_output=True, text=True)
-    assert missing.returncode == 6
-    assert "--array=2;" in missing.stdout
-    assert task(2, index, "-o", cache, "--tier", "lmdb", PARTS="3").returncode == 0
-    assert subprocess.run(command, capture_output=True).returncode == 0
+    command = [sys.executable, "-m", "chordcache", "merge", "--move", "-o", cache]
+    missing = subprocess.run([*command, *parts.iterdir()], capture_output=True, text=True)
+    assert missing.returncode == 2
+    assert "those that are missing: 2." in missing.stderr
+    assert task(2, index, "-o", parts, "--tier", "lmdb", PARTS="3").returncode == 0
+    assert subprocess.run([*command, *parts.iterdir()], capture_output=True).returncode == 0
     assert len(processes.sidecars(cache)) == 6
 
 
 def test_without_the_number_of_parts(index: Path, tmp_path: Path) -> None:
-    done = task(1, index, "-o", tmp_path / "cache")
+    done = task(1, index, "-o", tmp_path / "parts")
     assert done.returncode != 0
     assert "PARTS: is not set" in done.stderr
-    assert not (tmp_path / "cache").exists()
+    assert not (tmp_path / "parts").exists()
 
 
 def test_a_signal_reaches_the_build(index: Path, tmp_path: Path) -> None:
@@ -62,5 +62,5 @@ def test_a_signal_reaches_the_build(index: Path, tmp_path: Path) -> None:
     command = tmp_path / "chordcache"
     command.write_text("#!/bin/sh\necho $PPID\n")
     command.chmod(0o755)
-    done = task(1, index, PARTS="1", PATH=f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    done = task(1, index, "-o", tmp_path / "parts", PARTS="1", PATH=f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
     assert int(done.stdout) == os.getpid()

@@ -17,7 +17,6 @@ from helpers.inline import HERE
 import chordcache as cc
 from chordcache.building.build_options import BuildOptions
 from chordcache.building.build_plan import write_plan
-from chordcache.building.join_parts import finish
 from chordcache.building.planning import make_plan
 from chordcache.errors import UsageError
 from chordcache.index.grouping import IndexRows
@@ -99,14 +98,11 @@ def test_random_histories_keep_what_no_cell_erases(videos, tmp_path):
 def test_builds_keep_what_no_cell_erases(videos, tmp_path):
     rng, model, cache = random.Random(5), {name: {} for name in NAMES}, tmp_path / "cache"
     cc.build(videos, cache, jobs=HERE)
-    for number in range(12):
+    for _ in range(12):
         before = json.loads(json.dumps(model))
-        part = BuildOptions(part="1/1") if number % 4 == 3 else None
         index = random_index(videos, tmp_path, rng, model)
         planned = cc.dry_run(index, cache)
-        summary = cc.build(index, cache, jobs=HERE, options=part)
-        if part is not None:
-            finish(cache)
+        summary = cc.build(index, cache, jobs=HERE)
         with cc.open_cache(cache) as opened:
             assert {video.path: stated(video.sidecar) for video in opened} == model
         gone = sum(len(before[name].keys() - model[name].keys()) for name in NAMES)

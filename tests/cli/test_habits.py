@@ -276,7 +276,7 @@ def test_variables_are_defaults(run, tmp_path, index):
     )
 
 
-@pytest.mark.parametrize("words", ["verify", "gc", "info", "ls", "finish", "pack", "unpack", "warm --memory 1GB"])
+@pytest.mark.parametrize("words", ["verify", "gc", "info", "ls", "pack", "unpack", "warm --memory 1GB"])
 def test_the_cache_of_the_variable_and_of_the_option(run, words):
     result = run(*words.split(), CHORDCACHE_CACHE="mine")
     assert result.exit_code == 10

@@ -336,7 +336,7 @@ def test_forged_names_are_escaped(folder, run_cli, tmp_path, monkeypatch):
         ["ls", cache], ["ls", cache, "--json"], ["info", cache], ["info", cache, "people"],
         ["info", cache, "--problems"], ["verify", cache], ["gc", cache, "--dry-run"], ["show", cache, BAD],
         ["build", folder / "index.json", "-o", cache, "--dry-run"], ["report", cache, "-o", tmp_path / "r.html"],
-        ["info", cache, BAD], ["ls", tmp_path / BAD], ["build", "a", BAD], ["finish", tmp_path / BAD], [BAD],
+        ["info", cache, BAD], ["ls", tmp_path / BAD], ["build", "a", BAD], [BAD],
         ["scan", tmp_path / BAD], ["verify", cache, f"--{BAD}"], ["plan", "--budget", BAD], ["index", tmp_path / BAD],
     ):  # fmt: skip
         result = run_cli(*arguments, cwd=tmp_path)

@@ -19,7 +19,6 @@ from conftest import write_video
 from helpers.inline import HERE
 
 import chordcache as cc
-from chordcache.building.join_parts import finish
 from chordcache.building.pack import pack, unpack
 from chordcache.config.config import config_from_json
 from chordcache.storage.cache_header import read_header
@@ -127,10 +126,7 @@ class _Walk:
         index = self._list(rng.sample(sorted(self._labels), rng.randint(1, len(self._labels))))
         what = {"features": rng.sample(FEATURES, rng.randint(1, 2))} if rng.random() < 0.7 else {}
         what |= {"tiers": rng.sample(TIERS, rng.randint(1, 2))} if rng.random() < 0.5 else {}
-        if rng.random() < 0.8:
-            self._build(index, **what)
-        elif self._build(index, {"part": "1/2"}, **what) and self._build(index, {"part": "2/2"}, **what):
-            finish(self._cache)
+        self._build(index, **what)
 
     def build_all(self) -> None:
         self._build()

@@ -129,7 +129,7 @@ def sidecars(cache: Path, *, with_names: bool = True) -> dict[str, Any]:
 
 def num_built(cache: Path) -> int:
     """Return the number of videos that the parts of a cache have published."""
-    return len({path.name for path in cache.glob("parts/*/*/videos/*/*.json")})
+    return len({path.name for path in cache.with_name(f"{cache.name}.parts").glob("*/videos/*/*.json")})
 
 
 def num_starts(file: Path) -> tuple[int, int]:

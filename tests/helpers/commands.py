@@ -2,7 +2,7 @@
 
 COMMANDS = (
     *("scan", "index", "audit", "config", "plan", "build"),
-    *("finish", "verify", "merge", "pack", "unpack", "gc", "export", "push", "pull", "warm"),
+    *("verify", "merge", "pack", "unpack", "gc", "export", "push", "pull", "warm"),
     *("info", "ls", "show", "report", "bench"),
     *("extractors", "doctor", "completion", "help"),
 )

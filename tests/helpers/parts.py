@@ -1,4 +1,4 @@
-"""Builds in parts: their videos, their commands, and the check that a finished cache is that of a whole build."""
+"""Builds in parts: their videos, their commands, and the check that a joined cache is that of a whole build."""
 
 from __future__ import annotations
 
@@ -26,13 +26,24 @@ def make_work(work: Path, make_video: Callable[..., Path]) -> Path:
     return work
 
 
-def build_part(work: Path, cache: Path, part: str, **arguments: Any) -> RunSummary:
+def build_part(work: Path, parts: Path, part: str, **arguments: Any) -> RunSummary:
+    """Build the part I/N in the folder I of ``parts``."""
     index = arguments.pop("index", work / "index.json")
     options = cc.BuildOptions(part=part, **arguments.pop("options", {}))
-    return cc.build(index, cache, jobs=1, options=options, **{**WHAT, **arguments})
+    return cc.build(index, parts / part.partition("/")[0], jobs=1, options=options, **{**WHAT, **arguments})
 
 
-def part_command(work: Path, cache: Path, part: str) -> list[str]:
+def build_parts(work: Path, parts: Path, num_parts: int, **arguments: Any) -> None:
+    for number in range(1, num_parts + 1):
+        build_part(work, parts, f"{number}/{num_parts}", **arguments)
+
+
+def join(parts: Path, cache: Path) -> RunSummary:
+    return cc.merge(sorted(parts.iterdir()), cache, move=True)
+
+
+def part_command(work: Path, parts: Path, part: str) -> list[str]:
+    cache = parts / part.partition("/")[0]
     command = [sys.executable, "-m", "chordcache", "build", work / "index.json", "-o", cache, "--part", part, "-j1"]
     return [*map(str, command), "-q", "--tier", "lmdb", "--tier", "npz", "--features", "frames,flow"]
 
@@ -45,11 +56,11 @@ def statements(cache: Path) -> list[dict[str, dict[str, Any]]]:
 
 
 def is_whole(cache: Path, whole: Path) -> None:
-    """Check that a finished cache equals that of a whole build, file by file."""
+    """Check that a joined cache equals that of a whole build, file by file."""
     assert processes.contents(cache) == processes.contents(whole)
     assert (cache / "index.jsonl").read_bytes() == (whole / "index.jsonl").read_bytes()
+    assert (cache / "catalog.bin").read_bytes() == (whole / "catalog.bin").read_bytes()
     assert statements(cache) == statements(whole)
     assert [video.path for video in cc.open_cache(cache)] == [video.path for video in cc.open_cache(whole)]
     assert not cc.verify(cache, jobs=1).damage
     assert not processes.partials(cache)
-    assert not (cache / "parts").exists()

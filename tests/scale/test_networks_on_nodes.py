@@ -42,9 +42,7 @@ def test_latents_of_a_cluster_are_those_of_one_machine(
     assert processes.wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in servers), 10)
 
 
-def test_a_node_without_the_device_is_named_once_and_gets_no_work(
-    small_material: Material, start: Start, tmp_path: Path
-) -> None:
+def test_a_node_without_the_device_is_named(small_material: Material, start: Start, tmp_path: Path) -> None:
     """All nodes lack a GPU, so the run ends, and says why."""
     latents = {"model": str(make_vae("AutoencoderKLWan", tmp_path / "vae")), "device": "cuda"}
     (tmp_path / "latents.yaml").write_text(yaml.dump({"features": {"latents": latents}}))
@@ -55,7 +53,6 @@ def test_a_node_without_the_device_is_named_once_and_gets_no_work(
             "--engine", "dask", "--address", cluster.address,
         )
     )  # fmt: skip
-    assert done.returncode == 14, done.stderr
-    assert done.stderr.count("gets no work: features.latents.device: got cuda, expected one of: auto, cpu.") == 2
-    assert "the cluster has no node that can work" in done.stderr
-    assert not processes.quarantine(tmp_path / "cache")
+    assert done.returncode == 2, done.stderr
+    assert ": features.latents.device: got cuda, expected one of: auto, cpu." in done.stderr
+    assert not (tmp_path / "cache").exists()

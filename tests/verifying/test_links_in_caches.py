@@ -14,7 +14,6 @@ import pytest
 from helpers.inline import HERE
 
 import chordcache as cc
-from chordcache.building.join_parts import finish
 
 Cli = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -111,8 +110,6 @@ PLACES = {
     "tier": "lmdb",
     "partial files": ".partial",
     "requests": ".on_demand",
-    "parts": "parts",
-    "plan": "parts/0123456789abcdef",
 }
 """Name of each place to the pattern of its path"""
 
@@ -147,10 +144,6 @@ USES: dict[str, Callable[[Path], object]] = {
     "gc": lambda work: cc.collect_garbage(work / "cache"),
     "build more": lambda work: cc.build(work / "second.json", work / "cache", jobs=HERE),
     "build its index": lambda work: cc.build(work / "cache/index.jsonl", work / "cache", jobs=HERE),
-    "build a part": lambda work: cc.build(
-        work / "second.json", work / "cache", jobs=HERE, options=cc.BuildOptions(part="1/2")
-    ),
-    "finish": lambda work: finish(work / "cache"),
     "merge": lambda work: cc.merge([work / "cache", work / "second"], work / "joined"),
 }
 

@@ -20,7 +20,6 @@ from click.testing import CliRunner, Result
 from helpers import processes
 
 import chordcache as cc
-from chordcache.building.join_parts import finish
 from chordcache.cli import cli
 from chordcache.engine.choice import Engine
 from chordcache.storage.find_sidecars import write_catalog
@@ -37,7 +36,7 @@ INLINE = Engine("inline")
 
 LISTS = ("chordcache.json", "sidecar", "index.jsonl", "quarantine.jsonl", "runs.jsonl", "catalog.bin")
 
-COMMANDS = ("info", "ls", "verify", "gc", "merge", "build", "finish", "open_cache")
+COMMANDS = ("info", "ls", "verify", "gc", "merge", "build", "open_cache")
 
 
 @pytest.fixture(scope="module")
@@ -314,22 +313,6 @@ def test_a_merge_of_a_cache_that_is_not_complete_fails(whole: Path, cache: Path)
         cc.merge([cache, cache.with_name("copy")], cache.with_name("merged"))
     assert not cache.with_name("merged").exists()
     assert cc.merge([cache, whole / "cache"], cache.with_name("merged")).num_done == 4  # together they are complete
-
-
-def test_finish_fails_where_sidecars_of_its_parts_are_missing(whole: Path, tmp_path: Path) -> None:
-    for part in ("1/2", "2/2"):
-        options = cc.BuildOptions(part=part)
-        cc.build(whole / "index.json", tmp_path / "cache", features=["frames"], jobs=INLINE, options=options)
-    sidecar = next((tmp_path / "cache").glob("parts/*/*/videos/*/*.json"))
-    line = sidecar.read_text()
-    sidecar.unlink()
-    with pytest.raises(cc.DamageError, match="has no sidecars of 1 video that its parts have built"):
-        finish(tmp_path / "cache")
-    assert [*(tmp_path / "cache").glob("parts/*/plan.json")]
-    sidecar.write_text(line)
-    summary = finish(tmp_path / "cache").summary
-    assert summary is not None
-    assert (summary.num_done, summary.num_failed, summary.num_inputs) == (4, 1, 5)
 
 
 # One error for every list
