@@ -287,7 +287,12 @@ def _usual_bounds(plain: Mapping[str, str], used: Set[str]) -> dict[str, str]:
 
 
 def taken(columns: Mapping[str, str], extra: Collection[str]) -> str:
-    """Return the sentence about the columns of a list: "path=path, label=label, segment=start..end; extra: fps"."""
+    """Return the sentence about the columns of a list: "path=path, label=label, segment=start..end; extra: fps".
+
+    A list that has nothing but a column "path" needs none.
+    """
+    if columns == {"path": "path"} and not extra:
+        return ""
     parts = [f"{meaning}={columns[meaning]}" for meaning in USUAL if meaning in columns]
     bounds = [columns[meaning] for meaning in ("segment", *BOUNDS) if meaning in columns]
     parts += [f"segment={('+' if 'duration' in columns else '..').join(bounds)}"] if bounds else []
