@@ -256,9 +256,7 @@ def test_recordings_that_are_joined(film, tmp_path):
 
 @pytest.mark.parametrize("num_frames", [15, 16, 17])
 def test_recordings_whose_counters_begin_again(film, tmp_path, num_frames):
-    """Each piece has its own muxer and a table for each frame, and the clock goes on. Behind 16 tables, the next one goes
-    on by chance.
-    """
+    """Each piece has its own muxer and a table for each frame. Behind 16 tables, the next one goes on by chance."""
     pieces = ("-f", "segment", "-segment_time", str(num_frames / 25 - 0.01), "-segment_format", "mpegts")
     encoded = ("-an", *_X264, "-g", str(num_frames), "-segment_format_options", "mpegts_flags=+pat_pmt_at_frames")
     ffmpeg("-i", film, *encoded, *pieces, tmp_path / "%d.ts")
