@@ -109,7 +109,7 @@ class PacketEncoder:
     def _open(self, width: int, height: int) -> Any:
         if self._codec == "mpeg4" and max(width, height) > _MAX_MPEG4_SIDE:
             what = f"got pictures of {width}x{height} pixels, expected at most {_MAX_MPEG4_SIDE} on a side for mpeg4"
-            raise MediaError("frames", "refused-size", f"{what}; set frames.short_side, or another frames.codec")
+            raise MediaError("frames", "refused-size", f"{what}. Set frames.short_side, or frames.codec to h264.")
         encoder, options = _ENCODERS[self._codec]
         context: Any = av.VideoCodecContext.create(encoder, "w")
         context.options = dict(options(self._quality, self._gop))
