@@ -30,6 +30,7 @@ KEYED = {
     "features.networks.pretrained._digest": "path, size, time and inode",
     "features.registry._installed": "nothing: a package that is installed later needs another process",
     "features.registry._models": "extractor and arguments, with a hash of model files",
+    "index.lists.pairs._texts_in": "folder and its mtime",
     "index.lists.locate.self.find": "path, for one reader of a list",
     "media.bucket_objects._buckets": "URL, which has all settings",
     "media.tar_members._tables": "device, inode, size and times",

@@ -17,9 +17,8 @@ from helpers.processes import flip
 
 import chordcache as cc
 from chordcache.config.config import Config, config_from_json
-from chordcache.errors import FormatVersionError, MediaError, NotFoundError
+from chordcache.errors import MediaError, NotFoundError
 from chordcache.read.segment_of import SegmentOfFile
-from chordcache.storage.cache_header import read_header, write_header
 
 RATE = 16000
 FEATURES: dict[str, Any] = {"flow": {"method": "dis", "dtype": "float32"}, "motion": {}, "mel": {}, "waveform": {}}
@@ -333,16 +332,3 @@ def test_rows_of_the_whole_file_are_not_those_of_a_segment(work: Path, tmp_path:
         assert opened.read(0, "rows").shape == (5, 3)
         with pytest.raises(cc.FeatureAbsentError, match="is cached for the whole file.* Build the segments, by"):
             opened.read(segments(tmp_path, "cache")["late"], "rows")
-
-
-# Caches of earlier versions
-
-
-def test_a_cache_of_shared_artefacts_says_what_to_do(work: Path, tmp_path: Path) -> None:
-    cache = build(tmp_path, work / "videos" / "list.csv", "cache")
-    write_header(cache, read_header(cache).replace(segments="share"))
-    for action in (cc.open_cache, cc.verify, cc.summarize):
-        with pytest.raises(FormatVersionError, match=r"got segments 'share' .* Build it again .* or build the fil"):
-            action(cache)  # type: ignore[operator]
-    with pytest.raises(FormatVersionError, match="got segments 'share'"):
-        build(tmp_path, work / "videos" / "list.csv", "cache")

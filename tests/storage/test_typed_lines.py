@@ -26,7 +26,7 @@ from chordcache.records import (
     VideoRecord,
 )
 from chordcache.storage import layout
-from chordcache.storage.cache_header import Header, read_header
+from chordcache.storage.cache_header import Header, PartOf, read_header
 from chordcache.storage.catalog import Catalog
 from chordcache.storage.catalog_columns import publish_catalog
 from chordcache.storage.feature_info import FeatureInfo
@@ -70,6 +70,7 @@ HEADER = Header(
     {"lang": "str"},
     ("a" * 32, "b" * 32),
     fingerprints={"frames": "ab"},
+    part=PartOf("1/2", "a" * 32, {"av": "18"}, (0, 2)),
 )
 FAILURE = Failure(
     "k", "v", "a.mp4", "decode", "short", "cut", IDENTITY, 3, 2, {"av": "18"}, ("0" * 16,), "today", "here"
@@ -78,7 +79,7 @@ RECORD = VideoRecord(
     "v", "a.mp4", IDENTITY, "content", "no moov", "decode", "open",
     HeaderFacts("mp4", "h264", "High", "yuv420p", 8, "bt709", "bt709", "bt709", "limited",
                 4, 4, 4, 4, 90, True, "1:1", 25.0, 25.0, 1.5, 9),
-    PacketFacts(9, 9, -0.04, 0.3, True, "pts", (0, 5), (0.0, 0.25), 1, b"steps"),
+    PacketFacts(9, 9, -0.04, 0.3, True, "pts", (0, 5), (0.0, 0.25), 1, "proved", b"steps"),
     CONTENT,
     AudioFacts("aac", 48000, 2, 1.5, -0.02),
     FrameFacts(9, "a" * 32, 1, ((0.0, 2.5),), ((0.0, 3.0),), -0.02, 1.5, 1.52),
