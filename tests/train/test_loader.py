@@ -344,7 +344,8 @@ ENDS = {
 @pytest.mark.parametrize("end", ENDS)
 def test_process_that_ends_in_the_middle_ends(cache: Cache, end: str) -> None:
     program = LEFT + ENDS[end]
-    result = subprocess.run([sys.executable, "-c", program, cache.path], capture_output=True, text=True, timeout=120)
+    command = [sys.executable, "-W", "ignore:label", "-c", program, cache.path]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert (result.returncode, result.stdout, result.stderr) == (0, "8\n", "")
 
 
