@@ -408,7 +408,9 @@ for _ in range(100):
 
 @pytest.mark.slow
 def test_a_cache_that_is_shared_and_closed_while_threads_read(cache: Cache) -> None:
-    result = subprocess.run([sys.executable, "-c", SHARED, cache.path], capture_output=True, text=True, timeout=120)
+    result = subprocess.run(
+        [sys.executable, "-W", "ignore:label", "-c", SHARED, cache.path], capture_output=True, text=True, timeout=120
+    )
     assert (result.returncode, result.stderr) == (0, "")
 
 
