@@ -202,10 +202,11 @@ class _Run:
                 self._take_results()
                 self._show()
                 time.sleep(_LOOK_SECONDS)
-        except BaseException:  # cleanup boundary
+        except BaseException as error:  # cleanup boundary
             opener.remove(self._folder, Path(self._order["run"]).name)
             with uninterruptible(), suppress(ChordcacheError):
-                end = time.monotonic() + _END_SECONDS
+                # A cluster that is lost has no results: Ray ends the driver 60 s after its head
+                end = time.monotonic() + _END_SECONDS * (not isinstance(error, WorkersDiedError))
                 while self._running and time.monotonic() < end:
                     self._running = {h: part for h, part in self._running.items() if self._cluster.result(h) is None}
                     time.sleep(_LOOK_SECONDS)
