@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-SPELLINGS = ("../cache", ".././/cache/", "{}/work/../cache", "/{}/cache", "~/cache", "link", "away/../cache")
+SPELLINGS = ("../cache", ".././/cache/", "{}/here/../cache", "/{}/cache", "~/cache", "link", "away/../cache")
 """Each is of the folder ``cache`` beside the working folder. "{}" is the folder that has both"""
 
 
 def work_beside(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Make a working folder with links, and enter it. ``away/..`` is the folder above the target of a link."""
-    work = folder / "work"
+    work = folder / "here"
     for path in (work, folder / "target"):
         path.mkdir(exist_ok=True)
     for name, target in (("link", "cache"), ("away", "target")):
