@@ -123,7 +123,11 @@ def is_stale(info: FeatureInfo, fingerprints: Mapping[str, str | None]) -> bool:
 
 def _is_current(plan: BuildPlan, artefact: ArtefactTask, sidecar: Sidecar, item: Any, rebuild: Container[str]) -> bool:
     infos = [info for info in sidecar.features if _is_in(info, artefact)]
-    present = {info.feature for info in infos if info.file not in rebuild and plan.files.has(info)}
+    present = {
+        info.feature
+        for info in infos
+        if info.file is None or (info.file.name not in rebuild and plan.files.has(info.file))
+    }
     are_sound = all(not is_stale(info, plan.fingerprints) and fits(info, item) for info in infos)
     return present.issuperset(artefact.names) and are_sound
 
@@ -184,7 +188,7 @@ class _Planner:
             artefacts=lack.artefacts,
             previous=sidecar,
             kept=lack.kept,
-            losses=() if sidecar is None else tuple(losses(sidecar, record)),
+            losses=() if sidecar is None else tuple(losses(sidecar.about, record)),
             row=0 if plan.part else row,
         )
         if task.state == "up to date":

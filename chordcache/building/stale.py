@@ -47,10 +47,8 @@ def stale_features(plan: BuildPlan, keys: Container[str]) -> list[StaleFeature]:
         except ChordcacheError:  # the build finds it again, and says so
             continue
         names = set()
-        missing = [
-            (artefact.tier, spec) for artefact in needed(sidecar, plan, sidecar).artefacts for spec in artefact.features
-        ]
-        for tier, spec in missing:
+        artefacts = needed(sidecar, plan, sidecar.record).artefacts
+        for tier, spec in ((artefact.tier, spec) for artefact in artefacts for spec in artefact.features):
             info = sidecar.feature(spec.name, tier)
             if info is not None and is_stale(info, plan.fingerprints):
                 changes = ", ".join(differences(info.feature, info.params, spec.params)) or "made by another version"
