@@ -8,7 +8,7 @@ import os
 import threading
 from collections.abc import Callable, Sequence
 from functools import cache
-from typing import Annotated, Any, NoReturn, Self, TypeVar
+from typing import Annotated, Any, NoReturn, NotRequired, Self, TypeVar, get_args, get_origin
 
 import msgspec
 
@@ -48,6 +48,15 @@ class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
     def replace(self, **changes: Any) -> Self:
         """Return a copy with other values in some fields."""
         return msgspec.structs.replace(self, **changes)
+
+
+def fields_type(**types: Any) -> Any:
+    """Return the type of mappings with these keys, each with its type. Other keys are not looked at."""
+    fields = (
+        (name, *get_args(kind), None) if get_origin(kind) is NotRequired else (name, kind)
+        for name, kind in types.items()
+    )
+    return msgspec.defstruct("Fields", fields, frozen=True, kw_only=True)
 
 
 def to_json(value: Any) -> Any:

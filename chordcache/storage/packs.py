@@ -241,11 +241,11 @@ def _placed(sidecars: Sequence[Sidecar], name: str) -> tuple[list[Sidecar], int]
     """Return the sidecars with the places of their files in a pack, and the position behind the files."""
     placed, end = [], HEAD_BYTES
     for sidecar in sidecars:
-        places: dict[str, Packed | None] = {}
+        places = {}
         for stored in packable(sidecar):
             places[stored.name] = Packed(name, aligned(end))
             end = aligned(end) + stored.num_bytes
-        placed.append(sidecar.unpacked().with_places(places))
+        placed.append(sidecar.with_places(places))
     return placed, aligned(end)
 
 

@@ -83,18 +83,13 @@ class Sidecar(Record, frozen=True):
 
     def unpacked(self) -> Sidecar:
         """Return a copy whose files are not in packs."""
-        return self.with_places({file.name: None for file in self.files}) if self.packs else self
+        return self.with_places({}) if self.packs else self
 
-    def with_places(self, places: Mapping[str, Packed | None]) -> Sidecar:
-        """Return a copy with other places in packs of some files, by their names."""
-        return self.replace(
-            features=tuple(
-                info.replace(file=info.file.replace(packed=places[info.file.name]))
-                if info.file is not None and info.file.name in places
-                else info
-                for info in self.features
-            )
-        )
+    def with_places(self, places: Mapping[str, Packed]) -> Sidecar:
+        """Return a copy whose files have these places in packs, by their names. Others are files of their own."""
+        files = {file.name: file.replace(packed=places.get(file.name)) for file in self.files}
+        features = (info.replace(file=info.file and files[info.file.name]) for info in self.features)
+        return self.replace(features=tuple(features))
 
     def described(self, item: Description) -> Sidecar:
         """Return a copy with the labels, captions and columns of an item."""

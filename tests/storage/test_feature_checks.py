@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 
 from chordcache.errors import DamageError
+from chordcache.features.built_in import BUILT_IN
 from chordcache.records import Identity
 from chordcache.storage import sealed_json
 from chordcache.storage.feature_info import FeatureInfo, StoredFile
+from chordcache.storage.feature_rules import RULES
 from chordcache.storage.sidecar import Sidecar
 
 KEY = "a-0123456789abcdef"
@@ -80,6 +82,10 @@ def _read(line: str) -> Sidecar:
 @pytest.mark.parametrize("feature", SOUND)
 def test_what_builds_write_is_read(feature: str) -> None:
     assert _read(_line({}, feature)).features == (SOUND[feature],)
+
+
+def test_each_built_in_feature_has_rules() -> None:
+    assert RULES.keys() == BUILT_IN.keys()
 
 
 def _without(values: Mapping[str, Any], name: str) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from chordcache.storage.feature_info import FeatureInfo
+from chordcache.storage.feature_rules import row_of
 
 
 @dataclass(frozen=True)
@@ -70,7 +71,7 @@ class Claims(NamedTuple):
                 continue
             if layout.num_rows != info.num_rows[name]:
                 return f"got {layout.num_rows} rows of '{name}', expected {info.num_rows[name]}"
-            if layout.dtype is not None and info.shape and (expected := _row_of(info, name)) is not None:
+            if layout.dtype is not None and info.shape and (expected := row_of(info, name)) is not None:
                 got = layout.row_shape, str(layout.dtype.newbyteorder("="))
                 if got != expected:
                     return f"got rows of '{name}' of {got}, expected {expected}"
@@ -86,20 +87,6 @@ def first_of_chain(number: int, gop: int, stride: int) -> int:
     [0, 1, 2, 0, 1, 2, 6, 7, 8, 6, 7, 8]
     """
     return number - number % (gop * stride) + number % stride
-
-
-def _row_of(info: FeatureInfo, name: str) -> tuple[tuple[int, ...], str] | None:
-    """Return shape and dtype of a row of an array of a feature, or None for an array of a plug-in."""
-    shape = info.shape[1:]
-    if name == "frames" and info.params["codec"] == "yuv420":
-        return (shape[0] * 3 // 2, shape[1]), info.dtype
-    known = {
-        "flow.scale": ((), "float32"),
-        "motion.covered": (shape[:-1], "bool"),
-        "motion.types": ((), "|S1"),
-        "latents.first_frame": (shape, info.dtype),
-    }
-    return (shape, info.dtype) if name == info.feature else known.get(name)
 
 
 _MARGIN_PX = 64
