@@ -1,13 +1,27 @@
-"""Checks of the values in a config."""
+"""The base of the sections of a config, and checks of their values."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from chordcache.arguments import did_you_mean
 from chordcache.errors import ConfigError
+
+
+class Section:
+    """The settings of a feature."""
+
+    ends: ClassVar[Mapping[str, tuple[str, ...]]] = {}
+    """Key to the settings that are given up when a file that is merged onto the config of a cache changes it"""
+
+    @classmethod
+    def lasting(cls, before: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the settings that last when ``changes`` are merged onto them."""
+        changed = (key for key in cls.ends if changes.get(key, before.get(key)) != before.get(key))
+        ended = {name for key in changed for name in cls.ends[key]}
+        return {name: value for name, value in before.items() if name not in ended}
 
 
 def check_short_side(name: str, value: int | None) -> None:

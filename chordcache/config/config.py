@@ -9,16 +9,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from chordcache.arguments import did_you_mean
-from chordcache.config.checks import check_choice, check_keys, check_number
-from chordcache.config.features import (
-    FEATURE_SECTIONS,
-    FeatureConfig,
-    FlowConfig,
-    MelConfig,
-    MotionConfig,
-    PluginConfig,
-)
-from chordcache.config.picture import CODEC_SETTINGS, FramesConfig, PictureConfig
+from chordcache.config.checks import Section, check_choice, check_keys, check_number
+from chordcache.config.features import FEATURE_SECTIONS, FlowConfig, MelConfig, MotionConfig, PluginConfig
+from chordcache.config.picture import FramesConfig, PictureConfig
 from chordcache.config.train import checked_train
 from chordcache.errors import ConfigError
 
@@ -55,7 +48,7 @@ class Config:
     """The configuration of a build, and of the training that reads its result."""
 
     frames: FramesConfig | None = field(default_factory=FramesConfig)
-    features: Mapping[str, FeatureConfig] = field(
+    features: Mapping[str, Section] = field(
         default_factory=lambda: {"flow": FlowConfig(), "motion": MotionConfig(), "mel": MelConfig()}
     )
     hdf5: Hdf5Config = field(default_factory=Hdf5Config)
@@ -86,7 +79,7 @@ class Config:
         """Settings of decoded pictures, also if frames themselves are not cached."""
         return (self.frames or FramesConfig()).picture
 
-    def section(self, name: str) -> FramesConfig | FeatureConfig:
+    def section(self, name: str) -> Section:
         """Return the settings of a feature."""
         if name != "frames" and name not in self.features:
             raise ConfigError(f"features.{name}: got no section, expected one. Add it to the config.")
@@ -141,7 +134,7 @@ def _section(cls: type, name: str, data: Any) -> Any:
     return cls(**data)
 
 
-def _features(data: Any) -> dict[str, FeatureConfig]:
+def _features(data: Any) -> dict[str, Section]:
     """Return the features that remain after ``data`` is merged onto the defaults."""
     features = dict(Config().features)
     if data is not None and not isinstance(data, Mapping):
@@ -153,9 +146,9 @@ def _features(data: Any) -> dict[str, FeatureConfig]:
     return features
 
 
-def _feature(name: Any, section: Any) -> FeatureConfig:
+def _feature(name: Any, section: Any) -> Section:
     if name in FEATURE_SECTIONS:
-        feature: FeatureConfig = _section(FEATURE_SECTIONS[name], f"features.{name}", section)
+        feature: Section = _section(FEATURE_SECTIONS[name], f"features.{name}", section)
         return feature
     if not isinstance(name, str) or not _FEATURE_NAME.fullmatch(name) or name in _TAKEN_NAMES:
         raise ConfigError(
@@ -213,7 +206,7 @@ def config_from_json(data: Any, onto: Config | None = None, *, trusted: Collecti
     )
 
 
-def _is_trusted(name: str, section: FeatureConfig, own: Mapping[str, Any], onto: Config | None) -> bool:
+def _is_trusted(name: str, section: Section, own: Mapping[str, Any], onto: Config | None) -> bool:
     """Return whether the user's section names what the feature loads, or has it from a config that is trusted."""
     if onto is None or name not in onto.untrusted:
         return True
@@ -226,40 +219,15 @@ def merged(base: Mapping[str, Any], changes: Mapping[str, Any], *, keeps_feature
 
     With ``keeps_features``, null only does not ask for a feature.
     """
-    data = dict(base)
+    data, sections = dict(base), config_sections()
     for key, value in changes.items():
         before = data.get(key)
-        if isinstance(before, Mapping) and isinstance(value, Mapping) and not _is_other_plugin(before, value):
-            data[key] = merged(_lasting(before, value), value, keeps_features=keeps_features)
-        elif value is not None or not keeps_features or key not in ("frames", *FEATURE_SECTIONS):
+        if isinstance(before, Mapping) and isinstance(value, Mapping):
+            lasting = sections.get(key, PluginConfig).lasting(before, value)
+            data[key] = merged(lasting, value, keeps_features=keeps_features)
+        elif value is not None or not keeps_features or key not in sections:
             data[key] = value
     return data
-
-
-def _lasting(section: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of a section that last when ``changes`` are made.
-
-    Another codec ends the settings of the last one, another function its parameters, buckets end the short side, and
-    another model ends its tokenizer.
-    The config of the cache has them, so a user could not remove them from the file with the changes.
-    """
-    ended: set[str] = set()
-    if "codec" in changes and changes["codec"] != section.get("codec"):
-        ended |= {name for names in CODEC_SETTINGS.values() for name in names}
-        ended -= set(CODEC_SETTINGS.get(str(changes["codec"]), ()))
-    if "function" in changes and changes["function"] != section.get("function"):
-        ended.add("params")
-    if changes.get("buckets") is not None:
-        ended.add("short_side")
-    for prefix in ("", "pooled_"):
-        model = f"{prefix}model"
-        if model in changes and changes[model] != section.get(model) and "extractor" not in section:
-            ended.add(f"{prefix}tokenizer")
-    return {name: value for name, value in section.items() if name not in ended}
-
-
-def _is_other_plugin(before: Mapping[str, Any], section: Mapping[str, Any]) -> bool:
-    return bool(section.get("extractor", before.get("extractor")) != before.get("extractor"))
 
 
 def config_to_json(config: Config) -> dict[str, Any]:

@@ -6,9 +6,16 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, ClassVar
 
-from chordcache.config.checks import check_choice, check_model, check_number, check_short_side, lowest_band_hertz
+from chordcache.config.checks import (
+    Section,
+    check_choice,
+    check_model,
+    check_number,
+    check_short_side,
+    lowest_band_hertz,
+)
 from chordcache.errors import ConfigError
 
 _PLUGIN = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
@@ -16,7 +23,7 @@ _FUNCTION = re.compile(r"[a-z]\w*(\.[a-z]\w*)*")
 
 
 @dataclass(frozen=True)
-class FlowConfig:
+class FlowConfig(Section):
     """Dense optical flow from each kept frame to the next."""
 
     method: str = "dis"
@@ -36,12 +43,12 @@ class FlowConfig:
 
 
 @dataclass(frozen=True)
-class MotionConfig:
+class MotionConfig(Section):
     """The codec's motion vectors on a grid of 16x16 blocks."""
 
 
 @dataclass(frozen=True)
-class MelConfig:
+class MelConfig(Section):
     """Log-mel spectrogram of the audio track."""
 
     sample_rate: int = 16000
@@ -80,7 +87,7 @@ class MelConfig:
 
 
 @dataclass(frozen=True)
-class WaveformConfig:
+class WaveformConfig(Section):
     """Samples of the audio track."""
 
     sample_rate: int | None = 16000
@@ -98,9 +105,10 @@ class WaveformConfig:
 
 
 @dataclass(frozen=True)
-class LibrosaConfig:
+class LibrosaConfig(Section):
     """Any function of librosa that turns a signal into columns, one for each hop."""
 
+    ends: ClassVar[Mapping[str, tuple[str, ...]]] = {"function": ("params",)}
     function: str = "feature.mfcc"
     """Name of the function below ``librosa``"""
     sample_rate: int = 22050
@@ -127,7 +135,7 @@ class LibrosaConfig:
 
 
 @dataclass(frozen=True)
-class PoseConfig:
+class PoseConfig(Section):
     """Body landmarks of one person per kept frame."""
 
     stride: int = 1
@@ -166,9 +174,10 @@ _TEXT_DEFAULTS: Mapping[str, Any] = {
 
 
 @dataclass(frozen=True)
-class TextConfig:
+class TextConfig(Section):
     """Embedding of the caption."""
 
+    ends: ClassVar[Mapping[str, tuple[str, ...]]] = {"model": ("tokenizer",), "pooled_model": ("pooled_tokenizer",)}
     model: str = ""
     """Folder of a T5, UMT5, CLIP or Llama text encoder, or its name on the Hugging Face Hub"""
     tokenizer: str | None = None
@@ -260,7 +269,7 @@ class TextConfig:
 
 
 @dataclass(frozen=True)
-class LatentsConfig:
+class LatentsConfig(Section):
     """Latents of a VAE."""
 
     model: str = ""
@@ -290,7 +299,7 @@ class LatentsConfig:
 
 
 @dataclass(frozen=True)
-class EmbedConfig:
+class EmbedConfig(Section):
     """Embedding of each kept frame."""
 
     model: str = ""
@@ -312,7 +321,7 @@ class EmbedConfig:
 
 
 @dataclass(frozen=True)
-class PluginConfig:
+class PluginConfig(Section):
     """A feature made by a third-party extractor."""
 
     name: str
@@ -328,6 +337,11 @@ class PluginConfig:
             )
         _check_plain(f"features.{self.name}", self.params)
 
+    @classmethod
+    def lasting(cls, before: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the settings that last: none with another class."""
+        return {} if changes.get("extractor", before.get("extractor")) != before.get("extractor") else dict(before)
+
 
 def _check_plain(name: str, params: Any) -> None:
     try:
@@ -337,11 +351,6 @@ def _check_plain(name: str, params: Any) -> None:
     if not isinstance(params, Mapping):
         raise ConfigError(f"{name}: got {params!r}, expected a mapping of keyword arguments")
 
-
-FeatureConfig: TypeAlias = (
-    "FlowConfig | MotionConfig | MelConfig | WaveformConfig | LibrosaConfig | PoseConfig | TextConfig | "
-    "LatentsConfig | EmbedConfig | PluginConfig"
-)
 
 FEATURE_SECTIONS: Mapping[str, type[Any]] = {
     "flow": FlowConfig,

@@ -5,10 +5,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from chordcache.amounts import shortened
-from chordcache.config.checks import check_choice, check_number, check_short_side
+from chordcache.config.checks import Section, check_choice, check_number, check_short_side
 from chordcache.digests import fingerprint
 from chordcache.errors import ConfigError
 
@@ -36,7 +36,7 @@ class Bucket(NamedTuple):
 
 
 @dataclass(frozen=True)
-class PictureConfig:
+class PictureConfig(Section):
     """The settings of the pictures that all features are made from."""
 
     short_side: int | None = 256
@@ -95,6 +95,10 @@ class PictureConfig:
 class FramesConfig(PictureConfig):
     """The settings of cached frames: of the pictures, and of the record made of each."""
 
+    ends: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "codec": tuple(name for names in CODEC_SETTINGS.values() for name in names),
+        "buckets": ("short_side",),
+    }
     codec: str = "jpeg"
     """"jpeg", "yuv420" for planes, "raw" for RGB24, or "mpeg4" or "h264" for chains of packets of a video codec"""
     quality: int = 90
@@ -124,6 +128,12 @@ class FramesConfig(PictureConfig):
                     f"{'one of ' + ', '.join(valid) if valid else 'none of the settings of other codecs'}. "
                     f"Remove frames.{name}, or choose another frames.codec."
                 )
+
+    @classmethod
+    def lasting(cls, before: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the settings that last, also those that another codec has too."""
+        common = CODEC_SETTINGS.get(str(changes.get("codec")), ())
+        return super().lasting(before, changes) | {name: before[name] for name in common if name in before}
 
     @property
     def codec_settings(self) -> dict[str, int]:
