@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from chordcache.building.build_plan import BuildPlan
 from chordcache.building.build_run import run_plan
 from chordcache.building.existing_cache import earlier_header
 from chordcache.building.parts import part_plan
-from chordcache.building.planning import make_plan, plan_as_before
+from chordcache.building.planning import make_plan
 from chordcache.building.prune import leaving
 from chordcache.config.config import Config
 from chordcache.config.yaml_files import ConfigFiles
@@ -28,10 +28,9 @@ from chordcache.index.index_files import Index
 from chordcache.index.scan import scanned
 from chordcache.records import RunSummary
 from chordcache.storage import layout
-from chordcache.storage.artefacts.tiers import TIERS
 from chordcache.storage.find_sidecars import Sidecars
 from chordcache.storage.lock import locked
-from chordcache.storage.run_log import RunNotes, adopt_last_scan, recorded
+from chordcache.storage.run_log import adopt_last_scan, recorded
 
 
 @names_arguments
@@ -127,29 +126,3 @@ def build(
         adopt_last_scan(folder, plan.index.path)
         with recorded(folder, "build", jobs=engine.jobs) as notes:
             return run_plan("build", plan, engine, options, display, notes)
-
-
-def build_as_before(
-    cache: Path,
-    index: Index,
-    *,
-    roots: Mapping[str, str] | None = None,
-    jobs: int | Engine | None = None,
-    options: BuildOptions,
-    progress: bool | Display = False,
-    notes: RunNotes | None = None,
-    trusted: Collection[str] = (),
-) -> RunSummary:
-    """Build the videos of an index with everything that earlier builds of the cache requested, under its lock.
-
-    The parameters are those of ``build`` and ``plan_as_before``. ``notes`` take what is known of the run at its end.
-    """
-    display = display_of(progress)
-    plan = plan_as_before(cache, index, roots=roots, options=options, trusted=trusted)
-    for tier in {file.partition("/")[0] for file in options.rebuild} & plan.features.keys():
-        lost = [name for name in plan.features[tier] if plan.specs[name] is None]
-        if lost and TIERS[tier].one_file:
-            what = f"files of tier {tier} are not made again: {', '.join(lost)} cannot be made here"
-            remedy = "install its package, or name its plug-in or model with -c, then run the command again"
-            terminal.say(f"{what}; {remedy}", shown=display.messages)
-    return run_plan("repair", plan, engine_of(jobs), options, display, notes or RunNotes())

@@ -4,28 +4,32 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import replace
+from pathlib import Path
 
 from chordcache.amounts import counted
 from chordcache.building.build_options import BuildOptions
-from chordcache.building.build_plan import BuildPlan, write_plan
+from chordcache.building.build_plan import BuildPlan
 from chordcache.building.build_task import BuildTask, planned_files, stale_features
 from chordcache.building.existing_cache import check_counts
 from chordcache.building.file_build import build_file
 from chordcache.building.fix_commands import is_retryable, problems_command, repairable
+from chordcache.building.planning import plan_as_before, write_plan
 from chordcache.building.prune import drop, drop_features, leaves_cache, leaving
 from chordcache.engine import pool, terminal
-from chordcache.engine.choice import Engine
+from chordcache.engine.choice import Engine, engine_of
 from chordcache.engine.crashes import MAX_ATTEMPTS
-from chordcache.engine.display import Display
+from chordcache.engine.display import Display, display_of
 from chordcache.engine.run_progress import Progress
 from chordcache.errors import CacheWriteError, ChordcacheError, TooManyFailuresError, printable
 from chordcache.index.grouping import IndexRows
+from chordcache.index.index_files import Index
 from chordcache.media.versions import tool_versions
 from chordcache.records import RunSummary
 from chordcache.storage import atomic, layout
+from chordcache.storage.artefacts.tiers import TIERS
 from chordcache.storage.find_sidecars import Sidecars, update_catalog
 from chordcache.storage.quarantine import Failure, Quarantine
 from chordcache.storage.run_log import RunNotes
@@ -62,6 +66,32 @@ def run_plan(
             line = f"drop: {name}: {what}. Build with an index that names the videos, or add --prune."
             terminal.say(line, shown=display.messages)
     return run.summary
+
+
+def build_as_before(
+    cache: Path,
+    index: Index,
+    *,
+    roots: Mapping[str, str] | None = None,
+    jobs: int | Engine | None = None,
+    options: BuildOptions,
+    progress: bool | Display = False,
+    notes: RunNotes | None = None,
+    trusted: Collection[str] = (),
+) -> RunSummary:
+    """Build the videos of an index with everything that earlier builds of the cache requested, under its lock.
+
+    The parameters are those of ``build`` and ``plan_as_before``. ``notes`` take what is known of the run at its end.
+    """
+    display = display_of(progress)
+    plan = plan_as_before(cache, index, roots=roots, options=options, trusted=trusted)
+    for tier in {file.partition("/")[0] for file in options.rebuild} & plan.features.keys():
+        lost = [name for name in plan.features[tier] if plan.specs[name] is None]
+        if lost and TIERS[tier].one_file:
+            what = f"files of tier {tier} are not made again: {', '.join(lost)} cannot be made here"
+            remedy = "install its package, or name its plug-in or model with -c, then run the command again"
+            terminal.say(f"{what}; {remedy}", shown=display.messages)
+    return run_plan("repair", plan, engine_of(jobs), options, display, notes or RunNotes())
 
 
 def build_progress(command: str, plan: BuildPlan, rows: IndexRows, display: Display) -> Progress:
