@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from chordcache.arguments import as_items, names_arguments
-from chordcache.building.build import build_as_before
 from chordcache.building.build_options import BuildOptions
+from chordcache.building.build_run import build_as_before
 from chordcache.building.existing_cache import check_sidecars, index_of, unnamed_files
 from chordcache.building.fix_commands import gc_command
 from chordcache.building.pack import copy_video

@@ -16,8 +16,7 @@ from helpers.inline import HERE
 
 import chordcache as cc
 from chordcache.building.build_options import BuildOptions
-from chordcache.building.build_plan import write_plan
-from chordcache.building.planning import make_plan
+from chordcache.building.planning import make_plan, write_plan
 from chordcache.errors import UsageError
 from chordcache.index.grouping import IndexRows
 from chordcache.index.index_files import Index, cached_index, read_index

@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from chordcache import progress
-from chordcache.building.build import build_as_before
 from chordcache.building.build_options import BuildOptions
+from chordcache.building.build_run import build_as_before
 from chordcache.building.build_task import planned_files
 from chordcache.building.file_build import build_file
 from chordcache.building.planning import plan_as_before
