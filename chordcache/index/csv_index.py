@@ -9,9 +9,9 @@ from __future__ import annotations
 import csv
 import os
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple, TextIO
+from typing import Any, BinaryIO, NamedTuple, TextIO, TypeVar
 
 from chordcache.config.bounds import MAX_TEXT_CHARS, too_many_columns
 from chordcache.errors import UsageError, printable
@@ -49,9 +49,6 @@ from chordcache.storage.layout import path_problem
 
 TEXTS = {"label", "caption"}
 
-_PATHS = ("path", "root", "root_path")
-"""Columns that may have bytes that are not UTF-8"""
-
 
 class Column(NamedTuple):
     """A column that chordcache itself writes."""
@@ -85,197 +82,224 @@ _EXTRA = "extra."
 """Prefix of the name of an extra column that has the name of one of chordcache's columns."""
 
 
+T = TypeVar("T")
+
+
 # Reading
 
 
-class PathTable(CsvTable):
-    """A CSV file with a column for the path: an index, or a hand-written list.
+def _texts_of(cell: str) -> tuple[str, ...]:
+    return parse_json(cell, tuple[str, ...])
 
-    In a hand-written list, the columns that have a meaning get the names that an index has for them. No bounds of
-    segments are looked for in ``labels`` of files. Raises as ``CsvTable`` and ``columns_of`` do.
+
+class CsvRows:
+    """The rows of a CSV file with a column for the path. The subclasses are the two kinds of file.
+
+    ``columns`` has the column of each meaning, and ``bounds`` the parameter of ``segment_between`` of each column that
+    is a bound of the segment. ``prefix`` begins the names of other columns. Raises ``UsageError`` without a path.
     """
 
-    def __init__(self, path: Path, *, is_labels: bool = False) -> None:
-        super().__init__(path)
-        used = self.types if is_labels else ()
-        self.columns = {} if self.is_index else columns_of(self, ListOptions(), used)
-        """Meaning to the column of a hand-written list that has it"""
-        fields = {column: BOUNDS[name] for name, column in self.columns.items() if name in BOUNDS}
-        own = {column: name for name, column in self.columns.items() if name not in BOUNDS}
-        self._names = [own.get(name, name) for name in self._names]
-        self.types = {own.get(name, name): kind for name, kind in self.types.items()}
-        if self.types.get("path") != "str":
-            raise UsageError(f"'{printable(path)}': got the columns {self.column_names}, expected a column 'path'")
-        if self.is_index:
-            fields = {f"segment_{name}": name for name in SEGMENT_COLUMNS if f"segment_{name}" in self.types}
-        self.segment_columns = fields
-        """Each column that is a bound of the segment to its parameter of ``segment_between``"""
-        known, prefix = (_KNOWN, _EXTRA) if self.is_index else ({*own.values(), *fields}, "")
-        self.extras = {name: name.removeprefix(prefix) for name in self.types if name not in known}
+    taken = ""
+    """Sentence about the columns of a hand-written list"""
+
+    def __init__(
+        self, table: CsvTable, columns: Mapping[str, str], bounds: Mapping[str, str], prefix: str = ""
+    ) -> None:
+        self.table, self.columns, self.bounds = table, columns, bounds
+        if table.types.get(columns.get("path", "")) != "str":
+            what = f"got the columns {table.column_names}, expected a column 'path'"
+            raise UsageError(f"'{printable(table.path)}': {what}")
+        others = (name for name in table.types if name not in {*columns.values(), *bounds})
+        self.extras = {name: name.removeprefix(prefix) for name in others}
         """Each column without a meaning to its name in ``VideoRecord.extra``"""
-        self.extra_types = {extra: kind for name, extra in self.extras.items() if (kind := self.types[name]) != "str"}
+        self.extra_types = {e: kind for name, e in self.extras.items() if (kind := table.types[name]) != "str"}
         """Type of each extra column that is not text"""
-        self.stated = {*self.extras.values(), *(() if self.is_index else self.types.keys() & TEXTS)}
-        """Columns whose empty cells count, see ``IndexHeader``. The columns for texts of an index may be all empty"""
-
-    @property
-    def taken(self) -> str:
-        """The sentence about the columns of a hand-written list, or "" of an index."""
-        return "" if self.is_index else taken(self.columns, list(self.extras))
-
-    def text(self, row: Row, name: str, line: int) -> str:
-        """Return the text of a cell. In a hand-written file only a path may be quoted as chordcache quotes it."""
-        cell = row.get(name, "")
-        cell = cell if isinstance(cell, str) else as_text(cell)
-        may_have_fault = len(cell) > MAX_TEXT_CHARS or (not cell.isascii() and name not in _PATHS)
-        if may_have_fault and (problem := text_problem(f"column '{printable(name)}'", cell)):
-            raise self.error(line, problem)
-        try:
-            return text_of(cell) if self.is_index or (name == "path" and is_quoted(cell)) else cell
-        except ValueError as error:
-            if self.is_index:
-                raise self.error(line, f"column '{name}' holds '{printable(cell)}': {error}") from None
-            return cell
-
-    def twice(self, line: int, path: str, first: int) -> UsageError:
-        """Return the error of a line with the path of an earlier one."""
-        return self.error(line, f"got '{printable(path)}' twice, expected it once; line {first} has it too")
-
-    def fields(self, row: Row, line: int) -> dict[str, Any]:
-        """Return the fields of ``Description`` that a row states. Empty cells count as missing."""
-        if self.is_index:
-            names = ("labels", "captions")
-            fields: dict[str, Any] = {name: self._several(row, name, line) for name in names if name in row}
-            fields |= {name: self.text(row, name, line) for name in ("label", "caption") if name in row}
-        else:
-            fields = described(self.said(row, "label", line), self.said(row, "caption", line))
-        if "label" in fields:
-            fields["label"] = label_of(fields["label"])
-        fields["extra"] = {
-            extra: self.text(row, name, line) if self.types[name] == "str" else row[name]
-            for name, extra in self.extras.items()
-            if name in row
-        }
-        if self.segment_columns:
-            fields["segment"] = self._segment(row, line)
-        return fields
-
-    def said(self, row: Row, name: str, line: int) -> tuple[str, ...]:
-        """Return the texts of a cell "label" or "caption", which is a list in some hand-written files."""
-        try:
-            value = cell_value(name, self.columns.get(name, name), self.text(row, name, line))
-        except UsageError as error:
-            raise self.error(line, str(error)) from None
-        return labels_in(value) if name == "label" else texts(value)
-
-    def _segment(self, row: Row, line: int) -> Segment | None:
-        """Return the segment that a row names, or None for the whole file."""
-        try:
-            return segment_between(**{field: row.get(name) for name, field in self.segment_columns.items()})
-        except UsageError as error:
-            raise self.error(line, str(error)) from None
-
-    def _several(self, row: Row, name: str, line: int) -> tuple[str, ...]:
-        try:
-            return parse_json(row[name], tuple[str, ...])
-        except ValueError as error:
-            raise self.error(line, f"column '{name}' holds '{printable(row[name])}': {printable(str(error))}") from None
-
-
-class CsvSource:
-    """The records of a CSV file, without facts."""
-
-    def __init__(self, path: Path) -> None:
-        self._table = PathTable(path)
-        folder = str(path.parent)
-        self._places = ListRoots(folder, {} if self.is_index else {os.path.basename(folder) or "root": folder})
-        self._outer_roots: dict[str, str] = {}
-        """Roots that were made for paths outside of the folder of a hand-written list"""
-        self._numbers = NumberCheck()
+        self.stated = set(self.extras.values())
+        """Columns whose empty cells count, see ``IndexHeader``"""
+        self.places = ListRoots(str(table.path.parent), {})
         self.num_records = 0
-        self.taken = self._table.taken
-        used = self._survey()
-        roots = {root: folder for root, folder in self._places.roots.items() if root in used}
-        self.header = IndexHeader(
-            FORMAT,
-            roots or self._places.roots,
-            columns=self._table.extra_types,
-            stated=tuple(sorted(self._table.stated)),
-        )
-
-    @property
-    def is_index(self) -> bool:
-        """True if ``CsvSink`` wrote the file, not a person."""
-        return self._table.is_index
+        self._numbers = NumberCheck()
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Sentences about a hand-written list that a person should read."""
-        roots = [roots_note(self._outer_roots)] if self._outer_roots else []
-        return (*roots, *([f"label: {problem}"] if (problem := self._numbers.problem) else []))
+        """Sentences about the file that a person should read."""
+        return (f"label: {problem}",) if (problem := self._numbers.problem) else ()
 
-    def _survey(self) -> set[str]:
-        """Read all names once, so that a mistake in a list is reported before any work is done. Return the roots."""
+    def survey(self) -> None:
+        """Read all names once, so that a mistake in a list is reported before any work is done."""
         used: set[str] = set()
         first_lines: dict[int, int] = {}
-        for line, row in self._table.rows():
-            root, path = self._place(row, line)
+        for line, row in self.table.rows():
+            root, path = self.place(row, line)
             used.add(root)
-            name = self._places.real(os.path.join(self._places.roots[root], path))
-            segment = [str(row.get(column)) for column in self._table.segment_columns]
+            name = self.places.real(os.path.join(self.places.roots[root], path))
+            segment = [str(row.get(column)) for column in self.bounds]
             first = first_lines.setdefault(hash((name, *segment)), line)
             if first != line:
-                raise self._table.twice(line, path, first)
-            self._numbers.add(self._table.said(row, "label", line))
-            self._table.stated |= row.keys() & TEXTS
+                raise self.twice(line, path, first)
+            said = self.texts(row, line)
+            self._numbers.add([*([said["label"]] if "label" in said else ()), *said.get("labels", ())])
+            self.stated |= row.keys() & TEXTS
             self.num_records += 1
-        return used
-
-    def _place(self, row: Row, line: int) -> tuple[str, str]:
-        """Return root label and relative path of a row."""
-        path = self._table.text(row, "path", line)
-        root, inner = self._root_of(row, line), path
-        if root is None:
-            root, inner = self._placed(path)
-        if problem := path_problem(inner) or (spelling_problem(inner) if self.is_index else None):
-            raise self._table.error(line, f"the path '{printable(path)}' cannot be used: {problem}")
-        return root, inner
-
-    def _root_of(self, row: Row, line: int) -> str | None:
-        """Return the label of the root that a row of an index names, or None in a hand-written list."""
-        if not self.is_index:
-            return None
-        root, folder = (self._table.text(row, name, line) for name in ("root", "root_path"))
-        if not root or not folder.startswith("/"):
-            raise self._table.error(line, "columns 'root' and 'root_path' do not name a folder")
-        if self._places.roots.setdefault(root, folder) != folder:
-            raise self._table.error(line, f"root '{printable(root)}' has two folders")
-        return root
-
-    def _placed(self, path: str) -> tuple[str, str]:
-        """Return root label and relative path of a path of a hand-written list."""
-        place = self._places.place(path)
-        if place is None and not self._outer_roots:
-            paths = (self._table.text(row, "path", line) for line, row in self._table.rows())
-            self._outer_roots = self._places.add_outer_roots(paths)
-            place = self._places.place(path)
-        assert place is not None
-        return place
+        roots = {root: folder for root, folder in self.places.roots.items() if root in used} or self.places.roots
+        self.header = IndexHeader(FORMAT, roots, columns=self.extra_types, stated=tuple(sorted(self.stated)))
 
     def located(self, file: BinaryIO) -> Iterator[tuple[int, VideoRecord]]:
         """Yield the byte offset and the record of every row."""
-        for offset, line, row in self._table.located(file):
-            yield offset, self._record(row, line)
+        for offset, line, row in self.table.located(file):
+            root, path = self.place(row, line)
+            yield offset, VideoRecord(root, path, **self.fields(row, line))
 
     def at(self, file: BinaryIO, offset: int) -> VideoRecord:
         """Read the record of the row at a byte offset."""
         file.seek(offset)
-        _, line, row = next(self._table.located(file))
-        return self._record(row, line)
+        return next(self.located(file))[1]
 
-    def _record(self, row: Row, line: int) -> VideoRecord:
-        root, path = self._place(row, line)
-        return VideoRecord(root, path, **self._table.fields(row, line))
+    def text(self, row: Row, name: str, line: int) -> str:
+        """Return the text of a cell."""
+        cell = row.get(name, "")
+        cell = cell if isinstance(cell, str) else as_text(cell)
+        is_path = name in (self.columns["path"], "root", "root_path")  # which may have bytes that are not UTF-8
+        may_have_fault = len(cell) > MAX_TEXT_CHARS or (not cell.isascii() and not is_path)
+        if may_have_fault and (problem := text_problem(f"column '{printable(name)}'", cell)):
+            raise self.table.error(line, problem)
+        return cell
+
+    def twice(self, line: int, path: str, first: int) -> UsageError:
+        """Return the error of a line with the path of an earlier one."""
+        return self.table.error(line, f"got '{printable(path)}' twice, expected it once; line {first} has it too")
+
+    def fields(self, row: Row, line: int) -> dict[str, Any]:
+        """Return the fields of ``Description`` that a row states. Empty cells count as missing."""
+        fields = self.texts(row, line)
+        if "label" in fields:
+            fields["label"] = label_of(fields["label"])
+        fields["extra"] = {
+            extra: self.text(row, name, line) if self.table.types[name] == "str" else row[name]
+            for name, extra in self.extras.items()
+            if name in row
+        }
+        if self.bounds:
+            try:
+                fields["segment"] = segment_between(**{field: row.get(name) for name, field in self.bounds.items()})
+            except UsageError as error:
+                raise self.table.error(line, str(error)) from None
+        return fields
+
+    def path(self, row: Row, line: int) -> str:
+        """Return the path of a row."""
+        return self.text(row, self.columns["path"], line)
+
+    def texts(self, row: Row, line: int) -> dict[str, Any]:
+        """Return the labels and captions that a row states, by the fields of ``Description``."""
+        raise NotImplementedError
+
+    def place(self, row: Row, line: int) -> tuple[str, str]:
+        """Return root label and relative path of a row. Raises ``UsageError``."""
+        raise NotImplementedError
+
+    def _check_path(self, path: str, problem: str | None, line: int) -> None:
+        if problem:
+            raise self.table.error(line, f"the path '{printable(path)}' cannot be used: {problem}")
+
+
+class IndexRows(CsvRows):
+    """The rows of an index that ``CsvSink`` wrote. Its columns for texts may be all empty."""
+
+    def __init__(self, table: CsvTable) -> None:
+        bounds = {f"segment_{name}": name for name in SEGMENT_COLUMNS if f"segment_{name}" in table.types}
+        super().__init__(table, {name: name for name in table.types if name in _KNOWN}, bounds, _EXTRA)
+
+    def text(self, row: Row, name: str, line: int) -> str:
+        """Return the text of a cell, which ``to_cell`` wrote."""
+        return self._read(name, super().text(row, name, line), line, text_of)
+
+    def texts(self, row: Row, line: int) -> dict[str, Any]:
+        """Return the labels and captions that a row states."""
+        names = ("labels", "captions")
+        several = {name: self._read(name, row[name], line, _texts_of) for name in names if name in row}
+        return several | {name: self.text(row, name, line) for name in ("label", "caption") if name in row}
+
+    def _read(self, name: str, cell: str, line: int, read: Callable[[str], T]) -> T:
+        try:
+            return read(cell)
+        except ValueError as error:
+            what = f"column '{name}' holds '{printable(cell)}': {printable(str(error))}"
+            raise self.table.error(line, what) from None
+
+    def place(self, row: Row, line: int) -> tuple[str, str]:
+        """Return root label and relative path of a row."""
+        root, folder, path = (self.text(row, name, line) for name in ("root", "root_path", "path"))
+        if not root or not folder.startswith("/"):
+            raise self.table.error(line, "columns 'root' and 'root_path' do not name a folder")
+        if self.places.roots.setdefault(root, folder) != folder:
+            raise self.table.error(line, f"root '{printable(root)}' has two folders")
+        self._check_path(path, path_problem(path) or spelling_problem(path), line)
+        return root, path
+
+
+class ListRows(CsvRows):
+    """The rows of a hand-written list. No bounds of segments are looked for in ``labels`` of files.
+
+    Raises also as ``columns_of`` does.
+    """
+
+    def __init__(self, table: CsvTable, *, is_labels: bool = False) -> None:
+        columns = columns_of(table, ListOptions(), table.types if is_labels else ())
+        bounds = {column: BOUNDS[name] for name, column in columns.items() if name in BOUNDS}
+        super().__init__(table, columns, bounds)
+        self.stated |= columns.keys() & TEXTS
+        self.taken = taken(columns, list(self.extras))
+        folder = str(table.path.parent)
+        self.places = ListRoots(folder, {os.path.basename(folder) or "root": folder})
+        self.outer_roots: dict[str, str] = {}
+        """Roots that were made for paths outside of the folder of the list"""
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Sentences about the list that a person should read."""
+        return (*([roots_note(self.outer_roots)] if self.outer_roots else ()), *super().notes)
+
+    def path(self, row: Row, line: int) -> str:
+        """Return the path of a row, which may be quoted as in an index."""
+        cell = super().path(row, line)
+        try:
+            return text_of(cell) if is_quoted(cell) else cell
+        except ValueError:
+            return cell
+
+    def texts(self, row: Row, line: int) -> dict[str, Any]:
+        """Return the labels and captions that a row states, which are lists in some files."""
+        values = {name: self.columns[name] for name in TEXTS & self.columns.keys()}
+        try:
+            said = {name: cell_value(name, column, self.text(row, column, line)) for name, column in values.items()}
+        except UsageError as error:
+            raise self.table.error(line, str(error)) from None
+        return described(labels_in(said.get("label")), texts(said.get("caption")))
+
+    def place(self, row: Row, line: int) -> tuple[str, str]:
+        """Return root label and relative path of a row."""
+        path = self.path(row, line)
+        place = self.places.place(path)
+        if place is None and not self.outer_roots:
+            self.outer_roots = self.places.add_outer_roots(self.path(row, line) for line, row in self.table.rows())
+            place = self.places.place(path)
+        assert place is not None
+        self._check_path(path, path_problem(place[1]), line)
+        return place
+
+
+def open_rows(path: Path, *, is_labels: bool = False) -> IndexRows | ListRows:
+    """Open an index or a hand-written list. Raises as ``CsvTable`` and the two classes do."""
+    table = CsvTable(path)
+    return IndexRows(table) if table.is_index else ListRows(table, is_labels=is_labels)
+
+
+def csv_source(path: Path) -> IndexRows | ListRows:
+    """Open an index or a list as a source of records, which are surveyed first. Raises as ``open_rows`` does."""
+    rows = open_rows(path)
+    rows.survey()
+    return rows
 
 
 # Writing

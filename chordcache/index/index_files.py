@@ -16,7 +16,7 @@ from chordcache.amounts import first_few
 from chordcache.arguments import absolute, names_arguments
 from chordcache.digests import digest_file
 from chordcache.errors import DamageError, NotFoundError, UsageError, printable
-from chordcache.index.csv_index import CsvSink, CsvSource
+from chordcache.index.csv_index import CsvRows, CsvSink, ListRows, csv_source
 from chordcache.index.header import FORMAT
 from chordcache.index.json_index import JsonSink, JsonSource
 from chordcache.index.lists.tables import open_for_reading
@@ -29,10 +29,10 @@ from chordcache.storage.opener import open_binary, readable
 from chordcache.storage.sealed_json import FORMAT_VERSION
 from chordcache.temporary import temporary_folder
 
-Source: TypeAlias = JsonSource | SealedSource | CsvSource
+Source: TypeAlias = JsonSource | SealedSource | CsvRows
 Sink: TypeAlias = JsonSink | SealedSink | CsvSink
 
-_SOURCES: Mapping[str, Callable[[Path], Source]] = {".json": JsonSource, ".jsonl": SealedSource, ".csv": CsvSource}
+_SOURCES: Mapping[str, Callable[[Path], Source]] = {".json": JsonSource, ".jsonl": SealedSource, ".csv": csv_source}
 _SINKS: Mapping[str, Callable[[TextIO, Mapping[str, Any]], Sink]] = {
     ".json": JsonSink,
     ".jsonl": SealedSink,
@@ -98,7 +98,7 @@ class Index:
         self.path, self.roots, self.level = path, dict(header.roots), header.level
         self.follow_symlinks, self.whole_roots = header.follow_symlinks, header.whole_roots
         self.columns, self.stated = dict(header.columns), header.stated
-        self.notes, self.taken = (source.notes, source.taken) if isinstance(source, CsvSource) else ((), "")
+        self.notes, self.taken = (source.notes, source.taken) if isinstance(source, CsvRows) else ((), "")
 
     def __repr__(self) -> str:
         roots = ", ".join(first_few(sorted(self.roots), 3))
@@ -109,7 +109,7 @@ class Index:
     @property
     def is_hand_written(self) -> bool:
         """True if no scan wrote the index."""
-        return isinstance(self.source, CsvSource) and not self.source.is_index
+        return isinstance(self.source, ListRows)
 
     def __len__(self) -> int:
         return self.source.num_records

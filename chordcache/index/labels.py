@@ -10,7 +10,7 @@ from typing import Any
 
 from chordcache.errors import UsageError, printable
 from chordcache.index.class_labels import NumberCheck
-from chordcache.index.csv_index import TEXTS, PathTable
+from chordcache.index.csv_index import TEXTS, CsvRows, ListRows, open_rows
 from chordcache.index.file_names import FileNames
 from chordcache.records import SEGMENT_COLUMNS, VideoRecord
 
@@ -23,7 +23,7 @@ class Labels:
     the columns that it has. In a record that none of its rows names, these columns become None. ``roots`` maps the
     label of each root to its folder, for absolute paths and paths through links of folders.
 
-    Raises as ``PathTable`` does, and ``UsageError`` if the file has a path twice or names segments.
+    Raises as ``open_rows`` does, and ``UsageError`` if the file has a path twice or names segments.
     """
 
     def __init__(self, source: str, roots: Mapping[str, str] = MappingProxyType({})) -> None:
@@ -46,29 +46,29 @@ class Labels:
             self._read(Path(source))
 
     def _read(self, path: Path) -> None:
-        table = PathTable(path, is_labels=True)
-        self.taken = table.taken
-        if segments := [name for name in SEGMENT_COLUMNS if name in table.types and not table.is_index]:
+        rows = open_rows(path, is_labels=True)
+        self.taken = rows.taken
+        if segments := [name for name in SEGMENT_COLUMNS if name in rows.table.types and isinstance(rows, ListRows)]:
             raise UsageError(
                 f"labels: got '{printable(path)}' with a column '{segments[0]}', expected labels of whole files. "
                 f"Build from the list itself: 'chordcache build {printable(path)}'."
             )
-        self._columns = tuple(name + end for name in ("label", "caption") if name in table.types for end in ("", "s"))
-        self._extras = frozenset(table.extras.values())
-        self.column_types = table.extra_types
-        for line, row in table.rows():
-            table.stated |= row.keys() & TEXTS
-            text = table.text(row, "path", line)
+        self._columns = tuple(name + end for name in ("label", "caption") if name in rows.columns for end in ("", "s"))
+        self._extras = frozenset(rows.extras.values())
+        self.column_types = rows.extra_types
+        for line, row in rows.table.rows():
+            rows.stated |= row.keys() & TEXTS
+            text = rows.path(row, line)
             if not text:
-                raise table.error(line, "got an empty path, expected a file name")
+                raise rows.table.error(line, "got an empty path, expected a file name")
             name = self._name_of(text)
-            first, _ = self._rows.setdefault(name, (line, table.fields(row, line)))
+            first, _ = self._rows.setdefault(name, (line, rows.fields(row, line)))
             if first != line:
-                raise table.twice(line, name, first)
-        self._stated = sorted(table.stated)
-        self._check_once(table)
+                raise rows.twice(line, name, first)
+        self._stated = sorted(rows.stated)
+        self._check_once(rows)
 
-    def _check_once(self, table: PathTable) -> None:
+    def _check_once(self, rows: CsvRows) -> None:
         """Raise ``UsageError`` if two rows name one file of the only root, one of them with the root's label."""
         for root, folder in self._roots.items() if len(self._roots) == 1 else ():
             start = f"{root}/"
@@ -76,7 +76,7 @@ class Labels:
                 other = self._rows.get(name.removeprefix(start)) if name.startswith(start) else None
                 if other is not None and not os.path.lexists(os.path.join(folder, name)):
                     first, last = sorted((line, other[0]))
-                    raise table.twice(last, name, first)
+                    raise rows.twice(last, name, first)
 
     def _name_of(self, path: str) -> str:
         """Return root label and relative path of a file, or the relative path alone if several roots may have it."""
