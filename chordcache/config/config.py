@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
@@ -12,13 +13,17 @@ from chordcache.arguments import did_you_mean
 from chordcache.config.checks import Section, check_choice, check_keys, check_number
 from chordcache.config.features import FEATURE_SECTIONS, FlowConfig, MelConfig, MotionConfig, PluginConfig
 from chordcache.config.picture import FramesConfig, PictureConfig
-from chordcache.config.train import checked_train
 from chordcache.errors import ConfigError
 
 _FEATURE_NAME = re.compile(r"[a-z][a-z0-9_]{0,39}")
 _LOADED = ("extractor", "model", "tokenizer", "pooled_model", "pooled_tokenizer")
 """Keys of a feature that name code, or files outside of a cache"""
 _TAKEN_NAMES = ("frames", "pts_seconds", "source_frames", "keyframes")
+
+_TRAIN_SECTIONS = (
+    "source", "dataset", "clip_sampler", "time_transform", "crop", "augment", "collate", "sampler", "loader",
+)  # fmt: skip
+"""Keys of ``train``. Each has a mapping with a name and arguments, only ``dataset`` does not have a name"""
 
 
 @dataclass(frozen=True)
@@ -61,7 +66,7 @@ class Config:
     """Features whose class or model a cache names, and not the user. They are made only by installed plug-ins"""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "train", checked_train(self.train))
+        object.__setattr__(self, "train", _checked_train(self.train))
         tiers: Any = self.tiers
         if not isinstance(tiers, (list, tuple)) or not tiers:
             raise ConfigError(f"tiers: got {self.tiers!r}, expected a list of tiers, such as [lmdb, npz]")
@@ -107,6 +112,35 @@ class Config:
             return {"compression": self.hdf5.compression, "chunk_frames": self.hdf5.chunk_frames}
         settings = self.frames.codec_settings if tier == "lmdb" and self.frames else {}
         return {name: settings[name] for name in ("gop", "stride") if name in settings}
+
+
+def _checked_train(data: Any) -> dict[str, Any]:
+    """Return the sections of ``train`` that are not null. Names and arguments are checked later.
+
+    Raises ``ConfigError`` if a section is unknown, does not have a name, or has something else than plain JSON data.
+    """
+    if not isinstance(data, Mapping):
+        raise ConfigError(f"train: got {data!r}, expected a mapping of sections")
+    check_keys("train.", data, _TRAIN_SECTIONS)
+    sections = {key: section for key, section in data.items() if section is not None}
+    for key, section in sections.items():
+        _check_train(key, section)
+    try:
+        json.dumps(sections, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"train: got a value other than plain data: {error}") from None
+    return sections
+
+
+def _check_train(key: str, section: Any) -> None:
+    if key == "dataset":
+        if not isinstance(section, Mapping):
+            raise ConfigError(f"train.{key}: got {section!r}, expected a mapping of arguments")
+        return
+    several = section if key == "time_transform" and isinstance(section, (list, tuple)) else [section]
+    for part in several:
+        if not isinstance(part, Mapping) or not isinstance(part.get("name"), str):
+            raise ConfigError(f"train.{key}: got {part!r}, expected a mapping with a name and arguments")
 
 
 def trusted_names(config: Config) -> frozenset[str]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any, NamedTuple
 
 from chordcache.amounts import counted
 from chordcache.building.fix_commands import remedy
@@ -14,7 +16,6 @@ from chordcache.engine.choice import Engine
 from chordcache.engine.display import Display
 from chordcache.engine.limits import Limits
 from chordcache.errors import printable
-from chordcache.index.lists.claims import claims_of
 from chordcache.index.lists.items import Item, ListOptions
 from chordcache.index.lists.write import ListReader, read_list
 from chordcache.index.scan import scan
@@ -49,6 +50,17 @@ _NOTES: Mapping[str, str] = {
     "duplicate": "Keep one of them.",
 }
 """Kind of a note to what a person does about it. A note need not be a fault: a title is a frozen picture."""
+
+
+_CLAIMS: Mapping[str, tuple[str, ...]] = {
+    "num_frames": ("num_frames", "frames", "frame_count", "n_frames", "nb_frames", "total_frames"),
+    "fps": ("fps", "frame_rate", "framerate"),
+    "duration_seconds": ("duration_seconds", "duration"),
+    "has_sound": ("has_audio", "has_sound"),
+}
+"""Statement to the columns that make it, in lowercase. The first that the item has counts."""
+
+_TRUTHS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 
 
 @dataclass(frozen=True)
@@ -259,7 +271,7 @@ def _seconds(record: VideoRecord) -> float:
 
 def _untrue(item: Item, record: VideoRecord) -> Iterator[tuple[str, str, str]]:
     """Yield kind, fact and statement of what an item states and its file does not hold."""
-    claims, segment, facts, seconds = claims_of(item), item.segment, _facts(record), _seconds(record)
+    claims, segment, facts, seconds = stated_in(item), item.segment, _facts(record), _seconds(record)
     num_frames, fps = facts.num_frames, facts.num_frames / seconds if seconds > 0 else 0.0
     shown_frames = counted(num_frames, "frame")
     counts, durations = {num_frames}, [seconds]
@@ -307,3 +319,36 @@ def _odd(facts: FrameFacts, seconds: float) -> Iterator[tuple[str, str, str]]:
     if abs(span - facts.sound_seconds) >= _SYNC_SECONDS:
         got = f"samples of {facts.sound_seconds:.2f} s in sound of {span:.2f} s"
         yield "drift", got, "no gaps and no overlaps"
+
+
+class Stated(NamedTuple):
+    """The statements about one item. None is a statement that the list does not make."""
+
+    num_frames: float | None
+    fps: float | None
+    duration_seconds: float | None
+    has_sound: bool | None
+
+
+def stated_in(item: Item) -> Stated:
+    """Return the statements of an item. A value that is not a number above 0, or not a truth value, is none.
+
+    Examples
+    --------
+    >>> stated_in(Item("a.mp4", extra={"FPS": "25", "duration": "PT10S", "frames": -1, "has_audio": "yes"}))
+    Stated(num_frames=None, fps=25.0, duration_seconds=None, has_sound=True)
+    """
+    stated = {name.lower(): value for name, value in {**item.extra, **item.claims}.items() if value is not None}
+    values = {claim: next((stated[name] for name in names if name in stated), None) for claim, names in _CLAIMS.items()}
+    has_sound = _TRUTHS.get(str(values.pop("has_sound")).lower())
+    return Stated(**{claim: _number(value) for claim, value in values.items()}, has_sound=has_sound)
+
+
+def _number(value: Any) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return None
+    try:
+        number = float(value)
+    except (ValueError, OverflowError):
+        return None
+    return number if 0 < number < math.inf else None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import mmap
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -23,9 +25,18 @@ from chordcache.storage.feature_files import damaged
 from chordcache.storage.layout import place_of
 from chordcache.storage.remote.mark import check_holds_all
 from chordcache.storage.sidecar import Sidecar, files_of
-from chordcache.tools.page_cache import num_resident
 
 _BLOCK_BYTES = 4 << 20
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.mmap.restype = ctypes.c_void_p
+_libc.mmap.argtypes = (
+    ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_int64,
+)  # fmt: skip
+_libc.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
+_libc.mincore.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_char_p)
+
+_FAILED = ctypes.c_void_p(-1).value
 
 
 @dataclass(frozen=True)
@@ -138,3 +149,32 @@ def _opened(cache: Path, name: str) -> Iterator[int]:
             yield fd
         finally:
             os.close(fd)
+
+
+def num_resident(fd: int, start: int, num_bytes: int) -> int:
+    """Return how many of the bytes of an open file from ``start`` on are in the page cache, in whole pages.
+
+    Since Linux 5.2 the kernel says so only to processes that own the file or may write to it, and calls all of it
+    resident otherwise. Raises ``OSError``.
+    """
+    if not num_bytes:
+        return 0
+    page = mmap.PAGESIZE
+    first = start // page * page
+    length = start + num_bytes - first
+    pages = ctypes.create_string_buffer(-(-length // page))
+    place = _libc.mmap(None, length, mmap.PROT_READ, mmap.MAP_SHARED, fd, first)
+    if place == _FAILED:
+        raise _error()
+    try:
+        if _libc.mincore(place, length, pages):
+            raise _error()
+    finally:
+        _libc.munmap(place, length)
+    in_pages = sum(byte & 1 for byte in pages.raw) * page
+    return min(in_pages, num_bytes)
+
+
+def _error() -> OSError:
+    number = ctypes.get_errno()
+    return OSError(number, os.strerror(number))

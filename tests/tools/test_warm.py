@@ -12,8 +12,7 @@ import pytest
 
 import chordcache as cc
 from chordcache.building.pack import pack
-from chordcache.tools.page_cache import num_resident
-from chordcache.tools.warm import warm
+from chordcache.tools.warm import num_resident, warm
 
 pytestmark = pytest.mark.usefixtures("inline")
 
