@@ -137,8 +137,7 @@ class CsvRows:
             first = first_lines.setdefault(hash((name, *segment)), line)
             if first != line:
                 raise self.twice(line, path, first)
-            said = self.texts(row, line)
-            self._numbers.add([*([said["label"]] if "label" in said else ()), *said.get("labels", ())])
+            self._numbers.add(self.labels(row, line))
             self.stated |= row.keys() & TEXTS
             self.num_records += 1
         roots = {root: folder for root, folder in self.places.roots.items() if root in used} or self.places.roots
@@ -189,6 +188,10 @@ class CsvRows:
     def path(self, row: Row, line: int) -> str:
         """Return the path of a row."""
         return self.text(row, self.columns["path"], line)
+
+    def labels(self, row: Row, line: int) -> tuple[str, ...]:
+        """Return the texts of the column "label"."""
+        return labels_in(self.text(row, "label", line))
 
     def texts(self, row: Row, line: int) -> dict[str, Any]:
         """Return the labels and captions that a row states, by the fields of ``Description``."""
@@ -270,12 +273,18 @@ class ListRows(CsvRows):
 
     def texts(self, row: Row, line: int) -> dict[str, Any]:
         """Return the labels and captions that a row states, which are lists in some files."""
-        values = {name: self.columns[name] for name in TEXTS & self.columns.keys()}
+        return described(self.labels(row, line), texts(self._value(row, "caption", line)))
+
+    def labels(self, row: Row, line: int) -> tuple[str, ...]:
+        """Return the labels of a row."""
+        return labels_in(self._value(row, "label", line))
+
+    def _value(self, row: Row, meaning: str, line: int) -> Any:
+        column = self.columns.get(meaning, "")
         try:
-            said = {name: cell_value(name, column, self.text(row, column, line)) for name, column in values.items()}
+            return cell_value(meaning, column, self.text(row, column, line))
         except UsageError as error:
             raise self.table.error(line, str(error)) from None
-        return described(labels_in(said.get("label")), texts(said.get("caption")))
 
     def place(self, row: Row, line: int) -> tuple[str, str]:
         """Return root label and relative path of a row."""
