@@ -23,7 +23,7 @@ OPTION_GROUPS: Mapping[str, tuple[str, ...]] = {
     "Limits of one file": ("stall_seconds", "file_seconds", "memory_bytes"),
     "Processes": ("jobs", "engine", "address", "num_parts", "part", "wait"),
     "Output": (
-        "cache", "output", "outputs", "dry_run", "build.sample", "as_json",
+        "cache", "output", "dry_run", "build.sample", "as_json",
         "quiet", "verbose", "help",
     ),
 }  # fmt: skip

@@ -58,7 +58,7 @@ def test_a_question_that_is_not_answered_is_not_a_bug(run, monkeypatch):
         (["merge", "a"], 2, "merge: error: --output: got nothing, expected CACHE. See 'chordcache merge --help'.\n"),
         (["verify", "a", "b"], 2, "got unexpected extra argument (b). See 'chordcache verify --help'.\n"),
         (["scan", ".", "--level", "HEADER"], 2, "Did you mean 'headers'?"),
-        (["scan", ".", "--level", "x"], 2, "--level: got 'x', expected one of headers, packets, content, frames\n"),
+        (["scan", ".", "--level", "x"], 2, "--level: got 'x', expected one of headers, packets, content\n"),
         (["completion", "fsh"], 2, "Did you mean 'fish'?"),
         (["config", "show", "flwo"], 10, "got 'flwo', expected a YAML file or a preset: compact, default, "),
         (["config", "show", "flwo"], 10, ". Did you mean 'flow'?\n"),

@@ -1,7 +1,7 @@
 """The commands of chordcache, in the order of ``chordcache --help``."""
 
 COMMANDS = (
-    *("scan", "index", "audit", "config", "plan", "build"),
+    *("scan", "index", "config", "plan", "build"),
     *("verify", "merge", "pack", "unpack", "gc", "export", "push", "pull", "warm"),
     *("info", "ls", "show", "report", "bench"),
     *("extractors", "doctor", "completion", "help"),
