@@ -46,7 +46,6 @@ COMMANDS = {
         "export": "Write a cache in a format of other libraries.",
         "push": "Copy a cache into a bucket.",
         "pull": "Copy a cache from a bucket into a folder.",
-        "warm": "Read the files of a cache into memory before a training job.",
     },
     "Look at it": {
         "info": "Show what a cache, an index or one video contains.",

@@ -17,7 +17,7 @@ OPTION_GROUPS: Mapping[str, tuple[str, ...]] = {
         "videos", "video_template", "where", "roots", "follow_symlinks", "retry_quarantined", "prune", "prune_many",
     ),
     "What to do with damage": ("repair", "verify.dry_run"),
-    "Budget": ("memory", "budget_bytes", "budget_hours"),
+    "Budget": ("budget_bytes", "budget_hours"),
     "Sample": ("plan.sample",),
     "When to stop": ("max_failures", "fail_fast"),
     "Limits of one file": ("stall_seconds", "file_seconds", "memory_bytes"),

@@ -137,7 +137,7 @@ def test_json_is_one_object_with_names_of_one_kind(built: Path, monkeypatch: pyt
             "config show flow",
             "doctor",
         ),
-        *("extractors", "warm --memory 1MB", "show a -o a.png", "report"),
+        *("extractors", "show a -o a.png", "report"),
     )
     for line in lines:
         done = CliRunner().invoke(cli, [*line.split(), "--json"])

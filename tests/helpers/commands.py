@@ -2,7 +2,7 @@
 
 COMMANDS = (
     *("scan", "index", "config", "plan", "build"),
-    *("verify", "merge", "pack", "unpack", "gc", "export", "push", "pull", "warm"),
+    *("verify", "merge", "pack", "unpack", "gc", "export", "push", "pull"),
     *("info", "ls", "show", "report", "bench"),
     *("extractors", "doctor", "completion", "help"),
 )
