@@ -100,7 +100,7 @@ class ClipDataset(Dataset[dict[str, Any]], ABC):
         -------
         Video, tuple of int
             The video of the clip, with the caption of the sample. And the shape (T, h, w, 3) in which its frames are
-            decoded, even if "frames" is not in ``features``. With ``DenseClips`` the shape is (num_clips, T, h, w, 3).
+            decoded, even if "frames" is not in ``features``.
         """
 
     def measure(self, epoch: int, numbers: np.ndarray) -> np.ndarray | None:
@@ -117,14 +117,14 @@ class ClipDataset(Dataset[dict[str, Any]], ABC):
         -------
         np.ndarray [shape=(n, 3 + k), dtype=int64], or None
             (height, width, num_frames) of the bucket of each sample, zero without one. Then the k numbers of the shape
-            (T, h, w) or (num_clips, T, h, w), as ``describe`` returns it. None if ``describe`` has to be called.
+            (T, h, w), as ``describe`` returns it. None if ``describe`` has to be called.
         """
         return None
 
     def latents_shape(self, index: tuple[int, int]) -> tuple[int, ...]:
         """Return the shape (t, C, h, w) of the latents of a sample (epoch, position), without reading them.
 
-        With ``DenseClips`` it is (num_clips, t, C, h, w). Raises ``UsageError`` if samples do not have latents.
+        Raises ``UsageError`` if samples do not have latents.
         """
         raise UsageError(f"features: got {self!r}, expected a dataset with the feature latents")
 

@@ -96,8 +96,7 @@ class ChordVideoDataset(ClipDataset):
         with names that may be missing, of an index, or of files without a cache. Each process opens the cache itself.
     clip_sampler : ClipSampler, str or mapping
         The sampler of the frames, a name of ``cc.samplers``, or a mapping with a name and arguments. By default 16
-        frames, 4 apart, from the middle of the video. With ``DenseClips`` and ``RegularTimestampClips``, each array of
-        a sample has one more leading dimension.
+        frames, 4 apart, from the middle of the video.
     features : sequence of str
         The features to read. Without "frames" no picture is decoded.
     size : tuple of int, None or "default"

@@ -20,7 +20,6 @@ from chordcache.errors import UsageError  # noqa: E402
 from chordcache.index.index_files import IndexWriter  # noqa: E402
 from chordcache.read.crops import Pad  # noqa: E402
 from chordcache.records import VideoRecord  # noqa: E402
-from chordcache.train.samplers.clip_samplers import DenseClips  # noqa: E402
 
 SIZE = (320, 240)
 """(width, height) of the displayed source of every clip, [pixels]. Except "turned", which is upright"""
@@ -160,17 +159,11 @@ def test_form_of_a_sample(cache: Path) -> None:
         torch.testing.assert_close(boxes["boxes"], sample["relative"]["boxes"], atol=0.05, rtol=0)
 
 
-def test_repeated_frames_and_several_clips(cache: Path) -> None:
+def test_repeated_frames(cache: Path) -> None:
     dataset = dataset_of(cache, clip_sampler=cc.RegularClipSampler(num_frames=30, stride=1), size=None)
     ids = dataset[0]["boxes"]["track_id"].tolist()
     assert dataset[0]["boxes"]["frame"].tolist() == list(range(30))
     assert ids == [*range(NUM_FRAMES), *[NUM_FRAMES - 1] * 6]  # the last frame is repeated
-    dense = dataset_of(cache, clip_sampler=DenseClips(num_frames=4, stride=2, num_clips=3), size=None)[0]
-    assert dense["frames"].shape[:2] == (3, 4)
-    flat = dense["frames"].flatten(0, 1)
-    for number, box in zip(dense["boxes"]["frame"].tolist(), dense["boxes"]["boxes"].numpy(), strict=True):
-        np.testing.assert_allclose(box, extent(flat[number]), atol=1.01)
-    assert dense["boxes"]["frame"].tolist() == list(range(12))
 
 
 @pytest.mark.parametrize(

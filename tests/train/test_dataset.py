@@ -257,6 +257,15 @@ def test_sampler_out_of_range_is_an_error(cache: Cache) -> None:
         ChordVideoDataset(cache, clip_sampler=TooFar())[0]
 
 
+def test_sampler_of_several_clips_is_an_error(cache: Cache) -> None:
+    class TwoClips:
+        def frame_numbers(self, video: Video, request: ClipRequest) -> np.ndarray:
+            return np.array([[0, 1, 2], [3, 4, 5]])
+
+    with pytest.raises(UsageError, match=r"clip_sampler: got frame numbers of shape \(2, 3\), expected \(T,\)"):
+        ChordVideoDataset(cache, clip_sampler=TwoClips())[0]
+
+
 # Which videos
 
 
