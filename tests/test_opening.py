@@ -72,7 +72,7 @@ OTHER_FILES = {
     "tools.system": "/proc and /sys",
     "train.captions": "tokenizers that the user names",
     "train.misses.background": "/proc",
-    "train.read_counts": "memory that another process shares",
+    "train.dataset": "memory that another process shares",
 }
 """Module, without the name of the package, to what it opens by a path"""
 

@@ -52,7 +52,7 @@ class ClipDataset(Dataset[dict[str, Any]], ABC):
 
     @abstractmethod
     def _drawn(self, index: int | tuple[int, int]) -> tuple[int, int]:
-        """Return the epoch and the position of an index. A plain int counts as a read of its sample."""
+        """Return the epoch and the position of an index. The draw of a plain int is of torch's default generator."""
 
     @abstractmethod
     def _read(self, indices: Sequence[tuple[int, int]], buffers: Sequence[FrameBuffer | None]) -> list[dict[str, Any]]:
@@ -134,27 +134,6 @@ class ClipDataset(Dataset[dict[str, Any]], ABC):
 
         Raises ``UsageError`` if ``epoch`` is not an integer of at least 0.
         """
-
-    @property
-    def counts_reads(self) -> bool:
-        """True while samples are read by plain indices without ``set_epoch``: each read is the sample's next epoch."""
-        return False
-
-    def state_dict(self) -> dict[str, bool]:
-        """Return ``counts_reads``. torchdata's ``StatefulDataLoader`` adds it to its own state."""
-        return {"counts_reads": self.counts_reads}
-
-    def load_state_dict(self, state: Mapping[str, bool]) -> None:
-        """Check that a run can resume.
-
-        Raises ``UsageError`` if the run read samples by plain indices without ``set_epoch``. Their counts are in no
-        state.
-        """
-        if state["counts_reads"]:
-            raise UsageError(
-                "state: got one of a run that reads plain indices, expected (epoch, index) of a ChordSampler, since "
-                "counts of reads are in no state. Use a ChordSampler, or call dataset.set_epoch before each pass."
-            )
 
     @property
     @abstractmethod

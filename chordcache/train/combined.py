@@ -28,8 +28,8 @@ def concat(datasets: Iterable[ClipDataset], weights: Sequence[float] | None = No
 
     The result can be used wherever a ``ChordVideoDataset`` can: in ``ClipLoader``, ``make_loader``, ``ChordSampler``,
     ``BudgetBatchSampler``, a plain ``DataLoader``, and in ``concat`` and ``subset`` again. Its ``sample_id`` has its
-    own index, so that ``result[epoch, index]`` reads the sample again. It reads from the given datasets, also from
-    their counts of plain reads.
+    own index, so that ``result[epoch, index]`` reads the sample again. ``set_epoch`` is that of the
+    given datasets.
 
     Each dataset draws the clips and crops of its samples from its own seed, from the epoch, and from the index that the
     sample has in it. A sample is therefore the same in the result as in its dataset. Datasets of equal seeds use the
@@ -69,8 +69,8 @@ def concat(datasets: Iterable[ClipDataset], weights: Sequence[float] | None = No
 def subset(dataset: ClipDataset, positions: ArrayLike | slice | range) -> SubsetOfDataset:
     """Select samples of a dataset by their positions.
 
-    The result has the ``classes`` of the dataset, and each sample keeps its weight if the dataset has weights. It reads
-    from the given dataset, also from its counts of plain reads.
+    The result has the ``classes`` of the dataset, and each sample keeps its weight if the dataset has weights.
+    ``set_epoch`` is that of the given dataset.
 
     The result can be used wherever the dataset can. Its ``sample_id`` has the position in the subset, so that
     ``result[epoch, index]`` reads the sample again. Clips and crops are drawn as in the dataset: sample i of the result
@@ -179,11 +179,6 @@ class _CombinedDataset(ClipDataset):
         """Return the shape of the latents of a sample, see ``ClipDataset``."""
         place, own = self._locate(self._split(index)[1])
         return self._parts[place].latents_shape((index[0], own))
-
-    @property
-    def counts_reads(self) -> bool:
-        """True while samples are read by plain indices without ``set_epoch``, see ``ClipDataset``."""
-        return any(dataset.counts_reads for dataset in self._parts)
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch of all reads by plain indices, also of reads from the given datasets."""

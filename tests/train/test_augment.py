@@ -62,7 +62,9 @@ def dataset_of(cache: Path, **settings: Any) -> cc.ChordVideoDataset:
 def batch(cache: Path) -> dict[str, Any]:
     """Four clips of three real videos."""
     sampler = cc.RegularClipSampler(num_frames=3, stride=4)
-    clips = next(iter(DataLoader(dataset_of(cache, clips_per_video=2, clip_sampler=sampler), batch_size=4)))
+    dataset = dataset_of(cache, clips_per_video=2, clip_sampler=sampler)
+    dataset.set_epoch(0)
+    clips = next(iter(DataLoader(dataset, batch_size=4)))
     assert len(clips["label"].unique()) > 1
     assert clips["sample_id"] == ["0:0", "0:1", "0:2", "0:3"]
     return clips

@@ -167,6 +167,7 @@ def test_frames_of_a_batch_are_one_tensor_with_the_channels_last(cache: Cache, s
 
 def test_plain_loader_and_default_collate(cache: Cache) -> None:
     dataset = dataset_of(cache, features=FEATURES)
+    dataset.set_epoch(0)
     expected = expected_batches(dataset, 4, shuffle=False)
     for batch in expected:
         del batch["lengths"]  # what our collate adds

@@ -194,6 +194,8 @@ class KeyframeSampler(EvenClipSampler):
 class SamplerSchedule:
     """Sampler that switches between samplers at given epochs. Workers follow, since each index has the epoch.
 
+    Plain indices without ``dataset.set_epoch`` are of epoch 0.
+
     Parameters
     ----------
     stages : mapping of int to ClipSampler
