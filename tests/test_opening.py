@@ -69,7 +69,7 @@ OTHER_FILES = {
     "storage.atomic": "partial files, in a folder that the opener has opened; the cache's folder; users' files; /proc",
     "temporary": "removes temporary folders",
     "tools.bench.row": "/dev/null",
-    "tools.system": "/proc and /sys",
+    "tools.doctor": "/proc and /sys",
     "train.captions": "tokenizers that the user names",
     "train.misses.background": "/proc",
     "train.dataset": "memory that another process shares",

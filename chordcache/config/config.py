@@ -177,7 +177,7 @@ def config_from_json(data: Any, onto: Config | None = None, *, trusted: Collecti
     Parameters
     ----------
     data : Mapping or None
-        Data in the shape of ``configs/default.yaml``. Missing keys keep their defaults. null removes a feature.
+        Data in the shape of ``docs/reference/default.yaml``. Missing keys keep their defaults. null removes a feature.
     onto : Config, optional
         Config whose values missing keys keep instead, such as that of an existing cache. null keeps a feature of it.
     trusted : collection of str, optional

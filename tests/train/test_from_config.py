@@ -32,7 +32,7 @@ pytestmark = [
 ]
 
 REPOSITORY = Path(__file__).resolve().parent.parent.parent
-PRESET = REPOSITORY / "configs" / "train.yaml"
+PRESET = REPOSITORY / "examples" / "train.yaml"
 
 
 @pytest.fixture(scope="module")
