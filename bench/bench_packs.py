@@ -29,14 +29,16 @@ def many(cache: Path, num_videos: int) -> int:
     (info,) = sidecar.features
     for number in range(num_videos - 1):
         key = f"clip-{number:016x}"
-        file = layout.file_of_key(str(info.file), key)
+        file = layout.file_of_key(info.file.name, key)
         (cache / file).parent.mkdir(exist_ok=True)
-        os.link(cache / str(info.file), cache / file)
-        copy = sidecar.replace(key=key, path=f"{number}.mp4", features=(info.replace(file=file),))
+        os.link(cache / info.file.name, cache / file)
+        copy = sidecar.replace(
+            key=key, path=f"{number}.mp4", features=(info.replace(file=info.file.replace(name=file)),)
+        )
         (cache / layout.sidecar_file(key)).parent.mkdir(exist_ok=True)
         (cache / layout.sidecar_file(key)).write_text(copy.to_line() + "\n")
     find_sidecars.write_catalog(cache)
-    return num_videos * info.num_bytes
+    return num_videos * info.file.num_bytes
 
 
 def read_clips(cache: cc.Cache) -> None:

@@ -8,18 +8,21 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from chordcache.amounts import counted, duration
 from chordcache.building.build_options import BuildOptions
-from chordcache.building.build_plan import ArtefactTask, BuildPlan
+from chordcache.building.build_plan import ArtefactTask, BuildPlan, fingerprints_of, resolve_features
+from chordcache.config.config import config_from_json
 from chordcache.config.picture import PictureConfig
-from chordcache.errors import MediaError
+from chordcache.errors import ChordcacheError, MediaError
 from chordcache.features.item_fields import fits
 from chordcache.features.registry import FeatureSpec
 from chordcache.index.grouping import IndexRows
 from chordcache.media.source_file import FolderLooks, SourceState, leads_out, real_folder
+from chordcache.media.versions import tool_versions
 from chordcache.records import ContentFacts, Identity, VideoRecord, losses
 from chordcache.storage import layout
 from chordcache.storage.artefacts.tiers import TIERS
-from chordcache.storage.feature_info import FeatureInfo
+from chordcache.storage.feature_info import FeatureInfo, leaves
 from chordcache.storage.find_sidecars import Sidecars
 from chordcache.storage.quarantine import Failure, Quarantine
 from chordcache.storage.sidecar import Sidecar
@@ -123,7 +126,11 @@ def is_stale(info: FeatureInfo, fingerprints: Mapping[str, str | None]) -> bool:
 
 def _is_current(plan: BuildPlan, artefact: ArtefactTask, sidecar: Sidecar, item: Any, rebuild: Container[str]) -> bool:
     infos = [info for info in sidecar.features if _is_in(info, artefact)]
-    present = {info.feature for info in infos if info.file not in rebuild and plan.files.has(info)}
+    present = {
+        info.feature
+        for info in infos
+        if info.file is None or (info.file.name not in rebuild and plan.files.has(info.file))
+    }
     are_sound = all(not is_stale(info, plan.fingerprints) and fits(info, item) for info in infos)
     return present.issuperset(artefact.names) and are_sound
 
@@ -184,7 +191,7 @@ class _Planner:
             artefacts=lack.artefacts,
             previous=sidecar,
             kept=lack.kept,
-            losses=() if sidecar is None else tuple(losses(sidecar, record)),
+            losses=() if sidecar is None else tuple(losses(sidecar.about, record)),
             row=0 if plan.part else row,
         )
         if task.state == "up to date":
@@ -231,3 +238,66 @@ def _loss(task: BuildTask) -> Failure | None:
         task.item.identity,
         fingerprints=task.fingerprints,
     )
+
+
+@dataclass
+class StaleFeature:
+    """A feature that is made again."""
+
+    feature: str
+    differences: str
+    """Settings that differ, such as "frames.quality: 90 -> 80" """
+    num_videos: int = 0
+    seconds: float = 0.0
+    """[seconds] Duration of these videos"""
+
+    def __str__(self) -> str:
+        videos = counted(self.num_videos, "cached video")
+        return f"{self.feature}: builds {videos} ({duration(self.seconds)}) again: {self.differences}"
+
+
+def stale_features(plan: BuildPlan, keys: Container[str]) -> list[StaleFeature]:
+    """Return the features that ``plan`` makes again of cached videos among ``keys``, if settings or tools changed."""
+    before = plan.earlier
+    if before is None or not _may_differ(plan):
+        return []
+    stale: dict[str, StaleFeature] = {}
+    sidecars = Sidecars(plan.cache)
+    for key in sidecars.sorted_keys():
+        if key not in keys:
+            continue
+        try:
+            sidecar = sidecars.read(key)
+        except ChordcacheError:  # the build finds it again, and says so
+            continue
+        names = set()
+        artefacts = needed(sidecar, plan, sidecar.record).artefacts
+        for tier, spec in ((artefact.tier, spec) for artefact in artefacts for spec in artefact.features):
+            info = sidecar.feature(spec.name, tier)
+            if info is not None and is_stale(info, plan.fingerprints):
+                changes = ", ".join(differences(info.feature, info.params, spec.params)) or "made by another version"
+                stale.setdefault(info.feature, StaleFeature(info.feature, changes))
+                names.add(info.feature)
+        for name in names:
+            stale[name].num_videos += 1
+            stale[name].seconds += sidecar.duration_seconds
+    return list(stale.values())
+
+
+def _may_differ(plan: BuildPlan) -> bool:
+    """Return whether a setting of a feature or a tool is another one than in the last build."""
+    assert plan.earlier is not None
+    before = resolve_features(plan.earlier.features, config_from_json(plan.earlier.config, trusted=()))
+    old, new = fingerprints_of(before), plan.fingerprints
+    return dict(plan.earlier.versions) != tool_versions() or any(new.get(name) != old[name] for name in old)
+
+
+def differences(name: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the parameters that differ, such as "frames.quality: 90 -> 80"."""
+    before, after = (
+        {leaf: list(value) if isinstance(value, tuple) else value for leaf, value in leaves(name, params)}
+        for params in (old, new)
+    )
+    for leaf in sorted(before.keys() | after.keys()):
+        if before.get(leaf) != after.get(leaf):
+            yield f"{leaf}: {before.get(leaf, 'nothing')} -> {after.get(leaf, 'nothing')}"

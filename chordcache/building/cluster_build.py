@@ -20,14 +20,16 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from chordcache.amounts import counted
 from chordcache.building.build_options import BuildOptions
 from chordcache.building.build_plan import BuildPlan
+from chordcache.building.build_run import build_progress
 from chordcache.building.existing_cache import earlier_header
 from chordcache.building.join_parts import joined_before
 from chordcache.building.merge import merge
 from chordcache.config.config import config_to_json
 from chordcache.engine.choice import Engine
 from chordcache.engine.cluster import check_address
+from chordcache.engine.display import Display
 from chordcache.engine.run_progress import Progress
-from chordcache.engine.signals import uninterruptible
+from chordcache.engine.signals import stop_signals, uninterruptible
 from chordcache.errors import (
     CacheWriteError,
     ChordcacheError,
@@ -39,6 +41,7 @@ from chordcache.errors import (
     WorkersDiedError,
     printable,
 )
+from chordcache.index.grouping import IndexRows
 from chordcache.json_records import to_json
 from chordcache.media.versions import content_versions
 from chordcache.records import RunSummary
@@ -84,14 +87,13 @@ def build_on_cluster(
     arguments: Mapping[str, Any],
     options: BuildOptions,
     engine: Engine,
-    progress: Progress,
-    max_failures: float,
+    display: Display,
     on_wait: Callable[[str], None] | None,
 ) -> RunSummary:
     """Build an index in parts on the nodes of a cluster, then join them.
 
     ``arguments`` are ``tiers`` and ``features`` of ``build`` for all parts. All paths are on a disk that the nodes
-    share. The run ends after ``max_failures`` new ones of all parts. ``on_wait`` is that of ``locked``.
+    share. The run ends after ``options.max_failures`` new ones of all parts. ``on_wait`` is that of ``locked``.
     """
     started, cache = time.monotonic(), plan.cache
     folder = cache.with_name(f"{cache.name}.parts")
@@ -99,15 +101,18 @@ def build_on_cluster(
         raise _exists(cache)
     cluster = _connected(engine)
     try:
-        with locked(folder, on_wait):
+        with stop_signals(resumes=True), locked(folder, on_wait):
             parts = _parts_in(folder)
             if earlier_header(cache) is None:
                 num_parts = _num_parts(plan, parts, engine, cluster)
-                max_failures += sum(1 for part in parts for _ in Quarantine(part, {}))
-                with _run_in(folder, plan) as run, progress:
+                with _run_in(folder, plan) as run, IndexRows(plan.index) as rows:
                     facts = {"config": config_to_json(plan.config), "roots": dict(plan.roots), "run": str(run)}
                     order = {**facts, **arguments, "index": str(folder / _INDEX), "versions": content_versions()}
-                    _Run(cluster, order, options, folder, num_parts, progress, max_failures).run()
+                    limit = options.limit(len(rows.keys))
+                    options = replace(options, max_failures=None if limit == float("inf") else int(limit))
+                    limit += sum(1 for part in parts for _ in Quarantine(part, {}))
+                    with build_progress("build", plan, rows, display) as progress:
+                        _Run(cluster, order, options, folder, num_parts, progress, limit).run()
             elif not parts or joined_before(parts, cache) is None:
                 raise _exists(cache)
             summary = merge(_parts_in(folder), cache, move=True)

@@ -16,7 +16,7 @@ from statistics import fmean, stdev
 from chordcache.arguments import names_arguments
 from chordcache.building.build_options import BuildOptions
 from chordcache.building.build_plan import ArtefactTask, BuildPlan
-from chordcache.building.build_task import BuildTask, planned_files
+from chordcache.building.build_task import BuildTask, StaleFeature, differences, planned_files, stale_features
 from chordcache.building.estimate import (
     SIDECARS,
     Estimate,
@@ -30,8 +30,7 @@ from chordcache.building.estimate import (
 from chordcache.building.file_build import build_file
 from chordcache.building.fix_commands import repairable
 from chordcache.building.planning import make_plan
-from chordcache.building.prune import keys_to_prune, videos_with
-from chordcache.building.stale import StaleFeature, differences, stale_features
+from chordcache.building.prune import leaving
 from chordcache.config.config import Config
 from chordcache.config.yaml_files import ConfigFiles
 from chordcache.engine import pool, terminal
@@ -50,7 +49,7 @@ from chordcache.records import PacketFacts, Segment, VideoRecord
 from chordcache.storage import layout, opener
 from chordcache.storage.find_sidecars import Sidecars
 from chordcache.storage.quarantine import Failure, Quarantine
-from chordcache.storage.sidecar import Sidecar
+from chordcache.storage.sidecar import Sidecar, files_of
 from chordcache.temporary import temporary_folder
 
 MAX_SECONDS = 30.0
@@ -160,8 +159,7 @@ def dry_run(
     files = FileTable(plan)
     with IndexRows(plan.index) as rows:
         sidecars = Sidecars(plan.cache)
-        pruned = keys_to_prune(sidecars, rows.keys, options)
-        dropped = videos_with(sidecars, options)
+        leaves = leaving(sidecars, options, rows.keys)
         with repairable(plan.cache):
             quarantine = Quarantine(plan.cache, tool_versions())
         states, reasons, losses = Counter[str](), Counter[Reason](), Counter[str]()
@@ -181,8 +179,8 @@ def dry_run(
             num_missing=states["missing"],
             num_up_to_date=states["up to date"],
             num_failed=states["failed"],
-            num_pruned=len(pruned),
-            dropped=dropped,
+            num_pruned=len(leaves.videos),
+            dropped=leaves.features,
             stale=tuple(stale_features(plan, rows.keys)),
             num_described=reasons[_DESCRIBED],
             num_unnamed=0 if options.prune else len(set(sidecars.sorted_keys()) - rows.keys),
@@ -288,7 +286,7 @@ def _measure(numbered: tuple[int, list[BuildTask]]) -> Measured:
             by_name = {}
             for artefact in task.artefacts:
                 infos = [info for name in artefact.names if (info := outcome.feature(name, artefact.tier))]
-                by_name[size_name(artefact)] = sum({info.file: info.num_bytes for info in infos}.values())
+                by_name[size_name(artefact)] = sum(file.num_bytes for file in files_of(infos))
             num_bytes.update(by_name)
             sizes.append(sum(by_name.values()))
     error = 0.0
@@ -309,9 +307,8 @@ def _built(tasks: Sequence[BuildTask]) -> tuple[list[Sidecar | Failure], float]:
     started = time.process_time()
     outcomes = build_file(tasks)
     cpu_seconds = time.process_time() - started
-    for info in (info for outcome in outcomes if isinstance(outcome, Sidecar) for info in outcome.features):
-        if info.file is not None:
-            opener.remove(tasks[0].cache, info.file)
+    for file in (file for outcome in outcomes if isinstance(outcome, Sidecar) for file in outcome.files):
+        opener.remove(tasks[0].cache, file.name)
     return outcomes, cpu_seconds
 
 

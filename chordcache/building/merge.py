@@ -39,7 +39,7 @@ from chordcache.records import RunSummary
 from chordcache.storage import atomic, feature_files, layout, opener
 from chordcache.storage.cache_header import Header, read_header, write_header
 from chordcache.storage.feature_files import FeatureFiles
-from chordcache.storage.feature_info import FeatureInfo
+from chordcache.storage.feature_info import StoredFile
 from chordcache.storage.find_sidecars import Sidecars, write_catalog
 from chordcache.storage.lock import locked, locked_for_reading
 from chordcache.storage.quarantine import Failure, Quarantine, write_failures
@@ -259,7 +259,7 @@ class _Merge:
             is_complete = self._check_output(output, written, index)
             files = FeatureFiles(output)
             earlier = ((key, written.read_or_none(key)) for key in self._owners)
-            new = [key for key, sidecar in earlier if sidecar is None or not all(map(files.has, sidecar.features))]
+            new = [key for key, sidecar in earlier if sidecar is None or not all(map(files.has, sidecar.files))]
             atomic.check_space(output, self._num_bytes_to_copy(new, output))
             with terminal.progress_bar(len(new), "video", shown=progress) as bar:
                 for key in new:
@@ -296,10 +296,10 @@ class _Merge:
         linkable = {folder for folder in self.folders if os.stat(folder).st_dev == disk}
         owners = ((self._owners[key], self._packed_sidecar(key, self._owners[key])) for key in keys)
         return sum(
-            info.num_bytes
+            file.num_bytes
             for owner, sidecar in owners
-            for info in sidecar.features
-            if info.file is not None and (info.packed is not None or owner not in linkable)
+            for file in sidecar.files
+            if file.packed is not None or owner not in linkable
         )
 
     def _check_output(self, output: Path, written: Sidecars, index: Path) -> bool:
@@ -353,20 +353,20 @@ def _joined_roots(headers: Mapping[Path, Header]) -> dict[str, str]:
     return {label: path for label, (path, _) in joined.items()}
 
 
-def _copy_checked(cache: Path, info: FeatureInfo, target: Path, *, trusts_links: bool) -> None:
+def _copy_checked(cache: Path, file: StoredFile, target: Path, *, trusts_links: bool) -> None:
     """Link or copy a file whose size and digest are those of the sidecar. Raises ``DamageError``.
 
     With ``trusts_links``, a linked file is not read: it stays the only one.
     """
     try:
-        num_bytes = feature_files.size_of(cache, info)
-        what = f"got {num_bytes} bytes, expected {info.num_bytes}" if num_bytes != info.num_bytes else ""
+        num_bytes = feature_files.size_of(cache, file)
+        what = f"got {num_bytes} bytes, expected {file.num_bytes}" if num_bytes != file.num_bytes else ""
         if not what:
-            feature_files.copy(cache, info, target)
+            feature_files.copy(cache, file, target)
             is_trusted = trusts_links and os.stat(target).st_nlink > 1
-            if not is_trusted and digest_file(target) != info.digest:
+            if not is_trusted and digest_file(target) != file.digest:
                 what = "its digest is another one than that in the sidecar"
     except FileNotFoundError:
         what = "the file is missing"
     if what:
-        raise feature_files.damaged(cache, str(info.file), what)
+        raise feature_files.damaged(cache, file.name, what)

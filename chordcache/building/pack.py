@@ -11,7 +11,7 @@ from chordcache.engine.signals import stop_signals
 from chordcache.errors import UsageError
 from chordcache.storage import atomic, feature_files, layout, opener
 from chordcache.storage.cache_header import read_header, write_header
-from chordcache.storage.feature_info import FeatureInfo
+from chordcache.storage.feature_info import StoredFile
 from chordcache.storage.find_sidecars import Sidecars, write_catalog
 from chordcache.storage.lock import locked
 from chordcache.storage.packs import aligned, packable, write_pack
@@ -101,7 +101,7 @@ def pack(cache: str | Path, *, size: int = PACK_BYTES, progress: bool = False) -
 
 def _num_bytes(sidecar: Sidecar) -> int:
     """Return the space of the files of a video in a pack [bytes]."""
-    return sum(aligned(info.num_bytes) for info in packable(sidecar))
+    return sum(aligned(file.num_bytes) for file in packable(sidecar))
 
 
 def _keys_to_pack(sidecars: Sidecars, size: int) -> list[str]:
@@ -181,20 +181,16 @@ def copy_video(
     source: Path,
     target: Path,
     sidecar: Sidecar,
-    copy: Callable[[Path, FeatureInfo, Path], None] = feature_files.copy,
+    copy: Callable[[Path, StoredFile, Path], None] = feature_files.copy,
 ) -> None:
     """Link or copy the files of a video into another cache, or out of packs, then publish its sidecar as a file.
 
     ``copy`` makes a durable copy of a file of a cache. Raises as it does.
     """
-    infos: dict[str, FeatureInfo] = {
-        str(info.file): info
-        for info in sidecar.features
-        if info.file is not None and (source != target or info.packed is not None)
-    }
+    files = [file for file in sidecar.files if source != target or file.packed is not None]
     with atomic.partial_folder(target) as folder:
-        copies = {folder / str(number): file for number, file in enumerate(infos)}
+        copies = {folder / str(number): file for number, file in enumerate(files)}
         for partial, file in copies.items():
-            copy(source, infos[file], partial)
-        atomic.publish_all(target, copies, are_synced=True)
+            copy(source, file, partial)
+        atomic.publish_all(target, {partial: file.name for partial, file in copies.items()}, are_synced=True)
     atomic.publish_text(target, layout.sidecar_file(sidecar.key), sidecar.unpacked().to_line() + "\n")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from typing import NamedTuple
 
+from chordcache.amounts import counted
 from chordcache.building.build_options import BuildOptions
 from chordcache.errors import UsageError
 from chordcache.storage import atomic, layout, opener
@@ -14,41 +16,37 @@ _MAX_SHARE = 0.1
 """Largest share of the cached videos that is dropped without ``prune_many``. A wrong index often names few of them."""
 
 
-def keys_to_prune(sidecars: Sidecars, keys: Collection[str], options: BuildOptions) -> list[str]:
-    """Return the keys of the cached videos that are to be dropped: all but ``keys``, if ``options.prune`` is set.
+class Leaving(NamedTuple):
+    """The videos and the features that leave a cache with a build."""
 
-    Raises ``UsageError`` if they are more than a tenth of the cached videos, and ``options.prune_many`` is not set.
+    videos: list[str]
+    """Keys of the cached videos that the index does not name, if ``options.prune`` is set"""
+    features: dict[str, int]
+    """Each feature of ``options.drop`` to the number of cached videos that have it"""
+
+
+def leaving(sidecars: Sidecars, options: BuildOptions, keys: Collection[str]) -> Leaving:
+    """Return what leaves a cache with a build of an index, whose keys are ``keys``.
+
+    Raises ``UsageError`` if that concerns more than a tenth of the cached videos, and ``options.prune_many`` is not
+    set.
     """
-    if not options.prune:
-        return []
+    features = dict.fromkeys(options.drop, 0)
+    if not (options.prune or options.drop):
+        return Leaving([], features)
     cached = sidecars.sorted_keys()
-    pruned = [key for key in cached if key not in keys]
-    if len(pruned) > _MAX_SHARE * len(cached) and not options.prune_many:
-        raise UsageError(
-            f"prune: got an index without {len(pruned)} of the {len(cached)} cached videos, expected at least 90 % of "
-            "them. If the index is right, add prune_many=True (--yes)."
-        )
-    return pruned
-
-
-def videos_with(sidecars: Sidecars, options: BuildOptions) -> dict[str, int]:
-    """Return the number of cached videos that have each feature of ``options.drop``.
-
-    Raises ``UsageError`` if they are more than a tenth of the cached videos, and ``options.prune_many`` is not set.
-    """
-    if not options.drop:
-        return {}
-    counts, keys = dict.fromkeys(options.drop, 0), sidecars.sorted_keys()
-    for key in keys:
-        for name in {info.feature for info in sidecars.read(key).features} & counts.keys():
-            counts[name] += 1
-    many = [name for name, count in counts.items() if count > _MAX_SHARE * len(keys)]
-    if many and not options.prune_many:
-        raise UsageError(
-            f"drop: got '{many[0]}', which {counts[many[0]]} of {len(keys)} cached videos have, expected at most a "
-            "tenth of them. If you mean it, add prune_many=True (--yes)."
-        )
-    return counts
+    videos = [key for key in cached if key not in keys] if options.prune else []
+    for key in cached if options.drop else ():
+        for name in {info.feature for info in sidecars.read(key).features} & features.keys():
+            features[name] += 1
+    of_features = [("drop", f"'{name}', a feature of", count) for name, count in features.items()]
+    for option, what, count in [("prune", "an index without", len(videos)), *of_features]:
+        if count > _MAX_SHARE * len(cached) and not options.prune_many:
+            raise UsageError(
+                f"{option}: got {what} {count} of the {counted(len(cached), 'cached video')}, expected at most a tenth "
+                "of them. If you mean it, add prune_many=True (--yes)."
+            )
+    return Leaving(videos, features)
 
 
 def drop_features(sidecars: Sidecars, names: Collection[str]) -> None:
@@ -78,7 +76,7 @@ def drop(sidecars: Sidecars, keys: Sequence[str]) -> None:
     files: list[str] = []
     for key in keys:
         sidecar = sidecars.read_or_none(key)  # ``gc`` finds the files of a damaged sidecar
-        own = {info.file for info in sidecar.features if info.file and info.packed is None} if sidecar else ()
+        own = [file.name for file in sidecar.files if file.packed is None] if sidecar else ()
         files += layout.sidecar_file(key), *own
     sidecars.packs.remove(keys)
     for file in files:

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from chordcache.engine import terminal
+from chordcache.storage.feature_info import StoredFile
 from chordcache.storage.layout import pack_file, sidecar_file
 from chordcache.storage.packs import REMOVED_FILE, mark_of
-from chordcache.storage.remote.messages import Piece
 from chordcache.storage.run_log import RUNS_FILE
 from chordcache.storage.sidecar import Sidecar
 
@@ -40,7 +40,7 @@ class CopySummary:
     """Number of artefacts and packs that were there already"""
 
 
-def files_of(rows: Iterable[tuple[Sidecar, bytes, int]], packs: Iterable[str]) -> Iterator[Piece | str]:
+def files_of(rows: Iterable[tuple[Sidecar, bytes, int]], packs: Iterable[str]) -> Iterator[StoredFile | str]:
     """Yield the artefacts that videos have as files of their own, and the names of the packs that they need, once.
 
     The rows are those of ``Catalog.row``, and ``packs`` has the names of the packs that there are.
@@ -48,14 +48,14 @@ def files_of(rows: Iterable[tuple[Sidecar, bytes, int]], packs: Iterable[str]) -
     marks = {mark_of(name): name for name in packs}
     seen: set[str] = set()
     for sidecar, _, mark in rows:
-        files: dict[str, Piece | str] = {}
+        files: dict[str, StoredFile | str] = {}
         if mark in marks:
             files[marks[mark]] = marks[mark]
-        for info in sidecar.features:
-            if info.packed is not None:
-                files[info.packed.pack] = info.packed.pack
-            elif info.file is not None:
-                files[info.file] = Piece.of(info)
+        for stored in sidecar.files:
+            if stored.packed is not None:
+                files[stored.packed.pack] = stored.packed.pack
+            else:
+                files[stored.name] = stored
         for name, file in files.items():
             if name not in seen:
                 seen.add(name)
@@ -99,9 +99,9 @@ def copy_all(copy: Callable[[T], int], files: Sequence[T], noun: str, *, progres
     return len(files), num_bytes
 
 
-def name_of(file: Piece | str) -> str:
+def name_of(file: StoredFile | str) -> str:
     """Return the name of an artefact, or of a pack, relative to the cache."""
-    return pack_file(file) if isinstance(file, str) else file.file
+    return pack_file(file) if isinstance(file, str) else file.name
 
 
 def stale_sidecars(names: Iterable[str], keys: Iterable[str]) -> list[str]:

@@ -22,13 +22,13 @@ from chordcache.formats.bucket_copy import (
 )
 from chordcache.storage import atomic, opener
 from chordcache.storage.catalog import Catalog
+from chordcache.storage.feature_info import StoredFile
 from chordcache.storage.find_sidecars import iter_keys
 from chordcache.storage.layout import PACKS, cache_folder, pack_file, sidecar_file
 from chordcache.storage.lock import locked
 from chordcache.storage.packs import check_pack
 from chordcache.storage.remote.local_store import copy_lists, download, entries_of
 from chordcache.storage.remote.mark import check_holds_all
-from chordcache.storage.remote.messages import Piece
 from chordcache.storage.run_log import RUNS_FILE
 from chordcache.storage.sidecar import Sidecar
 
@@ -135,22 +135,22 @@ class _Pull:
         for name in names:
             atomic.publish_all(self._cache, {self._lists / name: name})
 
-    def _has(self, file: Piece | str) -> bool:
+    def _has(self, file: StoredFile | str) -> bool:
         try:
             num_bytes = opener.size_of(self._cache, name_of(file))
         except FileNotFoundError:
             return False
         return isinstance(file, str) or num_bytes == file.num_bytes
 
-    def _copy(self, file: Piece | str) -> int:
+    def _copy(self, file: StoredFile | str) -> int:
         name = self._cache / name_of(file)
         with atomic.writing_to(name), atomic.partial_file(self._cache) as partial:
-            if isinstance(file, Piece):
+            if isinstance(file, StoredFile):
                 download(self._bucket, file, partial)
             else:
                 self._copy_pack(file, partial)
             atomic.publish_all(self._cache, {partial: name_of(file)})
-        return file.num_bytes if isinstance(file, Piece) else opener.size_of(self._cache, pack_file(file))
+        return file.num_bytes if isinstance(file, StoredFile) else opener.size_of(self._cache, pack_file(file))
 
     def _copy_pack(self, name: str, partial: Path) -> None:
         entry = self._bucket.entry(pack_file(name))

@@ -20,8 +20,8 @@ from chordcache.storage.annotation_names import AnnotationNames
 from chordcache.storage.cache_header import read_header
 from chordcache.storage.catalog_columns import INT32, INT64, SECTIONS, UINT64, Columns, hash_of
 from chordcache.storage.catalog_file import HEAD_BYTES, CatalogFile, matching
-from chordcache.storage.feature_info import FeatureInfo, Packed
-from chordcache.storage.layout import is_key, pack_file, sidecar_file
+from chordcache.storage.feature_info import FeatureInfo, StoredFile
+from chordcache.storage.layout import is_key, place_of, sidecar_file
 from chordcache.storage.opener import MAX_BYTES
 from chordcache.storage.sidecar import Sidecar
 
@@ -44,8 +44,7 @@ class _Picture(Record, frozen=True, forbid_unknown_fields=False):
 
 
 class _File(Record, frozen=True, forbid_unknown_fields=False):
-    file: str | None = None
-    packed: Packed | None = None
+    file: StoredFile | None = None
 
 
 class _Files(Record, frozen=True, forbid_unknown_fields=False):
@@ -57,7 +56,7 @@ class _Files(Record, frozen=True, forbid_unknown_fields=False):
 
 def names_of_files(infos: Iterable[_File | FeatureInfo]) -> set[str]:
     """Return the names of the files and packs of features."""
-    return {pack_file(info.packed.pack) if info.packed else info.file for info in infos if info.file is not None}
+    return {place_of(info.file)[0] for info in infos if info.file is not None}
 
 
 class Catalog:

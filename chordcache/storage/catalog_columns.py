@@ -56,8 +56,8 @@ class Columns:
         self._mtimes.append(mtime_ns)
         self._num_frames.append(sidecar.num_frames)
         self._keys.append(sidecar.key)
-        self._labels.append(sidecar.label)
-        self._annotations.add(sidecar)
+        self._labels.append(sidecar.about.label)
+        self._annotations.add(sidecar.about)
         for info in reversed(sidecar.features):  # of several tiers the first counts, as in ``Sidecar.feature``
             states = self._states.setdefault(info.feature, bytearray())
             states.extend(bytes(self.num_videos - len(states)))

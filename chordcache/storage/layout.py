@@ -34,6 +34,7 @@ from chordcache.errors import UsageError, printable
 from chordcache.json_records import to_json
 from chordcache.records import Identity, Segment, VideoRecord
 from chordcache.storage.artefacts.tiers import TIERS
+from chordcache.storage.feature_info import StoredFile
 
 PACKS = "packs"
 """Name of the folder of packs in a cache"""
@@ -135,6 +136,11 @@ def sidecar_file(key: str) -> str:
 def pack_file(pack: str) -> str:
     """Return the name of a pack, relative to the cache."""
     return f"{PACKS}/{pack}.pack"
+
+
+def place_of(file: StoredFile) -> tuple[str, int]:
+    """Return the name of the file or the pack that has the bytes of a file, relative to the cache, and the first."""
+    return (file.name, 0) if file.packed is None else (pack_file(file.packed.pack), file.packed.offset)
 
 
 def artefact_file(

@@ -29,11 +29,11 @@ from chordcache.storage.atomic import append_lines, no_space_as_error, partial_f
 from chordcache.storage.catalog import Catalog
 from chordcache.storage.catalog_columns import Columns
 from chordcache.storage.catalog_file import HEAD_BYTES, CatalogFile, write_catalog_file
-from chordcache.storage.feature_info import FeatureInfo, Packed
-from chordcache.storage.layout import PACKS, pack_file
+from chordcache.storage.feature_info import Packed, StoredFile
+from chordcache.storage.layout import PACKS, pack_file, place_of
 from chordcache.storage.opener import list_folder, readable
 from chordcache.storage.sealed_json import iter_sealed, seal
-from chordcache.storage.sidecar import Sidecar
+from chordcache.storage.sidecar import Sidecar, files_of
 
 REMOVED_FILE = f"{PACKS}/removed.jsonl"
 """Name of the list of removed videos, relative to the cache"""
@@ -69,11 +69,11 @@ class Pack(Catalog):
         """Check the pack, without the content of its files, and yield key and sidecar of every video."""
         end = HEAD_BYTES
         for key, sidecar in super().check():
-            for info in packable(sidecar):
-                if info.packed != Packed(self.name, aligned(end)):
+            for stored in packable(sidecar):
+                if stored.packed != Packed(self.name, aligned(end)):
                     raise self.damage(f"the files of '{printable(key)}' are not where they were written")
-                self._check_gap(end, info.packed.offset)
-                end = info.packed.offset + info.num_bytes
+                self._check_gap(end, aligned(end))
+                end = aligned(end) + stored.num_bytes
             yield key, sidecar
         if aligned(end) != self._first_place():
             raise self.damage("it has bytes that belong to no video")
@@ -89,10 +89,9 @@ def aligned(position: int) -> int:
     return -(-position // _ALIGNMENT) * _ALIGNMENT
 
 
-def packable(sidecar: Sidecar) -> list[FeatureInfo]:
-    """Return one feature for each file of a video that goes into a pack, in order."""
-    infos = {info.file: info for info in sidecar.features if info.file is not None and TIERS[info.tier].is_flat}
-    return list(infos.values())
+def packable(sidecar: Sidecar) -> list[StoredFile]:
+    """Return the files of a video that go into a pack, in order."""
+    return files_of(info for info in sidecar.features if TIERS[info.tier].is_flat)
 
 
 class Packs:
@@ -224,10 +223,9 @@ def write_pack(cache: Path, sidecars: Sequence[Sidecar], number: int) -> str:
     with partial_file(cache) as partial:
         with no_space_as_error(partial), open(partial, "xb") as file:
             for before, after in zip(sidecars, placed, strict=True):
-                for info, there in zip(packable(before), packable(after), strict=True):
-                    assert there.packed is not None
-                    file.write(bytes(there.packed.offset - file.tell()))
-                    feature_files.append_to(file, cache, info)
+                for stored, there in zip(packable(before), packable(after), strict=True):
+                    file.write(bytes(place_of(there)[1] - file.tell()))
+                    feature_files.append_to(file, cache, stored)
             file.write(bytes(end - file.tell()))
             for sidecar in placed:
                 line = f"{sidecar.to_line()}\n".encode("ascii")
@@ -243,12 +241,11 @@ def _placed(sidecars: Sequence[Sidecar], name: str) -> tuple[list[Sidecar], int]
     """Return the sidecars with the places of their files in a pack, and the position behind the files."""
     placed, end = [], HEAD_BYTES
     for sidecar in sidecars:
-        places = {}
-        for info in packable(sidecar):
-            places[info.file] = Packed(name, aligned(end))
-            end = aligned(end) + info.num_bytes
-        features = tuple(info.replace(packed=places.get(info.file)) for info in sidecar.unpacked().features)
-        placed.append(sidecar.replace(features=features))
+        places: dict[str, Packed | None] = {}
+        for stored in packable(sidecar):
+            places[stored.name] = Packed(name, aligned(end))
+            end = aligned(end) + stored.num_bytes
+        placed.append(sidecar.unpacked().with_places(places))
     return placed, aligned(end)
 
 
@@ -256,6 +253,6 @@ def check_pack(cache: Path, name: str, file: str | None = None) -> None:
     """Raise ``DamageError`` if a pack is not what was written. ``file`` is the name of a partial one."""
     pack = Pack(cache, name, file)
     for _, sidecar in pack.check():
-        for info in packable(sidecar):
-            if feature_files.digest_of(cache, info, pack=file) != info.digest:
-                raise pack.damage(f"'{info.file}' is not what was written")
+        for stored in packable(sidecar):
+            if feature_files.digest_of(cache, stored, pack=file) != stored.digest:
+                raise pack.damage(f"'{stored.name}' is not what was written")

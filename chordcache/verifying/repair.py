@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from chordcache.arguments import as_items, names_arguments
-from chordcache.building.build import build_as_before
 from chordcache.building.build_options import BuildOptions
+from chordcache.building.build_run import build_as_before
 from chordcache.building.existing_cache import check_sidecars, index_of, unnamed_files
 from chordcache.building.fix_commands import gc_command
 from chordcache.building.pack import copy_video
@@ -131,7 +131,7 @@ def _restored_sidecars(cache: Path, broken: Sequence[Damage]) -> set[str]:
         for finding in broken:
             if finding.key is not None and finding.file == layout.sidecar_file(finding.key):
                 sidecar = catalog.find(finding.key)
-                if sidecar is not None and all(feature_files.is_intact(cache, info) for info in sidecar.features):
+                if sidecar is not None and all(feature_files.is_intact(cache, file) for file in sidecar.files):
                     copy_video(cache, cache, sidecar)
                     restored.add(finding.key)
     return restored
@@ -200,7 +200,7 @@ def _repair_index(cache: Path, header: Header) -> None:
     sidecars = Sidecars(cache)
     for key in sidecars.sorted_keys():
         if (sidecar := sidecars.read_or_none(key)) is not None:
-            records[key] = VideoRecord(sidecar.root, sidecar.path).described(sidecar)
+            records[key] = sidecar.record
     path = cache / "index.jsonl"
     for line in _sound_lines(cache, path.name):
         with suppress(DamageError):  # the first and the last line are not records

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -38,7 +38,7 @@ from chordcache.media.source_file import (
 from chordcache.storage import feature_files, layout
 from chordcache.storage.artefacts.open_files import FRAME_ARRAYS, check_artefact
 from chordcache.storage.cache_header import read_header, roots_now
-from chordcache.storage.feature_info import FeatureInfo
+from chordcache.storage.feature_info import StoredFile
 from chordcache.storage.find_sidecars import Sidecars, iter_keys
 from chordcache.storage.opener import unreadable
 from chordcache.storage.packs import Packs, read_packed
@@ -225,8 +225,8 @@ def _check_video(check: _Check, sidecars: Sidecars | None = None) -> list[Damage
     except UnreadableError as error:
         return [Damage("unreadable", file, str(error), "", check.key)]
     damage: list[Damage] = []
-    for artefact in dict.fromkeys(info.file for info in sidecar.features if info.file is not None):
-        damage += _check_artefact(check, sidecar, [info for info in sidecar.features if info.file == artefact])
+    for stored in sidecar.files:
+        damage += _check_artefact(check, sidecar, stored)
     findings = damage + _check_features(check, sidecar)
     if check.roots is not None and not damage:
         findings += _check_source(check, sidecar, check.roots)
@@ -250,9 +250,8 @@ def _of_crash(check: _Check, crash: pool.Crash) -> list[Damage]:
             return result or [
                 Damage("stale", sidecar.path, f"its source cannot be read: {crash.message}", "", check.key)
             ]
-    files = dict.fromkeys(info.file for info in sidecar.features if info.file is not None)
     what = f"the process that read the video died: {crash.message}"
-    return [Damage("damaged", file, what, repair_command(check.cache), check.key) for file in files]
+    return [Damage("damaged", file.name, what, repair_command(check.cache), check.key) for file in sidecar.files]
 
 
 def _without_quarantined(cache: Path, findings: list[Damage]) -> list[Damage]:
@@ -280,16 +279,16 @@ def _counted(findings: list[Damage], num_videos: int) -> list[Damage]:
 
 def _check_features(check: _Check, sidecar: Sidecar) -> list[Damage]:
     """Check that every requested feature exists and was made with the requested parameters."""
-    findings = []
+    findings, record = [], sidecar.record
     for info in sidecar.features:
         if info.feature in check.fingerprints and is_stale(info, check.fingerprints):
             what = f"its '{info.feature}' was made with other parameters than those of chordcache.json"
-        elif not fits(info, sidecar):
+        elif not fits(info, record):
             what = f"its '{info.feature}' was made of other values of {', '.join(info.uses)}"
         else:
             continue
         fix_command = build_command(check.cache, [info.tier], check.features.get(info.tier, ()))
-        findings.append(Damage("stale", info.file or sidecar.path, what, fix_command, check.key))
+        findings.append(Damage("stale", info.file.name if info.file else sidecar.path, what, fix_command, check.key))
     for tier, names in check.features.items():
         for name in names:
             if sidecar.feature(name, tier) is None:
@@ -299,30 +298,30 @@ def _check_features(check: _Check, sidecar: Sidecar) -> list[Damage]:
     return findings
 
 
-def _check_artefact(check: _Check, sidecar: Sidecar, infos: Sequence[FeatureInfo]) -> list[Damage]:
+def _check_artefact(check: _Check, sidecar: Sidecar, file: StoredFile) -> list[Damage]:
     """Check one file and the features in it."""
-    problem = _file_problem(check, infos[0])
+    problem = _file_problem(check, file)
     if problem is None:
-        return _check_rows(check, sidecar, infos) if check.level == "deep" else []
+        return _check_rows(check, sidecar, file) if check.level == "deep" else []
     kind, what = problem
     command = "" if kind == "unreadable" else repair_command(check.cache)
-    return [Damage(kind, str(infos[0].file), what, command, check.key)]
+    return [Damage(kind, file.name, what, command, check.key)]
 
 
-def _file_problem(check: _Check, info: FeatureInfo) -> tuple[str, str] | None:
+def _file_problem(check: _Check, file: StoredFile) -> tuple[str, str] | None:
     """Return the kind of damage of a file and a sentence about it, or None."""
     try:
-        num_bytes = feature_files.size_of(check.cache, info)
-        if num_bytes != info.num_bytes:
-            return "damaged", f"the file has {num_bytes} bytes, expected {info.num_bytes}"
+        num_bytes = feature_files.size_of(check.cache, file)
+        if num_bytes != file.num_bytes:
+            return "damaged", f"the file has {num_bytes} bytes, expected {file.num_bytes}"
         if check.level != "quick":
-            digest = feature_files.digest_of(check.cache, info)
-            if digest != info.digest:
-                return "damaged", f"its xxh3-128 is {digest}, expected {info.digest}"
+            digest = feature_files.digest_of(check.cache, file)
+            if digest != file.digest:
+                return "damaged", f"its xxh3-128 is {digest}, expected {file.digest}"
     except FileNotFoundError:
         return "missing", "the sidecar names it"
     except PermissionError as error:
-        return "unreadable", str(unreadable(check.cache / str(info.file), error))
+        return "unreadable", str(unreadable(check.cache / file.name, error))
     except UnreadableError as error:
         is_refused = error.errno in (errno.EACCES, errno.EPERM)
         return "unreadable" if is_refused else "damaged", str(error)
@@ -331,10 +330,9 @@ def _file_problem(check: _Check, info: FeatureInfo) -> tuple[str, str] | None:
     return None
 
 
-def _check_rows(check: _Check, sidecar: Sidecar, infos: Sequence[FeatureInfo]) -> list[Damage]:
+def _check_rows(check: _Check, sidecar: Sidecar, file: StoredFile) -> list[Damage]:
     """Read every row, decode every frame, and compare counts and times."""
-    file = str(infos[0].file)
-    path = check.cache / file
+    infos = [info for info in sidecar.features if info.file is not None and info.file.name == file.name]
     frames = next((info for info in infos if info.feature == "frames"), None)
     decode = record_decoder(frames) if frames else None
     last = ""
@@ -346,14 +344,15 @@ def _check_rows(check: _Check, sidecar: Sidecar, infos: Sequence[FeatureInfo]) -
             decode(number, row)
 
     try:
-        with feature_files.open_file(check.cache, infos[0], sidecar.claims) as artefact:
+        with feature_files.open_file(check.cache, file, sidecar.claims) as artefact:
             pts_seconds, source_frames, _ = map(artefact.array, FRAME_ARRAYS)
         if pts_seconds[0] != sidecar.start_seconds or np.any(np.diff(source_frames) <= 0):
             raise DamageError("its times disagree with the sidecar's")
         num_rows = {name: count for info in infos for name, count in info.num_rows.items()}
-        check_artefact(path, infos[0].num_bytes, num_rows, claims=sidecar.claims, packed=infos[0].packed, look=look)
+        path, claims = check.cache / file.name, sidecar.claims
+        check_artefact(path, file.num_bytes, num_rows, claims=claims, packed=file.packed, look=look)
     except DamageError as error:
-        return [Damage("damaged", file, str(error), repair_command(check.cache), check.key, last or None)]
+        return [Damage("damaged", file.name, str(error), repair_command(check.cache), check.key, last or None)]
     return []
 
 
@@ -384,6 +383,6 @@ def _compare(check: _Check, sidecar: Sidecar, path: str, source: OpenSource) -> 
         what = f"the source, unchanged by its size and mtime: {error}"
         return [Damage("stale", path, what, "", check.key)]
     except DamageError as error:  # its message names the file
-        file = next((info.file for info in sidecar.features if info.file and info.file in str(error)), sidecar.path)
+        file = next((file.name for file in sidecar.files if file.name in str(error)), sidecar.path)
         return [Damage("damaged", file, str(error), repair_command(check.cache), check.key)]
     return []

@@ -152,12 +152,14 @@ def test_artefacts_lie_in_a_pack_as_they_were(work: Path) -> None:
     for begin, end in itertools.pairwise(offsets):
         for info in json.loads(content[begin:end])["features"]:
             if info["tier"] == "hdf5":
-                assert "packed" not in info
+                assert "packed" not in info["file"]
                 continue
-            place = info["packed"]
+            place = info["file"]["packed"]
             assert place["pack"] == path.stem
             assert place["offset"] % 4096 == 0
-            assert content[place["offset"] : place["offset"] + info["num_bytes"]] == bytes_of[info["file"]]
+            assert (
+                content[place["offset"] : place["offset"] + info["file"]["num_bytes"]] == bytes_of[info["file"]["name"]]
+            )
 
 
 def test_sizes_of_packs(work: Path) -> None:
@@ -184,7 +186,7 @@ def test_a_video_that_is_built_again_is_read_instead_of_its_packed_one(work: Pat
     assert len(packs_of(cache)) == 1  # all of the former one is superseded
     assert_same(cache, after)
     assert deep(cache) == []
-    assert cc.open_cache(cache)[key].sidecar.feature("mel", "npz").packed.pack == packs_of(cache)[0].stem
+    assert cc.open_cache(cache)[key].sidecar.feature("mel", "npz").file.packed.pack == packs_of(cache)[0].stem
 
 
 def test_new_videos_lie_beside_packs_until_they_are_packed(work: Path, make_video: Callable[..., Path]) -> None:
@@ -319,7 +321,7 @@ def test_numbers_of_packs_never_go_down(work: Path) -> None:
 def test_a_repaired_pack_does_not_come_back(work: Path) -> None:
     cache = packed(work)
     before = everything(cache)
-    place = cc.open_cache(cache)[source_of(cache, "b")].sidecar.feature("flow", "npz")
+    place = cc.open_cache(cache)[source_of(cache, "b")].sidecar.feature("flow", "npz").file
     damage(packs_of(cache)[0], place.packed.offset + place.num_bytes // 2)
     cc.repair(cache, cc.verify(cache, jobs=1).damage, jobs=1, roots={"videos": str(work / "videos")})
     pack(cache)
@@ -399,10 +401,10 @@ def test_a_video_that_was_built_while_it_was_missed_is_repaired(work: Path) -> N
     """The broken piece of a pack is one of those that a reader's child builds again."""
     cache = packed(work)
     key = source_of(cache, "b")
-    place = cc.open_cache(cache)[key].sidecar.feature("flow", "npz")
+    place = cc.open_cache(cache)[key].sidecar.feature("flow", "npz").file
     assert [*background._broken_files(cache, key)] == []
     damage(packs_of(cache)[0], place.packed.offset + place.num_bytes // 2)
-    assert [*background._broken_files(cache, key)] == [place.file]
+    assert [*background._broken_files(cache, key)] == [place.name]
 
 
 def test_hdf5_alone_is_packed_once(work: Path) -> None:
@@ -429,12 +431,12 @@ def test_damage_in_a_pack_is_found_and_repaired(work: Path) -> None:
     cache = packed(work)
     before = everything(cache)
     key = source_of(cache, "b")
-    place = cc.open_cache(cache)[key].sidecar.feature("flow", "npz")
+    place = cc.open_cache(cache)[key].sidecar.feature("flow", "npz").file
     damage(packs_of(cache)[0], place.packed.offset + place.num_bytes // 2)
     for level in ("default", "deep"):
         (finding,) = cc.verify(cache, level=level, jobs=1).damage
-        assert (finding.kind, finding.file, finding.key) == ("damaged", place.file, key)
-    with pytest.raises(cc.DamageError, match=f"'{cache}/{place.file}' is damaged"):
+        assert (finding.kind, finding.file, finding.key) == ("damaged", place.name, key)
+    with pytest.raises(cc.DamageError, match=f"'{cache}/{place.name}' is damaged"):
         unpack(cache)
     cc.repair(cache, [finding], jobs=1, roots={"videos": str(work / "videos")})
     assert_same(cache, before)

@@ -146,7 +146,7 @@ def test_drop_takes_a_feature_out_of_all_videos(index, tmp_path, run_cli: Cli):
     run_cli(*command, "-c", index.parent / "small.yaml", "--features", "frames,mel")
     refused = run_cli(*command, "--drop", "mel")
     assert refused.returncode == 2
-    assert "--drop: got 'mel', which 2 of 2 cached videos have" in refused.stderr
+    assert "--drop: got 'mel', a feature of 2 of the 2 cached videos" in refused.stderr
     assert "2 lose mel, as --drop asks" in run_cli(*command, "--drop", "mel", "--yes", "--dry-run").stdout
     assert features_of(cache) == {"lmdb": ("frames",), "npz": ("mel",)}
     assert run_cli(*command, "--drop", "mel", "--yes").stdout.startswith("done 0, up to date 2,")

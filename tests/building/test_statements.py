@@ -16,8 +16,7 @@ from helpers.inline import HERE
 
 import chordcache as cc
 from chordcache.building.build_options import BuildOptions
-from chordcache.building.build_plan import write_plan
-from chordcache.building.planning import make_plan
+from chordcache.building.planning import make_plan, write_plan
 from chordcache.errors import UsageError
 from chordcache.index.grouping import IndexRows
 from chordcache.index.index_files import Index, cached_index, read_index
@@ -104,7 +103,7 @@ def test_builds_keep_what_no_cell_erases(videos, tmp_path):
         planned = cc.dry_run(index, cache)
         summary = cc.build(index, cache, jobs=HERE)
         with cc.open_cache(cache) as opened:
-            assert {video.path: stated(video.sidecar) for video in opened} == model
+            assert {video.path: stated(video.sidecar.about) for video in opened} == model
         gone = sum(len(before[name].keys() - model[name].keys()) for name in NAMES)
         changed = sum(
             before[name][field] != value

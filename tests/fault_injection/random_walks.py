@@ -227,7 +227,7 @@ class _Walk:
         contents: dict[Place, Any] = {}
         with cc.open_cache(cache) as opened:
             for video in opened:
-                contents[video.key, "label", ""] = (video.label, video.sidecar.caption)
+                contents[video.key, "label", ""] = (video.label, video.caption)
                 for info in video.sidecar.features:
                     value = opened.read(video, info.feature, tier=info.tier) if info.file else info.absent
                     contents[video.key, info.feature, info.tier] = value

@@ -121,18 +121,19 @@ def _flow_in_a_hole(cache: Path, elsewhere: Path) -> None:
         for name, values in arrays.items():
             archive.writestr(f"{name}.npy", npy.dumps(values))
     size, file = path.stat().st_size, str(path.relative_to(cache))
-    flow = {
-        "shape": [num_rows, side, side, 2],
-        "dtype": "float16",
-        "num_rows": {"flow": num_rows},
-        "num_bytes": size,
-    }
+    flow = {"shape": [num_rows, side, side, 2], "dtype": "float16", "num_rows": {"flow": num_rows}}
 
     def state(data: dict[str, Any]) -> None:
-        data.update(num_frames=num_rows + 1, display_width=side, display_height=side)
-        data["features"] = [{**info, **flow} for info in data["features"] if info.get("file") == file]
+        data.update(num_frames=num_rows + 1, display_size=[side, side])
+        data["features"] = [{**info, **flow} for info in data["features"] if _is_in(info, file)]
+        for info in data["features"]:
+            info["file"]["num_bytes"] = size
 
     _sidecar(state, path.name.partition(".")[0])(cache, elsewhere)
+
+
+def _is_in(info: dict[str, Any], file: str) -> bool:
+    return "file" in info and info["file"]["name"] == file
 
 
 def _add_mel(data: dict[str, Any]) -> None:
@@ -143,8 +144,11 @@ def _add_mel(data: dict[str, Any]) -> None:
             "feature": "mel",
             "tier": "npz",
             "fingerprint": "0" * 16,
-            "file": f"npz/{key[-16:-14]}/{key}.mel.00000000.npz",
-            "num_bytes": 1 << 40,
+            "file": {
+                "name": f"npz/{key[-16:-14]}/{key}.mel.00000000.npz",
+                "num_bytes": 1 << 40,
+                "digest": "0" * 32,
+            },
             "dtype": "float32",
             "params": {"sample_rate": 16000, "hop_length": 160, "n_mels": 32769, "mono": False},
             "shape": [200, 1024, 32769],
@@ -163,8 +167,8 @@ def _holes(suffix: str) -> Forgery:
 
         def state(data: dict[str, Any]) -> None:
             for info in data["features"]:
-                if info.get("file") == str(path.relative_to(cache)):
-                    info["num_bytes"] = size
+                if _is_in(info, str(path.relative_to(cache))):
+                    info["file"]["num_bytes"] = size
 
         _sidecar(state, path.name.partition(".")[0])(cache, elsewhere)
 
@@ -262,8 +266,8 @@ def _place_in_pack(**place: object) -> Forgery:
     def change(cache: Path, elsewhere: Path) -> None:
         data = sealed_json.unseal(rows_of(cache)[0], "")
         for info in data["features"]:
-            if "packed" in info:
-                info["packed"].update(place)
+            if "packed" in info["file"]:
+                info["file"]["packed"].update(place)
         forge(cache, rows={0: sealed_json.seal(data)})
 
     return change

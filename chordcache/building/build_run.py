@@ -1,0 +1,247 @@
+"""The run of a build's plan, under the lock of the cache: what is missing is built, and what is not wanted leaves."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import closing, suppress
+from dataclasses import replace
+from pathlib import Path
+
+from chordcache.amounts import counted
+from chordcache.building.build_options import BuildOptions
+from chordcache.building.build_plan import BuildPlan
+from chordcache.building.build_task import BuildTask, planned_files, stale_features
+from chordcache.building.existing_cache import check_counts
+from chordcache.building.file_build import build_file
+from chordcache.building.fix_commands import is_retryable, problems_command, repairable
+from chordcache.building.planning import plan_as_before, write_plan
+from chordcache.building.prune import drop, drop_features, leaves_cache, leaving
+from chordcache.engine import pool, terminal
+from chordcache.engine.choice import Engine, engine_of
+from chordcache.engine.crashes import MAX_ATTEMPTS
+from chordcache.engine.display import Display, display_of
+from chordcache.engine.run_progress import Progress
+from chordcache.errors import CacheWriteError, ChordcacheError, TooManyFailuresError, printable
+from chordcache.index.grouping import IndexRows
+from chordcache.index.index_files import Index
+from chordcache.media.versions import tool_versions
+from chordcache.records import RunSummary
+from chordcache.storage import atomic, layout
+from chordcache.storage.artefacts.tiers import TIERS
+from chordcache.storage.find_sidecars import Sidecars, update_catalog
+from chordcache.storage.quarantine import Failure, Quarantine
+from chordcache.storage.run_log import RunNotes
+from chordcache.storage.sidecar import Sidecar
+
+
+def run_plan(
+    command: str, plan: BuildPlan, engine: Engine, options: BuildOptions, display: Display, notes: RunNotes
+) -> RunSummary:
+    """Build what a cache lacks of a plan, under its lock. ``notes`` take what is known of the run at its end.
+
+    The catalog and the quarantine are complete, however the run ends.
+    """
+    with IndexRows(plan.index) as rows:
+        for feature in stale_features(plan, rows.keys):
+            terminal.say(str(feature), shown=display.messages)
+        run = _Run(plan, rows, options, build_progress(command, plan, rows, display))
+        try:
+            run.build(engine)
+            run.finish()
+        except CacheWriteError:
+            with suppress(OSError):  # of the same disk
+                atomic.remove_partials(plan.cache)
+            raise
+        except ChordcacheError:
+            run.write_lists()
+            raise
+        finally:
+            notes.take(run.summary)
+            notes.video_seconds, notes.num_bytes = run.video_seconds, run.num_bytes
+        check_counts(run.summary)
+        for name, count in run.num_with_dropped().items():
+            what = f"{counted(count, 'cached video')} keep{'s' * (count == 1)} it in a file with other features"
+            line = f"drop: {name}: {what}. Build with an index that names the videos, or add --prune."
+            terminal.say(line, shown=display.messages)
+    return run.summary
+
+
+def build_as_before(
+    cache: Path,
+    index: Index,
+    *,
+    roots: Mapping[str, str] | None = None,
+    jobs: int | Engine | None = None,
+    options: BuildOptions,
+    progress: bool | Display = False,
+    notes: RunNotes | None = None,
+    trusted: Collection[str] = (),
+) -> RunSummary:
+    """Build the videos of an index with everything that earlier builds of the cache requested, under its lock.
+
+    The parameters are those of ``build`` and ``plan_as_before``. ``notes`` take what is known of the run at its end.
+    """
+    display = display_of(progress)
+    plan = plan_as_before(cache, index, roots=roots, options=options, trusted=trusted)
+    for tier in {file.partition("/")[0] for file in options.rebuild} & plan.features.keys():
+        lost = [name for name in plan.features[tier] if plan.specs[name] is None]
+        if lost and TIERS[tier].one_file:
+            what = f"files of tier {tier} are not made again: {', '.join(lost)} cannot be made here"
+            remedy = "install its package, or name its plug-in or model with -c, then run the command again"
+            terminal.say(f"{what}; {remedy}", shown=display.messages)
+    return run_plan("repair", plan, engine_of(jobs), options, display, notes or RunNotes())
+
+
+def build_progress(command: str, plan: BuildPlan, rows: IndexRows, display: Display) -> Progress:
+    """Return the progress of a run over all rows of a plan's index."""
+    see = f"'{problems_command(plan.cache)}'"
+    return Progress(command, display, total=len(rows.keys), total_seconds=rows.total_seconds, see=see)
+
+
+class _Run:
+    """One run of a plan: its parts in the order ``build``, then ``finish``."""
+
+    def __init__(self, plan: BuildPlan, rows: IndexRows, options: BuildOptions, progress: Progress) -> None:
+        self._rows, self._cache, self._options, self._progress = rows, plan.cache, options, progress
+        self._started = time.monotonic()
+        self._max_failures = options.limit(len(rows.keys))
+        self._sidecars = Sidecars(plan.cache)
+        self._leaving = leaving(self._sidecars, options, rows.keys)
+        if self._leaving.features:
+            drop_features(self._sidecars, options.drop)
+        with repairable(plan.cache):
+            self._quarantine = Quarantine(plan.cache, tool_versions())
+        self._plan = write_plan(plan, rows.keys, prune=options.prune)
+        self._counts = Counter(num_done=0, num_up_to_date=0, num_failed=0)
+        """Counts of the run by the names of ``RunSummary``"""
+        self._losses = Counter[str]()
+        self._num_unnamed = 0 if options.prune or plan.part else len(set(self._sidecars.sorted_keys()) - rows.keys)
+        self._num_new_failures = 0
+        self.num_bytes = 0
+        """[bytes] Size of the files that were written"""
+        self.video_seconds = 0.0
+        """[seconds] Length of the videos that were built"""
+
+    @property
+    def summary(self) -> RunSummary:
+        """Counts so far."""
+        return RunSummary(
+            num_inputs=len(self._rows.keys),
+            num_pruned=len(self._leaving.videos),
+            num_unnamed=self._num_unnamed,
+            losses=dict(self._losses),
+            elapsed_seconds=time.monotonic() - self._started,
+            **self._counts,
+        )
+
+    def build(self, engine: Engine) -> None:
+        """Build what is missing or stale."""
+        outcomes = pool.run(
+            build_file,
+            self._tasks(),
+            jobs=engine,
+            limits=self._options.limits,
+            retry=self._once_more,
+            networks=[spec.network for spec in self._plan.network_specs],
+        )
+        with self._progress, closing(outcomes):  # no worker may publish after the cleanup
+            for tasks, outcome in outcomes:
+                for number, task in enumerate(tasks):
+                    self._record_outcome(task, outcome if isinstance(outcome, pool.Crash) else outcome[number])
+
+    def finish(self) -> None:
+        """Remove the videos that leave, and complete the lists of the cache."""
+        drop(self._sidecars, self._leaving.videos)
+        if self._options.prune:
+            self._quarantine.keep_only(self._rows.keys)
+        self.write_lists()
+
+    def write_lists(self) -> None:
+        """Complete the lists of the cache, after partial files are removed."""
+        atomic.remove_partials(self._cache)
+        self._quarantine.compact()
+        update_catalog(self._cache)
+
+    def num_with_dropped(self) -> dict[str, int]:
+        """Return each dropped feature that cached videos still have, to the number of these videos."""
+        left = leaving(Sidecars(self._cache), replace(self._options, prune=False, prune_many=True), ()).features
+        return {name: count for name, count in left.items() if count}
+
+    def _tasks(self) -> Iterator[tuple[BuildTask, ...]]:
+        """Yield the tasks for the workers, those of one file together. Other videos are handled here."""
+        requested = [spec.fingerprint for artefact in self._plan.artefacts for spec in artefact.features]
+        for tasks in planned_files(self._plan, self._rows, self._quarantine, self._options):
+            for task in tasks:
+                if task.state != "failed":
+                    self._losses.update(task.losses)
+                if task.state != "missing":
+                    self._record_without_work(task, requested)
+            missing = tuple(task for task in tasks if task.state == "missing")
+            if missing:
+                atomic.check_space(self._cache)
+                yield missing
+
+    def _record_without_work(self, task: BuildTask, requested: Sequence[str]) -> None:
+        """Handle a video that needs no worker."""
+        if task.failure is not None:
+            self._counts["num_retryable"] += is_retryable(task.failure.cause)
+            self._fail(task, task.failure, is_work=False)
+            return
+        sidecar = task.described
+        if sidecar is not None and sidecar != task.previous:  # another label or caption, or a feature less
+            atomic.publish_text(self._cache, layout.sidecar_file(task.key), sidecar.to_line() + "\n")
+        self._counts["num_up_to_date"] += 1
+        self._quarantine.discard(task.key, requested)
+        self._progress.skip(task.item.known_seconds)
+
+    def _once_more(
+        self, tasks: tuple[BuildTask, ...], outcomes: Sequence[Sidecar | Failure]
+    ) -> tuple[BuildTask, ...] | None:
+        """Return another attempt if the source's disk failed and attempts are left, else None."""
+        has_failed = any(isinstance(outcome, Failure) and outcome.cause == "io" for outcome in outcomes)
+        if has_failed and tasks[0].attempt < MAX_ATTEMPTS:
+            return tuple(replace(task, attempt=task.attempt + 1) for task in tasks)
+        return None
+
+    def _record_outcome(self, task: BuildTask, outcome: Sidecar | Failure | pool.Crash) -> None:
+        if isinstance(outcome, pool.Crash):
+            facts = {"attempts": task.attempt - 1 + outcome.attempts, "fingerprints": task.fingerprints}
+            outcome = task.failed("decode", outcome.cause, outcome.message, task.item.identity, **facts)
+        if isinstance(outcome, Failure):
+            self._fail(task, outcome)
+            return
+        self._quarantine.discard(task.key, task.fingerprints)
+        previous = task.previous
+        num_frames, num_bytes = outcome.num_frames, outcome.num_bytes(without=task.kept)
+        self._counts.update(
+            num_done=1,
+            num_frames=num_frames,
+            num_frames_skipped=outcome.num_frames_skipped,
+            num_unused_bytes=previous.num_bytes(without=outcome.features) if previous else 0,
+        )
+        self.video_seconds += outcome.duration_seconds
+        self.num_bytes += num_bytes
+        self._progress.done(_name(task), seconds=task.item.known_seconds, num_frames=num_frames, num_bytes=num_bytes)
+
+    def _fail(self, task: BuildTask, failure: Failure, *, is_work: bool = True) -> None:
+        fails_again = self._quarantine.still_holds(task.key, failure.source, task.fingerprints)
+        if self._options.retry_quarantined or not fails_again:
+            self._quarantine.add(failure)
+            self._num_new_failures += 1
+        sidecar = self._sidecars.read_or_none(task.key)
+        if sidecar is not None and leaves_cache(failure):
+            drop(self._sidecars, [task.key])
+        self._counts["num_failed"] += 1
+        seconds = task.item.known_seconds
+        self._progress.fail(_name(task), failure.cause, failure.message, seconds=seconds, is_work=is_work)
+        if self._num_new_failures > self._max_failures:
+            raise TooManyFailuresError(
+                f"stopped after {counted(self._num_new_failures, 'failure')}, the last one "
+                f"'{printable(task.item.path)}': {failure.message}; the same command resumes"
+            )
+
+
+def _name(task: BuildTask) -> str:
+    return f"{task.item.root}/{task.item.path}"
