@@ -134,7 +134,7 @@ def test_a_pack_that_cannot_be_read_is_unreadable(cache: Path, level: str) -> No
     report = cc.verify(packed, level=level, jobs=INLINE)
     findings = {(finding.kind, finding.file) for finding in report.damage}
     assert ("unreadable", f"packs/{path.name}") in findings
-    assert report.num_videos == 3
+    assert report.num_videos == 4
 
 
 def _break_reads_of(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
