@@ -28,6 +28,7 @@ OTHER_FILES = {
     "building.cluster_build": "removes the folder of its parts, which the driver made",
     "building.join_parts": "removes parts that are joined",
     "cli.output": "/dev/null",
+    "building.pack": "removes the folders of a cache that was moved",
     "config.presets": "files of the package",
     "digests": "sources, models, and descriptors of the opener",
     "engine.child": "/proc",
@@ -69,10 +70,10 @@ OTHER_FILES = {
     "storage.atomic": "partial files, in a folder that the opener has opened; the cache's folder; users' files; /proc",
     "temporary": "removes temporary folders",
     "tools.bench.row": "/dev/null",
-    "tools.system": "/proc and /sys",
+    "tools.doctor": "/proc and /sys",
     "train.captions": "tokenizers that the user names",
     "train.misses.background": "/proc",
-    "train.read_counts": "memory that another process shares",
+    "train.dataset": "memory that another process shares",
 }
 """Module, without the name of the package, to what it opens by a path"""
 

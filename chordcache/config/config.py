@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from chordcache.arguments import did_you_mean
-from chordcache.config.checks import Section, check_choice, check_keys, check_number
+from chordcache.config.checks import Section, check_keys, check_number
 from chordcache.config.features import FEATURE_SECTIONS, FlowConfig, MelConfig, MotionConfig, PluginConfig
 from chordcache.config.picture import FramesConfig, PictureConfig
 from chordcache.errors import ConfigError
@@ -34,8 +34,6 @@ class Hdf5Config:
     """Features that the file of a video has"""
     chunk_frames: int = 1
     """Rows of a chunk. 1 reads random clips fastest"""
-    compression: str = "none"
-    """"none", "lzf" or "gzip" """
 
     def __post_init__(self) -> None:
         names: Any = self.features
@@ -45,7 +43,6 @@ class Hdf5Config:
             raise ConfigError(f"hdf5.features: got {list(names)}, expected each name once")
         object.__setattr__(self, "features", tuple(names))
         check_number("hdf5.chunk_frames", self.chunk_frames, int, 1, 4096)
-        check_choice("hdf5.compression", self.compression, ("none", "lzf", "gzip"))
 
 
 @dataclass(frozen=True)
@@ -109,7 +106,7 @@ class Config:
     def writer_options(self, tier: str) -> dict[str, Any]:
         """Return the keyword arguments of the writer of a tier."""
         if tier == "hdf5":
-            return {"compression": self.hdf5.compression, "chunk_frames": self.hdf5.chunk_frames}
+            return {"chunk_frames": self.hdf5.chunk_frames}
         settings = self.frames.codec_settings if tier == "lmdb" and self.frames else {}
         return {name: settings[name] for name in ("gop", "stride") if name in settings}
 
@@ -204,7 +201,7 @@ def config_from_json(data: Any, onto: Config | None = None, *, trusted: Collecti
     Parameters
     ----------
     data : Mapping or None
-        Data in the shape of ``configs/default.yaml``. Missing keys keep their defaults. null removes a feature.
+        Data in the shape of ``docs/reference/default.yaml``. Missing keys keep their defaults. null removes a feature.
     onto : Config, optional
         Config whose values missing keys keep instead, such as that of an existing cache. null keeps a feature of it.
     trusted : collection of str, optional
