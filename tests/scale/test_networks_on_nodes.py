@@ -37,7 +37,8 @@ def test_latents_of_a_cluster_are_those_of_one_machine(
     with cc.open_cache(tmp_path / "local") as one, cc.open_cache(tmp_path / "cache") as other:
         assert one.keys() == other.keys()
         for key in one.keys():  # noqa: SIM118
-            assert np.array_equal(one.read(key, "latents"), other.read(key, "latents"))
+            # Dask lets the processes of a node use one thread, and PyTorch adds in another order with several
+            assert np.abs(one.read(key, "latents") - other.read(key, "latents")).max() <= 1e-5
 
 
 def test_a_node_without_the_device_is_named(small_material: Material, start: Start, tmp_path: Path) -> None:
