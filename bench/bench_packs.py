@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import shutil
 import tempfile
 import time
 from functools import partial
@@ -62,9 +61,7 @@ def main() -> None:
         index = cc.scan([arguments.clips / "street"], output=folder / "index.jsonl")
         cc.build(index, folder / "loose", tiers=("lmdb",), config=folder / "config.yaml")
         num_bytes = many(folder / "loose", arguments.videos)
-        shutil.copytree(folder / "loose", folder / "packed", copy_function=os.link)
-        took = seconds(lambda: pack(folder / "packed"), time.process_time)
-        cc.collect_garbage(folder / "packed")
+        took = seconds(lambda: pack(folder / "loose", folder / "packed"), time.process_time)
         print(f"packed {arguments.videos:,} artefacts, {num_bytes / 2**20:.0f} MiB, in {took:.2f} s of CPU")
         num_files = sum(len(files) for _, _, files in os.walk(folder / "packed"))
         print(f"files: {2 * arguments.videos:,} and lists before, {num_files} after")

@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from chordcache.digests import file_digest
+from chordcache.digests import digest_file, file_digest
 from chordcache.errors import DamageError, printable
 from chordcache.storage import atomic, opener
 from chordcache.storage.artefacts.artefact import Artefact
@@ -29,14 +29,13 @@ def open_file(cache: Path, file: StoredFile, claims: Claims) -> AbstractContextM
     return open_artefact(cache / file.name, file.num_bytes, claims, file.packed)
 
 
-def size_of(cache: Path, file: StoredFile, pack: str | None = None) -> int:
+def size_of(cache: Path, file: StoredFile) -> int:
     """Return the size of a file [bytes]. In a pack, the file ends with the pack at the latest.
 
-    ``pack`` is the name of the pack's file while it is not published. Raises ``FileNotFoundError`` if the file or pack
-    is missing, and ``UnreadableError``.
+    Raises ``FileNotFoundError`` if the file or pack is missing, and ``UnreadableError``.
     """
     name, start = place_of(file)
-    num_bytes = opener.size_of(cache, pack or name)
+    num_bytes = opener.size_of(cache, name)
     return num_bytes if file.packed is None else max(0, min(file.num_bytes, num_bytes - start))
 
 
@@ -65,11 +64,10 @@ class FeatureFiles:
         return is_found
 
 
-def _blocks(cache: Path, file: StoredFile, pack: str | None = None) -> Iterator[bytes]:
+def _blocks(cache: Path, file: StoredFile) -> Iterator[bytes]:
     """Read a file."""
     name, start = place_of(file)
-    name = pack or name
-    rest = size_of(cache, file, pack)
+    rest = size_of(cache, file)
     with opener.open_binary(cache, name) as opened, readable(cache / name):
         opened.seek(start)
         while rest and (block := opened.read(min(rest, _BLOCK_BYTES))):
@@ -77,10 +75,10 @@ def _blocks(cache: Path, file: StoredFile, pack: str | None = None) -> Iterator[
             rest -= len(block)
 
 
-def digest_of(cache: Path, file: StoredFile, pack: str | None = None) -> str:
+def digest_of(cache: Path, file: StoredFile) -> str:
     """Return the xxh3-128 of a file, 32 hex digits. Raises as ``size_of`` does."""
     digest = file_digest()
-    for block in _blocks(cache, file, pack):
+    for block in _blocks(cache, file):
         digest.update(block)
     return digest.hexdigest()
 
@@ -105,6 +103,25 @@ def copy(cache: Path, file: StoredFile, partial: Path) -> None:
         append_to(target, cache, file)
         target.flush()
         os.fsync(target.fileno())
+
+
+def copy_checked(cache: Path, file: StoredFile, target: Path, *, trusts_links: bool = False) -> None:
+    """Link or copy a file whose size and digest are those of the sidecar. Raises ``DamageError``.
+
+    With ``trusts_links``, a linked file is not read: it stays the only one.
+    """
+    try:
+        num_bytes = size_of(cache, file)
+        what = f"got {num_bytes} bytes, expected {file.num_bytes}" if num_bytes != file.num_bytes else ""
+        if not what:
+            copy(cache, file, target)
+            is_trusted = trusts_links and os.stat(target).st_nlink > 1
+            if not is_trusted and digest_file(target) != file.digest:
+                what = "its digest is another one than that in the sidecar"
+    except FileNotFoundError:
+        what = "the file is missing"
+    if what:
+        raise damaged(cache, file.name, what)
 
 
 def append_to(target: BinaryIO, cache: Path, file: StoredFile) -> None:

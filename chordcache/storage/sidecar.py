@@ -82,7 +82,7 @@ class Sidecar(Record, frozen=True):
         return {file.packed.pack for file in self.files if file.packed is not None}
 
     def unpacked(self) -> Sidecar:
-        """Return a copy whose files are not in packs."""
+        """Return a copy whose files are files of their own."""
         return self.with_places({file.name: None for file in self.files}) if self.packs else self
 
     def with_places(self, places: Mapping[str, Packed | None]) -> Sidecar:

@@ -16,7 +16,7 @@ from chordcache.amounts import counted
 from chordcache.arguments import check_choice, names_arguments
 from chordcache.building.build_plan import fingerprints_of, resolve_features
 from chordcache.building.build_task import is_stale
-from chordcache.building.fix_commands import build_command, repair_command
+from chordcache.building.fix_commands import build_command, repair_command, unpack_command
 from chordcache.building.requested import Features
 from chordcache.config.config import Config, config_from_json, trusted_names
 from chordcache.config.yaml_files import ConfigFiles, load_config
@@ -38,10 +38,10 @@ from chordcache.media.source_file import (
 from chordcache.storage import feature_files, layout
 from chordcache.storage.artefacts.open_files import FRAME_ARRAYS, check_artefact
 from chordcache.storage.cache_header import read_header, roots_now
+from chordcache.storage.catalog_file import CATALOG
 from chordcache.storage.feature_info import StoredFile
-from chordcache.storage.find_sidecars import Sidecars, iter_keys
+from chordcache.storage.find_sidecars import Sidecars, read_packed
 from chordcache.storage.opener import unreadable
-from chordcache.storage.packs import Packs, read_packed
 from chordcache.storage.part import Part
 from chordcache.storage.quarantine import Quarantine
 from chordcache.storage.run_log import recorded
@@ -50,10 +50,10 @@ from chordcache.verifying.findings import Damage, VerifyReport
 from chordcache.verifying.verify_lists import (
     check_catalog,
     check_index,
-    check_packs,
+    check_packed,
     check_runs,
     find_orphans,
-    keys_of_unread_packs,
+    of_error,
 )
 from chordcache.verifying.verify_source import compare_with_source
 
@@ -80,8 +80,8 @@ class _Check:
     """Root label to the folder of the sources, or None if the sources are not checked"""
     inside: Mapping[str, str]
     """Root label to the real folder that links must not lead out of, or empty if links may"""
-    pack: str | None = None
-    """Name of the pack that has the sidecar, or None if it is a file of its own"""
+    is_packed: bool = False
+    """True if the sidecars are in the catalog alone"""
 
 
 @names_arguments
@@ -167,9 +167,11 @@ def _verify(
     header = read_header(folder)
     folders = roots_now(header.roots, roots, opens=source)
     where = folders if source else None
-    problems: dict[str, ChordcacheError] = {}
-    sidecars = Sidecars(folder, Packs(folder, problems))
-    own_keys, all_keys = set(iter_keys(folder)), sidecars.sorted_keys()
+    try:
+        sidecars = Sidecars(folder)
+    except ChordcacheError as error:  # a packed cache has its sidecars in the catalog alone
+        return VerifyReport([of_error(folder, CATALOG, error)], 0)
+    all_keys = sidecars.sorted_keys()
     keys = [*filter(part.holds, all_keys)]
     findings: list[Damage] = []
     config = config_from_json(header.config, trusted=trusted)
@@ -177,9 +179,8 @@ def _verify(
     if source and level == "quick":
         level = "default"  # an artefact must be intact before it is compared with its source
     inside = {} if header.follow_symlinks else {label: real_folder(path) for label, path in (where or {}).items()}
-    of_all = _Check(folder, "", level, config, header.features, fingerprints, where, inside)
-    pack_of = sidecars.packs.owner
-    checks = (replace(of_all, key=key, pack=None if key in own_keys else pack_of(key)) for key in keys)
+    of_all = _Check(folder, "", level, config, header.features, fingerprints, where, inside, header.is_packed)
+    checks = (replace(of_all, key=key) for key in keys)
     display = replace(display, messages=display.messages and display.verbose)  # the findings are the result
     with stop_signals(), Progress("verify", display, total=len(keys), failed="damaged") as progress:
         if level == "quick":
@@ -196,12 +197,13 @@ def _verify(
                     progress.done(check.key)
     findings = _counted(_without_quarantined(folder, findings), len(keys))
     if part.number == 1:
-        unread = keys_of_unread_packs(folder, problems)
-        findings += check_packs(folder, sidecars.packs, problems, level=level)
-        findings += check_catalog(folder, sidecars, header.features, level=level, unread=unread)
-        findings += check_index(folder, {*all_keys, *unread}, header.features)
+        findings += check_catalog(folder, sidecars, header.features, level=level)
+        findings += check_index(folder, set(all_keys), header.features)
         findings += check_runs(folder)
-        findings += find_orphans(folder)
+        findings += check_packed(folder, sidecars) if header.is_packed else find_orphans(folder)
+    if header.is_packed:
+        command = unpack_command(folder)
+        findings = [replace(finding, fix_command=finding.fix_command and command) for finding in findings]
     return VerifyReport(findings, len(keys), notes=tuple(_unjudged(config, header.features)))
 
 
@@ -216,7 +218,7 @@ def _unjudged(config: Config, features: Features) -> Iterator[str]:
 
 def _check_video(check: _Check, sidecars: Sidecars | None = None) -> list[Damage]:
     """Return all findings about one video. It runs in a worker. Each sidecar is read, unless some are known."""
-    file = layout.sidecar_file(check.key) if check.pack is None else layout.pack_file(check.pack)
+    file = layout.sidecar_file(check.key)
     try:
         sidecar = sidecars.read(check.key) if sidecars else _read_sidecar(check)
     except (DamageError, NotFoundError) as error:  # not found: removed since it was listed
@@ -234,8 +236,7 @@ def _check_video(check: _Check, sidecars: Sidecars | None = None) -> list[Damage
 
 
 def _read_sidecar(check: _Check) -> Sidecar:
-    cache, pack, key = check.cache, check.pack, check.key
-    return read_sidecar(cache, key) if pack is None else read_packed(cache, pack, key)
+    return (read_packed if check.is_packed else read_sidecar)(check.cache, check.key)
 
 
 def _of_crash(check: _Check, crash: pool.Crash) -> list[Damage]:

@@ -15,7 +15,6 @@ import numpy as np
 from helpers import processes
 from helpers.catalogs import forge, rows_of, sections_of
 
-import chordcache as cc
 from chordcache.building.pack import pack
 from chordcache.digests import digest64, hex128
 from chordcache.storage import sealed_json
@@ -236,8 +235,8 @@ def _packed(change: Forgery) -> Forgery:
     """Pack the cache, then change it."""
 
     def change_packed(cache: Path, elsewhere: Path) -> None:
-        pack(cache)
-        cc.collect_garbage(cache)
+        pack(cache, cache.with_name("packed"), move=True)
+        cache.with_name("packed").rename(cache)
         change(cache, elsewhere)
 
     return change_packed
@@ -274,8 +273,8 @@ def _place_in_pack(**place: object) -> Forgery:
 
 
 def _forged_head(cache: Path, elsewhere: Path) -> None:
-    """State in the head of a pack that it has very many videos in few bytes."""
-    path = min(cache.glob("packs/*.pack"))
+    """State in the head of the catalog that it has very many videos in few bytes."""
+    path = cache / "catalog.bin"
     with open(path, "r+b") as file:
         head = sealed_json.unseal(file.read(HEAD_BYTES).decode().rstrip(), "")
         head["num_videos"] = 1 << 40
@@ -295,7 +294,7 @@ FORGERIES: dict[str, Forgery] = {
     "packed, device": _packed(_in_pack(_zeros)),
     "packed, sparse": _packed(_in_pack(_sparse)),
     "packed, far away": _packed(_place_in_pack(offset=(1 << 62) - 1)),
-    "packed, in the head": _packed(_place_in_pack(offset=1)),
+    "packed, in another place": _packed(_place_in_pack(offset=1)),
     "packed, another name": _packed(_place_in_pack(pack="../../elsewhere")),
     "packed, no such pack": _packed(_place_in_pack(pack="0" * 32)),
     "packed, many videos": _packed(_forged_head),
@@ -336,8 +335,8 @@ except cc.ChordcacheError:
 COMMANDS = (
     *(["info", "cache"], ["ls", "cache"], ["verify", "cache", "--deep", "-j1"], ["merge", "cache", "-o", "merged"]),
     *(
-        ["unpack", "cache"],
-        ["pack", "cache"],
+        ["unpack", "cache", "-o", "unpacked"],
+        ["pack", "cache", "-o", "packed"],
         ["gc", "cache", "--yes"],
         ["verify", "cache", "--repair", "-j1"],
         ["report", "cache", "-o", "report.html"],

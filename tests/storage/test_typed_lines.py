@@ -70,6 +70,7 @@ HEADER = Header(
     ("a" * 32, "b" * 32),
     fingerprints={"frames": "ab"},
     part=PartOf("1/2", "a" * 32, {"av": "18"}, (0, 2)),
+    is_packed=True,
 )
 FAILURE = Failure(
     "k", "v", "a.mp4", "decode", "short", "cut", IDENTITY, 3, 2, {"av": "18"}, ("0" * 16,), "today", "here"
