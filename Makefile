@@ -47,7 +47,7 @@ $(DEMO_STAMP): pyproject.toml
 	@touch $@
 
 $(STAMP): $(DEMO_STAMP)
-	$(BIN)/python -m pip install -q -e '.[cv,torch,augment,text,parquet,models,dask,ray,docs,dev]'
+	$(BIN)/python -m pip install -q -e '.[cv,torch,text,parquet,models,dask,ray,docs,dev]'
 	@touch $@
 
 demo: $(DEMO_STAMP) ## real footage scanned, cached, verified and fed to a training loop, in demo/

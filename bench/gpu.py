@@ -194,16 +194,12 @@ def compare_threads(cache: Path, codec: str, side: int, decode: str, trainer: Tr
 
 def ways_of(caches: dict[str, Path], clips: Path, side: int) -> dict[str, Callable[[int], Any]]:
     """Return each way as a function from a number of threads to its batches."""
-    augment = cc.BatchAugment(policy="rand", features=("frames",))
     ways: dict[str, Callable[[int], Any]] = {}
     for codec, cache in caches.items():
         dataset = cc.ChordVideoDataset(cache, clip_sampler=SAMPLER, size=(side, side), clips_per_video=MANY)
         for decode in ("cpu", "cuda"):
             load = partial(cc.ClipLoader, dataset, BATCH_SIZE, device="cuda", decode=decode)
             ways[f"{codec}, {decode}"] = lambda threads, load=load: load(num_threads=threads)  # type: ignore[misc]
-        ways[f"{codec}, cuda, augment"] = lambda threads, load=load: load(  # type: ignore[misc]
-            num_threads=threads, augment=augment
-        )
         ways[f"{codec}, workers"] = partial(cc.make_loader, dataset, BATCH_SIZE)
     pictures = config_from_json({"frames": {"short_side": side * 8 // 7}}).picture
     source = cc.videos.from_files(cc.MP4Source(pictures), clips)

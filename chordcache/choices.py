@@ -1,6 +1,6 @@
 """The choices that options of the command line have, without the packages of the modules that act on them."""
 
-SCAN_LEVELS = ("headers", "packets", "content", "frames")
+SCAN_LEVELS = ("headers", "packets", "content")
 """Levels of ``scan``, from the least to the most reading. Each includes the levels before it."""
 
 LIST_FORMATS = (

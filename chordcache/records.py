@@ -124,28 +124,6 @@ class ContentFacts(Record, frozen=True):
     and than 0.001"""
 
 
-class FrameFacts(Record, frozen=True):
-    """The facts measured by decoding that an audit compares: the frames one by one, and the place of the sound."""
-
-    num_frames: int
-    """Frames that were decoded"""
-    digest: str
-    """xxh3-128 of all decoded pictures. Copies of a file have the same one, in whatever container"""
-    num_repeated: int
-    """Frames that repeat the picture before them, at most three in a row: a picture that is still for longer is a
-    still shot"""
-    black_seconds: tuple[tuple[float, float], ...]
-    """[seconds from the first frame] Start and end of each stretch of black pictures, see ``FrameMeter``"""
-    frozen_seconds: tuple[tuple[float, float], ...]
-    """[seconds from the first frame] Start and end of each stretch in which the picture does not change"""
-    sound_start_seconds: float | None = None
-    """[seconds from the first frame] Time of the first sample, or None if no sound was decoded"""
-    sound_end_seconds: float | None = None
-    """[seconds from the first frame] End of the last sample"""
-    sound_seconds: float = 0.0
-    """[seconds] Length of all samples, without the gaps between them"""
-
-
 class Segment(Record, frozen=True):
     """A part of a file, half open: by presentation time or by frame number. None leaves a side open."""
 
@@ -246,7 +224,6 @@ class VideoRecord(Description, frozen=True):
     packets: PacketFacts | None = None
     content: ContentFacts | None = None
     audio: AudioFacts | None = None
-    frames: FrameFacts | None = None
     erased: tuple[str, ...] = ()
     """Empty cells of the list of labels, as ``stated`` of the index"""
 

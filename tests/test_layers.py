@@ -49,7 +49,6 @@ OWNERS = {
     "huggingface_hub": ("chordcache.features.networks.pretrained",),
     "jinja2": ("chordcache.look.report.*",),
     "joblib": ("chordcache.engine.pool",),
-    "kornia": ("chordcache.train.augment",),
     "librosa": ("chordcache.features.librosa",),
     "lmdb": ("chordcache.storage.artefacts.lmdb_writer",),
     "markupsafe": ("chordcache.look.report.*",),

@@ -68,10 +68,10 @@ OTHER_FILES = {
     "storage.atomic": "partial files, in a folder that the opener has opened; the cache's folder; users' files; /proc",
     "temporary": "removes temporary folders",
     "tools.bench.row": "/dev/null",
-    "tools.system": "/proc and /sys",
+    "tools.doctor": "/proc and /sys",
     "train.captions": "tokenizers that the user names",
     "train.misses.background": "/proc",
-    "train.read_counts": "memory that another process shares",
+    "train.dataset": "memory that another process shares",
 }
 """Module, without the name of the package, to what it opens by a path"""
 

@@ -36,7 +36,7 @@ def test_the_source_distribution_has_what_its_readme_names(tmp_path: Path) -> No
         names = {name.partition("/")[2] for name in archive.getnames()}
     readme = (REPOSITORY / "README.md").read_text(encoding="utf-8")
     links = re.findall(r"\]\(([^)#\s]+)", readme)
-    assert {"pyproject.toml", "LICENSE", "SECURITY.md", "configs/default.yaml"} <= names
+    assert {"pyproject.toml", "LICENSE", "SECURITY.md", "configs/flow.yaml"} <= names
     missing = [link for link in links if not any(name == link or name.startswith(link) for name in names)]
     assert missing == []
 

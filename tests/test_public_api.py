@@ -127,7 +127,6 @@ def test_unknown_name() -> None:
     ("module", "name", "message"),
     [
         ("torch", "ChordVideoDataset", "ChordVideoDataset needs PyTorch: pip install 'chordcache[torch]'"),
-        ("kornia", "BatchAugment", "BatchAugment needs kornia: pip install 'chordcache[augment]'"),
         ("tokenizers", "CaptionTokenizer", "CaptionTokenizer needs tokenizers: pip install 'chordcache[text]'"),
     ],
 )

@@ -31,8 +31,6 @@ COMMANDS = {
     "Make a cache": {
         "scan": "Find all videos in folders and write an index.",
         "index": "Write an index from a published list of videos, without opening the videos.",
-        "audit": "Compare a list or a dataset with its videos, decoding all of them.",
-        "config": "List the presets, or show all settings of a config.",
         "plan": "Estimate the size and the time of a build into a new cache.",
         "build": "Decode the videos of an index into a cache.",
     },
@@ -47,7 +45,6 @@ COMMANDS = {
         "export": "Write a cache in a format of other libraries.",
         "push": "Copy a cache into a bucket.",
         "pull": "Copy a cache from a bucket into a folder.",
-        "warm": "Read the files of a cache into memory before a training job.",
     },
     "Look at it": {
         "info": "Show what a cache, an index or one video contains.",
@@ -57,8 +54,7 @@ COMMANDS = {
         "bench": "Measure how fast the cache feeds a training job, against reading the videos themselves.",
     },
     "This machine and this program": {
-        "extractors": "List the features that can be built: parameters, tiers, and what is missing.",
-        "doctor": "Check the limits and settings of this machine.",
+        "doctor": "Check this machine, and list the features and the presets.",
         "completion": "Print the script that completes commands in a shell.",
         "help": "Print the help of a command.",
     },

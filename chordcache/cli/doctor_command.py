@@ -8,17 +8,20 @@ import click
 
 from chordcache.cli.options import jobs_option, json_option
 from chordcache.cli.output import echo_result
-from chordcache.cli.values import FOLDER
+from chordcache.cli.values import CONFIG, FOLDER
 from chordcache.errors import printable
-from chordcache.tools.doctor import diagnose
 
 
 @click.command()
 @click.argument("path", type=FOLDER, default=".")
+@click.option(
+    "-c", "--config", type=CONFIG, multiple=True, metavar="NAME|FILE",
+    help="Only print all settings of a preset or a YAML file, as YAML. Several are merged in order.",
+)  # fmt: skip
 @jobs_option
 @json_option
-def doctor(path: str, jobs: int | None, as_json: bool) -> None:
-    """Check the limits and settings of this machine.
+def doctor(path: str, config: tuple[str, ...], jobs: int | None, as_json: bool) -> None:
+    """Check this machine, and list the features and the presets.
 
     PATH is the folder of the cache, or the folder in which you will make it.  [default: (the working folder)] Each
     finding that matters comes with the reason and with what to type.
@@ -28,11 +31,26 @@ def doctor(path: str, jobs: int | None, as_json: bool) -> None:
     \b
     Example:
       chordcache doctor /data/cache
+      chordcache doctor -c flow > my.yaml
     """
+    if config:
+        _print_config(config, as_json)
+        return
+    from chordcache.tools.doctor import diagnose  # --help does not need it
+
     findings = diagnose(path, jobs=jobs)
     lines = []
     for finding in findings:
-        lines.append(f"{finding.severity:8} {finding.name:12} {printable(finding.what)}")
+        lines.append(f"{finding.severity:8} {finding.name:17} {printable(finding.what)}")
         if finding.severity != "ok":
-            lines += [f"{'':21} {printable(finding.why)}", f"{'':21} run: {printable(finding.action)}"]
+            lines += [f"{'':26} {printable(finding.why)}", f"{'':26} run: {printable(finding.action)}"]
     echo_result({"findings": [dataclasses.asdict(finding) for finding in findings]}, "\n".join(lines), as_json)
+
+
+def _print_config(config: tuple[str, ...], as_json: bool) -> None:
+    from chordcache.config.config import config_to_json
+    from chordcache.config.yaml_files import config_to_yaml, load_config
+
+    loaded = load_config(config)
+    data = {"config": {**config_to_json(loaded), "train": loaded.train}}
+    echo_result(data, config_to_yaml(loaded).rstrip("\n"), as_json)

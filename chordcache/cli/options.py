@@ -75,7 +75,7 @@ build_settings_options = _together(
         show_default="those of the cache and of --config, else frames",
     ),
     config_option(
-        "Preset, such as flow, or YAML file. It changes only the settings that it names, see 'chordcache config'."
+        "Preset, such as flow, or YAML file. It changes only the settings that it names, see 'chordcache doctor'."
     ),
 )  # fmt: skip
 

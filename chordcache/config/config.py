@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from chordcache.arguments import did_you_mean
-from chordcache.config.checks import check_choice, check_keys, check_number
+from chordcache.config.checks import check_keys, check_number
 from chordcache.config.features import (
     FEATURE_SECTIONS,
     FeatureConfig,
@@ -36,8 +36,6 @@ class Hdf5Config:
     """Features that the file of a video has"""
     chunk_frames: int = 1
     """Rows of a chunk. 1 reads random clips fastest"""
-    compression: str = "none"
-    """"none", "lzf" or "gzip" """
 
     def __post_init__(self) -> None:
         names: Any = self.features
@@ -47,7 +45,6 @@ class Hdf5Config:
             raise ConfigError(f"hdf5.features: got {list(names)}, expected each name once")
         object.__setattr__(self, "features", tuple(names))
         check_number("hdf5.chunk_frames", self.chunk_frames, int, 1, 4096)
-        check_choice("hdf5.compression", self.compression, ("none", "lzf", "gzip"))
 
 
 @dataclass(frozen=True)
@@ -111,7 +108,7 @@ class Config:
     def writer_options(self, tier: str) -> dict[str, Any]:
         """Return the keyword arguments of the writer of a tier."""
         if tier == "hdf5":
-            return {"compression": self.hdf5.compression, "chunk_frames": self.hdf5.chunk_frames}
+            return {"chunk_frames": self.hdf5.chunk_frames}
         settings = self.frames.codec_settings if tier == "lmdb" and self.frames else {}
         return {name: settings[name] for name in ("gop", "stride") if name in settings}
 
@@ -177,7 +174,7 @@ def config_from_json(data: Any, onto: Config | None = None, *, trusted: Collecti
     Parameters
     ----------
     data : Mapping or None
-        Data in the shape of ``configs/default.yaml``. Missing keys keep their defaults. null removes a feature.
+        Data in the shape of ``docs/reference/default.yaml``. Missing keys keep their defaults. null removes a feature.
     onto : Config, optional
         Config whose values missing keys keep instead, such as that of an existing cache. null keeps a feature of it.
     trusted : collection of str, optional

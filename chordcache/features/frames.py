@@ -190,7 +190,7 @@ class FramesReadSide(ReadSide):
         for run, part in _runs(clips):
             first = run[0]
             if isinstance(first.frames_out, EncodedFrames):
-                first.frames_out.clips.append(first.read_encoded(first.numbers))
+                first.frames_out.stored = first.read_encoded(first.numbers)
                 first.frames_out.picture, first.frames_out.crop = first.picture, first.crop
                 arrays.append({})
                 continue

@@ -72,11 +72,11 @@ class EncodedFrames:
     """The frames of a clip as they are stored, in place of memory for decoded ones. A GPU decodes them later."""
 
     shape: tuple[int, ...]
-    """(T, h, w, 3) of the frames after the crop. With several clips in a sample, (N, T, h, w, 3)"""
+    """(T, h, w, 3) of the frames after the crop"""
     picture: tuple[int, int] = (0, 0)
     """(height, width) of the frames before the crop [pixels]"""
-    clips: list[list[bytes] | np.ndarray] = field(default_factory=list)
-    """The N clips, each as ``Cache.read_encoded`` returns it"""
+    stored: list[bytes] | np.ndarray = field(default_factory=list)
+    """JPEGs or planes, as ``Cache.read_encoded`` returns them"""
     crop: CropBox | None = None
 
 

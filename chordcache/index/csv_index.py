@@ -38,7 +38,6 @@ from chordcache.records import (
     SEGMENT_COLUMNS,
     AudioFacts,
     ContentFacts,
-    FrameFacts,
     HeaderFacts,
     Identity,
     PacketFacts,
@@ -76,7 +75,6 @@ COLUMNS = (
     *(column for column in _columns_of("packets", PacketFacts) if column.name != "frame_steps"),  # bytes, for programs
     *_columns_of("audio", AudioFacts, "audio_"),
     *_columns_of("content", ContentFacts),
-    *_columns_of("frames", FrameFacts, "frames_"),
 )
 """Columns in the order in which they are written. The extra columns of a labels file follow."""
 

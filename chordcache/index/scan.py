@@ -76,7 +76,7 @@ class ScanResult(Index):
 
 @names_arguments
 def scan(
-    roots: str | Path | Sequence[str | Path | Corpus],
+    roots: str | Path | Sequence[str | Path],
     *,
     output: str | Path | None = None,
     level: str = "packets",
@@ -90,14 +90,13 @@ def scan(
 
     Parameters
     ----------
-    roots : str, Path, or sequence of str, Path or Corpus
-        Folders, files, or NAME=PATH. A single one is one root. A ``Corpus`` names some files of a folder.
+    roots : str, Path, or sequence of str or Path
+        Folders, files, or NAME=PATH. A single one is one root.
     output : str or Path, optional
         Index to write, ``.json``, ``.jsonl`` or ``.csv``. If it exists, records of unchanged files are reused,
         but not those of a CSV file. By default a temporary file, which is deleted with the result.
-    level : {"headers", "packets", "content", "frames"}
-        "headers" reads the headers only, "packets" also all packets, "content" also decodes, and "frames" also compares
-        the pictures with each other.
+    level : {"headers", "packets", "content"}
+        "headers" reads the headers only, "packets" also all packets, and "content" also decodes.
     labels : str, optional
         "dir" to label by parent folder, or a CSV file with columns path, label, caption.
     jobs : int or Engine, optional
@@ -129,8 +128,7 @@ def scan(
     """
     check_choice(SCAN_LEVELS, level=level)
     items = (roots,) if isinstance(roots, str | Path) else roots
-    corpora = parse_roots([os.fspath(root) for root in items if not isinstance(root, Corpus)])
-    corpora += [root for root in items if isinstance(root, Corpus)]
+    corpora = parse_roots([os.fspath(root) for root in items])
     check_apart(corpora)
     joined = Labels(os.fspath(labels), {corpus.label: corpus.folder for corpus in corpora}) if labels else None
     run = _Scan(corpora, level, joined, follow_symlinks, limits or Limits())

@@ -20,7 +20,7 @@ class Problem:
     """One video that is not complete in a cache, or cannot be read."""
 
     kind: str
-    """"quarantined", "broken" (in an index), or "audit" """
+    """"quarantined" or "broken" (in an index)"""
     key: str
     root: str
     path: str

@@ -15,15 +15,13 @@ from chordcache.arguments import check_choice
 from chordcache.choices import SCAN_LEVELS
 from chordcache.errors import MediaError
 from chordcache.media.activity import ContentMeter
-from chordcache.media.audio_track import Sound
 from chordcache.media.decoding import decode_frames
 from chordcache.media.demux import Media, open_media
-from chordcache.media.frame_meter import FrameMeter
 from chordcache.media.geometry import Orientation, display_size, orientation_of_matrix
 from chordcache.media.mp4_tracks import display_matrices
 from chordcache.media.source_file import open_source
 from chordcache.media.stream_header import stream_header
-from chordcache.records import AudioFacts, ContentFacts, FrameFacts, HeaderFacts, PacketFacts, VideoRecord
+from chordcache.records import AudioFacts, HeaderFacts, PacketFacts, VideoRecord
 
 _MATRICES = {
     0: "gbr", 1: "bt709", 4: "fcc", 5: "bt470bg", 6: "smpte170m", 7: "smpte240m", 8: "ycgco", 9: "bt2020nc",
@@ -53,7 +51,7 @@ def probe(
         Absolute path, as ``os.fsdecode`` gives it.
     root, relative_path : str
         Root and path of the file in the record.
-    level : {"headers", "packets", "content", "frames"}
+    level : {"headers", "packets", "content"}
     inside : str, optional
         Real folder that links must not lead ``path`` out of. By default they may lead anywhere.
 
@@ -83,24 +81,12 @@ def _add_facts(facts: dict[str, Any], path: str, level: str) -> None:
                 facts["packets"] = _packet_facts(media, first)
         finally:
             facts["header"] = _header_facts(media, path, first)
-    if level in ("content", "frames"):
-        facts |= _decoded_facts(path, level)
-
-
-def _decoded_facts(path: str, level: str) -> dict[str, ContentFacts | FrameFacts]:
-    meters: dict[str, ContentMeter | FrameMeter] = {"content": ContentMeter()}
-    if level == "frames":
-        meters["frames"] = FrameMeter()
-
-    def add_sound(sound: Sound) -> None:
-        for meter in meters.values():
-            meter.add_sound(sound)
-
-    with open_media(path) as media:
-        for frame in decode_frames(media, on_sound=add_sound):
-            for meter in meters.values():
+    if level == "content":
+        meter = ContentMeter()
+        with open_media(path) as media:
+            for frame in decode_frames(media, on_sound=meter.add_sound):
                 meter.add_frame(frame)
-    return {name: meter.facts() for name, meter in meters.items()}
+        facts["content"] = meter.facts()
 
 
 def _header_facts(media: Media, path: str, first: list[Any]) -> HeaderFacts:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import islice
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -57,8 +56,7 @@ class ClipView(NamedTuple):
     """The frames and the settings of one sample."""
 
     numbers: np.ndarray
-    """[shape=(T,) or (N, T), dtype=int64, frame numbers] in any order, repeats allowed. With several clips, each array
-    of the sample has one more leading dimension"""
+    """[shape=(T,), dtype=int64, frame numbers] in any order, repeats allowed"""
     crop: CropBox | None
     """The crop that the method ``crop`` chose"""
     frames_out: np.ndarray | EncodedFrames | None = None
@@ -117,7 +115,7 @@ class ClipReader:
         switches OpenCV's own threads off, for the whole process and from now on, if OpenCV is used.
 
         Raises as ``Cache.read`` does for any of the samples, and ``UsageError`` if frames go backwards and the flow
-        between them is requested, or if several clips differ in a shape.
+        between them is requested.
         """
         clips = self._clips(cache, video, views, one_thread=one_thread)
         arrays: list[Arrays] = [{} for _ in clips]
@@ -140,14 +138,10 @@ class ClipReader:
         if self.missing == "zeros":
             for own in arrays:
                 own["present"] = np.array(present)
-        rest = iter(arrays)
-        return [
-            next(rest) if view.numbers.ndim == 1 else _stacked(video, list(islice(rest, len(view.numbers))))
-            for view in views
-        ]
+        return arrays
 
     def fetch(self, video: Video, numbers: np.ndarray) -> None:
-        """Fetch what ``read`` reads of a clip of frames [shape=(T,) or (N, T)] from the bucket of its cache.
+        """Fetch what ``read`` reads of a clip of frames from the bucket of its cache.
 
         Of a feature of sound or text, only what is read when it is opened. Raises as ``Cache.read``.
         """
@@ -168,17 +162,12 @@ class ClipReader:
                     artefact.fetch(array, wanted)
 
     def _clips(self, reader: FeatureReader, video: Video, views: Sequence[ClipView], *, one_thread: bool) -> list[Clip]:
-        """Return the clips of samples, one after the other."""
+        """Return the clips of samples."""
         of_video = partial(reader.read, video), partial(reader.iter_frames, video), partial(reader.read_encoded, video)
-        clips = []
-        for numbers, crop, out, caption, noise in views:
-            rows = numbers if numbers.ndim > 1 else [numbers]
-            outs = out if numbers.ndim > 1 and isinstance(out, np.ndarray) else [out] * len(rows)
-            clips += [
-                Clip(*of_video, video, row, crop, self.variants, one_thread, place, caption, noise)
-                for row, place in zip(rows, outs, strict=True)
-            ]
-        return clips
+        return [
+            Clip(*of_video, video, numbers, crop, self.variants, one_thread, out, caption, noise)
+            for numbers, crop, out, caption, noise in views
+        ]
 
 
 def cached_features(names: tuple[str, ...]) -> tuple[tuple[str, ...], frozenset[str]]:
@@ -197,21 +186,6 @@ def cached_features(names: tuple[str, ...]) -> tuple[tuple[str, ...], frozenset[
             raise UsageError(f"features: got '{feature}' and '{name}', expected one of them")
     features = tuple(dict.fromkeys(VARIANTS.get(name, name) for name in names))
     return features, frozenset(VARIANTS.keys() & set(names))
-
-
-def _stacked(video: Video, clips: list[Arrays]) -> Arrays:
-    """Return the arrays of several clips of a sample, with one more dimension."""
-    stacked = {}
-    for name in clips[0]:
-        shapes = {clip[name].shape for clip in clips}
-        if len(shapes) > 1:
-            raise UsageError(
-                f"clip_sampler: got clips of video '{video.key}' with '{name}' of shapes "
-                f"{', '.join(map(str, sorted(shapes)))}, expected one shape. Take one clip a sample, with "
-                "clips_per_video."
-            )
-        stacked[name] = np.stack([clip[name] for clip in clips])
-    return stacked
 
 
 def _zeros(side: ReadSide, clip: Clip, info: FeatureInfo) -> Arrays:

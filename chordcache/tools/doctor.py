@@ -1,82 +1,69 @@
-"""``doctor``: looks for settings of this machine that make a build or a training job slow, or end it."""
+"""``doctor``: settings of this machine that make a build or a training job slow or end it, and what can be built."""
 
 from __future__ import annotations
 
+import inspect
 import os
-import tempfile
+import re
+import resource
+import shutil
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
-from functools import cached_property
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from chordcache import __version__
-from chordcache.amounts import counted
-from chordcache.engine.choice import check_jobs, num_workers
+from chordcache.amounts import counted, human_bytes
+from chordcache.config.config import config_from_json, config_sections
+from chordcache.config.presets import preset_names, preset_summary
+from chordcache.engine import pool
+from chordcache.engine.choice import check_jobs
 from chordcache.engine.limits import Limits
-from chordcache.engine.worker import ONE_THREAD
-from chordcache.errors import NotFoundError, printable
+from chordcache.errors import ConfigError, NotFoundError, describe, printable
+from chordcache.features.base import Extractor
+from chordcache.features.built_in import BUILT_IN
+from chordcache.features.registry import entry_points, extractor_class
 from chordcache.media.versions import library_versions, opencv_packages
-from chordcache.tools.system import Mount, System
-
-_GIB = 1 << 30
 
 _MIN_SHM_BYTES = 1 << 29
-"""Two batches of 16 clips of 16 frames of 224 x 224 pixels for each of six workers of a ``DataLoader``."""
+"""Two batches of 16 clips of 16 frames of 224 x 224 pixels for each of six workers of a ``DataLoader``"""
 
 _LIMITS = (
-    ("open files", 4096, "PyTorch passes each tensor of a batch from a worker process as an open file.",
-     "ulimit -n 65536"),
-    ("processes", 4096, "Each thread of each process of this user counts. A worker that cannot start ends the build.",
-     "ulimit -u 65536"),
+    ("open files", resource.RLIMIT_NOFILE, 4096,
+     "PyTorch passes each tensor of a batch from a worker process as an open file.", "ulimit -n 65536"),
+    ("processes", resource.RLIMIT_NPROC, 4096,
+     "Each thread of each process of this user counts. A worker that cannot start ends the build.", "ulimit -u 65536"),
 )  # fmt: skip
-"""Limits of a process: name, least value, reason and command. 1024 open files, the usual limit, are too few. A training
-process of PyTorch starts some hundred threads on a large machine"""
+"""Name of a limit, its number, least value, reason and command. 1024 open files, the usual limit, are too few"""
 
 _WORKER_BYTES = 1 << 29
 """Memory of a worker that makes all features of a 720p video, 295 MiB in docs/development/performance-building.md"""
 
-_MAX_READ_AHEAD_KIB = 1024
-"""A clip of 16 frames has 200 to 500 KiB. A longer read-ahead reads more than the clip."""
+_MIN_FREE_BYTES, _MIN_FREE_INODES = 10 << 30, 100_000
 
-_MIN_FREE_BYTES = 10 * _GIB
-_MIN_FREE_INODES = 100_000
-
+_COPY = "chordcache build -o LOCAL_FOLDER, then copy the folder with rsync -a"
 _DISKS: Mapping[str, tuple[str, str, str]] = {
-    "nfs": (
-        "warning",
-        "Writing over NFS is not supported, because its locks and renames are not those of a local disk.",
-        "chordcache build -o LOCAL_FOLDER, then copy the folder with rsync -a",
-    ),
-    "smb": (
-        "warning",
-        "Locks and memory maps of a Windows share are not those of a local disk.",
-        "chordcache build -o LOCAL_FOLDER, then copy the folder with rsync -a",
-    ),
+    **dict.fromkeys(("nfs", "nfs4"), (
+        "warning", "Writing over NFS is not supported, because its locks and renames are not those of a local disk.",
+        _COPY,
+    )),
+    **dict.fromkeys(("cifs", "smb3", "smbfs"), (
+        "warning", "Locks and memory maps of a Windows share are not those of a local disk.", _COPY,
+    )),
     "fuse": (
-        "warning",
-        "Random reads through FUSE are slow, and some of its file systems have no locks and no memory maps.",
+        "warning", "Random reads through FUSE are slow, and some of its file systems have no locks.",
         "rsync -a CACHE LOCAL_FOLDER, and read the copy",
     ),
-    "overlay": (
-        "note",
-        "This is the layer of a container. It is lost with the container, and often small.",
+    **dict.fromkeys(("overlay", "aufs"), (
+        "note", "This is the layer of a container. It is lost with the container, and often small.",
         "docker run -v FOLDER:/cache ... to mount a disk",
-    ),
-    "tmpfs": (
-        "note",
-        "This is memory. It is lost at a restart, and counts against the limit of the container's memory.",
+    )),
+    **dict.fromkeys(("tmpfs", "ramfs"), (
+        "note", "This is memory. It is lost at a restart, and counts against the limit of the container's memory.",
         "chordcache build -o FOLDER on a disk, if the cache is to stay",
-    ),
-}
-_KINDS = {
-    "nfs4": "nfs",
-    "cifs": "smb",
-    "smb3": "smb",
-    "smbfs": "smb",
-    "fuseblk": "",
-    "ramfs": "tmpfs",
-    "aufs": "overlay",
-}
+    )),
+}  # fmt: skip
+"""Kind of a file system to severity, reason and command"""
 
 
 @dataclass(frozen=True)
@@ -94,36 +81,10 @@ class Finding:
     """Command to type. Empty if it is ok"""
 
 
-@dataclass(frozen=True)
-class _Place:
-    """The place to look at: a folder on a machine, and the number of workers there."""
-
-    folder: Path
-    jobs: int | None
-    system: System = field(default_factory=System)
-
-    @cached_property
-    def usable_cpus(self) -> float:
-        """Number of processors that this process may use."""
-        quota = self.system.cgroup_cpus()
-        num_cpus = float(len(os.sched_getaffinity(0)))
-        return num_cpus if quota is None else min(num_cpus, quota)
-
-    @property
-    def workers(self) -> int:
-        """Number of workers."""
-        return num_workers(self.jobs, int(self.usable_cpus))
-
-    @cached_property
-    def mount(self) -> Mount | None:
-        """Mount of the folder."""
-        return self.system.mount_of(self.folder)
-
-
 def diagnose(
-    path: str | os.PathLike[str] = ".", *, jobs: int | None = None, system: System | None = None
+    path: str | os.PathLike[str] = ".", *, jobs: int | None = None, root: Path = Path("/")
 ) -> tuple[Finding, ...]:
-    """Look at the settings of this machine that matter for a cache. Nothing is changed.
+    """Look at the settings of this machine that matter for a cache, the features and the presets. Change nothing.
 
     Parameters
     ----------
@@ -131,8 +92,8 @@ def diagnose(
         Folder of the cache, or the folder in which it will be made. ``NotFoundError`` if it does not exist.
     jobs : int, optional
         Number of worker processes that will run, by default one for each processor.
-    system : System, optional
-        Folders to read instead of /proc, /sys and /dev/shm.
+    root : Path
+        Folder to read instead of /, for ``proc``, ``sys`` and ``dev/shm``.
 
     Returns
     -------
@@ -144,171 +105,152 @@ def diagnose(
         raise NotFoundError(
             f"path: got '{printable(path)}', which does not exist, expected a folder. Name the folder of the cache."
         )
-    place = _Place(Path(path), jobs, system or System())
-    return tuple(finding for check in _CHECKS for finding in check(place))
+    findings = (_workers(jobs, root), _shared_memory(root), _limits(), _disk(Path(path), root), _packages())
+    return tuple(finding for group in (*findings, _features(), _presets()) for finding in group)
 
 
-def _checked(is_bad: bool, name: str, what: str, why: str, action: str, severity: str = "warning") -> Finding:
-    return Finding(name, severity, what, why, action) if is_bad else Finding(name, "ok", what)
+def _checked(is_bad: bool, name: str, what: str, why: str, action: str) -> Finding:
+    return Finding(name, "warning", what, why, action) if is_bad else Finding(name, "ok", what)
 
 
-def _cpus(place: _Place) -> Iterator[Finding]:
-    what = f"{counted(place.workers, 'worker')}, {place.usable_cpus:g} of {counted(os.cpu_count() or 1, 'processor')}"
+def _workers(jobs: int | None, root: Path) -> Iterator[Finding]:
+    num_cpus, workers = pool.default_jobs(), pool.default_jobs(jobs)
+    of_workers = counted(workers, "worker")
+    what = f"{of_workers}, {num_cpus} of {counted(os.cpu_count() or 1, 'processor')}"
     why = "More workers than processors wait for each other, and each needs memory."
-    num_cpus = max(1.0, place.usable_cpus)
-    yield _checked(place.workers > num_cpus, "processors", what, why, f"chordcache build -j {int(num_cpus)}")
-
-
-def _threads(place: _Place) -> Iterator[Finding]:
-    name = next(iter(ONE_THREAD))
-    value = os.environ.get(name, "")
-    why = (
-        "The workers of chordcache use one thread each. In the workers of a DataLoader, NumPy and other libraries "
-        "start one for each processor, and these wait for each other."
-    )
-    if value == "1" or place.usable_cpus < 2:
-        yield Finding("threads", "ok", f"{name}={value}" if value else "one processor")
-    else:
-        yield Finding("threads", "note", f"{name} is {value or 'not set'}", why, f"export {name}=1")
-
-
-def _container(place: _Place) -> Iterator[Finding]:
-    cpus, memory = place.system.cgroup_cpus(), place.system.cgroup_memory_bytes()
-    if not place.system.has_cgroups():
-        yield Finding("container", "ok", "the kernel names no control group: no limits are known")
+    yield _checked(workers > num_cpus, "processors", what, why, f"chordcache build -j {num_cpus}")
+    known = [*_memory_limits(root)]
+    if not known:
+        yield Finding("memory", "note", "not known", "The number of workers that fit is not known.", "free -h")
         return
-    limits = [f"{cpus:g} processors"] if cpus is not None else []
-    limits += [f"{_size(memory)} of memory"] if memory is not None else []
-    yield Finding("container", "ok", f"limited to {' and '.join(limits)}" if limits else "no limit of CPU or memory")
-
-
-def _memory(place: _Place) -> Iterator[Finding]:
-    known = (place.system.memory_bytes(), place.system.cgroup_memory_bytes())
-    memory = min((limit for limit in known if limit is not None), default=None)
-    if memory is None:
-        yield Finding("memory", "note", "not known", "The number of workers that fit cannot be checked.", "free -h")
-        return
-    what = f"{_size(memory)} for {counted(place.workers, 'worker')}"
-    if memory < place.workers * _WORKER_BYTES:
-        why = f"A worker needs up to {_size(_WORKER_BYTES)}, and for 8K video 1 GiB. The kernel kills it otherwise."
-        action = f"chordcache build -j {max(1, memory // _WORKER_BYTES)}"
-        yield Finding("memory", "warning", what, why, action)
-    elif memory < place.workers * (Limits.memory_bytes or 0):
-        why = f"One file may take up to {_size(Limits.memory_bytes or 0)} in each worker."
-        mib = max(256, (memory // place.workers) >> 20)
+    memory, of_file = min(known), Limits.memory_bytes or 0
+    what = f"{human_bytes(memory)} for {of_workers}"
+    if memory < workers * _WORKER_BYTES:
+        why = f"A worker needs up to {human_bytes(_WORKER_BYTES)}. The kernel kills it otherwise."
+        yield Finding("memory", "warning", what, why, f"chordcache build -j {max(1, memory // _WORKER_BYTES)}")
+    elif memory < workers * of_file:
+        why = f"One file may take up to {human_bytes(of_file)} in each worker."
+        mib = max(256, (memory // workers) >> 20)
         yield Finding("memory", "note", what, why, f"chordcache build --file-memory {mib}")
     else:
         yield Finding("memory", "ok", what)
 
 
-def _shared_memory(place: _Place) -> Iterator[Finding]:
+def _memory_limits(root: Path) -> Iterator[int]:
+    """Yield the memory that programs can have, and the limits of the control groups of this process [bytes]."""
+    for line in _lines(root / "proc/meminfo"):
+        if line.startswith("MemAvailable:"):
+            yield int(line.split()[1]) * 1024
+    for line in _lines(root / "proc/self/cgroup"):
+        _, controllers, path = (*line.split(":", 2), "", "")[:3]
+        top, name = root / "sys/fs/cgroup", "memory.max"
+        if "memory" in controllers.split(","):  # version 1
+            top, name = top / "memory", "memory.limit_in_bytes"
+        parts = [part for part in path.split("/") if part not in ("", "..")]
+        # In a container, the path may be that of the host. Then only the top is there, and is the container's
+        for depth in range(len(parts) + 1):
+            yield from (int(text) for text in _lines(top.joinpath(*parts[:depth], name)) if text.isdigit())
+
+
+def _lines(file: Path) -> list[str]:
+    with suppress(OSError):
+        return file.read_text(encoding="utf-8", errors="surrogateescape").splitlines()
+    return []
+
+
+def _shared_memory(root: Path) -> Iterator[Finding]:
     why = (
         "The worker processes of a DataLoader pass batches through it, and die with 'Bus error' if it is full. "
         "ClipLoader does not need it."
     )
     action = "docker run --shm-size=8g ..., or mount -o remount,size=8G /dev/shm"
     try:
-        status = os.statvfs(place.system.shm)
+        usage = shutil.disk_usage(root / "dev/shm")
     except OSError:
         yield Finding("/dev/shm", "warning", "does not exist", why, action)
-        return
-    total, free = status.f_blocks * status.f_frsize, status.f_bavail * status.f_frsize
-    what = f"{_size(free)} free of {_size(total)}"
-    yield _checked(free < _MIN_SHM_BYTES, "/dev/shm", what, why, action)
-
-
-def _limits(place: _Place) -> Iterator[Finding]:
-    for name, least, why, action in _LIMITS:
-        value = place.system.limit(f"Max {name}")
-        if value is None:
-            yield Finding(name, "note", "the limit is not known", why, action)
-        else:
-            what = "no limit" if value == float("inf") else f"at most {value:.0f}"
-            yield _checked(value < least, name, what, why, action)
-
-
-def _disk(place: _Place) -> Iterator[Finding]:
-    if place.mount is None:
-        why = "The file system cannot be checked."
-        yield Finding("file system", "note", "not known", why, f"df -T {printable(place.folder)}")
-        return
-    kind = place.mount.kind
-    what = f"{kind} at {printable(place.mount.point)}"
-    family = _KINDS.get(kind, kind.split(".")[0])
-    severity, why, action = _DISKS.get(family, ("ok", "", ""))
-    yield Finding("file system", severity, what, why, action)
-
-
-def _read_ahead(place: _Place) -> Iterator[Finding]:
-    file = place.system.read_ahead_file(place.mount) if place.mount else None
-    if file is None:
-        yield Finding("read-ahead", "ok", "not set for this file system")
-        return
-    kib = place.system.number(file) or 0
-    why = "A random clip is smaller. The disk reads bytes that the training job does not use."
-    yield _checked(
-        kib > _MAX_READ_AHEAD_KIB, "read-ahead", f"{kib} KiB", why, f"echo 128 | sudo tee {file}", severity="note"
-    )
-
-
-def _space(place: _Place) -> Iterator[Finding]:
-    status = os.statvfs(place.folder)
-    free = status.f_bavail * status.f_frsize
-    why = "A build ends with exit code 12 if the disk is full. 'chordcache plan' estimates the size of a cache."
-    action = f"df -h {printable(place.folder)}"
-    if not status.f_blocks:
-        yield Finding("free space", "ok", "the file system does not state its size")
     else:
-        what = f"{_size(free)} free of {_size(status.f_blocks * status.f_frsize)}"
-        yield _checked(free < _MIN_FREE_BYTES, "free space", what, why, action)
+        what = f"{human_bytes(usage.free)} free of {human_bytes(usage.total)}"
+        yield _checked(usage.free < _MIN_SHM_BYTES, "/dev/shm", what, why, action)
+
+
+def _limits() -> Iterator[Finding]:
+    for name, number, least, why, action in _LIMITS:
+        value = resource.getrlimit(number)[0]
+        is_unlimited = value == resource.RLIM_INFINITY
+        what = "no limit" if is_unlimited else f"at most {value}"
+        yield _checked(not is_unlimited and value < least, name, what, why, action)
+
+
+def _disk(folder: Path, root: Path) -> Iterator[Finding]:
+    kind, point = _mount_of(folder, root)
+    severity, why, action = _DISKS.get(kind.split(".")[0], ("ok", "", ""))
+    yield Finding("file system", severity, f"{kind or 'not known'} at {printable(point)}", why, action)
+    status = os.statvfs(folder)
+    free, total = status.f_bavail * status.f_frsize, status.f_blocks * status.f_frsize
+    what = f"{human_bytes(free)} free of {human_bytes(total)}" if total else "not stated by the file system"
+    why = "A build ends with exit code 12 if the disk is full. 'chordcache plan' estimates the size of a cache."
+    yield _checked(total > 0 and free < _MIN_FREE_BYTES, "free space", what, why, f"df -h {printable(folder)}")
+    num_free = status.f_favail
+    what = f"{num_free} free of {status.f_files}" if status.f_files else "no limit"
     why = "Each video is a sidecar and one file for each feature. A build ends with exit code 12 without inodes."
-    what = f"{status.f_favail} free of {status.f_files}" if status.f_files else "no limit"
-    has_few = status.f_files > 0 and status.f_favail < _MIN_FREE_INODES
-    yield _checked(has_few, "inodes", what, why, f"df -i {printable(place.folder)}")
+    is_bad = status.f_files > 0 and num_free < _MIN_FREE_INODES
+    yield _checked(is_bad, "inodes", what, why, f"df -i {printable(folder)}")
 
 
-def _temporary(_place: _Place) -> Iterator[Finding]:
-    wanted = os.environ.get("TMPDIR", "")
-    try:
-        used = tempfile.gettempdir()
-    except FileNotFoundError:  # Python has tried /tmp and the working folder too
-        used = "nowhere"
-    is_other = used == "nowhere" or (wanted != "" and os.path.abspath(wanted) != used)
-    what = f"{printable(used)}, although TMPDIR is {printable(wanted) or 'not set'}" if is_other else printable(used)
-    why = "Python takes another folder, which may be small, if this one does not exist or cannot be written to."
-    yield _checked(is_other, "TMPDIR", what, why, 'mkdir -p "$TMPDIR"')
+def _mount_of(folder: Path, root: Path) -> tuple[str, str]:
+    """Return the kind and the folder of the file system that a folder lies on, see proc_pid_mountinfo(5)."""
+    real, mount = os.path.realpath(folder), ("", "/")
+    for line in _lines(root / "proc/self/mountinfo"):
+        left, _, right = line.partition(" - ")
+        fields = left.split(" ")
+        # A space is written as an octal number
+        point = re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), fields[4]) if len(fields) > 4 else ""
+        is_above = point and (real == point or real.startswith(point.rstrip("/") + "/"))
+        if is_above and len(point) >= len(mount[1]):  # the last mount hides those below it
+            mount = right.split(" ")[0], point
+    return mount
 
 
-def _versions(_place: _Place) -> Iterator[Finding]:
+def _packages() -> Iterator[Finding]:
     versions = {"chordcache": __version__, **library_versions()}
     yield Finding("versions", "ok", ", ".join(f"{name} {version}" for name, version in versions.items()))
-
-
-def _opencv(_place: _Place) -> Iterator[Finding]:
     packages = opencv_packages()
-    what = ", ".join(packages)
     if not packages:
         why = "Optical flow, and clips that are cut and scaled, need OpenCV."
         yield Finding("OpenCV", "note", "not installed", why, "pip install 'chordcache[cv]'")
-    else:
-        why = "Each overwrites the files of the other. Which one works depends on the order of installation."
-        names = [package.split()[0] for package in packages]
-        keep = next((name for name in names if "headless" in name), names[0])
-        action = f"pip uninstall -y {' '.join(names)} && pip install {keep}"
-        yield _checked(len(packages) > 1, "OpenCV", what, why, action)
+        return
+    names = [package.split()[0] for package in packages]
+    keep = next((name for name in names if "headless" in name), names[0])
+    why = "Each overwrites the files of the other. Which one works depends on the order of installation."
+    action = f"pip uninstall -y {' '.join(names)} && pip install {keep}"
+    yield _checked(len(packages) > 1, "OpenCV", ", ".join(packages), why, action)
 
 
-def _size(num_bytes: float) -> str:
-    """Return a number of bytes for people."""
-    unit = "B"
-    for unit in ("B", "KiB", "MiB", "GiB", "TiB", "PiB"):
-        if num_bytes < 1024 or unit == "PiB":
-            break
-        num_bytes /= 1024
-    return f"{num_bytes:.3g} {unit}" if num_bytes < 1000 else f"{num_bytes:.0f} {unit}"
+def _features() -> Iterator[Finding]:
+    """Yield the built-in extractors, and those that installed packages name as entry points."""
+    for name, section in config_sections().items():
+        config = config_from_json({"features": {name: {}}} if name != "frames" else {})
+        cls = extractor_class(name, BUILT_IN[name].extractor)
+        yield _feature(name, cls, cls.missing_requirement(cls.arguments(section(), config.picture)))
+    for entry in entry_points():
+        try:
+            cls = extractor_class(entry.name, entry.value)
+            parameters = inspect.signature(cls).parameters.values()
+            known = {p.name: p.default for p in parameters if p.default is not inspect.Parameter.empty}
+            yield _feature(f"{entry.name}, {entry.value}", cls, cls.missing_requirement(known))
+        except Exception as error:  # noqa: BLE001 # item boundary: a plug-in may raise anything
+            why = str(error) if isinstance(error, ConfigError) else describe(error)
+            yield Finding(f"feature {entry.name}", "note", entry.value, why, "correct the package, or uninstall it")
 
 
-_CHECKS = (
-    _cpus, _threads, _container, _memory, _shared_memory, _limits,
-    _disk, _read_ahead, _space, _temporary, _versions, _opencv,
-)  # fmt: skip
+def _feature(name: str, cls: type[Extractor], missing: str | None) -> Finding:
+    name, _, place = name.partition(", ")
+    what = f"{(inspect.getdoc(cls) or '').partition(chr(10))[0].strip()}{place and f' extractor: {place}'}"
+    if missing is None:
+        return Finding(f"feature {name}", "ok", what)
+    why, _, action = missing.partition("; run: ")
+    return Finding(f"feature {name}", "note", what, why, action or f"set features.{name} in the config")
+
+
+def _presets() -> Iterator[Finding]:
+    return (Finding(f"preset {name}", "ok", preset_summary(name)) for name in preset_names())

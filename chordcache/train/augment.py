@@ -1,4 +1,4 @@
-"""Augmentation of a whole batch on its device: kornia's policies, MixUp and CutMix, then normalization."""
+"""Augmentation of a whole batch on its device: a policy of the user's, MixUp and CutMix, then normalization."""
 
 from __future__ import annotations
 
@@ -7,13 +7,6 @@ from types import MappingProxyType
 from typing import Any
 
 import torch
-from kornia.augmentation.auto import AutoAugment, RandAugment, TrivialAugment
-from kornia.augmentation.auto.autoaugment.autoaugment import imagenet_policy
-from kornia.augmentation.auto.base import SUBPOLICY_CONFIG, PolicyAugmentBase
-from kornia.augmentation.auto.rand_augment.rand_augment import default_policy as rand_policy
-from kornia.augmentation.auto.trivial_augment.trivial_augment import default_policy as trivial_policy
-from kornia.augmentation.container.params import ParamItem
-from kornia.enhance import normalize
 
 from chordcache.arguments import check_at_least, names_arguments
 from chordcache.errors import UsageError
@@ -23,17 +16,8 @@ from chordcache.train.boxes import BOX_TYPES, is_boxes
 from chordcache.train.mixing import MIXED, WITHOUT_MEANING, check_motion, mixed
 from chordcache.train.samplers.clip_request import ClipRequest, RandomStream
 
-Operations = list[SUBPOLICY_CONFIG]
-
-_POLICIES: Mapping[str, tuple[Callable[[Operations], PolicyAugmentBase], Operations]] = {
-    "auto": (AutoAugment, imagenet_policy),
-    "rand": (lambda operations: RandAugment(n=2, m=9, policy=operations), rand_policy),
-    "trivial": (TrivialAugment, trivial_policy),
-}
-"""Policy of kornia by name, and the operations of its paper"""
-
-_GEOMETRIC = ("rotate", "shear_x", "shear_y", "translate_x", "translate_y")
-"""Operations that move pixels"""
+Policy = Callable[[torch.Tensor], torch.Tensor]
+"""Function of a clip [shape=(T, 3, H, W), dtype=uint8], such as torchvision's ``transforms.v2.AutoAugment()``"""
 
 _FEATURE_OF = {array: name for name, side in read_sides().items() for array in side.padding}
 """Array of a batch to its feature"""
@@ -57,14 +41,14 @@ class BatchAugment:
     of workers. With batches of another size or another number of ranks, each clip keeps its policy but gets another
     partner. torch's global generator is neither used nor changed.
 
-    All frames of a clip are changed in the same way, and each clip in a different way. Features beside frames are
+    The policy is called for each clip. Features beside frames are
     accepted where the change has a meaning:
 
     ==========  ======================================  ======================================================
     setting     changes                                 refuses
     ==========  ======================================  ======================================================
     ``policy``  frames                                  flow, motion and pose, unless ``geometric=False``:
-                                                        rotation, shear and translation do not move them
+                                                        a policy that moves pixels does not move them
     "mixup"     frames, mel, waveform, labels           flow, motion, pose: a mean of two describes neither
     "cutmix"    frames, flow, motion, labels            mel and waveform, which have no place in the picture;
                                                         pose, which is that of a whole body
@@ -76,11 +60,13 @@ class BatchAugment:
 
     Parameters
     ----------
-    policy : {"trivial", "auto", "rand"}, optional
-        TrivialAugment, AutoAugment (ImageNet's policy) or RandAugment (n=2, m=9).
+    policy : callable, optional
+        Function of a clip [shape=(T, 3, H, W), dtype=uint8] that returns one of the same shape and dtype, such as
+        ``AutoAugment()`` of ``torchvision.transforms.v2``, which changes all frames of a clip in the same way. torch's
+        global generator on the CPU is seeded for each clip, and put back afterwards. Do not draw from it in other
+        threads meanwhile.
     geometric : bool
-        False leaves out the policy's operations that move pixels: rotate, shear and translate. All that remain only
-        change colors and sharpness, so that flow, motion and pose stay valid.
+        False says that the policy does not move pixels, so that flow, motion and pose stay valid.
     mix : {"mixup", "cutmix"}, optional
         Mix each clip with another one of the batch, and their labels in proportion.
     num_classes : int, optional
@@ -103,10 +89,6 @@ class BatchAugment:
 
     Notes
     -----
-    Source: kornia's ``TrivialAugment``, ``AutoAugment`` and ``RandAugment``, whose papers its documentation names.
-    Equalize and auto-contrast use each frame separately. kornia draws from torch's global generator on the CPU. The
-    generator is seeded for each clip and put back afterwards. Do not draw from it in other threads meanwhile.
-
     MixUp (Zhang et al. 2018, alpha=1) draws one share for each clip, uniform in [0, 1). A value of the result is
     ``(1 - share) * own + share * partner``. Mel is mixed in dB.
     A waveform of int16 is rounded.
@@ -120,7 +102,7 @@ class BatchAugment:
 
     Examples
     --------
-    >>> augment = BatchAugment(policy="trivial", mix="cutmix", num_classes=400)
+    >>> augment = BatchAugment(policy=lambda clip: clip.flip(-1), mix="cutmix", num_classes=400)
     >>> batch = {"frames": torch.zeros(2, 16, 3, 32, 32, dtype=torch.uint8), "label": torch.tensor([7, 399])}
     >>> batch["sample_id"] = ["0:12", "0:5"]  # as the dataset returns it: epoch 0, samples 12 and 5
     >>> augmented = augment(batch)
@@ -131,7 +113,7 @@ class BatchAugment:
     def __init__(
         self,
         *,
-        policy: str | None = None,
+        policy: Policy | None = None,
         geometric: bool = True,
         mix: str | None = None,
         num_classes: int | None = None,
@@ -141,9 +123,13 @@ class BatchAugment:
         mean: Sequence[float] = IMAGENET_MEAN,
         std: Sequence[float] = IMAGENET_STD,
     ) -> None:
-        for name, value, valid in (("policy", policy, tuple(_POLICIES)), ("mix", mix, tuple(MIXED))):
-            if value is not None and value not in valid:
-                raise UsageError(f"{name}: got {value!r}, expected one of {', '.join(valid)}, or None")
+        if policy is not None and not callable(policy):
+            raise UsageError(
+                f"policy: got {policy!r}, expected a function of a clip, or None. Take AutoAugment() of "
+                "torchvision.transforms.v2."
+            )
+        if mix is not None and mix not in MIXED:
+            raise UsageError(f"mix: got {mix!r}, expected one of {', '.join(MIXED)}, or None")
         check_at_least(0, seed=seed)
         if isinstance(features, str):
             raise UsageError(f"features: got {features!r}, expected a sequence of names such as ({features!r},)")
@@ -156,7 +142,7 @@ class BatchAugment:
         self._check_features("features", cached_features(tuple(features))[0])
         self._fields = frozenset(fields)
         self._check_boxes("fields", [name for name, kind in fields.items() if kind in BOX_TYPES])
-        self._policy = None if policy is None else _policy_of(policy, geometric)
+        self._policy = policy
         self._num_classes = num_classes or 0
         self._seed = seed
         self._mean, self._std = (torch.tensor(values, dtype=torch.float32, device="cpu") for values in (mean, std))
@@ -189,17 +175,16 @@ class BatchAugment:
         """
         self._check(batch)
         out = dict(batch)
-        frames = batch["frames"].to(torch.float32) / 255
         requests = self._requests(batch) if self._policy is not None or self._mix is not None else []
-        if self._policy is not None:
-            frames = _varied(self._policy, frames, requests)
+        frames = batch["frames"] if self._policy is None else _varied(self._policy, batch["frames"], requests)
+        frames = frames.to(torch.float32) / 255
         if self._mix is not None:
             out["frames"] = frames
             random = requests[0].generator(RandomStream.MIX)
             out |= mixed(out, self._mix, num_classes=self._num_classes, random=random)
             frames = out["frames"]
-        mean, std = (values.to(frames.device, non_blocking=True) for values in (self._mean, self._std))
-        out["frames"] = normalize(frames.flatten(0, 1), mean, std).view(frames.shape)
+        mean, std = (values.view(3, 1, 1).to(frames.device, non_blocking=True) for values in (self._mean, self._std))
+        out["frames"] = frames.sub(mean).div_(std)
         return out
 
     def _check(self, batch: Mapping[str, Any]) -> None:
@@ -228,9 +213,9 @@ class BatchAugment:
         for name in names:
             if self._moves_pixels and name in sides and sides[name].is_spatial:
                 raise UsageError(
-                    f"{what}: got '{name}' with a policy that moves pixels, expected no feature with places. Rotation, "
-                    f"shear and translation change frames only: {name} would not fit them. Pass geometric=False to "
-                    "leave these operations out. A crop such as RandomResizedCrop moves all features."
+                    f"{what}: got '{name}' with a policy that moves pixels, expected no feature with places. The "
+                    f"policy changes frames only: {name} would not fit them. Pass geometric=False if it does not move "
+                    "pixels. A crop such as RandomResizedCrop moves all features."
                 )
             if self._mix is not None and name not in MIXED[self._mix]:
                 reason = WITHOUT_MEANING[self._mix].get(name, "How to mix the feature of a plug-in is unknown")
@@ -243,9 +228,9 @@ class BatchAugment:
         """Raise ``UsageError`` if there are boxes, and a setting does not move them with the pixels."""
         if names and self._moves_pixels:
             raise UsageError(
-                f"{what}: got boxes in '{names[0]}' with a policy that moves pixels, expected no boxes. Rotation, "
-                "shear and translation change frames only: boxes would not fit them. Pass geometric=False to leave "
-                "these operations out. A crop such as RandomResizedCrop moves boxes too."
+                f"{what}: got boxes in '{names[0]}' with a policy that moves pixels, expected no boxes. The "
+                "policy changes frames only: boxes would not fit them. Pass geometric=False if it does not move "
+                "pixels. A crop such as RandomResizedCrop moves boxes too."
             )
         if names and self._mix is not None:
             raise UsageError(
@@ -269,38 +254,17 @@ class BatchAugment:
         return requests
 
 
-def _policy_of(name: str, geometric: bool) -> PolicyAugmentBase:
-    """Make a policy of kornia."""
-    make, operations = _POLICIES[name]
-    if not geometric:
-        remaining = ([step for step in steps if step[0] not in _GEOMETRIC] for steps in operations)
-        operations = [steps for steps in remaining if steps]
-    with torch.device("cpu"):  # otherwise a policy would draw on torch's default device
-        return make(operations)
-
-
-def _varied(policy: PolicyAugmentBase, frames: torch.Tensor, requests: Sequence[ClipRequest]) -> torch.Tensor:
-    """Apply a policy to each clip of frames [shape=(B, T, 3, H, W)] as if it were one picture."""
-    size = torch.Size((1, *frames.shape[2:]))
-    drawn = []
-    # kornia draws all parameters before it applies them. It takes no generator, so that torch's is put back
-    with torch.random.fork_rng(devices=[]), torch.device("cpu"):
-        for request in requests:
+def _varied(policy: Policy, frames: torch.Tensor, requests: Sequence[ClipRequest]) -> torch.Tensor:
+    """Apply a policy to each clip of frames [shape=(B, T, 3, H, W), dtype=uint8]."""
+    out = torch.empty_like(frames)
+    with torch.random.fork_rng(devices=[]), torch.device("cpu"):  # else a policy would draw on torch's default device
+        for request, clip, place in zip(requests, frames, out, strict=True):
             torch.default_generator.manual_seed(int(request.generator(RandomStream.AUGMENT).integers(2**63)))
-            drawn.append(policy.forward_parameters(size))
-    num_frames = frames.shape[1]
-    varied = [policy(clip, params=_repeated(items, num_frames)) for clip, items in zip(frames, drawn, strict=True)]
-    return torch.stack(varied)
-
-
-def _repeated(items: Sequence[ParamItem], num: int) -> list[ParamItem]:
-    """Repeat a picture's parameters ``num`` times, like kornia's VideoSequential, which does not accept policies."""
-    repeated = []
-    for item in items:
-        if isinstance(item.data, list):
-            repeated.append(ParamItem(item.name, _repeated(item.data, num)))
-        elif item.data is not None:
-            of_one = item.data.items()
-            data = {name: value.expand(num, *value.shape[1:]) if len(value) == 1 else value for name, value in of_one}
-            repeated.append(ParamItem(item.name, data))
-    return repeated
+            changed = policy(clip)
+            if changed.dtype != clip.dtype or changed.shape != clip.shape:
+                raise UsageError(
+                    f"policy: got {changed.dtype} of shape {tuple(changed.shape)}, expected {clip.dtype} of shape "
+                    f"{tuple(clip.shape)}, as it was given. Normalize by mean= and std=."
+                )
+            place.copy_(changed)
+    return out

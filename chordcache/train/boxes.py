@@ -19,7 +19,6 @@ that show them.
 ``boxes``             [shape=(N, 4), dtype=float32, pixels of h x w, x1, y1, x2, y2] The upper left corner of the
                       picture is (0, 0), the lower right one (w, h)
 ``frame``             [shape=(N,), dtype=int64, in [0, T)] Position in the sample of the frame that shows the box.
-                      With several clips in a sample, ``clip * T + frame``
 ``track_id``          [shape=(N,), dtype=int64] -1 without one
 ``label``             list of N str, "" without a label
 ====================  ==============================================================================
@@ -54,7 +53,7 @@ def clip_boxes(name: str, kind: str, video: Video, numbers: np.ndarray, crop: Cr
     name, kind
         Column of the track, and its type, of ``BOX_TYPES``: pixels of the displayed source, or fractions of its width
         and height.
-    numbers : np.ndarray [shape=(T,) or (N, T), dtype=int64, frame numbers]
+    numbers : np.ndarray [shape=(T,), dtype=int64, frame numbers]
         Frames of the sample.
     crop : CropBox or None
         Crop of the pictures. None leaves boxes in pixels of the cached frame.
@@ -68,10 +67,9 @@ def clip_boxes(name: str, kind: str, video: Video, numbers: np.ndarray, crop: Cr
     times = np.array([box["time_seconds"] for box in track], np.float64)
     of_frame = _nearest_frames(times, video)
     by_frame = np.argsort(of_frame, kind="stable")
-    shown = numbers.reshape(-1)
-    starts, stops = (np.searchsorted(of_frame[by_frame], shown, side) for side in ("left", "right"))
+    starts, stops = (np.searchsorted(of_frame[by_frame], numbers, side) for side in ("left", "right"))
     chosen = [int(i) for start, stop in zip(starts, stops, strict=True) for i in by_frame[start:stop]]
-    frames = np.repeat(np.arange(len(shown)), stops - starts)
+    frames = np.repeat(np.arange(len(numbers)), stops - starts)
     boxes = [track[i] for i in chosen]
     corners = np.array([[box[side] for side in _CORNERS] for box in boxes], np.float64).reshape(-1, 2, 2)
     corners = _cropped(_in_cached_pixels(corners, name, kind, video), (video.width, video.height), crop)

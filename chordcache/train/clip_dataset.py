@@ -52,7 +52,7 @@ class ClipDataset(Dataset[dict[str, Any]], ABC):
 
     @abstractmethod
     def _drawn(self, index: int | tuple[int, int]) -> tuple[int, int]:
-        """Return the epoch and the position of an index. A plain int counts as a read of its sample."""
+        """Return the epoch and the position of an index. The draw of a plain int is of torch's default generator."""
 
     @abstractmethod
     def _read(self, indices: Sequence[tuple[int, int]], buffers: Sequence[FrameBuffer | None]) -> list[dict[str, Any]]:
@@ -100,7 +100,7 @@ class ClipDataset(Dataset[dict[str, Any]], ABC):
         -------
         Video, tuple of int
             The video of the clip, with the caption of the sample. And the shape (T, h, w, 3) in which its frames are
-            decoded, even if "frames" is not in ``features``. With ``DenseClips`` the shape is (num_clips, T, h, w, 3).
+            decoded, even if "frames" is not in ``features``.
         """
 
     def measure(self, epoch: int, numbers: np.ndarray) -> np.ndarray | None:
@@ -117,14 +117,14 @@ class ClipDataset(Dataset[dict[str, Any]], ABC):
         -------
         np.ndarray [shape=(n, 3 + k), dtype=int64], or None
             (height, width, num_frames) of the bucket of each sample, zero without one. Then the k numbers of the shape
-            (T, h, w) or (num_clips, T, h, w), as ``describe`` returns it. None if ``describe`` has to be called.
+            (T, h, w), as ``describe`` returns it. None if ``describe`` has to be called.
         """
         return None
 
     def latents_shape(self, index: tuple[int, int]) -> tuple[int, ...]:
         """Return the shape (t, C, h, w) of the latents of a sample (epoch, position), without reading them.
 
-        With ``DenseClips`` it is (num_clips, t, C, h, w). Raises ``UsageError`` if samples do not have latents.
+        Raises ``UsageError`` if samples do not have latents.
         """
         raise UsageError(f"features: got {self!r}, expected a dataset with the feature latents")
 
@@ -134,27 +134,6 @@ class ClipDataset(Dataset[dict[str, Any]], ABC):
 
         Raises ``UsageError`` if ``epoch`` is not an integer of at least 0.
         """
-
-    @property
-    def counts_reads(self) -> bool:
-        """True while samples are read by plain indices without ``set_epoch``: each read is the sample's next epoch."""
-        return False
-
-    def state_dict(self) -> dict[str, bool]:
-        """Return ``counts_reads``. torchdata's ``StatefulDataLoader`` adds it to its own state."""
-        return {"counts_reads": self.counts_reads}
-
-    def load_state_dict(self, state: Mapping[str, bool]) -> None:
-        """Check that a run can resume.
-
-        Raises ``UsageError`` if the run read samples by plain indices without ``set_epoch``. Their counts are in no
-        state.
-        """
-        if state["counts_reads"]:
-            raise UsageError(
-                "state: got one of a run that reads plain indices, expected (epoch, index) of a ChordSampler, since "
-                "counts of reads are in no state. Use a ChordSampler, or call dataset.set_epoch before each pass."
-            )
 
     @property
     @abstractmethod

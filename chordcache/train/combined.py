@@ -8,7 +8,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import ArrayLike
 
 from chordcache.amounts import counted
@@ -17,7 +16,6 @@ from chordcache.errors import UsageError
 from chordcache.read.video import Video
 from chordcache.train.batches import FrameBuffer
 from chordcache.train.clip_dataset import ClipDataset
-from chordcache.train.fields import class_names
 from chordcache.train.samplers.distributed import check_not_of_torch
 from chordcache.train.samplers.weights import check_weights
 
@@ -28,16 +26,15 @@ def concat(datasets: Iterable[ClipDataset], weights: Sequence[float] | None = No
 
     The result can be used wherever a ``ChordVideoDataset`` can: in ``ClipLoader``, ``make_loader``, ``ChordSampler``,
     ``BudgetBatchSampler``, a plain ``DataLoader``, and in ``concat`` and ``subset`` again. Its ``sample_id`` has its
-    own index, so that ``result[epoch, index]`` reads the sample again. It reads from the given datasets, also from
-    their counts of plain reads.
+    own index, so that ``result[epoch, index]`` reads the sample again. ``set_epoch`` is that of the
+    given datasets.
 
     Each dataset draws the clips and crops of its samples from its own seed, from the epoch, and from the index that the
     sample has in it. A sample is therefore the same in the result as in its dataset. Datasets of equal seeds use the
     same random numbers for samples of the same index, on different videos.
 
-    If all datasets have the same ``classes``, these are the classes of the result. Otherwise its classes are all their
-    labels together, sorted, or numbered if all are whole numbers. ``label`` is the position there, and so are the
-    positions of ``labels``.
+    All datasets need the same ``classes``, which are the classes of the result. If their labels differ, pass one list
+    as ``classes=`` to each dataset.
 
     Parameters
     ----------
@@ -52,8 +49,9 @@ def concat(datasets: Iterable[ClipDataset], weights: Sequence[float] | None = No
     Raises
     ------
     UsageError
-        If ``datasets`` is empty, if one is not of chordcache, if their features, fields, ``missing``, the number of
-        frames in a clip or the size of the crop differ, as far as these are known, or if the weights are wrong.
+        If ``datasets`` is empty, if one is not of chordcache, if their classes, features, fields, ``missing``, the
+        number of frames in a clip or the size of the crop differ, as far as these are known, or if the weights are
+        wrong.
 
     Examples
     --------
@@ -69,8 +67,8 @@ def concat(datasets: Iterable[ClipDataset], weights: Sequence[float] | None = No
 def subset(dataset: ClipDataset, positions: ArrayLike | slice | range) -> SubsetOfDataset:
     """Select samples of a dataset by their positions.
 
-    The result has the ``classes`` of the dataset, and each sample keeps its weight if the dataset has weights. It reads
-    from the given dataset, also from its counts of plain reads.
+    The result has the ``classes`` of the dataset, and each sample keeps its weight if the dataset has weights.
+    ``set_epoch`` is that of the given dataset.
 
     The result can be used wherever the dataset can. Its ``sample_id`` has the position in the subset, so that
     ``result[epoch, index]`` reads the sample again. Clips and crops are drawn as in the dataset: sample i of the result
@@ -105,8 +103,6 @@ class _CombinedDataset(ClipDataset):
 
     _parts: tuple[ClipDataset, ...]
     """These datasets"""
-    _ids: list[list[int]]
-    """Position in ``classes`` of each class of each of them"""
 
     @abstractmethod
     def _locate_all(self, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -132,7 +128,7 @@ class _CombinedDataset(ClipDataset):
             of_place = [(indices[i][0], int(own[i])) for i in chosen]
             read = self._parts[place]._read(of_place, [buffers[i] for i in chosen])
             for i, sample in zip(chosen, read, strict=True):
-                samples[i] = self._of_this(place, sample, "{}:{}".format(*indices[i]))
+                samples[i] = {**sample, "sample_id": "{}:{}".format(*indices[i])}
         return samples
 
     @property
@@ -144,17 +140,6 @@ class _CombinedDataset(ClipDataset):
         """Fetch what is read of a sample from a bucket, see ``ClipDataset``."""
         place, own = self._locate(index[1])
         self._parts[place].fetch((index[0], own))
-
-    def _of_this(self, place: int, sample: dict[str, Any], sample_id: str) -> dict[str, Any]:
-        """Return a sample of one of the datasets with the labels and the index that it has here."""
-        ids, label = self._ids[place], int(sample["label"])
-        if label >= 0 and ids[label] != label:
-            sample["label"] = torch.tensor(ids[label], dtype=torch.int64)
-        if "labels" in self.fields:
-            hot = sample["labels"].new_zeros(len(self._class_names))
-            hot[ids] = sample["labels"]
-            sample["labels"] = hot
-        return {**sample, "sample_id": sample_id}
 
     def describe(self, index: tuple[int, int]) -> tuple[Video, tuple[int, ...]]:
         """Describe a sample, see ``ClipDataset``."""
@@ -180,11 +165,6 @@ class _CombinedDataset(ClipDataset):
         place, own = self._locate(self._split(index)[1])
         return self._parts[place].latents_shape((index[0], own))
 
-    @property
-    def counts_reads(self) -> bool:
-        """True while samples are read by plain indices without ``set_epoch``, see ``ClipDataset``."""
-        return any(dataset.counts_reads for dataset in self._parts)
-
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch of all reads by plain indices, also of reads from the given datasets."""
         for dataset in self._parts:
@@ -203,7 +183,7 @@ class ConcatenatedDataset(_CombinedDataset):
         self._stops = np.cumsum([len(part) for part in self._parts])
         self._settings = _agreed_settings(self._parts)
         self._weights = None if weights is None else _checked_shares(weights, self._parts)
-        self.classes, self._ids = _joined_classes(self._parts)
+        self.classes = _common_classes(self._parts)
 
     def __len__(self) -> int:
         return int(self._stops[-1])
@@ -219,9 +199,7 @@ class ConcatenatedDataset(_CombinedDataset):
     @property
     def label_ids(self) -> np.ndarray:
         """Position in ``classes`` of every sample's label, see ``ClipDataset``."""
-        # The last element is for -1
-        tables = [np.array([*ids, -1], np.int64) for ids in self._ids]
-        return np.concatenate([table[part.label_ids] for table, part in zip(tables, self._parts, strict=True)])
+        return np.concatenate([part.label_ids for part in self._parts])
 
     @property
     def sample_weights(self) -> np.ndarray | None:
@@ -247,7 +225,7 @@ class SubsetOfDataset(_CombinedDataset):
         self._dataset = dataset
         self._parts = (dataset,)
         self._positions = _checked_positions(positions, len(dataset))
-        self.classes, self._ids = _joined_classes(self._parts)
+        self.classes = dataset._class_names
 
     def __len__(self) -> int:
         return len(self._positions)
@@ -299,15 +277,22 @@ def _agreed_settings(parts: Sequence[ClipDataset]) -> Mapping[str, object]:
     return agreed
 
 
-def _joined_classes(parts: Sequence[ClipDataset]) -> tuple[list[str], list[list[int]]]:
-    """Return the classes of all parts together, and the ids in them of the classes of each part."""
-    first = list(parts[0]._class_names)
-    if all(list(part._class_names) == first for part in parts):
-        classes = first
-    else:
-        classes = class_names({name for part in parts for name in part._class_names})
-    ids = {name: number for number, name in enumerate(classes)}
-    return classes, [[ids[name] for name in part._class_names] for part in parts]
+def _common_classes(parts: Sequence[ClipDataset]) -> list[str]:
+    """Return the classes of all parts, or raise ``UsageError`` for the first part that has others."""
+    first = parts[0]._class_names
+    for place, part in enumerate(parts):
+        names = part._class_names
+        if names != first:
+            extra, missing = (
+                [name for name in one if name not in other] for one, other in ((names, first), (first, names))
+            )
+            got = f"{extra} besides" if extra else "another order" if not missing else "others"
+            lacks = f", without {missing}" if missing else ""
+            raise UsageError(
+                f"classes: got {got} in dataset {place}{lacks}, expected those of dataset 0. Pass one list as classes= "
+                "to each dataset."
+            )
+    return first
 
 
 def _checked_shares(weights: Sequence[float], parts: Sequence[ClipDataset]) -> list[float]:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import mmap
+import os
 import warnings
+import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from multiprocessing.context import get_spawning_popen
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -24,7 +28,6 @@ from chordcache.train.batches import FrameBuffer
 from chordcache.train.clip_dataset import NO_LABELS, ClipDataset
 from chordcache.train.fields import Classes, all_labels, class_names, field_reader
 from chordcache.train.instantiate import checked_sampler
-from chordcache.train.read_counts import ReadCounts
 from chordcache.train.samplers.clip_request import EPOCHS, ClipRequest, ClipSampler, clip_shape
 from chordcache.train.samplers.clip_samplers import RegularClipSampler
 from chordcache.train.samples import SampleReader
@@ -40,10 +43,10 @@ class ChordVideoDataset(ClipDataset):
     """Clips of a cache as tensors, for any DataLoader: no workers or many, fork, spawn or forkserver.
 
     An index is an int or ``(epoch, int)``, and the clip and the crop of a sample are drawn from seed, epoch and index.
-    Each read by a plain int is a new epoch: 0 at the first read of the sample, then 1, in all workers of a DataLoader
-    together. A plain DataLoader with any sampler therefore draws new clips in each pass. ``set_epoch`` fixes the epoch
-    of plain ints instead. A sample is a dict of contiguous tensors and of the values below. ``__getitems__`` returns
-    ``frames`` as permuted views instead.
+    Each read by a plain int is another draw in epoch 0, chosen by torch's default generator of the process, as
+    torchvision's transforms are. A plain DataLoader with any sampler therefore draws new clips in each pass.
+    ``set_epoch`` fixes the epoch of plain ints instead. A sample is a dict of contiguous tensors and of the values
+    below. ``__getitems__`` returns ``frames`` as permuted views instead.
 
     ====================  ==============================================================================
     ``pts_seconds``       [shape=(T,), dtype=float64, seconds] presentation times on the source's clock
@@ -96,8 +99,7 @@ class ChordVideoDataset(ClipDataset):
         with names that may be missing, of an index, or of files without a cache. Each process opens the cache itself.
     clip_sampler : ClipSampler, str or mapping
         The sampler of the frames, a name of ``cc.samplers``, or a mapping with a name and arguments. By default 16
-        frames, 4 apart, from the middle of the video. With ``DenseClips`` and ``RegularTimestampClips``, each array of
-        a sample has one more leading dimension.
+        frames, 4 apart, from the middle of the video.
     features : sequence of str
         The features to read. Without "frames" no picture is decoded.
     size : tuple of int, None or "default"
@@ -192,7 +194,7 @@ class ChordVideoDataset(ClipDataset):
         settle_absences(self._videos, self._clips)
         self._clips_per_video = clips_per_video
         self._seed = seed
-        self._read_counts = ReadCounts(len(self))
+        self._epoch = _SharedEpoch()
         self._fields = field_reader(fields, self._videos, self._clips.features)
         labels = self._labels()
         if not labels and (classes is not None or {"label", "labels"} & self._fields.types.keys()):
@@ -250,16 +252,15 @@ class ChordVideoDataset(ClipDataset):
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch of all reads by plain indices, see ``ClipDataset``."""
         ClipRequest(epoch=epoch)
-        self._read_counts.fix(epoch)
-
-    @property
-    def counts_reads(self) -> bool:
-        """True while samples are read by plain indices without ``set_epoch``, see ``ClipDataset``."""
-        return self._read_counts.is_counting
+        self._epoch.number[0] = epoch
 
     def _drawn(self, index: int | tuple[int, int]) -> tuple[int, int]:
         epoch, number = self._split(index)
-        return self._read_counts.epoch_of(number, epoch), number
+        if epoch is None:
+            epoch = int(self._epoch.number[0])
+        if epoch < 0:
+            epoch = EPOCHS * int(torch.randint(1, 2**30, (), device="cpu"))
+        return epoch, number
 
     def _read(self, indices: Sequence[tuple[int, int]], buffers: Sequence[FrameBuffer | None]) -> list[dict[str, Any]]:
         of_videos: dict[int, list[int]] = {}
@@ -345,3 +346,31 @@ class ChordVideoDataset(ClipDataset):
         for video in self._videos if unknown else ():
             for label in all_labels(video) if "labels" in self._fields.types else [video.label]:
                 self._classes.id_of(label, f"video '{video.key}'")
+
+
+class _SharedEpoch:
+    """The epoch that ``set_epoch`` chose, -1 before, in memory that all workers of a DataLoader share.
+
+    A copy by ``copy`` or ``pickle`` has an epoch of its own. Copies that ``multiprocessing`` sends to workers do not.
+    """
+
+    def __init__(self, epoch: int = -1) -> None:
+        fd = os.memfd_create("chordcache-epoch")
+        os.ftruncate(fd, np.int64().nbytes)
+        self._open(fd)
+        self.number[0] = epoch
+
+    def _open(self, fd: int) -> None:
+        weakref.finalize(self, os.close, fd)
+        self._fd = fd
+        self.number: np.ndarray = np.frombuffer(mmap.mmap(fd, 0), np.int64)
+
+    def __getstate__(self) -> str | int:
+        is_for_worker = get_spawning_popen() is not None
+        return f"/proc/{os.getpid()}/fd/{self._fd}" if is_for_worker else int(self.number[0])
+
+    def __setstate__(self, state: str | int) -> None:
+        if isinstance(state, str):
+            self._open(os.open(state, os.O_RDWR | os.O_CLOEXEC))
+        else:
+            self.__init__(state)  # type: ignore[misc]

@@ -76,9 +76,8 @@ class FrameDecoder:
         Returns
         -------
         list of torch.Tensor [shape=(T, 3, h, w), dtype=uint8, 0 to 255, RGB]
-            One for each clip. With several clips in a sample, [shape=(N, T, 3, h, w)]. Clips of one shape lie one after
-            the other in one tensor. As on a CPU, the channels of a pixel lie side by side in memory, which convolutions
-            are fastest with.
+            One for each clip. Clips of one shape lie one after the other in one tensor. As on a CPU, the channels of a
+            pixel lie side by side in memory, which convolutions are fastest with.
         """
         alike: dict[Any, list[int]] = {}
         for position, clip in enumerate(clips):
@@ -99,7 +98,7 @@ class FrameDecoder:
 
     def _decode_jpeg_groups(self, groups: Sequence[_Group]) -> list[_Pictures]:
         """Decode the JPEGs of all groups at once."""
-        jpegs = [[jpeg for clip in group for part in clip.clips for jpeg in part] for group in groups]
+        jpegs = [[jpeg for clip in group for jpeg in clip.stored] for group in groups]
         pictures = list(self._on_jpeg_stream([jpeg for of_group in jpegs for jpeg in of_group])) if jpegs else []
         stacked = []
         for group, of_group in zip(groups, jpegs, strict=True):
@@ -133,7 +132,7 @@ class FrameDecoder:
             visible = crop.visible(picture) if crop else None
             part = around(visible) if visible else Rectangle(0, 0, *picture)
             crops.append(crop.within(part) if crop else None)
-            stored: list[Any] = [planes for clip in group for planes in clip.clips]
+            stored: list[Any] = [clip.stored for clip in group]
             parts += zip(*(cut(split(planes), part) for planes in stored), strict=True)
         planes = iter(self._sent(parts))
         return [(_to_rgb(next(planes), next(planes), next(planes)), crop) for crop in crops]
@@ -151,7 +150,7 @@ class FrameDecoder:
 
 
 def _is_jpeg(clip: EncodedFrames) -> bool:
-    return isinstance(clip.clips[0], list)
+    return isinstance(clip.stored, list)
 
 
 def _to_rgb(y: torch.Tensor, u: torch.Tensor, v: torch.Tensor) -> torch.Tensor:

@@ -51,10 +51,8 @@ class SampleReader:
     def latents_shape(self, request: ClipRequest, video: Video) -> tuple[int, ...]:
         """Return the shape of the latents of a sample."""
         numbers, crop = self._view(video, request)
-        clips = numbers.reshape(-1, numbers.shape[-1])  # all of them have the shape of the first
-        rows = clips[0] + video.first_row
-        shape = shape_of_clip(video.feature("latents"), rows, crop, (video.height, video.width))
-        return (*numbers.shape[:-1], *shape)
+        rows = numbers + video.first_row
+        return shape_of_clip(video.feature("latents"), rows, crop, (video.height, video.width))
 
     def fetch(self, request: ClipRequest, video: Video) -> None:
         """Fetch what ``read`` reads of a sample from the bucket of its cache, without a decode."""
@@ -87,6 +85,11 @@ class SampleReader:
     def _view(self, video: Video, request: ClipRequest) -> tuple[np.ndarray, CropBox | None]:
         """Choose the frames and the crop of a sample."""
         numbers = np.asarray(self._sampler.frame_numbers(video, request), np.int64)
+        if numbers.ndim != 1:
+            raise UsageError(
+                f"clip_sampler: got frame numbers of shape {numbers.shape}, expected (T,). For several clips of a "
+                "video, set clips_per_video."
+            )
         return numbers, self._clips.crop(video, partial(request.generator, RandomStream.CROP))
 
     def _sample(

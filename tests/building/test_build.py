@@ -50,7 +50,7 @@ def scan_again(work: Path) -> None:
     cc.scan([work / "videos"], output=work / "index.json", labels="dir", jobs=1)
 
 
-DEFAULTS = Path(__file__).resolve().parents[2] / "configs/default.yaml"
+DEFAULTS = Path(__file__).resolve().parents[2] / "docs/reference/default.yaml"
 
 
 def build(work: Path, **options: object) -> RunSummary:

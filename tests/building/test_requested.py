@@ -196,6 +196,8 @@ def test_wrong_drops_are_refused(index, tmp_path, drop, match):
 
 # Tiers follow from features
 
+MIXED = {"tiers": ["hdf5"], "frames": {"codec": "raw"}, "hdf5": {"features": ["frames", "flow", "mel"]}}
+
 
 @pytest.mark.parametrize(
     ("arguments", "built"),
@@ -206,9 +208,9 @@ def test_wrong_drops_are_refused(index, tmp_path, drop, match):
         ({"tiers": "npz", "features": "mel"}, {"npz": ("mel",)}),
         ({"config": "flow"}, {"lmdb": ("frames",), "npz": ("flow",)}),
         ({"config": "multimodal"}, {"lmdb": ("frames",), "npz": ("mel",)}),
-        ({"config": "hdf5-mixed"}, {"hdf5": ("frames", "flow", "mel")}),
-        ({"config": "hdf5-mixed", "features": "mel"}, {"hdf5": ("mel",)}),
-        ({"config": "hdf5-mixed", "tiers": "lmdb"}, {"lmdb": ("frames",)}),
+        ({"config": MIXED}, {"hdf5": ("frames", "flow", "mel")}),
+        ({"config": MIXED, "features": "mel"}, {"hdf5": ("mel",)}),
+        ({"config": MIXED, "tiers": "lmdb"}, {"lmdb": ("frames",)}),
         ({"config": {"features": {"mel": {"n_mels": 20}}}}, {"lmdb": ("frames",), "npz": ("mel",)}),
         ({"config": {"frames": None, "features": {"mel": {}}}}, {"npz": ("mel",)}),
         ({"config": {"tiers": ["npz"], "features": {"motion": None, "flow": None}}}, {"npz": ("mel",)}),
@@ -223,16 +225,6 @@ def test_tiers_follow_from_what_is_asked_for(index, tmp_path, arguments, built):
     cc.build(index, tmp_path / "cache", **arguments)
     assert features_of(tmp_path / "cache") == built
     assert cc.build(index, tmp_path / "cache", jobs=HERE).num_up_to_date == 2  # asks for what the cache has
-
-
-def test_everything_is_in_every_tier(index, tmp_path):
-    features = ("motion", "mel", "flow", "waveform", "pose")
-    plan = cc.dry_run(index, tmp_path / "cache", config="everything", features=["frames", *features[:4]]).plan
-    assert {tier: set(names) for tier, names in plan.requested.items()} == {
-        "lmdb": {"frames"},
-        "npz": set(features[:4]),
-        "hdf5": {"frames", *features[:4]},
-    }
 
 
 def test_a_feature_is_built_where_the_cache_has_it(index, tmp_path):
@@ -282,7 +274,7 @@ def test_mistyped_configs_are_refused(index, tmp_path, text, match, has_cache):
 
 
 def test_a_feature_by_name_has_default_settings(index, tmp_path):
-    """The preset flow does not ask for mel. No preset asks for waveform but the one for everything."""
+    """The preset flow does not ask for mel. No preset asks for waveform."""
     cache = tmp_path / "cache"
     cc.build(index, cache, config="flow", features="frames", jobs=HERE)
     cc.build(index, cache, features=["mel", "waveform"], jobs=HERE)

@@ -188,7 +188,7 @@ def test_a_failed_video_is_quarantined_and_not_incomplete(index: Path, tmp_path:
 
 
 def test_int8_flow_comes_in_pixels(index: Path, tmp_path: Path, opened: Any) -> None:
-    data = {"hdf5": {"features": ["flow"], "compression": "gzip"}}
+    data = {"hdf5": {"features": ["flow"]}}
     for dtype in ("float32", "int8"):
         cc.build(
             index,

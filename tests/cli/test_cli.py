@@ -103,7 +103,6 @@ def test_errors_are_one_line_and_a_code(run_cli, tmp_path, args, code, message):
     [
         ("scan", "videos"),
         ("index", "list.csv"),
-        ("audit", "list.csv"),
         ("export", "cache", "--to", "folder"),
         ("report",),
     ],

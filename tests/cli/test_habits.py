@@ -48,8 +48,6 @@ def test_a_question_that_is_not_answered_is_not_a_bug(run, monkeypatch):
     [
         (["biuld"], 2, "chordcache: error: got 'biuld', expected a command. Did you mean 'build'?\n"),
         (["help", "biuld"], 2, "chordcache help: error: got 'biuld', expected a command. Did you mean 'build'?\n"),
-        (["config", "shwo"], 2, "chordcache config: error: got 'shwo', expected a command. Did you mean 'show'?\n"),
-        (["config", "xyz"], 2, "got 'xyz', expected a command: list, show\n"),
         (["\x1b[31m"], 2, "chordcache: error: got '\\x1b[31m', expected a command: scan, index"),
         (["build", "--teir", "npz"], 2, "build: error: got '--teir', expected an option. Did you mean '--tier'?\n"),
         (["--teir"], 2, "chordcache: error: got '--teir', expected an option. See 'chordcache --help'.\n"),
@@ -58,11 +56,11 @@ def test_a_question_that_is_not_answered_is_not_a_bug(run, monkeypatch):
         (["merge", "a"], 2, "merge: error: --output: got nothing, expected CACHE. See 'chordcache merge --help'.\n"),
         (["verify", "a", "b"], 2, "got unexpected extra argument (b). See 'chordcache verify --help'.\n"),
         (["scan", ".", "--level", "HEADER"], 2, "Did you mean 'headers'?"),
-        (["scan", ".", "--level", "x"], 2, "--level: got 'x', expected one of headers, packets, content, frames\n"),
+        (["scan", ".", "--level", "x"], 2, "--level: got 'x', expected one of headers, packets, content\n"),
         (["completion", "fsh"], 2, "Did you mean 'fish'?"),
-        (["config", "show", "flwo"], 10, "got 'flwo', expected a YAML file or a preset: compact, default, "),
-        (["config", "show", "flwo"], 10, ". Did you mean 'flow'?\n"),
-        (["config", "show", "quite-another"], 10, ", smallest, train\n"),
+        (["doctor", "-c", "flwo"], 10, "got 'flwo', expected a YAML file or a preset: compact, flow, "),
+        (["doctor", "-c", "flwo"], 10, ". Did you mean 'flow'?\n"),
+        (["doctor", "-c", "quite-another"], 10, ", multimodal, smallest\n"),
     ],
 )  # fmt: skip
 def test_mistyped_words(run, args, code, message):
@@ -132,14 +130,11 @@ def test_help_of_a_command(run, name):
     assert f"Usage: chordcache {name}" in result.stdout
 
 
-def test_help_alone_and_of_a_command_in_a_group(run):
+def test_help_alone(run):
     assert run("help").stdout == run("--help").stdout
-    assert run("help", "config", "show").stdout == run("config", "show", "-h").stdout
 
 
-@pytest.mark.parametrize(
-    "name", [[], *([name] for name in NAMES), ["config", "list"], ["config", "show"]], ids=" ".join
-)
+@pytest.mark.parametrize("name", [[], *([name] for name in NAMES)], ids=" ".join)
 def test_help_fits_100_columns(name):
     result = CliRunner().invoke(cli, [*name, "--help"], prog_name="chordcache", terminal_width=100)
     assert result.exit_code == 0
@@ -241,7 +236,7 @@ def test_commands_take_a_cache_of_any_spelling(run, tmp_path, monkeypatch, index
         *(["build", str(index), "-o", cache], ["build", str(index), "-o", other]),
         *(["build", str(index), "-o", cache, "--dry-run", "--sample", "1"], ["verify", cache, "--deep", "--source"]),
         *(["info", cache], ["info", cache, "a"], ["ls", cache], ["show", cache, "a", "-o", "a.png"]),
-        *(["export", cache, "-o", "out", "--to", "folder"], ["report", cache], ["warm", cache, "--memory", "1GB"]),
+        *(["export", cache, "-o", "out", "--to", "folder"], ["report", cache]),
         *(["merge", cache, other, "-o", "../merged"], ["pack", cache, "-o", "../p"], ["unpack", "../p", "-o", "../u"]),
         ["gc", cache, "--yes"],
         *(["verify", cache, "--repair"], ["doctor", str(work)]),
@@ -272,12 +267,9 @@ def test_variables_are_defaults(run, tmp_path, index):
         in run("info", **variables).stderr
     )
     assert "/other'; make one with 'chordcache build -o CACHE'\n" in run("info", "other", **variables).stderr
-    assert "features:\n  mel:" in run("config", "show", **variables).stdout.replace(
-        "  flow: null\n  motion: null\n", ""
-    )
 
 
-@pytest.mark.parametrize("words", ["verify", "gc", "info", "ls", "warm --memory 1GB"])
+@pytest.mark.parametrize("words", ["verify", "gc", "info", "ls"])
 def test_the_cache_of_the_variable_and_of_the_option(run, words):
     result = run(*words.split(), CHORDCACHE_CACHE="mine")
     assert result.exit_code == 10

@@ -18,6 +18,7 @@ from helpers.sealed import reseal
 import chordcache as cc
 from chordcache.amounts import human_bytes
 from chordcache.building.fix_commands import remedy
+from chordcache.config.presets import preset_names
 from chordcache.look.video_facts import ListedVideo, describe_video
 
 pytestmark = pytest.mark.usefixtures("inline")
@@ -276,17 +277,20 @@ def test_a_closed_pipe_is_not_an_error(folder):
     assert len(result.stdout.splitlines()) == 1
 
 
-def test_extractors_are_those_of_the_classes(run_cli):
-    listed = json.loads(run_cli("extractors", "--json").stdout)["extractors"]
-    extractors = {extractor["name"]: extractor for extractor in listed}
-    assert list(extractors)[:10] == "frames flow motion mel waveform librosa pose text latents embed".split()
-    assert extractors["mel"]["parameters"]["n_mels"] == 80
-    assert extractors["flow"]["tiers"] == ["npz", "hdf5"]
-    assert extractors["frames"]["tiers"] == ["lmdb", "hdf5"]
-    assert "mediapipe" in (extractors["pose"]["missing"] or "mediapipe")
-    text = run_cli("extractors").stdout
-    for extractor in extractors.values():
-        assert extractor["description"] in text
+def findings_of(run_cli, **options):
+    result = run_cli("doctor", "--json", **options)
+    assert result.returncode == 0, result.stderr
+    return {finding["name"]: finding for finding in json.loads(result.stdout)["findings"]}
+
+
+def test_doctor_lists_features_and_presets(run_cli):
+    findings = findings_of(run_cli)
+    names = "frames flow motion mel waveform librosa pose text latents embed".split()
+    assert [name for name in findings if name.startswith("feature ")][:10] == [f"feature {name}" for name in names]
+    assert findings["feature waveform"]["severity"] == "ok"
+    pose = findings["feature pose"]
+    assert pose["severity"] == "ok" or pose["action"] == "pip install 'chordcache[pose]'"
+    assert [name for name in findings if name.startswith("preset ")] == [f"preset {name}" for name in preset_names()]
 
 
 PLUG_IN = '''
@@ -308,17 +312,11 @@ def test_plug_ins_are_found_by_entry_points(run_cli, tmp_path):
     lines = ("mean = pixels:Mean", "broken = pixels:Missing", "gone = nowhere:Class")
     (facts / "entry_points.txt").write_text("[chordcache.extractors]\n" + "\n".join(lines) + "\n")
     path = f"{tmp_path}{os.pathsep}{Path(cc.__file__).parent.parent}"
-    result = run_cli("extractors", "--json", env={"PYTHONPATH": path})
-    assert result.returncode == 0, result.stderr
-    listed = json.loads(result.stdout)["extractors"]
-    extractors = {extractor["name"]: extractor for extractor in listed if extractor["package"] == "pixels"}
-    assert extractors["mean"]["missing"] is None
-    assert extractors["mean"]["description"] == "The mean of each frame."
-    assert extractors["mean"]["parameters"] == {"power": "(required)", "scale": 2.5, "how": "<built-in function print>"}
-    assert extractors["mean"]["tiers"] == ["npz"]
-    assert "cannot import 'pixels:Missing'" in extractors["broken"]["missing"]
-    assert "No module named 'nowhere'" in extractors["gone"]["missing"]
-    assert "from package pixels" in run_cli("extractors", env={"PYTHONPATH": path}).stdout
+    findings = findings_of(run_cli, env={"PYTHONPATH": path})
+    assert findings["feature mean"]["severity"] == "ok"
+    assert findings["feature mean"]["what"] == "The mean of each frame. extractor: pixels:Mean"
+    assert "cannot import 'pixels:Missing'" in findings["feature broken"]["why"]
+    assert "No module named 'nowhere'" in findings["feature gone"]["why"]
 
 
 BAD = "a\x1b[2J\n\u202eb\x9b\x07\r"
@@ -356,8 +354,8 @@ def test_commands_print_with_one_function():
 def test_a_config_with_control_characters_is_still_yaml(tmp_path, run_cli):
     (tmp_path / "c.yaml").write_text('train: {dataset: {x: "\\e[2J\\u202e\\x7f"}}')
     for _ in range(2):
-        result = run_cli("config", "show", "c.yaml", cwd=tmp_path)
+        result = run_cli("doctor", "-c", "c.yaml", cwd=tmp_path)
         assert_clean(result.stdout)
         (tmp_path / "c.yaml").write_text(result.stdout)
-    shown = json.loads(run_cli("config", "show", "c.yaml", "--json", cwd=tmp_path).stdout)
+    shown = json.loads(run_cli("doctor", "-c", "c.yaml", "--json", cwd=tmp_path).stdout)
     assert shown["config"]["train"] == {"dataset": {"x": "\x1b[2J\u202e\x7f"}}

@@ -48,7 +48,7 @@ def test_other_paths_are_not_names(path: str, monkeypatch: pytest.MonkeyPatch, t
 @pytest.mark.parametrize("name", ["flwo", "FLOW", "default\0", "\udcff", "*"])
 def test_an_unknown_name_lists_the_presets(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(NotFoundError, match="^config: got '.*', expected a YAML file or a preset: compact, default, "):
+    with pytest.raises(NotFoundError, match="^config: got '.*', expected a YAML file or a preset: compact, flow, "):
         load_config(name)
 
 

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import h5py
 import numpy as np
 import simplejpeg
 import yaml
@@ -55,8 +54,7 @@ CODECS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "npz": ("npz", {**CONFIG, "features": _FLOW}),
     "hdf5-jpeg": ("hdf5", CONFIG),
     "hdf5-raw": ("hdf5", {**CONFIG, "frames": {"short_side": 48, "codec": "raw"}}),
-    "hdf5-lzf": ("hdf5", {**CONFIG, "features": _FLOW, "hdf5": {"features": ["flow"], "compression": "lzf"}}),
-    "hdf5-gzip": ("hdf5", {**CONFIG, "features": _FLOW, "hdf5": {"features": ["flow"], "compression": "gzip"}}),
+    "hdf5-flow": ("hdf5", {**CONFIG, "features": _FLOW, "hdf5": {"features": ["flow"]}}),
 }
 """Tier and config of every way in which rows are stored."""
 
@@ -101,12 +99,6 @@ def _payload(path: Path, tier: str) -> list[tuple[int, int, bool]]:
             infos = [info for info in archive.infolist() if f"{info.filename[:-4]}.xxh3_64.npy" in archive.namelist()]
         if infos[0].compress_type == zipfile.ZIP_DEFLATED:
             return [(_content_of(path, info), info.compress_size, True) for info in infos]
-    if tier == "hdf5":
-        with h5py.File(path) as file:
-            packed = [dataset.id for name, dataset in file.items() if dataset.compression and f"{name}.xxh3_64" in file]
-            chunks = [dataset_id.get_chunk_info(i) for dataset_id in packed for i in range(dataset_id.get_num_chunks())]
-        if chunks:
-            return [(chunk.byte_offset, chunk.size, True) for chunk in chunks]
     data, spans = path.read_bytes(), []
     for row in _rows(path, tier):
         spans.append((data.index(row), len(row), False))

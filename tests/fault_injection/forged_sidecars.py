@@ -38,7 +38,7 @@ SEEDS: Mapping[str, Mapping[str, Any]] = {
     "jpeg": {
         "frames": {"short_side": 32},
         "features": {"flow": {"method": "dis"}, "motion": {}, "mel": {}, "waveform": {}},
-        "hdf5": {"features": ["frames", "flow", "mel"], "compression": "gzip"},
+        "hdf5": {"features": ["frames", "flow", "mel"]},
     },
     "packets": {
         "frames": {"short_side": 32, "codec": "mpeg4", "gop": 4, "stride": 2},

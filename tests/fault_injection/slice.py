@@ -15,7 +15,7 @@ SOME_VARIANTS: Mapping[str, Sequence[str]] = {
     "same_answer": ("h264.mp4", "hevc.ts"),
     "tables_that_lie": ("h264.mp4",),
     "every_byte_at_the_edges": (),
-    "flip_and_read": ("lmdb-jpeg", "lmdb-mpeg4", "hdf5-gzip"),
+    "flip_and_read": ("lmdb-jpeg", "lmdb-mpeg4", "hdf5-flow"),
     "forged_sidecars": ("jpeg",),
     "bad_items": ("fork-2",),
     "crowd": ("as another user",),

@@ -1,8 +1,8 @@
 """The commands of chordcache, in the order of ``chordcache --help``."""
 
 COMMANDS = (
-    *("scan", "index", "audit", "config", "plan", "build"),
-    *("verify", "merge", "pack", "unpack", "gc", "export", "push", "pull", "warm"),
+    *("scan", "index", "plan", "build"),
+    *("verify", "merge", "pack", "unpack", "gc", "export", "push", "pull"),
     *("info", "ls", "show", "report", "bench"),
-    *("extractors", "doctor", "completion", "help"),
+    *("doctor", "completion", "help"),
 )

@@ -16,7 +16,6 @@ from chordcache.index.index_files import read_index
 from chordcache.records import (
     AudioFacts,
     ContentFacts,
-    FrameFacts,
     HeaderFacts,
     Identity,
     PacketFacts,
@@ -29,11 +28,10 @@ def test_column_names_are_unique_and_cover_every_fact() -> None:
     names = [column.name for column in COLUMNS]
     assert len(set(names)) == len(names)
     num_facts = sum(
-        len(cls.__struct_fields__)
-        for cls in (Segment, Identity, HeaderFacts, PacketFacts, AudioFacts, ContentFacts, FrameFacts)
+        len(cls.__struct_fields__) for cls in (Segment, Identity, HeaderFacts, PacketFacts, AudioFacts, ContentFacts)
     )
     num_own = len(VideoRecord.__struct_fields__) - len(
-        ["segment", "identity", "header", "packets", "content", "audio", "frames", "extra", "erased"]
+        ["segment", "identity", "header", "packets", "content", "audio", "extra", "erased"]
     )
     assert len(names) == num_facts + num_own + len(["root_path"]) - len(["frame_steps"])
 

@@ -36,7 +36,6 @@ from chordcache.json_records import Record, to_json
 from chordcache.records import (
     AudioFacts,
     ContentFacts,
-    FrameFacts,
     HeaderFacts,
     Identity,
     PacketFacts,
@@ -199,7 +198,6 @@ video_records = st.builds(
     packets=st.none() | packet_facts,
     content=st.none() | facts(ContentFacts),
     audio=st.none() | facts(AudioFacts),
-    frames=st.none() | facts(FrameFacts),
     extra=st.dictionaries(texts | st.sampled_from([column.name for column in COLUMNS]), texts, max_size=3),
 )
 

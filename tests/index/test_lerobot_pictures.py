@@ -24,7 +24,6 @@ from chordcache.media.decoding import decode_frames
 from chordcache.media.demux import open_media
 from chordcache.media.source_file import open_source
 from chordcache.records import VideoRecord
-from chordcache.tools.audit import audit
 
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
@@ -130,18 +129,6 @@ def test_cache_is_that_of_folders_of_the_pictures(tmp_path: Path, version: str, 
             # JPEGs of the size of the cached frames are stored as they are
             assert (records == files) == (kind == "jpeg" and video.extra["camera"] == WRIST)
     assert not cc.verify(tmp_path / "c", level="deep", source=True, jobs=HERE).damage
-
-
-@pytest.mark.parametrize("version", VERSIONS)
-def test_audit_compares_lengths_and_rates(tmp_path: Path, version: str) -> None:
-    folder = write_dataset(tmp_path, version)
-    assert audit(folder, jobs=HERE).findings == ()
-    path = data_file(folder, version, 1)
-    rows = pq.read_table(path).to_pylist()[:-1]  # the last row is of the second episode
-    write_rows(path, [row | {"timestamp": row["timestamp"] * (1 + row["episode_index"])} for row in rows])
-    findings = {(finding.kind, finding.got, finding.expected) for finding in audit(folder, jobs=HERE).findings}
-    slow = ("fps", f"{FPS / 2:g} frames per second", f"{FPS} (episode 1)")
-    assert findings == {slow, ("frames", "4 frames", "5 (episode 1)")}
 
 
 # Damage

@@ -52,8 +52,8 @@ def test_each_level_adds_its_facts(folder):
     for number, level in enumerate(SCAN_LEVELS):
         record = by_path(cc.scan([folder], level=level))["walk/a.mp4"]
         assert record.level == level
-        present = [part is not None for part in (record.header, record.packets, record.content, record.frames)]
-        assert present == [True, number >= 1, number >= 2, number >= 3]
+        present = [part is not None for part in (record.header, record.packets, record.content)]
+        assert present == [True, number >= 1, number >= 2]
 
 
 def test_header_and_packet_facts(folder):
@@ -205,7 +205,7 @@ def test_shell_globs_of_one_folder_are_one_corpus(folder):
 
 
 def test_wrong_arguments(folder, tmp_path):
-    with pytest.raises(cc.UsageError, match="^level: got 'deep', expected one of headers, packets, content, frames$"):
+    with pytest.raises(cc.UsageError, match="^level: got 'deep', expected one of headers, packets, content$"):
         cc.scan([folder], level="deep")
     with pytest.raises(cc.NotFoundError, match="no such corpus"):
         cc.scan([tmp_path / "nowhere"])

@@ -78,7 +78,7 @@ def video_of(cache: cc.Cache, path: str) -> cc.Video:
 
 def sample_of(cache: cc.Cache, path: str, index: int = 0, **settings: Any) -> dict[str, Any]:
     settings = {"clip_sampler": cc.RegularClipSampler(num_frames=4, stride=3), "clips_per_video": 8, **settings}
-    return cc.ChordVideoDataset(cache, videos=[video_of(cache, path).key], **settings)[index]
+    return cc.ChordVideoDataset(cache, videos=[video_of(cache, path).key], **settings)[0, index]
 
 
 def drawn(
@@ -562,7 +562,7 @@ def test_each_sample_of_each_epoch_has_a_window_of_its_own(cache: cc.Cache) -> N
     crops = {drawn(RANDOM_CROP, video, index, epoch) for index in range(8) for epoch in range(4)}
     assert len(crops) == 32
     dataset = cc.ChordVideoDataset(cache, crop=RANDOM_CROP)
-    first = dataset[0]["frames"]
+    first = dataset[0, 0]["frames"]
     dataset.set_epoch(1)
     assert torch.equal(dataset[1, 0]["frames"], dataset[0]["frames"])
     assert not torch.equal(dataset[0]["frames"], first)

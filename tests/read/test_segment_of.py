@@ -159,7 +159,6 @@ SAMPLERS = [
     cc.RandomClipSampler(num_frames=5, stride=7),
     cc.RegularClipSampler(num_frames=40, stride=3),
     cc.samplers.uniform(num_frames=8),
-    cc.samplers.regular_timestamps(num_frames=5, stride=2, seconds_between_clip_starts=0.1),
     cc.samplers.keyframe(num_frames=5, stride=1),
 ]
 

@@ -201,7 +201,7 @@ ORDER = f"the offsets of 'frames' do not ascend from 0 to {len(FRAMES)}"
 
 HOSTILE: dict[str, tuple[Callable[[h5py.File], Any], str]] = {
     "chunked": (put("frames", FRAMES, chunks=(1024,)), LAYOUT),
-    "compressed": (put("frames", FRAMES, compression="gzip"), LAYOUT),
+    "compressed": (put("frames", FRAMES, compression="gzip"), "'frames' is packed by filters"),
     "compact": (compact, LAYOUT),
     "of two axes": (put("frames", FRAMES[:300].reshape(3, 100)), LAYOUT),
     "of floats": (put("frames", FRAMES.astype(np.float32)), LAYOUT),

@@ -19,7 +19,6 @@ from chordcache.records import (
     AudioFacts,
     ContentFacts,
     Description,
-    FrameFacts,
     HeaderFacts,
     Identity,
     PacketFacts,
@@ -82,7 +81,6 @@ RECORD = VideoRecord(
     PacketFacts(9, 9, -0.04, 0.3, True, "pts", (0, 5), (0.0, 0.25), 1, "proved", b"steps"),
     CONTENT,
     AudioFacts("aac", 48000, 2, 1.5, -0.02),
-    FrameFacts(9, "a" * 32, 1, ((0.0, 2.5),), ((0.0, 3.0),), -0.02, 1.5, 1.52),
     erased=("x",), **DESCRIPTION,
 )  # fmt: skip
 

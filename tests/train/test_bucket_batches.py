@@ -183,7 +183,7 @@ def test_a_source_gives_what_the_cache_gives(cache: cc.Cache, tmp_path: Path, fe
     read_from_source = cc.videos.indexed(index, cc.open_cache(tmp_path / "empty"), on_miss="source")
     missed = dataset_of(read_from_source, features=features, clips_per_video=1)
     for number in range(len(NUM_FRAMES)):
-        one, other = cached[number], missed[number]
+        one, other = cached[0, number], missed[0, number]
         assert one.keys() == other.keys()
         for name, value in one.items():
             assert torch.equal(value, other[name]) if isinstance(value, torch.Tensor) else value == other[name], name

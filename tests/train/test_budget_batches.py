@@ -25,7 +25,7 @@ from chordcache.errors import UsageError  # noqa: E402
 from chordcache.read.crops import Pad  # noqa: E402
 from chordcache.train.samplers.budget_batches import largest_budget  # noqa: E402
 from chordcache.train.samplers.clip_request import ClipRequest, clip_shape  # noqa: E402
-from chordcache.train.samplers.clip_samplers import DenseClips, SamplerSchedule  # noqa: E402
+from chordcache.train.samplers.clip_samplers import SamplerSchedule  # noqa: E402
 from chordcache.train.samplers.formed_batches import form_batches  # noqa: E402
 from chordcache.train.samplers.time_transforms import FrameDrop, TemporalCrop, TimeWarp  # noqa: E402
 
@@ -198,12 +198,6 @@ def test_pixels(cache: cc.Cache, options: dict[str, Any]) -> None:
     assert len(costs) < len(dataset) / 2  # and it is made use of
 
 
-def test_several_clips_a_sample_cost_as_many(cache: cc.Cache) -> None:
-    dense = DenseClips(num_clips=3, num_frames=4, stride=1)
-    dataset = cc.ChordVideoDataset(cache, clip_sampler=dense, size=(32, 32))
-    assert [len(batch) for batch in cc.BudgetBatchSampler(dataset, max_frames=30)] == [2, 2, 2, 2, 1]
-
-
 def test_tokens(cache: cc.Cache) -> None:
     dataset = whole_videos(cache)
     sampler = cc.BudgetBatchSampler(dataset, max_tokens=20, tokenizer=str.split)
@@ -254,7 +248,6 @@ def test_samples_are_measured_without_frames_too(cache: cc.Cache) -> None:
         {"clip_sampler": cc.RandomClipSampler(8, fps=10), "size": None},
         {"clip_sampler": cc.RandomClipSampler(4, 1, pad="error"), "size": None},
         {"clip_sampler": cc.samplers.uniform(7), "size": None},
-        {"clip_sampler": cc.samplers.dense(4, 1, num_clips=3), "size": None},
         {"clip_sampler": cc.samplers.keyframe(5), "size": None},
         {"clip_sampler": SamplerSchedule({0: ShapedWholeVideos(), 1: cc.RegularClipSampler(5)}), "size": None},
     ],

@@ -45,6 +45,8 @@ LABELS = {
 }
 """Label of each video of each cache, in the order of the keys"""
 
+CLASSES = ["jump", "run", "swim"]
+
 
 @pytest.fixture(scope="module")
 def caches(tmp_path_factory: pytest.TempPathFactory, make_video: Callable[..., Path]) -> dict[str, Path]:
@@ -64,7 +66,13 @@ def caches(tmp_path_factory: pytest.TempPathFactory, make_video: Callable[..., P
 
 
 def dataset_of(cache: Any, **options: Any) -> cc.ChordVideoDataset:
-    options = {"clip_sampler": cc.RandomClipSampler(2, stride=3), "size": (16, 16), "seed": 3, **options}
+    options = {
+        "clip_sampler": cc.RandomClipSampler(2, stride=3),
+        "size": (16, 16),
+        "seed": 3,
+        "classes": CLASSES,
+        **options,
+    }
     return cc.ChordVideoDataset(cache, **options)
 
 
@@ -126,9 +134,9 @@ def test_label_ids_of_a_cache_that_changed(
     index = tmp_path / "index.csv"
     index.write_text("path,label\n1.mp4,run\n")
     cc.build(index, tmp_path / "cache", features=["frames"], jobs=HERE)
-    dataset = dataset_of(tmp_path / "cache")
+    dataset = dataset_of(tmp_path / "cache", classes=None)
     with cc.open_cache(tmp_path / "cache") as cache:
-        pinned = dataset_of(tmp_path / "cache", videos=cache.keys())
+        pinned = dataset_of(tmp_path / "cache", videos=cache.keys(), classes=None)
     make_video(tmp_path / "0.mp4", num_frames=10, size=(32, 32))
     index.write_text("path,label\n0.mp4,jump\n1.mp4,run\n")
     cc.build(index, tmp_path / "cache", features=["frames"], jobs=HERE)
@@ -164,12 +172,14 @@ def test_samples_of_joined_datasets_are_those_of_the_parts(a: cc.ChordVideoDatas
             _ = both[index]
 
 
-def test_plain_reads_of_joined_datasets_are_new_epochs(a: cc.ChordVideoDataset, b: cc.ChordVideoDataset) -> None:
+def test_plain_reads_of_joined_datasets(a: cc.ChordVideoDataset, b: cc.ChordVideoDataset) -> None:
     both = cc.concat([a, b])
     ids = [both[5]["sample_id"] for _ in range(3)]
-    assert ids == ["0:5", "1:5", "2:5"]
-    again = [both[tuple(map(int, sample_id.split(":")))] for sample_id in ids]
-    assert [s["pts_seconds"].tolist() for s in again] == [b[epoch, 1]["pts_seconds"].tolist() for epoch in range(3)]
+    epochs = [int(sample_id.split(":")[0]) for sample_id in ids]
+    assert len(set(epochs)) == 3
+    assert [both[epoch, 5]["pts_seconds"].tolist() for epoch in epochs] == [
+        b[epoch, 1]["pts_seconds"].tolist() for epoch in epochs
+    ]
     both.set_epoch(7)
     assert [both[5]["sample_id"], both[0]["sample_id"], b[1]["sample_id"]] == ["7:5", "7:0", "7:1"]
     with pytest.raises(UsageError, match="^epoch: got -1"):
@@ -182,11 +192,22 @@ def test_classes_that_agree_keep_their_order(caches: dict[str, Path]) -> None:
     both = cc.concat([one, other])
     assert both.classes == classes
     assert [int(both[0, i]["label"]) for i in range(10)] == both.label_ids.tolist()
-    other = dataset_of(caches["b"], classes=classes[::-1])
-    mixed = cc.concat([one, other])
-    assert mixed.classes == ["jump", "run", "swim"]
-    assert names_of(mixed) == names_of(both)
-    assert [mixed.classes[mixed[0, i]["label"]] for i in range(10)] == names_of(both)
+
+
+@pytest.mark.parametrize(
+    ("classes", "difference"),
+    [
+        (["run", "swim"], r"others in dataset 1, without \['jump'\]"),
+        (["jump", "run", "swim", "fly"], r"\['fly'\] besides in dataset 1"),
+        (["run", "swim", "fly"], r"\['fly'\] besides in dataset 1, without \['jump'\]"),
+        (["swim", "run", "jump"], "another order in dataset 1"),
+    ],
+)
+def test_classes_that_differ(
+    a: cc.ChordVideoDataset, caches: dict[str, Path], classes: list[str], difference: str
+) -> None:
+    with pytest.raises(UsageError, match=f"^classes: got {difference}, expected those of dataset 0. Pass one list as"):
+        cc.concat([a, dataset_of(caches["b"], classes=classes)])
 
 
 def test_a_sample_without_a_label_stays_without(a: cc.ChordVideoDataset, caches: dict[str, Path]) -> None:
@@ -230,7 +251,7 @@ def test_features_that_differ(a: cc.ChordVideoDataset, tmp_path: Path, make_vide
     make_video(tmp_path / "videos" / "0.mp4", num_frames=10, size=(32, 32))
     index, features = cc.scan([tmp_path / "videos"], jobs=HERE), ["frames", "motion"]
     cc.build(index, tmp_path / "cache", tiers=("lmdb", "npz"), features=features, jobs=HERE)
-    other = dataset_of(tmp_path / "cache", features=("frames", "motion"))
+    other = dataset_of(tmp_path / "cache", features=("frames", "motion"), classes=None)
     with pytest.raises(UsageError, match=r"^features: got \('frames', 'motion'\) in dataset 1, expected \('frames',\)"):
         cc.concat([a, other])
 
@@ -360,8 +381,9 @@ def test_weights_of_nested_datasets(a: cc.ChordVideoDataset, b: cc.ChordVideoDat
 
 def test_classes_are_balanced(b: cc.ChordVideoDataset, caches: dict[str, Path]) -> None:
     # The class "fly" has no sample and gets no share
+    classes = ["fly", "run", "jump"]
     dataset = cc.concat(
-        [dataset_of(caches["a"]), cc.subset(dataset_of(caches["c"], classes=["fly", "run", "jump"]), [0])]
+        [dataset_of(caches["a"], classes=classes), cc.subset(dataset_of(caches["c"], classes=classes), [0])]
     )
     sampler = cc.ChordSampler(dataset, weights="balanced", num_samples=20_000)
     indices = [index for _, index in order_of(sampler)]
@@ -421,13 +443,11 @@ def test_draws_of_one_sample_have_the_epoch_of_their_pass(caches: dict[str, Path
 
 
 def test_augmentation_of_draws_of_one_sample_differs(a: cc.ChordVideoDataset) -> None:
-    kornia = pytest.importorskip("kornia")
-    assert kornia
     both = cc.concat([a, a], weights=[1, 0])
     loader = cc.ClipLoader(both, 8, sampler=cc.ChordSampler(both, weights=np.arange(8) == 1, batch_size=8))
     (batch,) = loader
     batch["frames"] = batch["frames"][:1].expand(8, -1, -1, -1, -1).clone()
-    augment = cc.BatchAugment(policy="trivial", seed=1)
+    augment = cc.BatchAugment(policy=lambda clip: (clip * torch.rand(())).to(torch.uint8), seed=1)
     frames = augment(batch)["frames"]
     assert len({clip.numpy().tobytes() for clip in frames}) > 4
     assert torch.equal(augment(batch)["frames"], frames)
@@ -608,6 +628,7 @@ def test_combinations_of_torch_in_a_plain_loader(
     theirs = ConcatDataset([halves[1], Subset(ours, halves[0].indices)])
     loader = DataLoader(theirs, 3, shuffle=True, num_workers=num_workers, persistent_workers=num_workers > 0)
     for epoch in range(3):
+        ours.set_epoch(epoch)
         clips = sorted(contents(loader))
         assert clips == sorted(contents([cc.collate([ours[epoch, i]]) for i in range(len(ours))]))
 
@@ -618,8 +639,10 @@ def test_weighted_sampler_of_torch_in_a_plain_loader(
 ) -> None:
     both = cc.concat([a, b])
     sampler = WeightedRandomSampler(np.arange(16) == 5, 12)
-    clips = contents(DataLoader(both, 4, sampler=sampler, num_workers=num_workers))
-    assert sorted(clips) == sorted(contents([cc.collate([both[epoch, 5]]) for epoch in range(12)]))
+    batches = list(DataLoader(both, 4, sampler=sampler, num_workers=num_workers))
+    draws = [tuple(map(int, sample_id.split(":"))) for batch in batches for sample_id in batch["sample_id"]]
+    assert {index for _, index in draws} == {5}
+    assert contents(batches) == contents([cc.collate([both[draw]]) for draw in draws])
 
 
 def test_combinations_of_torch_are_refused(a: cc.ChordVideoDataset, b: cc.ChordVideoDataset) -> None:

@@ -178,7 +178,7 @@ def test_the_frames_of_a_config_are_taken_for_their_pictures(videos: Path) -> No
     """A source with the section frames of a config gives flow too, whatever its codec."""
     frames = FramesConfig(short_side=48, fps=12, quality=80)
     samples = [
-        cc.ChordVideoDataset(from_files(cc.MP4Source(pictures), videos / "a.mp4"), features=["flow"])[0]
+        cc.ChordVideoDataset(from_files(cc.MP4Source(pictures), videos / "a.mp4"), features=["flow"])[0, 0]
         for pictures in (frames, PICTURE)
     ]
     assert_same(*samples)

@@ -20,11 +20,9 @@ from chordcache.errors import UsageError
 from chordcache.train.instantiate import instantiate
 from chordcache.train.samplers.clip_request import ClipRequest
 from chordcache.train.samplers.clip_samplers import (
-    DenseClips,
     KeyframeSampler,
     RandomClipSampler,
     RegularClipSampler,
-    RegularTimestampClips,
 )
 from chordcache.train.samplers.content_samplers import AdaptiveSampler, AudioPeakSampler
 
@@ -124,15 +122,13 @@ def test_more_frames_per_second_than_the_video_has() -> None:
 
 
 @pytest.mark.parametrize("pad", ["repeat", "loop"])
-@pytest.mark.parametrize(
-    "kind", [RegularClipSampler, RandomClipSampler, DenseClips, RegularTimestampClips, AdaptiveSampler]
-)
+@pytest.mark.parametrize("kind", [RegularClipSampler, RandomClipSampler, AdaptiveSampler])
 @pytest.mark.filterwarnings("ignore:AdaptiveSampler")
 def test_one_frame(kind: Any, pad: str) -> None:
     source = constant(25, 1)
     source.content = None
     numbers = kind(num_frames=16, fps=8, pad=pad).frame_numbers(source, ClipRequest(index=3))
-    assert numbers.reshape(-1, 16)[0].tolist() == [0] * 16
+    assert numbers.tolist() == [0] * 16
 
 
 def test_one_frame_fills_its_duration() -> None:
@@ -148,16 +144,17 @@ def test_a_rate_that_divides_that_of_the_video_is_a_stride(rate: int, digits: in
     for num_frames_of_video in (1, 5, 15, 121):
         source = constant(rate, num_frames_of_video, digits=digits)
         for pad in ("repeat", "loop"):
-            by_time = DenseClips(num_frames=4, fps=rate / 5, pad=pad, num_clips=2)
-            by_number = DenseClips(num_frames=4, stride=5, pad=pad, num_clips=2)
-            numbers, expected = (sampler.frame_numbers(source, ClipRequest()) for sampler in (by_time, by_number))
-            assert numbers.tolist() == expected.tolist()
+            by_time = RegularClipSampler(num_frames=4, fps=rate / 5, pad=pad)
+            by_number = RegularClipSampler(num_frames=4, stride=5, pad=pad)
+            for request in (ClipRequest(clip=0, num_clips=2), ClipRequest(clip=1, num_clips=2)):
+                numbers, expected = (sampler.frame_numbers(source, request) for sampler in (by_time, by_number))
+                assert numbers.tolist() == expected.tolist()
 
 
 # Clocks
 
 
-@pytest.mark.parametrize("kind", [RegularClipSampler, RandomClipSampler, DenseClips, RegularTimestampClips])
+@pytest.mark.parametrize("kind", [RegularClipSampler, RandomClipSampler])
 @pytest.mark.parametrize("num_frames", [5, 60])
 @pytest.mark.parametrize("pad", ["repeat", "loop"])
 def test_clock_that_is_set_back_goes_on(kind: Any, num_frames: int, pad: str) -> None:
@@ -267,54 +264,14 @@ def test_adaptive_draws_the_last_start_too(step: dict[str, int]) -> None:
     assert AdaptiveSampler(2, **step).frame_numbers(short, ClipRequest()).tolist() == [0, 2]
 
 
-# Clips at regular timestamps
-
-
-@pytest.mark.parametrize("rate", [10, 25, Fraction(30000, 1001)], ids=str)
-@pytest.mark.parametrize(("num_frames", "fps"), [(1, 8), (4, 2), (16, 8)])
-@pytest.mark.parametrize("between", ["0.5", "1", "1.7"])
-def test_regular_timestamps(rate: Fraction, num_frames: int, fps: int, between: str) -> None:
-    num_frames_of_video = round(9.3 * rate)
-    sampler = RegularTimestampClips(num_frames, fps=fps, seconds_between_clip_starts=float(between))
-    numbers = sampler.frame_numbers(constant(rate, num_frames_of_video), ClipRequest())
-    clips = [[k * Fraction(between) + Fraction(i, fps) for i in range(num_frames)] for k in range(100)]
-    inside = [clip for clip in clips if clip[-1] < num_frames_of_video / Fraction(rate)]
-    last = num_frames_of_video - 1
-    assert numbers.tolist() == [[min(nearest_by_fractions(t, rate), last) for t in clip] for clip in inside]
-
-
-def test_regular_timestamps_with_a_stride() -> None:
-    sampler = RegularTimestampClips(num_frames=4, stride=3, seconds_between_clip_starts=2)
-    starts = {69: [0, 20, 40], 70: [0, 20, 40, 60]}  # 60, 63, 66 and 69 just fit
-    for num_frames_of_video, expected in starts.items():
-        numbers = sampler.frame_numbers(constant(10, num_frames_of_video), ClipRequest())
-        assert numbers.tolist() == [[start, start + 3, start + 6, start + 9] for start in expected]
-
-
-@pytest.mark.parametrize("step", [{"stride": 2}, {"fps": 5}], ids=str)
-def test_regular_timestamps_of_a_short_video(step: dict[str, int]) -> None:
-    sampler = RegularTimestampClips(num_frames=4, seconds_between_clip_starts=0.1, **step)
-    assert sampler.frame_numbers(constant(10, 5), ClipRequest()).tolist() == [[0, 2, 4, 4]]
-    with pytest.raises(UsageError, match="^video 'a': got"):
-        RegularTimestampClips(num_frames=4, pad="error", **step).frame_numbers(constant(10, 5), ClipRequest())
-
-
-@pytest.mark.parametrize("between", [0, -1.0, float("nan"), None])
-def test_wrong_seconds_between_clips(between: Any) -> None:
-    with pytest.raises(UsageError, match="^seconds_between_clip_starts: got .*, expected a number above 0$"):
-        RegularTimestampClips(seconds_between_clip_starts=between)
-
-
 # Arguments
 
 BY_TIME = [
     RegularClipSampler,
     RandomClipSampler,
-    DenseClips,
     KeyframeSampler,
     AdaptiveSampler,
     AudioPeakSampler,
-    RegularTimestampClips,
 ]
 
 
@@ -365,14 +322,3 @@ def test_dataset_of_clips_by_time(cache: Path) -> None:
             assert seconds.tolist() == pts[nearest_of_all(pts, targets)].tolist()
             assert np.abs(seconds - targets).max() <= np.diff(pts).max() / 2 + 0.001
     assert np.diff(pts).max() > 4 * np.diff(pts).min()
-
-
-def test_batch_of_clips_at_regular_timestamps(cache: Path) -> None:
-    sampler = RegularTimestampClips(4, fps=8, seconds_between_clip_starts=0.5)
-    dataset = cc.ChordVideoDataset(cache, clip_sampler=sampler, size=(32, 32))
-    batch = cc.collate([dataset[0], dataset[1]])
-    with cc.open_cache(cache) as videos:
-        num_clips = [len(np.arange(0, video.duration_seconds - 3 / 8, 0.5)) for video in videos]
-    assert batch["lengths"]["frames"][:, :2].tolist() == [[n, 4] for n in num_clips]
-    assert num_clips[0] < num_clips[1]
-    assert batch["frames"].shape == (2, num_clips[1], 4, 3, 32, 32)

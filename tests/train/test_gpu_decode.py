@@ -20,7 +20,6 @@ from chordcache.features.read_side import EncodedFrames  # noqa: E402
 from chordcache.media.cropping import CropBox  # noqa: E402
 from chordcache.read.crops import CenterCrop, Pad, Resize  # noqa: E402
 from chordcache.train.gpu_decode import FrameDecoder, _cropped  # noqa: E402
-from chordcache.train.samplers.clip_samplers import DenseClips  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("inline")
 
@@ -83,13 +82,6 @@ def test_padding_is_black(cache: Path) -> None:
         assert frames[:, :, 56].any()
 
 
-def test_several_clips_of_a_sample(cache: Path) -> None:
-    dataset = cc.ChordVideoDataset(cache, clip_sampler=DenseClips(4, stride=2, num_clips=3), crop=CenterCrop((64, 64)))
-    expected, frames = dataset[(0, 0)]["frames"], decoded(dataset, 0)
-    assert frames.shape == expected.shape == (3, 4, 3, 64, 64)
-    assert (frames.float() - expected.float()).abs().mean() < 2
-
-
 def test_a_loader_makes_the_same_batches(cache: Path) -> None:
     dataset = cc.ChordVideoDataset(cache, clip_sampler=SAMPLER, size=(64, 64), clips_per_video=3)
     loaders = [cc.ClipLoader(dataset, batch_size=4, num_threads=2) for _ in range(2)]
@@ -105,7 +97,7 @@ def test_a_loader_makes_the_same_batches(cache: Path) -> None:
 
 def test_clips_of_several_shapes(cache: Path) -> None:
     dataset = cc.ChordVideoDataset(cache, clip_sampler=SAMPLER, crop=cc.RandomResizedCrop((48, 48)))
-    other = cc.ChordVideoDataset(cache, clip_sampler=DenseClips(4, stride=2, num_clips=3), crop=CenterCrop((64, 64)))
+    other = cc.ChordVideoDataset(cache, clip_sampler=cc.RegularClipSampler(6, stride=2), crop=CenterCrop((64, 64)))
     samples = [
         source.read_sample((0, number), EncodedFrames)["frames"] for number in (0, 1) for source in (dataset, other)
     ]
@@ -161,7 +153,7 @@ def test_damage_is_found_before_a_gpu_sees_it(tmp_path: Path, make_video: Callab
     make_video(tmp_path / "videos/a.mp4", size=(640, 480), planes=noise)  # LMDB keeps small records in its tree
     cc.build(cc.scan([tmp_path / "videos"], jobs=1), tmp_path / "cache", jobs=1)
     dataset = cc.ChordVideoDataset(tmp_path / "cache", clip_sampler=SAMPLER, size=None)
-    jpeg = dataset.read_sample((0, 0), EncodedFrames)["frames"].clips[0][2]
+    jpeg = dataset.read_sample((0, 0), EncodedFrames)["frames"].stored[2]
     (path,) = (tmp_path / "cache/lmdb").rglob("*.lmdb")
     data = bytearray(path.read_bytes())
     data[data.index(jpeg) + len(jpeg) // 2] ^= 8

@@ -236,7 +236,7 @@ def test_the_config_of_the_cache_counts(sources: Path, tmp_path: Path, frames: s
 
 
 def test_error_is_as_before(built: Path) -> None:
-    expected = [ChordVideoDataset(built / "cache", clip_sampler=CLIP, size=None)[i] for i in range(2)]
+    expected = [ChordVideoDataset(built / "cache", clip_sampler=CLIP, size=None)[0, i] for i in range(2)]
     for sample in only_from_cache(built):
         assert_same(sample, next(candidate for candidate in expected if candidate["video"] == sample["video"]))
     (built / "videos/half.csv").write_text("path\njump/b-frames.mp4\n")

@@ -16,10 +16,8 @@ import chordcache as cc
 from chordcache.read.video import Video
 from chordcache.train.samplers.clip_request import ClipRequest
 from chordcache.train.samplers.clip_samplers import (
-    DenseClips,
     RandomClipSampler,
     RegularClipSampler,
-    RegularTimestampClips,
     UniformFrameSampler,
 )
 
@@ -55,8 +53,9 @@ def mmaction2_test_starts(num_frames: int, clip_len: int, interval: int, num_cli
 def test_clips_spread_by_number(videos: dict[int, Any], length: int, num_frames: int, stride: int) -> None:
     path, video = videos[length]
     for num_clips in (2, 3, 7):
-        sampler = DenseClips(num_frames, stride=stride, num_clips=num_clips)
-        clips = sampler.frame_numbers(video, ClipRequest())
+        sampler = RegularClipSampler(num_frames, stride=stride)
+        requests = [ClipRequest(clip=clip, num_clips=num_clips) for clip in range(num_clips)]
+        clips = np.stack([sampler.frame_numbers(video, request) for request in requests])
         expected = torchcodec_frames(
             path,
             samplers.clips_at_regular_indices,
@@ -108,17 +107,3 @@ def test_starts_of_random_clips(videos: dict[int, Any]) -> None:
         path, samplers.clips_at_random_indices, num_clips=500, num_frames_per_clip=4, num_indices_between_frames=3
     )
     assert starts == set(clips[:, 0].tolist()) == set(range(24 - 3 * 3))
-
-
-def test_clips_at_regular_times(videos: dict[int, Any]) -> None:
-    """Where times are those of frames, the nearest frame is the one that is shown."""
-    path, video = videos[50]
-    sampler = RegularTimestampClips(3, fps=FPS / 2, seconds_between_clip_starts=0.4)
-    expected = torchcodec_frames(
-        path,
-        samplers.clips_at_regular_timestamps,
-        seconds_between_clip_starts=0.4,
-        num_frames_per_clip=3,
-        seconds_between_frames=2 / FPS + 1e-6,  # not before the frame, by the rounding of a float
-    )
-    np.testing.assert_array_equal(sampler.frame_numbers(video, ClipRequest()), expected)

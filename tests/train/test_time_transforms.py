@@ -180,7 +180,7 @@ def test_pictures_are_those_of_the_numbers(cache: cc.Cache, name: str) -> None:
     for index in range(4):
         request = ClipRequest(seed=6, index=index, clip=index, num_clips=4)
         numbers = TRANSFORMS[name].frame_numbers(cache[0], request)
-        sample = dataset[index]
+        sample = dataset[0, index]
         expected = cache.read(0, indices=numbers)
         np.testing.assert_array_equal(sample["frames"].permute(0, 2, 3, 1).numpy(), expected)
         np.testing.assert_array_equal(sample["pts_seconds"].numpy(), cache[0].pts_seconds[numbers])

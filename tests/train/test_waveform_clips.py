@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import shutil
 import subprocess
@@ -408,14 +407,6 @@ def test_settings_make_a_cache_stale(videos: Path, tmp_path: Path) -> None:
     assert (
         cc.build(index, tmp_path / "cache", tiers=["npz"], config=config_of(sample_rate=None), jobs=HERE).num_done == 0
     )
-
-
-def test_extractors_lists_it(run_cli: Callable[..., Any]) -> None:
-    listed = json.loads(run_cli("extractors", "--json").stdout)["extractors"]
-    (extractor,) = (extractor for extractor in listed if extractor["name"] == "waveform")
-    assert extractor["parameters"] == {"sample_rate": 16000, "dtype": "float32", "channels": "mono"}
-    assert extractor["tiers"] == ["npz"]
-    assert extractor["missing"] is None
 
 
 def test_reading_loads_no_decoder(stereo: cc.Cache) -> None:

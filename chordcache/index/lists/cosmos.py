@@ -89,13 +89,12 @@ def _item(path: str, window: Mapping[str, Any], extra: Mapping[str, Any], row: R
     captions = (text for name, value in window.items() if name.endswith("_caption") for text in texts(value))
     try:
         stop = None if last is None else whole_number(last) + 1  # the last frame is in the window
-        num_frames = row.get("num_frames") if first is None or stop is None else stop - whole_number(first)
+        first = None if first is None else whole_number(first)
     except (ValueError, TypeError, OverflowError):
         raise UsageError(f"{printable(path)}: got a window without whole numbers of frames") from None
     is_whole = not first and stop in (None, row.get("num_frames"))
     segment = None if is_whole else segment_between(start_frame=first, end_frame=stop)
-    claims = {"num_frames": num_frames, "fps": row.get("framerate")}
-    return Item(path, segment, captions=tuple(dict.fromkeys(captions)), extra=extra, claims=claims)
+    return Item(path, segment, captions=tuple(dict.fromkeys(captions)), extra=extra)
 
 
 def _extra(row: Row) -> dict[str, Any]:

@@ -31,8 +31,6 @@ class Item(NamedTuple):
     labels: tuple[str, ...] = ()
     captions: tuple[str, ...] = ()
     extra: Mapping[str, Any] = _NOTHING
-    claims: Mapping[str, Any] = _NOTHING
-    """Further statements about the file, by the names of columns of ``claims_of``. An index does not have them"""
     row: int = 0
     """Number of its line or record, counted from 1, which ``ItemList`` sets"""
 

@@ -103,12 +103,6 @@ def _extra(episode: int, camera: _Camera, info: dict[str, Any]) -> dict[str, Any
     return {"episode_index": episode, "camera": camera.name, "fps": info["fps"]}
 
 
-def _sound_claim(info: dict[str, Any], camera: _Camera) -> dict[str, Any]:
-    """Return whether the files of a camera have sound, if the dataset states it."""
-    stated = info["features"][camera.name].get("info")
-    return {"has_audio": stated.get("has_audio")} if isinstance(stated, dict) else {}
-
-
 def _episodes_2(path: Path, info: dict[str, Any], cameras: list[_Camera]) -> Iterator[tuple[int, list[Item]]]:
     source = path / "meta" / "episodes.jsonl"
     for number, row in json_lines(source):
@@ -127,7 +121,6 @@ def _whole(row: dict[str, Any], episode: int, camera: _Camera, info: dict[str, A
         camera.path(episode, **names),
         captions=texts(row.get("tasks")),
         extra=_extra(episode, camera, info),
-        claims={"num_frames": row.get("length"), **_sound_claim(info, camera)},
     )
 
 
@@ -174,7 +167,6 @@ def _item_3(row: dict[str, Any], camera: _Camera, info: dict[str, Any], ends: di
         Segment(start_frame=first, end_frame=first + length),
         captions=texts(row.get("tasks")),
         extra=_extra(episode, camera, info),
-        claims=_sound_claim(info, camera),
     )
 
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import TypeVar
 
 from chordcache.amounts import counted
 from chordcache.arguments import as_items
@@ -28,8 +27,6 @@ from chordcache.index.lists.tables import as_text
 from chordcache.index.walk import parse_roots
 from chordcache.records import VideoRecord
 from chordcache.storage import layout
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -113,9 +110,18 @@ def index_list(
         return _index_bucket(os.fspath(source), output)
     if os.path.realpath(source) == os.path.realpath(output):
         raise UsageError(f"output: got '{printable(output)}', which is the list itself, expected another file")
-    return read_list(
-        source, lambda reader: reader.write(output), format=format, videos=videos, where=where, options=options
-    )
+    layout.check_local("source", source)
+    listed = open_list(Path(source), format, options or ListOptions())
+    folders = [os.fspath(folder) for folder in as_items(videos)]
+    with stop_signals():
+        try:
+            return _ListReader(listed, Locator(folders, listed.folder), where).write(output)
+        except OutsideError:
+            if folders:
+                raise
+        locator = Locator([], listed.folder)
+        added = locator.add_outer_roots(item.path for item in _ListReader(listed, locator, where).chosen())
+        return _ListReader(listed, locator, where, (roots_note(added),)).write(output)
 
 
 def _index_bucket(url: str, output: str | Path) -> ListSummary:
@@ -136,41 +142,13 @@ def _index_bucket(url: str, output: str | Path) -> ListSummary:
     return ListSummary(num_items, num_items, 0, 0, (), 0, 0, time.monotonic() - started)
 
 
-def read_list(
-    source: str | Path,
-    use: Callable[[ListReader], T],
-    *,
-    format: str = "csv",  # the option's name
-    videos: str | Path | Sequence[str | Path] = (),
-    where: Mapping[str, str] = MappingProxyType({}),
-    options: ListOptions | None = None,
-) -> T:
-    """Return what ``use`` returns for a reader of a list. The other parameters and the errors are as in ``index_list``.
-
-    ``use`` is called again, with a reader that has more roots, if paths lie outside of the list's folder.
-    """
-    layout.check_local("source", source)
-    listed = open_list(Path(source), format, options or ListOptions())
-    folders = [os.fspath(folder) for folder in as_items(videos)]
-    with stop_signals():
-        try:
-            return use(ListReader(listed, Locator(folders, listed.folder), where))
-        except OutsideError:
-            if folders:
-                raise
-        locator = Locator([], listed.folder)
-        added = locator.add_outer_roots(item.path for item in ListReader(listed, locator, where).chosen())
-        return use(ListReader(listed, locator, where, (roots_note(added),)))
-
-
-class ListReader:
-    """One run over a list. ``roots`` has the folder of each label, and ``unit`` is the word for a row."""
+class _ListReader:
+    """One run over a list."""
 
     def __init__(
         self, listed: ItemList, locator: Locator, where: Mapping[str, str], notes: tuple[str, ...] = ()
     ) -> None:
         self._listed, self._locator, self._where, self._notes = listed, locator, where, notes
-        self.roots, self.unit = locator.roots, listed.unit
         self._seen_values: dict[str, set[str]] = {name: set() for name in where}
         self._numbers = NumberCheck()
         self._needs_captions = False
@@ -187,7 +165,8 @@ class ListReader:
         with IndexWriter(
             output, roots=self._locator.roots, level=None, columns=self._listed.columns, stated=self._listed.stated
         ) as writer:
-            for item, record in self.items():
+            for item in self._merged():
+                record = self._record(item)
                 if record is None:
                     num_missing_items += 1
                 else:
@@ -195,7 +174,7 @@ class ListReader:
                     self._count_remarks(item)
                     num_items += 1
             if not num_items:
-                raise self.nothing()
+                raise self._nothing()
         return ListSummary(
             num_items=num_items,
             num_files=self._locator.num_files,
@@ -208,10 +187,6 @@ class ListReader:
             taken=self._listed.taken,
             notes=(*self._notes, *self._notes_on_items(), *self._listed.notes()),
         )
-
-    def items(self) -> Iterator[tuple[Item, VideoRecord | None]]:
-        """Yield each item that is chosen, with its record, or None if its file does not exist."""
-        return ((item, self._record(item)) for item in self._merged())
 
     def _count_remarks(self, item: Item) -> None:
         """Count what a person should look at."""
@@ -229,7 +204,7 @@ class ListReader:
             more = ", ..." if self._num_bare > len(self._bare) else ""
             yield f"{counted(self._num_bare, 'video')} without a caption: {', '.join(map(printable, self._bare))}{more}"
 
-    def nothing(self) -> ChordcacheError:
+    def _nothing(self) -> ChordcacheError:
         """Return the error of a list without items whose files exist."""
         name, missing = printable(self._listed.path), self._locator.missing
         if missing:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +18,6 @@ from chordcache.arguments import names_arguments
 from chordcache.engine.signals import stop_signals
 from chordcache.errors import UsageError, printable
 from chordcache.json_records import to_json
-from chordcache.look.problems import Problem
 from chordcache.look.report.contents import Contents, Problems
 from chordcache.look.report.inputs import ReportInput
 from chordcache.look.report.rows import readable
@@ -56,7 +55,6 @@ def report(
     *,
     num_videos: int = 1000,
     progress: bool = False,
-    findings: Iterable[Problem] = (),
 ) -> ReportResult:
     """Write a page of all videos that works offline: figures, pictures, curves, and the findings of a quick check.
 
@@ -71,8 +69,6 @@ def report(
         all videos.
     progress : bool
         True to show a progress bar on standard error, if that is a terminal.
-    findings : iterable of Problem
-        Findings about an index, of ``chordcache.tools.audit``. Those about a cache are of a quick check.
 
     Returns
     -------
@@ -90,15 +86,13 @@ def report(
     path, output = layout.cache_folder(path, "path"), Path(output)
     if not 1 <= num_videos <= MAX_TILES:
         raise UsageError(f"num_videos: got {num_videos}, expected 1 to {MAX_TILES}")
-    check_output(output, path)
+    _check_output(output, path)
     problems = Problems()
     header: dict[str, Any] = {}
     is_cache = not path.is_file()
     if is_cache:
         header = to_json(read_header(path))
         problems.check(path)
-    for finding in findings:
-        problems.findings.add(finding)
     with stop_signals(), ExitStack() as stack:
         source = stack.enter_context(ReportInput(path, is_cache=is_cache))
         problems.notes += map(readable, source.notes)
@@ -147,20 +141,20 @@ def pieces_of_page(context: Mapping[str, Any]) -> Iterator[str]:
     return template.generate(**assets, **context, policy=Markup(_policy(scripts, styles)))
 
 
-def check_output(output: Path, path: Path, parameter: str = "output") -> None:
+def _check_output(output: Path, path: Path) -> None:
     """Raise ``UsageError`` if an output cannot be a new file, lies in a cache, or is what the page is made from."""
     name = printable(output)
     try:
-        layout.check_output(parameter, output)
+        layout.check_output("output", output)
         if output.is_dir():
-            raise UsageError(f"{parameter}: got the folder '{name}', expected a file")
+            raise UsageError(f"output: got the folder '{name}', expected a file")
         if not output.parent.is_dir():
-            raise UsageError(f"{parameter}: got '{name}', expected a file in a folder that exists")
+            raise UsageError(f"output: got '{name}', expected a file in a folder that exists")
         if output.exists() and not output.is_file():
-            raise UsageError(f"{parameter}: got '{name}', which is not a regular file, expected a file")
+            raise UsageError(f"output: got '{name}', which is not a regular file, expected a file")
         if output.exists() and path.exists() and os.path.samefile(output, path):
-            raise UsageError(f"{parameter}: got '{name}', which is also 'path', expected another file")
+            raise UsageError(f"output: got '{name}', which is also 'path', expected another file")
     except UsageError:
         raise
     except (OSError, ValueError) as error:
-        raise UsageError(f"{parameter}: cannot write '{name}': {error}") from None
+        raise UsageError(f"output: cannot write '{name}': {error}") from None

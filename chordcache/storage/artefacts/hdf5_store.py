@@ -32,7 +32,6 @@ import h5py
 import numpy as np
 
 from chordcache.digests import digest64
-from chordcache.errors import UsageError
 from chordcache.storage.artefacts import open_files
 from chordcache.storage.artefacts.artefact import Artefact
 from chordcache.storage.artefacts.claims import Layout
@@ -40,9 +39,6 @@ from chordcache.storage.artefacts.tiers import DIGESTS, KINDS, OFFSETS
 from chordcache.storage.artefacts.writer import ArtefactWriter, StreamedArray, write_error
 
 open_files.guard_forks()
-
-COMPRESSION = ("none", "lzf", "gzip")
-"""Filters that can compress chunks."""
 
 DIGEST = "xxh3_64"
 """Name of the attribute that holds the digest of a whole array."""
@@ -54,12 +50,10 @@ _LIBVER = ("v110", "v110")
 """The first version of the format whose objects and chunk indices carry checksums."""
 
 MAX_CHUNK_BYTES = 1 << 30
-"""Largest size of a chunk [bytes]. HDF5 reads a packed one whole"""
+"""Largest size of a chunk [bytes]"""
 
 _SMALL_ROW_BYTES = 4 << 10
 _SMALL_CHUNK_BYTES = 64 << 10
-_FILTERS = {h5py.h5z.FILTER_DEFLATE: 1032, h5py.h5z.FILTER_LZF: 88}
-"""Filters that a reader accepts, and how many times larger than its input their output can be."""
 
 _ERRORS = (OSError, KeyError, RuntimeError, ValueError, TypeError, OverflowError)
 """Exceptions that h5py raises for errors of HDF5."""
@@ -98,15 +92,11 @@ class _Sink(io.FileIO):
 class Hdf5ArtefactWriter(ArtefactWriter):
     """A writer of one ``.h5``. The records of each array go to a file beside it until their size is known.
 
-    ``compression``, of ``COMPRESSION``, is that of the chunks. It has no effect on records, which are compressed
-    already. A chunk has ``chunk_frames`` rows. Rows below 4 KiB are gathered into chunks of 64 KiB.
+    A chunk has ``chunk_frames`` rows. Rows below 4 KiB are gathered into chunks of 64 KiB.
     """
 
-    def __init__(self, path: Path, *, compression: str = "none", chunk_frames: int = 1) -> None:
+    def __init__(self, path: Path, *, chunk_frames: int = 1) -> None:
         super().__init__(path)
-        if compression not in COMPRESSION:
-            raise UsageError(f"compression of HDF5: got '{compression}', expected one of {', '.join(COMPRESSION)}")
-        self._compression = None if compression == "none" else compression
         self._chunk_frames = chunk_frames
         self._datasets: dict[str, Any] = {}
         self._held: dict[str, list[np.ndarray]] = {}
@@ -137,14 +127,12 @@ class Hdf5ArtefactWriter(ArtefactWriter):
                 maxshape=(None, *stream.row_shape),
                 chunks=(num_rows, *stream.row_shape),
                 dtype=stream.dtype,
-                compression=self._compression,
             )
 
     def _write(self, name: str, block: np.ndarray | list[bytes]) -> None:
         if isinstance(block, np.ndarray):
             held, chunk_rows = self._held[name], self._datasets[name].chunks[0]
             held.extend(row.copy() for row in block)
-            # Whole chunks, because HDF5 would compress a chunk again for each part written to it
             self._flush(name, len(held) // chunk_rows * chunk_rows)
             return
         for record in block:
@@ -265,17 +253,16 @@ class Hdf5Artefact(Artefact):
         dtype = dataset.dtype
         if dtype.kind not in KINDS or dtype != dtype.newbyteorder("<"):
             raise self._damage(f"'{name}' is of {dtype}, which is not written here")
-        filters = [plan.get_filter(i)[0] for i in range(plan.get_nfilters())]
-        if not set(filters) <= set(_FILTERS) or len(filters) > 1:  # two of them claim a million times their bytes
-            raise self._damage(f"'{name}' is packed by filters that are not used here")
+        if plan.get_nfilters():
+            raise self._damage(f"'{name}' is packed by filters, which are not used here")
         shape = padded = dataset.shape
         if plan.get_layout() == h5py.h5d.CHUNKED:
             chunk = plan.get_chunk()
             padded = tuple(-(-n // size) * size for n, size in zip(shape, chunk, strict=True))
             if math.prod(chunk) * dtype.itemsize > MAX_CHUNK_BYTES:
                 raise self._damage(f"'{name}' has chunks of {chunk}, which are too large")
-        stored, ratio = dataset.get_storage_size(), math.prod(_FILTERS[name] for name in filters)
-        if not shape or stored > self._num_bytes or math.prod(padded) * dtype.itemsize > stored * ratio:
+        stored = dataset.get_storage_size()
+        if not shape or stored > self._num_bytes or math.prod(padded) * dtype.itemsize > stored:
             raise self._damage(f"'{name}' claims a shape of {shape}, which the file cannot hold")
         return dataset
 

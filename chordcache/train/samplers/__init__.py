@@ -5,11 +5,9 @@ Each name is the class, so that ``cc.samplers.random`` and ``cc.RandomClipSample
 
 from __future__ import annotations
 
-from chordcache.train.samplers.clip_samplers import DenseClips as dense
 from chordcache.train.samplers.clip_samplers import KeyframeSampler as keyframe
 from chordcache.train.samplers.clip_samplers import RandomClipSampler as random
 from chordcache.train.samplers.clip_samplers import RegularClipSampler as regular
-from chordcache.train.samplers.clip_samplers import RegularTimestampClips as regular_timestamps
 from chordcache.train.samplers.clip_samplers import SamplerSchedule as schedule
 from chordcache.train.samplers.clip_samplers import UniformFrameSampler as uniform
 from chordcache.train.samplers.content_samplers import AdaptiveSampler as adaptive
@@ -19,12 +17,10 @@ from chordcache.train.samplers.latent_clips import LatentClipSampler as latent_c
 __all__ = [
     "adaptive",
     "audio_peak",
-    "dense",
     "keyframe",
     "latent_clips",
     "random",
     "regular",
-    "regular_timestamps",
     "schedule",
     "uniform",
 ]

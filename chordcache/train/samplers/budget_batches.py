@@ -216,8 +216,8 @@ class BudgetBatchSampler(DistributedSampler[list[tuple[int, int]]]):
             length = getattr(self._tokenizer, "length", None)  # that of every caption in a batch, see ``collate``
             return (len(self._tokenizer(video.caption or "")) if length is None else length,)
         if self._unit == "max_latent_tokens":
-            *clips, t, _, h, w = self._dataset.latents_shape(sample)
-            return (*clips, *(-(-length // side) for length, side in zip((t, h, w), self._patch, strict=True)))
+            t, _, h, w = self._dataset.latents_shape(sample)
+            return tuple(-(-length // side) for length, side in zip((t, h, w), self._patch, strict=True))
         return shape[:-3] if self._unit == "max_frames" else shape[:-1]
 
     def check_length(self, dataset: Sized) -> None:

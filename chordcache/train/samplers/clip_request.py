@@ -99,8 +99,8 @@ class ClipSampler(Protocol):
         ...
 
 
-ClipShape: TypeAlias = tuple[int | np.ndarray, ...]
-"""Shape of the frame numbers of samples: T, or (number of clips, T). Each is one number, or one for each sample"""
+ClipShape: TypeAlias = tuple[int | np.ndarray]
+"""Shape (T,) of the frame numbers of samples. T is one number, or one for each sample"""
 
 
 def clip_shape(sampler: ClipSampler, num_frames: np.ndarray, epoch: int) -> ClipShape | None:

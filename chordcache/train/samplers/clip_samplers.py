@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from chordcache.arguments import check_at_least, check_choice, check_positive, names_arguments
+from chordcache.arguments import check_at_least, check_choice, names_arguments
 from chordcache.errors import UsageError
 from chordcache.read.video import Video
 from chordcache.train.samplers.clip_request import ClipRequest, ClipSampler, ClipShape, clip_shape
@@ -170,73 +170,6 @@ class RandomClipSampler(EvenClipSampler):
 
 
 @dataclass(frozen=True)
-class DenseClips(EvenClipSampler):
-    """Sampler of several clips of a video in one sample, spread evenly over the video, for evaluation.
-
-    A sample's arrays have one more leading dimension: ``frames`` is (num_clips, T, 3, h, w), ``pts_seconds``
-    (num_clips, T), and so on. ``label``, ``caption`` and ``video`` are unchanged.
-
-    Parameters
-    ----------
-    num_frames, stride, pad, fps
-        As in ``RegularClipSampler``.
-    num_clips : int
-        Number of clips of each sample. They have the positions of the clips of ``RegularClipSampler``.
-    """
-
-    num_clips: int = 10
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_at_least(1, num_clips=self.num_clips)
-
-    def frame_numbers(self, video: Video, request: ClipRequest) -> np.ndarray:
-        """Choose the frames of one sample [shape=(num_clips, T)]. See ``ClipSampler``."""
-        clips = self.clips(video)
-        return np.stack([clips.even_clip(number, self.num_clips) for number in range(self.num_clips)])
-
-    def clip_shape(self, num_frames: np.ndarray, epoch: int) -> ClipShape | None:
-        """Return the number of clips and their length. See ``ClipSampler``."""
-        shape = self.even_shape(num_frames, epoch)
-        return shape and (self.num_clips, *shape)
-
-
-@dataclass(frozen=True)
-class RegularTimestampClips(EvenClipSampler):
-    """Sampler of all clips of a video that start at regular times, in one sample.
-
-    The number of clips depends on the length of the video. ``collate`` pads it. Arrays have one more leading dimension,
-    as with ``DenseClips``.
-
-    Parameters
-    ----------
-    num_frames, stride, pad, fps
-        As in ``RegularClipSampler``. With ``stride``, a clip starts at the frame nearest to its time.
-    seconds_between_clip_starts : float
-        Time from the start of one clip to the start of the next. The first clip starts at the first frame. The last one
-        is the last that does not need padding.
-
-    Notes
-    -----
-    Source: torchcodec's ``clips_at_regular_timestamps``, with ``seconds_between_frames`` of ``1 / fps``. Clip k starts
-    ``k * seconds_between_clip_starts`` after the first frame, as long as all its times are before the end of the last
-    frame. torchcodec takes the frame that is shown at each time, and raises an error for a video that is shorter than a
-    clip. This sampler takes the nearest frame, and pads one clip.
-    """
-
-    seconds_between_clip_starts: float = 1.0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_positive(seconds_between_clip_starts=self.seconds_between_clip_starts)
-
-    def frame_numbers(self, video: Video, request: ClipRequest) -> np.ndarray:
-        """Choose the frames of one sample [shape=(number of clips, T)]. See ``ClipSampler``."""
-        clips = self.clips(video)
-        return np.stack([clips.clip(start) for start in clips.starts_every(self.seconds_between_clip_starts)])
-
-
-@dataclass(frozen=True)
 class KeyframeSampler(EvenClipSampler):
     """Sampler of clips around keyframes. The middle frame of a clip is a keyframe of the source.
 
@@ -260,6 +193,8 @@ class KeyframeSampler(EvenClipSampler):
 @dataclass(frozen=True)
 class SamplerSchedule:
     """Sampler that switches between samplers at given epochs. Workers follow, since each index has the epoch.
+
+    Plain indices without ``dataset.set_epoch`` are of epoch 0.
 
     Parameters
     ----------

@@ -74,10 +74,6 @@ class EvenClips(ABC):
         """Draw a start. All are equally likely."""
 
     @abstractmethod
-    def starts_every(self, seconds: float) -> np.ndarray:
-        """Return the starts of clips at regular times, from the first frame on. There is at least one."""
-
-    @abstractmethod
     def _frames_at(self, positions: np.ndarray) -> np.ndarray:
         """Return the frame at each position [dtype=int64]. The last one stands for positions behind it."""
 
@@ -140,11 +136,6 @@ class ClipsByNumber(EvenClips):
         """Draw a frame number."""
         return int(random.integers(int(self.last_start) + 1))
 
-    def starts_every(self, seconds: float) -> np.ndarray:
-        """Return the frames nearest to regular times."""
-        times = FrameTimes(self._video)
-        return times.nearest(np.arange(0, times.starts[int(self.last_start)] + _TOLERANCE_SECONDS, seconds))
-
     def _frames_at(self, positions: np.ndarray) -> np.ndarray:
         frames: np.ndarray = np.minimum(positions, self._video.num_frames - 1).astype(np.int64, copy=False)
         return frames  # rounded down
@@ -173,11 +164,6 @@ class ClipsByTime(EvenClips):
     def random_start(self, random: np.random.Generator) -> float:
         """Draw a time, which need not be that of a frame."""
         return random.random() * self.last_start
-
-    def starts_every(self, seconds: float) -> np.ndarray:
-        """Return regular times. Every time of their clips is before the end of the video."""
-        stop = self.end - _TOLERANCE_SECONDS - self._offsets[-1]
-        return np.arange(0, max(stop, _TOLERANCE_SECONDS), seconds)
 
     def _frames_at(self, positions: np.ndarray) -> np.ndarray:
         return self._times.nearest(positions)

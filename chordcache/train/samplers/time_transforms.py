@@ -53,7 +53,7 @@ class TimeWarp:
         clip = self.sampler.frame_numbers(video, request)
         least, most = math.log(self.speed[0]), math.log(self.speed[1])
         speed = math.exp(request.generator(RandomStream.TIME_WARP).uniform(least, most))
-        first, last = clip.min(axis=-1, keepdims=True), clip.max(axis=-1, keepdims=True)
+        first, last = clip.min(), clip.max()
         room = video.num_frames - 1
         length = np.minimum(speed * (last - first), room)
         start = np.clip((first + last - length) / 2, 0, room - length)
@@ -90,10 +90,9 @@ class FrameDrop:
     def frame_numbers(self, video: Video, request: ClipRequest) -> np.ndarray:
         """Choose the frames of one sample. See ``ClipSampler``."""
         clip = self.sampler.frame_numbers(video, request)
-        arrived = request.generator(RandomStream.FRAME_DROP).random(clip.shape) >= self.p
+        arrived = request.generator(RandomStream.FRAME_DROP).random(len(clip)) >= self.p
         # Example: 5 frames, of which 1, 2 and 4 are lost, become 0 0 0 3 3
-        shown = np.maximum.accumulate(np.where(arrived, np.arange(clip.shape[-1]), 0), axis=-1)
-        return np.take_along_axis(clip, shown, axis=-1)
+        return clip[np.maximum.accumulate(np.where(arrived, np.arange(len(clip)), 0))]
 
     def clip_shape(self, num_frames: np.ndarray, epoch: int) -> ClipShape | None:
         """Return what the other sampler returns. See ``ClipSampler``."""
@@ -121,16 +120,16 @@ class TemporalCrop:
     def frame_numbers(self, video: Video, request: ClipRequest) -> np.ndarray:
         """Choose the frames of one sample. See ``ClipSampler``."""
         clip = self.sampler.frame_numbers(video, request)
-        spare = clip.shape[-1] - self.num_frames
+        spare = len(clip) - self.num_frames
         if spare < 0:
             raise UsageError(
-                f"num_frames: got {self.num_frames}, expected at most {clip.shape[-1]}, as the sampler gives for video "
+                f"num_frames: got {self.num_frames}, expected at most {len(clip)}, as the sampler gives for video "
                 f"'{video.key}'"
             )
         start = int(request.generator(RandomStream.TEMPORAL_CROP).integers(spare + 1))
-        return clip[..., start : start + self.num_frames]
+        return clip[start : start + self.num_frames]
 
     def clip_shape(self, num_frames: np.ndarray, epoch: int) -> ClipShape | None:
         """Return the number of frames that are taken, or None if there may be fewer. See ``ClipSampler``."""
         shape = clip_shape(self.sampler, num_frames, epoch)
-        return None if shape is None or np.any(shape[-1] < self.num_frames) else (*shape[:-1], self.num_frames)
+        return None if shape is None or np.any(shape[0] < self.num_frames) else (self.num_frames,)
