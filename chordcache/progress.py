@@ -21,6 +21,9 @@ class Alarm(Protocol):
     def setting_up(self) -> AbstractContextManager[None]:
         """Stop the clock and lift the memory limit inside the ``with`` block. What was taken there stays allowed."""
 
+    def computing(self) -> AbstractContextManager[None]:
+        """Lift the limits of memory and of the task's time. The block is one step: its time is that of no progress."""
+
 
 _alarm: Alarm | None = None
 """Alarm of this process, if it is a worker"""
@@ -56,6 +59,11 @@ def paused() -> AbstractContextManager[None]:
 def setting_up() -> AbstractContextManager[None]:
     """Prepare what later tasks of this process share, such as the weights of a network, at the cost of none of them."""
     return nullcontext() if _alarm is None else _alarm.setting_up()
+
+
+def computing() -> AbstractContextManager[None]:
+    """Compute one batch of a network. It is not the task that takes this memory and this time."""
+    return nullcontext() if _alarm is None else _alarm.computing()
 
 
 def report_to(alarm: Alarm) -> None:

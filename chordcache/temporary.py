@@ -13,20 +13,19 @@ from pathlib import Path
 from chordcache.errors import CacheWriteError
 
 
-def make_temporary_folder() -> str:
-    """Make a folder for this user alone, below ``TMPDIR``. Raises ``CacheWriteError``."""
+@contextmanager
+def temporary_folder() -> Iterator[Path]:
+    """Yield a temporary folder for this user alone, below ``TMPDIR``, which is removed at the end of the block.
+
+    Raises ``CacheWriteError``.
+    """
+    pid = os.getpid()
     try:
-        return tempfile.mkdtemp(prefix="chordcache-")
+        folder = tempfile.mkdtemp(prefix="chordcache-")
     except OSError as error:
         raise CacheWriteError(
             f"cannot make a temporary folder: {error}; set TMPDIR to a folder that can be written to"
         ) from None
-
-
-@contextmanager
-def temporary_folder() -> Iterator[Path]:
-    """Yield a temporary folder, which is removed at the end of the block. Raises ``CacheWriteError``."""
-    folder, pid = make_temporary_folder(), os.getpid()
     try:
         yield Path(folder)
     finally:

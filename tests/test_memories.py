@@ -24,12 +24,10 @@ train.gpu_decode._weights train.samplers.even_clips._offsets"""
 """Functions of their arguments alone, of this machine and of the installed libraries"""
 
 KEYED = {
-    "engine.inference.connections._addresses": "nothing: a worker belongs to one build",
-    "engine.inference.connections._connections": "extractor, arguments with a hash of model files, device, batch size",
     "features.base.NO_ROWS": "nothing: no function writes to it",
     "features.networks.pretrained._digest": "path, size, time and inode",
     "features.registry._installed": "nothing: a package that is installed later needs another process",
-    "features.registry._models": "extractor and arguments, with a hash of model files",
+    "features.registry._models": "extractor, arguments with a hash of model files, device and batch size",
     "index.lists.pairs._texts_in": "folder and its mtime",
     "index.lists.locate.self.find": "path, for one reader of a list",
     "media.bucket_objects._buckets": "URL, which has all settings",

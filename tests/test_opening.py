@@ -32,8 +32,6 @@ OTHER_FILES = {
     "config.presets": "files of the package",
     "digests": "sources, models, and descriptors of the opener",
     "engine.child": "/proc",
-    "engine.inference.processes": "sockets in a temporary folder",
-    "engine.inference.server": "a temporary folder",
     "formats.jpeg_folder": "writes a partial folder",
     "formats.pull": "writes partial files",
     "media.containers": "sources, whose size it asks for",

@@ -23,7 +23,6 @@ from chordcache.engine.cluster import check_address
 from chordcache.engine.display import Display, display_of
 from chordcache.engine.signals import stop_signals
 from chordcache.errors import UsageError
-from chordcache.features.registry import check_gpu
 from chordcache.index.index_files import Index
 from chordcache.index.scan import scanned
 from chordcache.records import RunSummary
@@ -101,8 +100,8 @@ def build(
 
     def planned(index: str | Path | Index) -> BuildPlan:
         plan = make_plan(folder, index, config, tiers, features, roots=roots, options=options)
-        for spec in () if cluster else plan.network_specs:  # each node of a cluster is checked
-            check_gpu(spec)
+        if cluster is None:  # else each node is checked
+            plan.check_devices()
         if options.drop:
             leaving(Sidecars(folder), replace(options, prune=False), ())  # raises if too many videos have one of them
         return plan

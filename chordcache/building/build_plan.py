@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Container, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,11 @@ class ArtefactTask:
         """Names of its features."""
         return tuple(spec.name for spec in self.features)
 
+    @cached_property
+    def device(self) -> str:
+        """Device setting of the last pass that one of its features needs, "" without a network."""
+        return max(spec.device for spec in self.features)
+
 
 @dataclass(frozen=True)
 class BuildPlan:
@@ -57,16 +62,44 @@ class BuildPlan:
     """True to read sources behind links that lead out of their root"""
     part: PartOf | None = None
     """The part of a build that it makes, or None if it makes a whole cache"""
+    device: str = ""
+    """Device setting of the networks of a pass"""
+    other_devices: frozenset[str] = frozenset()
+    """Device settings of the features that other passes make, "" for those without a network"""
+
+    def passes(self) -> list[BuildPlan]:
+        """Return the passes of a build, in order: the features without a network, then those of each device setting.
+
+        Features that are not requested, and are made again because the source is another one, are of the first pass.
+        """
+        devices = {artefact.device for artefact in self.artefacts}
+        if not any(devices):
+            return [self]
+        known = {artefact.device for artefact in self.all_artefacts}
+        first, *others = sorted(devices | (known & {""}))
+        passes = [replace(self, device=first, other_devices=frozenset(devices - {first}))]
+        return passes + [replace(self, device=device, other_devices=frozenset(known - {device})) for device in others]
+
+    def devices(self) -> tuple[str, ...]:
+        """Return the devices of a pass, for a process each. Raise ``UsageError`` if this machine lacks them."""
+        specs = (spec for artefact in self.artefacts for spec in artefact.features if self.device)
+        return next((spec.devices() for spec in specs if spec.device == self.device), ())
+
+    def check_devices(self) -> None:
+        """Raise ``UsageError`` if the config names a GPU that this machine lacks. Without one, torch is not loaded."""
+        for step in self.passes():
+            if step.device.startswith("cuda"):
+                step.devices()
 
     @cached_property
     def artefacts(self) -> tuple[ArtefactTask, ...]:
         """Files of a video: the requested features that can be made here."""
-        return artefacts_of(self.requested, self.specs, self.config)
+        return artefacts_of(self.requested, self.specs, self.config, self.other_devices)
 
     @cached_property
     def all_artefacts(self) -> tuple[ArtefactTask, ...]:
         """The same for all features, since nothing is kept of a video if another source is at its path now."""
-        return artefacts_of(self.features, self.specs, self.config)
+        return artefacts_of(self.features, self.specs, self.config, self.other_devices)
 
     @cached_property
     def picture_id(self) -> str:
@@ -83,17 +116,17 @@ class BuildPlan:
         """Files of the features that are cached."""
         return FeatureFiles(self.cache)
 
-    @property
-    def network_specs(self) -> tuple[FeatureSpec, ...]:
-        """Requested features that a network makes."""
-        specs = {spec.network.key: spec for artefact in self.artefacts for spec in artefact.features if spec.device}
-        return tuple(specs.values())
-
 
 def artefacts_of(
-    features: Features, specs: Mapping[str, FeatureSpec | None], config: Config
+    features: Features,
+    specs: Mapping[str, FeatureSpec | None],
+    config: Config,
+    other_devices: Container[str] = (),
 ) -> tuple[ArtefactTask, ...]:
-    """Return the files of a video that hold these features, as far as these can be made here."""
+    """Return the files of a video that hold these features, as far as these can be made here.
+
+    Those that belong to passes of other devices are left out.
+    """
     artefacts = []
     for tier, names in features.items():
         options = config.writer_options(tier)
@@ -102,7 +135,7 @@ def artefacts_of(
             artefacts += [ArtefactTask(tier, (spec,), options) for spec in available]
         elif len(available) == len(names):  # a file without one of its features would replace a file that has it
             artefacts.append(ArtefactTask(tier, available, options))
-    return tuple(artefacts)
+    return tuple(artefact for artefact in artefacts if artefact.device not in other_devices)
 
 
 def resolve_features(

@@ -7,14 +7,17 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import replace
+from functools import partial
+from itertools import chain, islice
 from pathlib import Path
+from typing import Any
 
 from chordcache.amounts import counted
 from chordcache.building.build_options import BuildOptions
 from chordcache.building.build_plan import BuildPlan
 from chordcache.building.build_task import BuildTask, planned_files, stale_features
 from chordcache.building.existing_cache import check_counts
-from chordcache.building.file_build import build_file
+from chordcache.building.file_build import build_file, build_file_on
 from chordcache.building.fix_commands import is_retryable, problems_command, repairable
 from chordcache.building.planning import plan_as_before, write_plan
 from chordcache.building.prune import drop, drop_features, leaves_cache, leaving
@@ -34,6 +37,9 @@ from chordcache.storage.find_sidecars import Sidecars, update_catalog
 from chordcache.storage.quarantine import Failure, Quarantine
 from chordcache.storage.run_log import RunNotes
 from chordcache.storage.sidecar import Sidecar
+
+_STATES = ("num_up_to_date", "num_done", "num_failed")
+"""Counts of a run. A video that has several of these states in the passes counts as the last of them"""
 
 
 def run_plan(
@@ -97,7 +103,10 @@ def build_as_before(
 def build_progress(command: str, plan: BuildPlan, rows: IndexRows, display: Display) -> Progress:
     """Return the progress of a run over all rows of a plan's index."""
     see = f"'{problems_command(plan.cache)}'"
-    return Progress(command, display, total=len(rows.keys), total_seconds=rows.total_seconds, see=see)
+    num_passes = len(plan.passes())
+    return Progress(
+        command, display, total=len(rows.keys), total_seconds=rows.total_seconds, num_passes=num_passes, see=see
+    )
 
 
 class _Run:
@@ -116,6 +125,9 @@ class _Run:
         self._plan = write_plan(plan, rows.keys, prune=options.prune)
         self._counts = Counter(num_done=0, num_up_to_date=0, num_failed=0)
         """Counts of the run by the names of ``RunSummary``"""
+        self._passes = self._plan.passes()
+        self._states: dict[str, str] = {}
+        """Key of each video that had its turn to the count that it is in, if there are several passes"""
         self._losses = Counter[str]()
         self._num_unnamed = 0 if options.prune or plan.part else len(set(self._sidecars.sorted_keys()) - rows.keys)
         self._num_new_failures = 0
@@ -138,18 +150,20 @@ class _Run:
 
     def build(self, engine: Engine) -> None:
         """Build what is missing or stale."""
-        outcomes = pool.run(
-            build_file,
-            self._tasks(),
-            jobs=engine,
-            limits=self._options.limits,
-            retry=self._once_more,
-            networks=[spec.network for spec in self._plan.network_specs],
-        )
-        with self._progress, closing(outcomes):  # no worker may publish after the cleanup
-            for tasks, outcome in outcomes:
-                for number, task in enumerate(tasks):
-                    self._record_outcome(task, outcome if isinstance(outcome, pool.Crash) else outcome[number])
+        options: dict[str, Any] = {"jobs": engine, "limits": self._options.limits, "retry": self._once_more}
+        with self._progress:
+            for step in self._passes:
+                todo = self._tasks(step)
+                if step.device:
+                    first = [*islice(todo, 1)]  # the devices of a pass with nothing to do are not asked for
+                    devices = step.devices() if first else ()
+                    todo = chain(first, todo)
+                    options["of_devices"] = [partial(build_file_on, step.device, device) for device in devices]
+                outcomes = pool.run(build_file, todo, **options)
+                with closing(outcomes):  # no worker may publish after the cleanup
+                    for tasks, outcome in outcomes:
+                        for number, task in enumerate(tasks):
+                            self._record_outcome(task, outcome if isinstance(outcome, pool.Crash) else outcome[number])
 
     def finish(self) -> None:
         """Remove the videos that leave, and complete the lists of the cache."""
@@ -169,22 +183,46 @@ class _Run:
         left = leaving(Sidecars(self._cache), replace(self._options, prune=False, prune_many=True), ()).features
         return {name: count for name, count in left.items() if count}
 
-    def _tasks(self) -> Iterator[tuple[BuildTask, ...]]:
-        """Yield the tasks for the workers, those of one file together. Other videos are handled here."""
+    def _tasks(self, step: BuildPlan) -> Iterator[tuple[BuildTask, ...]]:
+        """Yield the tasks of a pass for the workers, those of one file together. Other videos are handled here."""
         requested = [spec.fingerprint for artefact in self._plan.artefacts for spec in artefact.features]
-        for tasks in planned_files(self._plan, self._rows, self._quarantine, self._options):
+        for planned in planned_files(step, self._rows, self._quarantine, self._options):
+            tasks = planned if step is self._passes[0] else list(self._left(planned))
             for task in tasks:
                 if task.state != "failed":
                     self._losses.update(task.losses)
                 if task.state != "missing":
-                    self._record_without_work(task, requested)
+                    self._record_without_work(task, requested if step is self._passes[-1] else None)
             missing = tuple(task for task in tasks if task.state == "missing")
             if missing:
                 atomic.check_space(self._cache)
                 yield missing
 
-    def _record_without_work(self, task: BuildTask, requested: Sequence[str]) -> None:
-        """Handle a video that needs no worker."""
+    def _left(self, planned: Sequence[BuildTask]) -> Iterator[BuildTask]:
+        """Yield the tasks of a later pass, without those that have failed. One fails if its source has changed."""
+        for task in planned:
+            if self._states[task.key] == "num_failed":
+                self._progress.skip(task.item.known_seconds)
+            elif task.artefacts and task.previous is not None and task.previous.source != task.item.identity:
+                what = "the file changed during the build; run the same command"
+                yield replace(task, failure=task.failed("open", "changed", what, task.item.identity))
+            else:
+                yield task
+
+    def _count(self, key: str, state: str) -> bool:
+        """Count a video in one of ``_STATES``. Return False if an earlier pass did, in this one or a later one."""
+        before = self._states.get(key)
+        if before is not None:
+            if _STATES.index(before) >= _STATES.index(state):
+                return False
+            self._counts[before] -= 1
+        self._counts[state] += 1
+        if len(self._passes) > 1:
+            self._states[key] = state
+        return True
+
+    def _record_without_work(self, task: BuildTask, requested: Sequence[str] | None) -> None:
+        """Handle a video that needs no worker. ``requested`` are the fingerprints of all passes, in the last one."""
         if task.failure is not None:
             self._counts["num_retryable"] += is_retryable(task.failure.cause)
             self._fail(task, task.failure, is_work=False)
@@ -192,8 +230,9 @@ class _Run:
         sidecar = task.described
         if sidecar is not None and sidecar != task.previous:  # another label or caption, or a feature less
             atomic.publish_text(self._cache, layout.sidecar_file(task.key), sidecar.to_line() + "\n")
-        self._counts["num_up_to_date"] += 1
-        self._quarantine.discard(task.key, requested)
+        self._count(task.key, "num_up_to_date")
+        if requested is not None:
+            self._quarantine.discard(task.key, requested)
         self._progress.skip(task.item.known_seconds)
 
     def _once_more(
@@ -215,13 +254,10 @@ class _Run:
         self._quarantine.discard(task.key, task.fingerprints)
         previous = task.previous
         num_frames, num_bytes = outcome.num_frames, outcome.num_bytes(without=task.kept)
-        self._counts.update(
-            num_done=1,
-            num_frames=num_frames,
-            num_frames_skipped=outcome.num_frames_skipped,
-            num_unused_bytes=previous.num_bytes(without=outcome.features) if previous else 0,
-        )
-        self.video_seconds += outcome.duration_seconds
+        if self._count(task.key, "num_done"):
+            self._counts.update(num_frames=num_frames, num_frames_skipped=outcome.num_frames_skipped)
+            self.video_seconds += outcome.duration_seconds
+        self._counts["num_unused_bytes"] += previous.num_bytes(without=outcome.features) if previous else 0
         self.num_bytes += num_bytes
         self._progress.done(_name(task), seconds=task.item.known_seconds, num_frames=num_frames, num_bytes=num_bytes)
 
@@ -233,7 +269,7 @@ class _Run:
         sidecar = self._sidecars.read_or_none(task.key)
         if sidecar is not None and leaves_cache(failure):
             drop(self._sidecars, [task.key])
-        self._counts["num_failed"] += 1
+        self._count(task.key, "num_failed")
         seconds = task.item.known_seconds
         self._progress.fail(_name(task), failure.cause, failure.message, seconds=seconds, is_work=is_work)
         if self._num_new_failures > self._max_failures:

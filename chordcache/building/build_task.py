@@ -78,6 +78,14 @@ class BuildTask:
         """Fingerprints of the features to extract."""
         return tuple(spec.fingerprint for spec in self.specs.values())
 
+    def on(self, setting: str, device: str) -> BuildTask:
+        """Return the task with the networks of a device setting on one of its devices."""
+        artefacts = []
+        for artefact in self.artefacts:
+            specs = [replace(spec, device=device) if spec.device == setting else spec for spec in artefact.features]
+            artefacts.append(replace(artefact, features=tuple(specs)))
+        return replace(self, artefacts=tuple(artefacts))
+
     def failed(self, stage: str, cause: str, message: str, source: Identity | None, **facts: Any) -> Failure:
         """Return a failure of the item with further facts, if its source was this one."""
         return Failure(self.key, self.item.root, self.item.path, stage, cause, message, source, **facts)
@@ -196,7 +204,7 @@ class _Planner:
         )
         if task.state == "up to date":
             return task
-        failure = _loss(task) if is_same and sidecar and sidecar.picture != plan.picture_id else None
+        failure = _loss(task, plan) if is_same and sidecar and sidecar.picture != plan.picture_id else None
         if failure is None and not self._options.retry_quarantined:
             failure = self._known_failure(task, record, identity)
         return task if failure is None else replace(task, failure=failure)
@@ -222,9 +230,10 @@ class _Planner:
         return sidecar.content
 
 
-def _loss(task: BuildTask) -> Failure | None:
+def _loss(task: BuildTask, plan: BuildPlan) -> Failure | None:
     """Return the failure of an item whose pictures are others now, if not all of its features can be made of them."""
-    requested = {(artefact.tier, name) for artefact in task.artefacts for name in artefact.names}
+    artefacts = replace(plan, other_devices=frozenset()).all_artefacts
+    requested = {(artefact.tier, name) for artefact in artefacts for name in artefact.names}
     features = task.previous.features if task.previous else ()
     lost = [info.feature for info in features if (info.tier, info.feature) not in requested]
     if not lost:

@@ -244,8 +244,6 @@ def build_sample(files: Sequence[Sequence[BuildTask]], limits: Limits, *, shown:
     Returns the measurements of each file, and the CPU time that a worker takes to start, with the imports that the
     features need [seconds].
     """
-    specs = {spec.network.key: spec for file in files for task in file for spec in task.specs.values() if spec.device}
-    networks = [spec.network for spec in specs.values()]
     if not files:
         return [], 0.0
     # the first build imports what the features need, so a small file is built twice, one with sound if there is one
@@ -258,7 +256,7 @@ def build_sample(files: Sequence[Sequence[BuildTask]], limits: Limits, *, shown:
         terminal.progress_bar(len(order), "file", shown=shown, name="sample") as bar,
     ):
         orders = enumerate([_alone(task, scratch) for task in files[number]] for number in order)
-        with closing(pool.run(_measure, orders, jobs=1, limits=limits, networks=networks)) as results:
+        with closing(pool.run(_measure, orders, jobs=1, limits=limits)) as results:
             for (place, _), result in results:
                 measured[place] = result if isinstance(result, Measured) else Measured(failures=(result.message,))
                 bar.update()

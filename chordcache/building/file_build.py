@@ -53,6 +53,11 @@ def build_file(tasks: Sequence[BuildTask]) -> list[Sidecar | Failure]:
             return [_failure_of(task, source.state if source else None, error) for task in tasks]
 
 
+def build_file_on(setting: str, device: str, tasks: Sequence[BuildTask]) -> list[Sidecar | Failure]:
+    """Build as ``build_file``, with the networks of a device setting on one of its devices."""
+    return build_file([task.on(setting, device) for task in tasks])
+
+
 class _ItemBuild(DecodePass):
     """The decode of one item into a partial folder, which is published at its end.
 

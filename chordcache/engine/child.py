@@ -1,7 +1,7 @@
 """One isolated child process: a pipe, a ``Heartbeat``, and limits. A crash or a hang costs one task, and says where.
 
-``Child`` serves the processes of networks, and ``Worker``, which runs tasks one after the other in a child that is
-replaced when it dies. A ``Worker`` serves the pool, builds in the background, and the rows of ``bench``.
+A ``Worker`` runs tasks one after the other in a ``Child`` that is replaced when it dies. It serves the pool, builds in
+the background, and the rows of ``bench``.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ _LAST_SECONDS = 1.0
 """[seconds] Longest wait for a traceback, and for the end of a process that was killed"""
 
 _PROGRAM = (
-    "import sys; from importlib import import_module; n = 2 + int(sys.argv[1]); arguments = sys.argv[3 : n + 1]; "
-    "module = sys.argv[2]; sys.path[:] = sys.argv[n + 1 :]; import_module(module).main(*map(int, arguments))"
+    "import sys; numbers = map(int, sys.argv[1:4]); sys.path[:] = sys.argv[4:]; "
+    "from chordcache.engine.worker import main; main(*numbers)"
 )
 """Program of a child. The user's script is not imported again, therefore it needs no ``__main__`` guard"""
 
@@ -54,59 +54,41 @@ _PROGRAM = (
 _ending: list[subprocess.Popen[bytes]] = []
 """Processes that were killed and have not ended yet. Python warns of one that nothing refers to"""
 
-_WORKER = "chordcache.engine.worker"
-"""Module of a worker's process"""
-
-
 NOT_RUN = object()
 """Result of the other tasks of a unit whose process died"""
 
 
 class Child:
-    """A process of Python that calls ``main`` of a module. Raises ``OSError`` if it cannot be started.
+    """A process that runs ``worker.main``. Raises ``OSError`` if it cannot be started."""
 
-    ``main`` gets the number of this process, a pipe, the heartbeat's file, and ``fds``. With ``has_group``, the process
-    leads a session and a group of its own, which end with it.
-    """
-
-    def __init__(
-        self,
-        module: str,
-        messages: Sequence[Any],
-        limits: Limits,
-        environment: Mapping[str, str],
-        *,
-        fds: Sequence[int] = (),
-        has_group: bool = False,
-    ) -> None:
-        self._limits, self._has_group = limits, has_group
+    def __init__(self, function: Callable[[Any], Any], limits: Limits, environment: Mapping[str, str]) -> None:
+        self._limits = limits
         self._num_oom_kills = _num_oom_kills()
         self._ready = select.poll()
         with no_fork:
             self.channel, theirs = Pipe()
             self.heartbeat = Heartbeat()
             try:
-                self._start(module, (theirs.fileno(), self.heartbeat.fd, *fds), environment)
+                self._start((theirs.fileno(), self.heartbeat.fd), environment)
             except OSError:
                 self._close_files()
                 raise
             finally:
                 theirs.close()
         self._ready.register(self.channel, select.POLLIN)
-        for message in messages:
-            self.send(message)
+        self.send(limits)
+        self.send(function)
 
-    def _start(self, module: str, fds: tuple[int, ...], environment: Mapping[str, str]) -> None:
+    def _start(self, fds: tuple[int, int], environment: Mapping[str, str]) -> None:
         numbers = [str(number) for number in (os.getpid(), *fds)]
         # The process inherits the mask: no signal hits it before it has its handlers
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
         try:
             self.process = subprocess.Popen(
-                [sys.executable, "-c", _PROGRAM, str(len(numbers)), module, *numbers, *sys.path],
+                [sys.executable, "-c", _PROGRAM, *numbers, *sys.path],
                 stdin=subprocess.DEVNULL,
                 pass_fds=fds,
                 env={**child_environment(), **environment},
-                start_new_session=self._has_group,
             )
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
@@ -144,10 +126,7 @@ class Child:
     def kill(self) -> None:
         """Begin to end the process."""
         with suppress(ProcessLookupError):
-            if self._has_group:  # with processes that it has started
-                os.killpg(self.process.pid, signal.SIGKILL)
-            else:
-                self.process.kill()
+            self.process.kill()
 
     def wait_for_end(self) -> None:
         """Wait until the process has ended, but not for one that hangs in the kernel: it ends later."""
@@ -187,7 +166,7 @@ class Worker:
     """A process that runs a function of tasks. It is started when it is needed, and replaced when it dies.
 
     One thread calls ``run``. Any thread may call ``kill``, even in the middle of a task. Linux ends the process when
-    the thread that started it ends. ``addresses`` returns where the next process finds the networks that tasks use.
+    the thread that started it ends.
     """
 
     def __init__(
@@ -195,11 +174,9 @@ class Worker:
         function: Callable[[Any], Any],
         limits: Limits,
         *,
-        addresses: Callable[[], Any] = dict,
         environment: Mapping[str, str] = ONE_THREAD,
     ) -> None:
         self._function, self._limits, self._environment = function, limits, environment
-        self._addresses = addresses
         self._child: Child | None = None
         self._lock = threading.RLock()
         self._is_killed = False
@@ -213,9 +190,12 @@ class Worker:
         limit = child.wait()
         if limit is None:
             with suppress(EOFError, OSError):
-                return [load_result(child.channel.recv_bytes()) for _ in tasks]
+                results: list[Any] = [load_result(child.channel.recv_bytes()) for _ in tasks]
+                if any(isinstance(result, Death) for result in results):
+                    self._release()
+                return results
         death = self._death(child, limit or "")
-        results: list[Any] = [NOT_RUN] * len(tasks)
+        results = [NOT_RUN] * len(tasks)
         index = child.heartbeat.task - first
         self._release()
         results[index if 0 <= index < len(tasks) else 0] = death  # it may have died before it began the first
@@ -236,9 +216,8 @@ class Worker:
 
     @uninterruptible()
     def _start(self) -> Child:
-        messages = (self._limits, self._addresses(), self._function)
         with self._lock:
-            self._child = Child(_WORKER, messages, self._limits, self._environment)
+            self._child = Child(self._function, self._limits, self._environment)
             if self._is_killed:
                 self._child.kill()
             return self._child

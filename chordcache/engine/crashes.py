@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 
 MAX_DEATHS_IN_A_ROW = 5
 """Number of tasks in a row that kill their workers, with no task finished between, until the environment is considered
-at fault. Also of processes of a network that die on a device, with no batch computed between, until it is given up"""
+at fault"""
 
 MAX_ATTEMPTS = 2
 """Number of attempts at a task that fails for a reason which may pass: time, memory, a disk, or a killed worker"""
@@ -21,13 +21,18 @@ class Crash:
     """Result of a task that did not return."""
 
     cause: str
-    """"timeout", "oom" (out of memory), "signal" (its worker died) or "bug" (it raised, or cannot be sent)"""
+    """"timeout", "oom" (out of memory), "signal" (its worker died), "extractor" (a ``DeviceLostError``) or "bug" (it
+    raised, or cannot be sent)"""
     message: str
     attempts: int = 1
 
 
 class Death(Crash):
     """Crash that ended the process."""
+
+
+class DeviceLostError(Exception):
+    """An error after which this process cannot use its GPU. The task is tried again in another process."""
 
 
 def max_attempts(crash: Crash) -> int:

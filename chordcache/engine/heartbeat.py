@@ -15,6 +15,7 @@ Each worker has one file in memory, which has no name. It disappears when both p
 
 from __future__ import annotations
 
+import math
 import mmap
 import os
 import re
@@ -85,6 +86,18 @@ class Heartbeat:
             self._times[_BEGUN] += time.monotonic() - started
             self.beat()  # the parent may not have looked during the pause
             self._times[_PAUSED] = 0
+
+    @contextmanager
+    def computing(self) -> Iterator[None]:
+        """Leave the time of the ``with`` block out of the task's. It makes progress at its begin and its end alone."""
+        begun, started = self._times[_BEGUN], time.monotonic()
+        self.beat()
+        self._times[_BEGUN] = begun and math.inf
+        try:
+            yield
+        finally:
+            self._times[_BEGUN] = begun and begun + time.monotonic() - started
+            self.beat()
 
     # In the parent
 

@@ -24,11 +24,9 @@ from chordcache.engine.child import NOT_RUN, Worker
 from chordcache.engine.choice import Engine, engine_of, num_workers
 from chordcache.engine.crashes import MAX_DEATHS_IN_A_ROW, Death, Outcome, max_attempts
 from chordcache.engine.crashes import Crash as Crash  # exported, since callers get it as a result
-from chordcache.engine.inference.network import Network
-from chordcache.engine.inference.processes import NetworkProcesses
 from chordcache.engine.limits import NO_LIMITS, Limits
 from chordcache.engine.signals import uninterruptible
-from chordcache.engine.worker import Raised, dump_task, load_result, run_task
+from chordcache.engine.worker import OF_NETWORKS, Raised, dump_task, load_result, run_task
 from chordcache.errors import ChordcacheError, WorkersDiedError
 
 Task = TypeVar("Task")
@@ -36,9 +34,6 @@ Result = TypeVar("Result")
 
 _UNITS_AHEAD = 32
 """Number of units that may be drawn beyond the oldest one that has not ended, for each of the width"""
-
-_LOOK_SECONDS = 0.1
-"""[seconds] Time between two looks at the processes of networks"""
 
 
 def default_jobs(jobs: int | None = None) -> int:
@@ -65,7 +60,7 @@ def run(
     ordered: bool = False,
     limits: Limits = NO_LIMITS,
     retry: Callable[[Task, Result], Task | None] = lambda _task, _result: None,
-    networks: Sequence[Network] = (),
+    of_devices: Sequence[Callable[[Task], Result]] = (),
 ) -> Generator[tuple[Task, Result | Crash], None, None]:
     """Run ``function`` on every task in worker processes, and yield each task with its result or ``Crash``.
 
@@ -89,14 +84,17 @@ def run(
         busy, and the worker may have been killed from outside.
     retry : callable
         Gets a task and its result. Returns the task to run instead, or None to keep the result.
-    networks : sequence of Network
-        Networks that tasks may use. Each has processes of its own.
+    of_devices : sequence of callable
+        Functions to call instead, each in one worker, whose networks use a device. ``jobs`` does not count then, unless
+        it is the engine "inline", which calls ``function``.
 
     Raises ``WorkersDiedError`` if five tasks in a row killed their workers, and ``UsageError`` if the engine is a
     cluster.
     """
     engine = prepared(engine_of(jobs))
-    fan = _Fan(function, 0 if engine.name == "inline" else engine.jobs or 1, limits, networks)
+    workers = [Worker(of_device, limits, environment=OF_NETWORKS) for of_device in of_devices]
+    workers = workers or [Worker(function, limits) for _ in range(engine.jobs or 1)]
+    fan = _Fan(function, [] if engine.name == "inline" else workers)
     try:
         results = _Run(fan, limits, retry).outcomes(iter(tasks), chunk_size, is_bounded=ordered)
         yield from _in_order(results) if ordered else ((task, result) for _, task, result in results)
@@ -126,21 +124,15 @@ class _Unit:
 
 
 class _Fan:
-    """The workers of joblib, each with its process, and the processes of the networks that they use.
+    """The workers of joblib, each with its process.
 
     Without workers, the caller runs the tasks, so that a debugger stops in them. A crash ends it.
     """
 
-    def __init__(
-        self, function: Callable[[Any], Any], num_workers: int, limits: Limits, networks: Sequence[Network]
-    ) -> None:
-        self.width = max(1, 2 * num_workers)
+    def __init__(self, function: Callable[[Any], Any], workers: list[Worker]) -> None:
+        self.width = max(1, 2 * len(workers))
         """Number of units that keeps all workers busy: as many again wait for a worker that becomes free"""
-        self._function = function
-        self._networks = NetworkProcesses(networks, limits)
-        self._look_seconds = _LOOK_SECONDS if networks else None
-        addresses = self._networks.addresses
-        self._workers = [Worker(function, limits, addresses=addresses) for _ in range(num_workers)]
+        self._function, self._workers = function, workers
         self._units: queue.SimpleQueue[_Unit | None] = queue.SimpleQueue()
         self._answers: queue.SimpleQueue[tuple[_Unit, list[Any]] | BaseException] = queue.SimpleQueue()
         self._is_closed = False
@@ -154,31 +146,25 @@ class _Fan:
                 self._joblib = _start(self._serve, self._workers)
 
     def wait(self) -> tuple[_Unit, list[Any]]:
-        """Wait for a unit to end, and return it with its results. Raise the error of a network that cannot be used."""
+        """Wait for a unit to end, and return it with its results."""
         if not self._workers:
             unit = self._units.get()
             assert unit is not None
             return unit, [load_result(run_task(self._function, dump_task(task))) for task in unit.tasks]
-        while True:
-            try:
-                answer = self._answers.get(timeout=self._look_seconds)
-            except queue.Empty:
-                self._networks.look()
-                continue
-            if isinstance(answer, BaseException):
-                raise answer
-            return answer
+        answer = self._answers.get()
+        if isinstance(answer, BaseException):
+            raise answer
+        return answer
 
     @uninterruptible()
     def close(self) -> None:
-        """End the workers, even in the middle of a task, then the networks."""
+        """End the workers, even in the middle of a task."""
         self._is_closed = True
         for worker in self._workers:
             worker.kill()
             self._units.put(None)
         for _ in self._joblib or ():  # to its end: if it is closed before, joblib warns of workers that were cancelled
             pass
-        self._networks.close()
 
     def _serve(self, worker: Worker) -> None:
         """Run units until the run ends. Called in a worker of joblib."""

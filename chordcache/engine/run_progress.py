@@ -57,10 +57,11 @@ class Tally:
 
 
 class Progress:
-    """The progress of one run. Use it as a context manager, and report each video once.
+    """The progress of one run. Use it as a context manager, and report each video once, or once in each pass.
 
-    ``total`` and ``total_seconds`` are the number and the length of all videos, if they are known. ``see`` names the
-    command or file that shows all failures, and ``failed`` is the word for their number.
+    ``total`` and ``total_seconds`` are the number and the length of all videos, if they are known. With ``num_passes``,
+    each video is reported so often, and each pass counts for its share of it. ``see`` names the command or file that
+    shows all failures, and ``failed`` is the word for their number.
     """
 
     def __init__(
@@ -70,11 +71,13 @@ class Progress:
         *,
         total: int | None = None,
         total_seconds: float | None = None,
+        num_passes: int = 1,
         see: str = "",
         failed: str = "failed",
     ) -> None:
         self.tally = Tally(total, total_seconds)
         self._command, self._display, self._see, self._failed = command, display, see, failed
+        self._num_passes, self._num_reports = num_passes, 0
         self._has_bar = display.progress and terminal.is_terminal()
         self._has_lines = display.progress and not self._has_bar
         self._bar = terminal.progress_bar(total, "video", shown=self._has_bar, estimates=False)
@@ -155,14 +158,17 @@ class Progress:
 
     def _count_video(self, seconds: float | None, *, is_work: bool) -> None:
         tally = self.tally
-        tally.num_videos += 1
-        tally.video_seconds += seconds or 0.0
+        self._num_reports += 1
+        num_new = self._num_reports // self._num_passes - tally.num_videos
+        seconds = (seconds or 0.0) / self._num_passes
+        tally.num_videos += num_new
+        tally.video_seconds += seconds
         if is_work:
-            tally.num_worked += 1
-            tally.worked_seconds += seconds or 0.0
+            tally.num_worked += num_new
+            tally.worked_seconds += seconds
         if self._has_bar:
             self._bar.set_postfix_str(", ".join(self._rates(self._elapsed())), refresh=False)
-            self._bar.update()
+            self._bar.update(num_new)
 
     def _elapsed(self) -> float:
         return time.monotonic() - self._started

@@ -18,9 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from chordcache import progress
-from chordcache.engine.crashes import Crash
+from chordcache.engine.crashes import Crash, Death, DeviceLostError
 from chordcache.engine.heartbeat import Heartbeat
-from chordcache.engine.inference import connections
 from chordcache.engine.limits import Limits, seconds_for
 from chordcache.errors import ChordcacheError, describe
 
@@ -31,6 +30,13 @@ TRACEBACK_SIGNAL = signal.SIGRTMIN
 
 ONE_THREAD = {f"{name}_NUM_THREADS": "1" for name in ("OMP", "OPENBLAS", "MKL", "BLIS", "NUMBA", "NUMEXPR")}
 """Environment of a worker. Each uses one thread, since the processes run in parallel."""
+
+OF_NETWORKS = {
+    **{name: number for name, number in ONE_THREAD.items() if name not in ("OMP_NUM_THREADS", "MKL_NUM_THREADS")},
+    "OMP_WAIT_POLICY": "PASSIVE",
+}
+"""Environment of the only worker of a device, whose networks use all processors. Threads that wait for each other
+leave them to the decoder"""
 
 
 def child_environment() -> dict[str, str]:
@@ -55,18 +61,16 @@ class Raised:
 def main(parent: int, channel_fd: int, heartbeat_fd: int) -> None:
     """Run tasks until the parent ends this process, or ends itself, or the thread of it that started this process.
 
-    The messages are the limits, the addresses of networks, the function, and then units: the number of the first task,
-    and the pickled tasks. The answer to a unit is one message for each of its tasks.
+    The messages are the limits, the function, and then units: the number of the first task, and the pickled tasks. The
+    answer to a unit is one message for each of its tasks.
     """
     channel, heartbeat = prepare(channel_fd, heartbeat_fd)
     pr_set_pdeathsig = 1
     ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)
-    progress.report_to(_Alarm(heartbeat))
-    _limit_memory(channel.recv())
-    connections.use(channel.recv())
-    function = channel.recv()
+    limits, function = channel.recv(), channel.recv()
+    progress.report_to(_Alarm(heartbeat, limits))
     with suppress(EOFError, ConnectionError):
         while True:
             first, tasks = channel.recv()
@@ -96,36 +100,52 @@ def prepare(channel_fd: int, heartbeat_fd: int) -> tuple[Connection, Heartbeat]:
     return Connection(channel_fd), Heartbeat(heartbeat_fd)
 
 
-def _limit_memory(limits: Limits) -> None:
-    if limits.memory_bytes is not None:
-        _, hard = resource.getrlimit(resource.RLIMIT_DATA)
-        soft = limits.memory_bytes if hard == resource.RLIM_INFINITY else min(limits.memory_bytes, hard)
-        resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
-
-
 class _Alarm:
     """The clock and the memory limit of this process, as ``progress`` needs them."""
 
-    def __init__(self, heartbeat: Heartbeat) -> None:
+    def __init__(self, heartbeat: Heartbeat, limits: Limits) -> None:
         self.beat = heartbeat.beat
         self.paused = heartbeat.paused
-        self._allow = heartbeat.allow
+        self._heartbeat = heartbeat
+        self._memory_bytes = limits.memory_bytes
+        self._limit_memory(limits.memory_bytes)
 
     def expect(self, num_bytes: int | None, seconds: float, num_pixels: int) -> None:
-        self._allow(seconds_for(num_bytes, seconds, num_pixels))
+        self._heartbeat.allow(seconds_for(num_bytes, seconds, num_pixels))
 
     @contextmanager
     def setting_up(self) -> Iterator[None]:
+        with self._any_memory(), self.paused():
+            yield
+
+    @contextmanager
+    def computing(self) -> Iterator[None]:
+        with self._any_memory(), self._heartbeat.computing():
+            yield
+
+    def _limit_memory(self, num_bytes: int | None) -> None:
+        if num_bytes is not None:
+            _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+            soft = num_bytes if hard == resource.RLIM_INFINITY else min(num_bytes, hard)
+            resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
+
+    @contextmanager
+    def _any_memory(self) -> Iterator[None]:
+        """Lift the memory limit. Afterwards, the task may take as much more as before, and never more than its limit.
+
+        Without the second rule, the limit would grow with each batch of a network by the size of its outputs.
+        """
+        if self._memory_bytes is None:
+            yield
+            return
         soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
         before = _data_bytes()
         resource.setrlimit(resource.RLIMIT_DATA, (hard, hard))
         try:
-            with self.paused():
-                yield
+            yield
         finally:
-            if soft != resource.RLIM_INFINITY:
-                soft += max(0, _data_bytes() - before)
-                resource.setrlimit(resource.RLIMIT_DATA, (min(soft, hard) if hard >= 0 else soft, hard))
+            after = _data_bytes()
+            self._limit_memory(min(soft + max(0, after - before), after + self._memory_bytes))
 
 
 def _data_bytes() -> int:
@@ -138,6 +158,7 @@ def run_task(function: Callable[[Any], Any], data: bytes) -> bytes:
     """Run one pickled task and return its pickled result; an exception that it raises becomes a ``Crash``."""
     step = "the task cannot be sent: "
     is_sending = False
+    crash: Crash
     try:
         task = pickle.loads(data)
         step = ""
@@ -147,6 +168,8 @@ def run_task(function: Callable[[Any], Any], data: bytes) -> bytes:
             result = Raised(error)
         step, is_sending = "its result cannot be sent: ", True
         return pickle.dumps(result, pickle.HIGHEST_PROTOCOL)
+    except DeviceLostError as error:
+        crash = Death("extractor", str(error))
     except MemoryError as error:
         what = getattr(error, "strerror", None) or describe(error).partition(": ")[2]
         crash = Crash("oom", "out of memory" + (" when its result was sent" if is_sending else what and f": {what}"))

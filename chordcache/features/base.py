@@ -112,13 +112,13 @@ class Extractor:
     def setup(cls, device: str, **arguments: Any) -> Any:
         """Load what all videos share, such as the weights of a network.
 
-        It runs once in each worker process, outside of the time and the memory limit of a file. An exception ends the
-        build, since no video is at fault.
+        It runs once in each process, outside of the time and the memory limit of a file. An exception ends the build,
+        since no video is at fault.
 
         Parameters
         ----------
         device : str
-            Device of the network, "cpu".
+            Device of the network: "cpu", or one of the machine's for a ``NetworkExtractor``, such as "cuda:0".
         **arguments
             The keyword arguments of the extractor.
 

@@ -13,6 +13,7 @@ import numpy as np
 
 from chordcache.amounts import counted
 from chordcache.config.picture import Bucket, PictureConfig
+from chordcache.engine.crashes import DeviceLostError
 from chordcache.errors import MediaError, StoppedError, UsageError, describe
 from chordcache.features.base import Extractor, Rows, VideoInfo
 from chordcache.features.frames import FpsFilter
@@ -267,7 +268,7 @@ def _calling(name: str, num_frames: int) -> Iterator[None]:
     """Turn any exception of an extractor into a ``MediaError``. A plug-in may raise anything. Only one video fails."""
     try:
         yield
-    except (MediaError, MemoryError, StoppedError):  # a picture that cannot be converted is a fault of the video
+    except (DeviceLostError, MediaError, MemoryError, StoppedError):  # a ``MediaError`` is a fault of the video
         raise
     except (Exception, SystemExit) as error:  # item boundary
         raise MediaError(name, "extractor", describe(error), num_frames) from error

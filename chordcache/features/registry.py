@@ -10,20 +10,18 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache
 from pkgutil import resolve_name
 from typing import Any
 
 from chordcache import digests, progress
 from chordcache.config.checks import check_number
 from chordcache.config.config import Config, loaded_names
-from chordcache.engine.inference.connections import connection_to
-from chordcache.engine.inference.network import Infer, Network
 from chordcache.errors import ConfigError, StoppedError, UsageError, describe, printable
 from chordcache.features.base import Extractor
 from chordcache.features.built_in import BUILT_IN
 from chordcache.features.item_fields import ITEM_FIELDS
-from chordcache.features.networks.extractor import NetworkExtractor, check_device, devices_of
+from chordcache.features.networks.extractor import BatchSize, NetworkExtractor, check_device, devices_of
 
 ENTRY_POINTS = "chordcache.extractors"
 """Group of entry points in which a package names its extractors: ``name = "package.module:Class"``"""
@@ -48,13 +46,15 @@ class FeatureSpec:
     uses: tuple[str, ...] = ()
     """Fields of the item that it is made of"""
     device: str = ""
-    """Device of its network, or "" if it is not a ``NetworkExtractor``"""
+    """Device of its network, such as "auto", or "" if it is not a ``NetworkExtractor``"""
     batch_size: int = 1
 
     def make(self) -> Extractor:
         """Return a new extractor, for one video. Call ``set_up`` before."""
         extractor: Extractor = extractor_class(self.name, self.extractor)(self.name, **self.arguments)
-        extractor.model = connection_to(self.network).stream() if self.device else _models.get(self._model_key)
+        extractor.model, batch_size = _models[self._model_key]
+        if isinstance(extractor, NetworkExtractor):
+            extractor.batch_size = batch_size
         return extractor
 
     @property
@@ -62,36 +62,26 @@ class FeatureSpec:
         """Buckets that its rows depend on, as plain data, or None."""
         return self.params["picture"].get("buckets")
 
-    @property
-    def network(self) -> Network:
-        """The network, if the feature has a device."""
-        load = partial(_load_network, self.name, self.extractor, self.arguments)
-        key = json.dumps([*self._model_key, self.device, self.batch_size])
-        return Network(
-            key, self.name, load, partial(devices_of, f"features.{self.name}.device", self.device), self.batch_size
-        )
+    def devices(self) -> tuple[str, ...]:
+        """Return the devices of its network on this machine. Raise ``UsageError`` if the machine lacks them."""
+        return devices_of(f"features.{self.name}.device", self.device)
 
     def set_up(self) -> None:
         """Load what all videos share, if this process has not done so. Raise ``UsageError`` if it cannot be loaded."""
-        if self.device:
-            connection_to(self.network)
-        elif self._model_key not in _models:
-            with progress.setting_up():
-                _models[self._model_key] = _set_up(self.name, self.extractor, self.arguments, "cpu")
+        if self._model_key not in _models:
+            with progress.setting_up(), _calling(self.name, ": its network cannot be loaded"):
+                device = self.devices()[0] if self.device else "cpu"
+                model = extractor_class(self.name, self.extractor).setup(device, **self.arguments)
+                _models[self._model_key] = model, BatchSize(self.batch_size)
 
     @property
-    def _model_key(self) -> tuple[str, str]:
-        return self.extractor, json.dumps(dict(self.arguments), sort_keys=True, default=str)
+    def _model_key(self) -> tuple[str, str, str, int]:
+        arguments = json.dumps(dict(self.arguments), sort_keys=True, default=str)
+        return self.extractor, arguments, self.device, self.batch_size
 
 
-_models: dict[tuple[str, str], Any] = {}
-"""Results of ``Extractor.setup`` in this process, by extractor and arguments"""
-
-
-def _set_up(name: str, extractor: str, arguments: Mapping[str, Any], device: str) -> Any:
-    """Return the result of an extractor's ``setup``. Raise ``UsageError`` if it fails."""
-    with _calling(name, ": its network cannot be loaded"):
-        return extractor_class(name, extractor).setup(device, **arguments)
+_models: dict[tuple[str, str, str, int], tuple[Any, BatchSize]] = {}
+"""Results of ``Extractor.setup`` in this process, by extractor, arguments, device and batch size"""
 
 
 @contextmanager
@@ -103,12 +93,6 @@ def _calling(name: str, what: str) -> Iterator[None]:
         raise
     except (Exception, SystemExit) as error:  # item boundary: a plug-in may raise anything
         raise ConfigError(f"features.{name}{what}: {describe(error)}") from error
-
-
-def _load_network(name: str, extractor: str, arguments: Mapping[str, Any], device: str) -> Infer:
-    """Load a network, and return the function of a batch."""
-    model = _set_up(name, extractor, arguments, device)
-    return partial(extractor_class(name, extractor).infer, model)
 
 
 def resolve(name: str, config: Config) -> FeatureSpec:
@@ -198,12 +182,6 @@ def check_requirement(spec: FeatureSpec) -> None:
         missing = extractor_class(spec.name, spec.extractor).missing_requirement(spec.arguments)
     if missing is not None:
         raise UsageError(f"feature '{spec.name}': {missing}")
-
-
-def check_gpu(spec: FeatureSpec) -> None:
-    """Raise ``UsageError`` if the config names a GPU for a feature, and this machine does not have it."""
-    if spec.device.startswith("cuda"):
-        spec.network.devices()
 
 
 def extractor_class(name: str, extractor: str) -> Any:

@@ -1,4 +1,4 @@
-"""Latents that the nodes of a cluster compute: each node has a process of the network for all of its workers."""
+"""Latents that the nodes of a cluster compute, in a pass of each part."""
 
 from __future__ import annotations
 
@@ -37,9 +37,8 @@ def test_latents_of_a_cluster_are_those_of_one_machine(
     with cc.open_cache(tmp_path / "local") as one, cc.open_cache(tmp_path / "cache") as other:
         assert one.keys() == other.keys()
         for key in one.keys():  # noqa: SIM118
+            # Dask lets the processes of a node use one thread, and PyTorch adds in another order with several
             assert np.abs(one.read(key, "latents") - other.read(key, "latents")).max() <= 1e-5
-    servers = [pid for pid in processes.alive_with(cluster.mark) if "inference.server" in processes.command_of(pid)]
-    assert processes.wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in servers), 10)
 
 
 def test_a_node_without_the_device_is_named(small_material: Material, start: Start, tmp_path: Path) -> None:

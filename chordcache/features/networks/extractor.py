@@ -1,18 +1,19 @@
-"""The interface of extractors with a network that runs in a process of its own, on batches of several videos."""
+"""The interface of extractors with a network, which computes batches of the inputs of one video."""
 
 from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from chordcache import progress
 from chordcache.amounts import counted
-from chordcache.engine.inference.connections import Stream
-from chordcache.engine.inference.network import NetworkError
-from chordcache.errors import ConfigError, MediaError, UsageError
+from chordcache.engine.crashes import DeviceLostError
+from chordcache.errors import ConfigError, MediaError, UsageError, describe
 from chordcache.features.base import NO_ROWS, Extractor, Rows
 from chordcache.features.networks.pretrained import is_folder
 
@@ -22,25 +23,36 @@ if TYPE_CHECKING:
 _DEVICE = re.compile(r"auto|cpu|cuda(:(0|[1-9][0-9]{0,3}))?")
 
 
+@dataclass
+class BatchSize:
+    """Largest number of inputs in the next batch of a network. All videos of a process share it."""
+
+    value: int
+
+
 class NetworkExtractor(Extractor, ABC):
     """The maker of a feature by a network.
 
-    A worker decodes the video, and calls ``prepare`` for each frame. The inputs go to a process that holds the network:
-    one for each device, for all workers. There, ``setup`` loads the weights and ``infer`` computes batches, which hold
-    inputs of several videos. The outputs come back in order to ``rows_of``.
+    A build makes these features after the others, in one process for each device. There, ``setup`` loads the weights.
+    For each video, ``prepare`` gets its frames, ``infer`` computes batches of its inputs, and ``rows_of`` gets the
+    outputs in order.
 
     The section of the feature in a config has two more keys, which are not part of the fingerprint: ``device`` ("auto",
     "cpu", "cuda" or "cuda:N") and ``batch_size``.
     """
 
-    model: Stream
+    batch_size: BatchSize
+    """It is set before ``begin``"""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self._waiting: list[Any] = []
+        """Inputs of one kind without an output, fewer than a batch"""
 
     @classmethod
     @abstractmethod
     def infer(cls, model: Any, inputs: list[Any]) -> Sequence[Any]:
-        """Compute a batch.
-
-        An exception is a fault of the videos in the batch. Each of them is then tried again without the others.
+        """Compute a batch of inputs of one video. An exception is a fault of the video.
 
         Parameters
         ----------
@@ -69,30 +81,80 @@ class NetworkExtractor(Extractor, ABC):
         """Return the rows of the next outputs, at least one. They are in the order of the inputs."""
 
     def add_frame(self, frame: Frame) -> Rows:
-        """Send the input that is complete with this frame, and return the rows that have come."""
+        """Take the input that is complete with this frame. Return the rows of the batch that is complete with it."""
         prepared = self.prepare(frame)
-        if prepared is None:
-            return NO_ROWS
-        try:
-            self.model.send(prepared)
-            return self._rows_of(self.model.ready())
-        except NetworkError as error:
-            raise self._fault(error) from None
+        return NO_ROWS if prepared is None else self._rows_of(self._outputs_after(prepared))
 
     def finish(self) -> Rows:
-        """Send the remaining inputs, and return the remaining rows."""
-        try:
-            for picture in self.last_inputs():
-                self.model.send(picture)
-            return self._rows_of(self.model.rest())
-        except NetworkError as error:
-            raise self._fault(error) from None
+        """Take the remaining inputs, and return the remaining rows."""
+        outputs = [output for prepared in self.last_inputs() for output in self._outputs_after(prepared)]
+        return self._rows_of([*outputs, *self._rest()])
 
     def _rows_of(self, outputs: Sequence[Any]) -> Rows:
         return self.rows_of(outputs) if outputs else NO_ROWS
 
-    def _fault(self, error: NetworkError) -> MediaError:
-        return MediaError(self.name, error.cause, error.message)
+    def _outputs_after(self, prepared: Any) -> list[Any]:
+        """Add an input. Return the outputs of the batches that are complete."""
+        is_other = self._waiting and _kind_of(prepared) != _kind_of(self._waiting[0])
+        outputs = self._rest() if is_other else []
+        self._waiting.append(prepared)
+        return outputs + self._rest() if len(self._waiting) >= self.batch_size.value else outputs
+
+    def _rest(self) -> list[Any]:
+        """Return the outputs of the inputs that wait. If memory is not enough for a batch, compute its halves."""
+        outputs: list[Any] = []
+        while self._waiting:
+            batch = self._waiting[: self.batch_size.value]
+            of_batch = self._infer_batch(batch)
+            if of_batch is None:
+                self.batch_size.value = (len(batch) + 1) // 2
+                continue
+            outputs += of_batch
+            del self._waiting[: len(batch)]
+        return outputs
+
+    def _infer_batch(self, batch: list[Any]) -> list[Any] | None:
+        """Return the outputs of a batch, or None if memory is not enough. The caller's next batch is not in ``except``.
+
+        There, the exception would keep the tensors of this batch.
+        """
+        try:
+            with progress.computing():
+                outputs = list(self.infer(self.model, batch))
+        except Exception as error:  # item boundary: a network may raise anything
+            if is_context_lost(error):
+                raise DeviceLostError(describe(error)) from None
+            if not is_out_of_memory(error):
+                raise
+            if len(batch) == 1:
+                raise MediaError(self.name, "oom", describe(error)) from None
+            return None
+        if len(outputs) != len(batch):
+            what = f"infer() returned {len(outputs)} outputs, expected {len(batch)}, one for each input"
+            raise MediaError(self.name, "extractor", what)
+        return outputs
+
+
+def _kind_of(item: Any) -> object:
+    """Return what inputs of one batch have in common: shape and dtype of an array, or the type of another object."""
+    return (item.shape, item.dtype) if isinstance(item, np.ndarray) else type(item)
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Return whether an exception says that memory was not enough. That of torch is known by its name."""
+    text = str(error)
+    return (
+        isinstance(error, MemoryError)
+        or type(error).__name__ == "OutOfMemoryError"
+        or "DefaultCPUAllocator: can't allocate memory" in text
+    )
+
+
+def is_context_lost(error: BaseException) -> bool:
+    """Return whether an exception says that the device cannot be used by this process any more."""
+    return type(error).__name__ == "AcceleratorError" or (
+        isinstance(error, RuntimeError) and "CUDA error" in str(error) and not is_out_of_memory(error)
+    )
 
 
 class PretrainedExtractor(NetworkExtractor):

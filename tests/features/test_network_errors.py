@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from chordcache.engine.inference.network import is_context_lost, is_out_of_memory
+from chordcache.features.networks.extractor import is_context_lost, is_out_of_memory
 
 
 def raised_by_torch() -> BaseException:
