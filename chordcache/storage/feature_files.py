@@ -29,15 +29,15 @@ def open_file(cache: Path, info: FeatureInfo, claims: Claims) -> AbstractContext
     return open_artefact(cache / str(info.file), info.num_bytes, claims, info.packed)
 
 
-def size_of(cache: Path, info: FeatureInfo, pack: str | None = None) -> int:
+def size_of(cache: Path, info: FeatureInfo, pack: str | None = None, *, checks_holes: bool = False) -> int:
     """Return the size of the file of a feature [bytes]. In a pack, the file ends with the pack at the latest.
 
     ``pack`` is the name of the pack's file while it is not published. Raises ``FileNotFoundError`` if the file or pack
-    is missing, and ``UnreadableError``.
+    is missing, and ``UnreadableError``, if it ``checks_holes`` also for a sparse file.
     """
     if info.packed is None:
-        return opener.size_of(cache, str(info.file))
-    num_bytes = opener.size_of(cache, pack or pack_file(info.packed.pack))
+        return opener.size_of(cache, str(info.file), checks_holes=checks_holes)
+    num_bytes = opener.size_of(cache, pack or pack_file(info.packed.pack), checks_holes=checks_holes)
     return max(0, min(info.num_bytes, num_bytes - info.packed.offset))
 
 

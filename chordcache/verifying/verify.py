@@ -312,7 +312,7 @@ def _check_artefact(check: _Check, sidecar: Sidecar, infos: Sequence[FeatureInfo
 def _file_problem(check: _Check, info: FeatureInfo) -> tuple[str, str] | None:
     """Return the kind of damage of a file and a sentence about it, or None."""
     try:
-        num_bytes = feature_files.size_of(check.cache, info)
+        num_bytes = feature_files.size_of(check.cache, info, checks_holes=True)
         if num_bytes != info.num_bytes:
             return "damaged", f"the file has {num_bytes} bytes, expected {info.num_bytes}"
         if check.level != "quick":

@@ -124,6 +124,19 @@ def test_an_artefact_that_changed(cache: Path, damage: str, level: str) -> None:
     ]
 
 
+@pytest.mark.parametrize("level", ["quick", "default"])
+def test_a_sparse_artefact_of_the_stated_size_is_damage(cache: Path, level: str) -> None:
+    sidecar, artefact = of(cache, "a.mp4")
+    os.truncate(artefact, 3 << 40)
+    name = str(artefact.relative_to(cache))
+    features = json.loads(sidecar.read_text())["features"]
+    reseal(sidecar, features=[{**info, "num_bytes": 3 << 40} if info["file"] == name else info for info in features])
+    code, findings = verified(cache, level=level)
+    (finding,) = [finding for finding in findings if finding.file == name]
+    assert (code, finding.kind) == (5, "damaged")
+    assert "a sparse file, which is never written" in finding.message
+
+
 def test_two_artefacts_swapped(cache: Path) -> None:
     processes.swap(of(cache, "a.mp4")[1], of(cache, "b.mp4")[1])
     code, findings = verified(cache)
