@@ -239,6 +239,12 @@ def test_a_catalog_that_contradicts_itself(cache: Path, name: str, content: Call
     assert verified(cache)[0] == 0
 
 
+def test_more_labels_than_videos_are_damage(cache: Path) -> None:
+    forge(cache, sections={"labels": json.dumps([f"{number:x}" for number in range(4)]).encode()})
+    with pytest.raises(cc.DamageError, match="'labels' has more labels than videos"):
+        cc.ChordVideoDataset(cache)
+
+
 @pytest.mark.parametrize(
     "head",
     [
