@@ -146,7 +146,8 @@ def main() -> None:
         cc.build(index, folder / "cache", config=folder / "config.yaml", jobs=1)
         num_bytes = many(folder / "cache", arguments.videos)
         if arguments.packed:
-            pack(folder / "cache")
+            pack(folder / "cache", folder / "packed", move=True)
+            (folder / "packed").rename(folder / "cache")
         server, num_sent = start_server(folder, arguments.latency_ms)
         local = loader_of(folder / "cache")
         list(local)

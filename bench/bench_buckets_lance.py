@@ -11,7 +11,6 @@ import argparse
 import multiprocessing
 import os
 import random
-import shutil
 import tempfile
 import time
 from collections import deque
@@ -144,8 +143,7 @@ def main() -> None:
         index = cc.scan([options.clips / "street"], output=folder / "index.jsonl")
         cc.build(index, folder / "loose", config=folder / "config.yaml", jobs=1)
         num_bytes = many(folder / "loose", options.videos)
-        shutil.copytree(folder / "loose", folder / "packed", copy_function=os.link)
-        pack(folder / "packed")
+        pack(folder / "loose", folder / "packed")
         write_lance(folder / "loose", folder / "lance")
         with cc.open_cache(folder / "loose") as cache:
             video = cache[0]

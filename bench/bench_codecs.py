@@ -95,7 +95,7 @@ def build(work: Path, name: str, settings: Mapping[str, object]) -> float:
 def stored_luma(cache: cc.Cache, video: cc.Video) -> list[np.ndarray]:
     """Return the full-range luma of every cached frame."""
     info = video.feature("frames")
-    with open_artefact(cache.path / str(info.file), info.num_bytes) as artefact:
+    with open_artefact(cache.path / info.file.name, info.file.num_bytes) as artefact:
         if info.params["codec"] in PACKET_CODECS:
             pictures = iter_pictures(artefact, info, range(video.num_frames))
             return [plane_array(picture.planes[0]).astype(np.float32) for picture in pictures]
@@ -179,8 +179,8 @@ def cold(cache: cc.Cache) -> tuple[int, float]:
     """Drop the files from the page cache, and read a clip of each video. Return bytes from the disk, and seconds."""
     infos = [video.feature("frames") for video in cache]
     for info in infos:
-        forget(cache.path / str(info.file))
-        with open(cache.path / str(info.file), "rb") as file:
+        forget(cache.path / info.file.name)
+        with open(cache.path / info.file.name, "rb") as file:
             os.fsync(file.fileno())
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
     before, started = bytes_read(), time.perf_counter()
@@ -211,9 +211,9 @@ def main() -> None:
         print(f"{len(clips)} clips, {num_frames} frames")
         sources = {video.path: decode_whole(str(work / "videos" / video.path), Luma()) for video in caches["jpeg 90"]}
         for name, cache in caches.items():
-            num_bytes = sum(video.feature("frames").num_bytes for video in cache)
+            num_bytes = sum(video.feature("frames").file.num_bytes for video in cache)
             ratio = spread_of(times[name] / times["jpeg 90"] for times in rounds).median
-            first = sum(video.feature("frames").num_bytes for video in caches["jpeg 90"])
+            first = sum(video.feature("frames").file.num_bytes for video in caches["jpeg 90"])
             dB, similarity = qualities(cache, sources)
             print(
                 f"{name:24} {num_bytes / num_frames:8.0f} bytes a frame  {num_bytes / first:5.3f} of JPEG  "

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import shutil
 import tempfile
 import time
 from functools import partial
@@ -29,14 +28,16 @@ def many(cache: Path, num_videos: int) -> int:
     (info,) = sidecar.features
     for number in range(num_videos - 1):
         key = f"clip-{number:016x}"
-        file = layout.file_of_key(str(info.file), key)
+        file = layout.file_of_key(info.file.name, key)
         (cache / file).parent.mkdir(exist_ok=True)
-        os.link(cache / str(info.file), cache / file)
-        copy = sidecar.replace(key=key, path=f"{number}.mp4", features=(info.replace(file=file),))
+        os.link(cache / info.file.name, cache / file)
+        copy = sidecar.replace(
+            key=key, path=f"{number}.mp4", features=(info.replace(file=info.file.replace(name=file)),)
+        )
         (cache / layout.sidecar_file(key)).parent.mkdir(exist_ok=True)
         (cache / layout.sidecar_file(key)).write_text(copy.to_line() + "\n")
     find_sidecars.write_catalog(cache)
-    return num_videos * info.num_bytes
+    return num_videos * info.file.num_bytes
 
 
 def read_clips(cache: cc.Cache) -> None:
@@ -60,9 +61,7 @@ def main() -> None:
         index = cc.scan([arguments.clips / "street"], output=folder / "index.jsonl")
         cc.build(index, folder / "loose", tiers=("lmdb",), config=folder / "config.yaml")
         num_bytes = many(folder / "loose", arguments.videos)
-        shutil.copytree(folder / "loose", folder / "packed", copy_function=os.link)
-        took = seconds(lambda: pack(folder / "packed"), time.process_time)
-        cc.collect_garbage(folder / "packed")
+        took = seconds(lambda: pack(folder / "loose", folder / "packed"), time.process_time)
         print(f"packed {arguments.videos:,} artefacts, {num_bytes / 2**20:.0f} MiB, in {took:.2f} s of CPU")
         num_files = sum(len(files) for _, _, files in os.walk(folder / "packed"))
         print(f"files: {2 * arguments.videos:,} and lists before, {num_files} after")

@@ -50,11 +50,7 @@ def cpu_seconds(function: Callable[[], Result]) -> tuple[Result, float]:
 def bytes_by_key(cache: Path) -> dict[str, int]:
     """Size of the artefacts and the sidecar of each video."""
     with cc.open_cache(cache) as opened:
-        return {
-            video.key: sum({info.file: info.num_bytes for info in video.sidecar.features if info.file}.values())
-            + len(video.sidecar.to_line())
-            for video in opened
-        }
+        return {video.key: video.sidecar.num_bytes() + len(video.sidecar.to_line()) for video in opened}
 
 
 def compare(name: str, index: Index, tiers: Sequence[str], config: Config, num_sampled: int, runs: int) -> None:

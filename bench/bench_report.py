@@ -85,12 +85,13 @@ def replicate(source: Path, cache: Path, num_videos: int) -> None:
             folder, name = os.path.split(sidecar.path)
             path = f"{folder}/{number // 1000:03d}/{number:06d}-{name}"
             key = layout.video_key(sidecar.root, path)
-            files = {info.file: layout.file_of_key(info.file, key) for info in sidecar.features if info.file}
+            files = {file.name: file.replace(name=layout.file_of_key(file.name, key)) for file in sidecar.files}
             for old, new in files.items():
-                (cache / new).parent.mkdir(parents=True, exist_ok=True)
-                os.link(source / old, cache / new)
-            features = tuple(info.replace(file=files.get(info.file)) for info in sidecar.features)
-            copy = sidecar.replace(key=key, path=path, segment=None, features=features)
+                (cache / new.name).parent.mkdir(parents=True, exist_ok=True)
+                os.link(source / old, cache / new.name)
+            features = tuple(info.replace(file=info.file and files[info.file.name]) for info in sidecar.features)
+            about = sidecar.about.replace(segment=None)
+            copy = sidecar.replace(key=key, path=path, about=about, features=features)
             target = cache / layout.sidecar_file(key)
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_text(copy.to_line() + "\n", encoding="ascii")

@@ -82,7 +82,7 @@ def bench_read(work: Path, clips: Path, runs: int) -> None:
     for video_number in generator.integers(len(videos), size=NUM_CLIPS).tolist():
         start = int(generator.integers(videos[video_number].num_frames - CLIP_FRAMES * CLIP_STRIDE))
         asked.append((video_number, range(start, start + CLIP_FRAMES * CLIP_STRIDE, CLIP_STRIDE)))
-    files = [cache_folder / str(video.feature("frames").file) for video in videos]
+    files = [cache_folder / video.feature("frames").file.name for video in videos]
     outs = [np.empty((CLIP_FRAMES, video.height, video.width, 3), np.uint8) for video in videos]
     copies = []
     for file in files:  # LMDB opens a file once per process: the bare loop has its own copies

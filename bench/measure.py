@@ -144,7 +144,7 @@ class Records:
     def __init__(self, folder: Path) -> None:
         self._environments = {}
         for video in cc.open_cache(folder):
-            file = folder / str(video.feature("frames").file)
+            file = folder / video.feature("frames").file.name
             copy = file.with_suffix(".bare")
             copy.write_bytes(file.read_bytes())
             self._environments[video.key] = lmdb.open(str(copy), subdir=False, readonly=True, lock=False)

@@ -54,7 +54,7 @@ def make_work(work: Path, clips: Path) -> None:
 def copy_jpegs(work: Path, video: cc.Video, frames: list[int], target: Path) -> None:
     """Copy the JPEGs of a clip out of the cache."""
     target.mkdir(parents=True)
-    file = work / "cache" / str(video.feature("frames").file)
+    file = work / "cache" / video.feature("frames").file.name
     with lmdb.open(str(file), subdir=False, readonly=True, lock=False) as environment, environment.begin() as records:
         for i, frame in enumerate(frames):
             (target / f"{i:02}.jpg").write_bytes(records.get(frame.to_bytes(4, "big")))

@@ -45,9 +45,10 @@ def synthetic(sidecar: Sidecar, num_videos: int) -> Iterator[tuple[Sidecar, byte
     """Yield rows of sidecars like one that is real, of 400 labels."""
     for number in range(num_videos):
         key = f"clip-{number:016x}"
-        files = {(info.tier, info.file): layout.file_of_key(info.file, key) for info in sidecar.features if info.file}
-        features = tuple(info.replace(file=files.get((info.tier, info.file))) for info in sidecar.features)
-        copy = sidecar.replace(key=key, path=f"{number}.mp4", label=f"label {number % 400}", features=features)
+        files = {file.name: file.replace(name=layout.file_of_key(file.name, key)) for file in sidecar.files}
+        features = tuple(info.replace(file=info.file and files[info.file.name]) for info in sidecar.features)
+        about = sidecar.about.replace(label=f"label {number % 400}")
+        copy = sidecar.replace(key=key, path=f"{number}.mp4", about=about, features=features)
         yield copy, f"{copy.to_line()}\n".encode(), 0
 
 

@@ -197,7 +197,7 @@ class Description(Record, frozen=True, kw_only=True):
 
     def description(self) -> Description:
         """Return these fields alone."""
-        return Description(**{name: getattr(self, name) for name in _DESCRIPTION})
+        return Description(**dict(zip(_DESCRIPTION, _stated(self), strict=True)))
 
     def described(self, description: Description) -> Self:
         """Return a copy with the fields of another description."""

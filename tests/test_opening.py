@@ -28,6 +28,7 @@ OTHER_FILES = {
     "building.cluster_build": "removes the folder of its parts, which the driver made",
     "building.join_parts": "removes parts that are joined",
     "cli.output": "/dev/null",
+    "building.pack": "removes the folders of a cache that was moved",
     "config.presets": "files of the package",
     "digests": "sources, models, and descriptors of the opener",
     "engine.child": "/proc",

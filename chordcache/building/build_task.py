@@ -126,7 +126,11 @@ def is_stale(info: FeatureInfo, fingerprints: Mapping[str, str | None]) -> bool:
 
 def _is_current(plan: BuildPlan, artefact: ArtefactTask, sidecar: Sidecar, item: Any, rebuild: Container[str]) -> bool:
     infos = [info for info in sidecar.features if _is_in(info, artefact)]
-    present = {info.feature for info in infos if info.file not in rebuild and plan.files.has(info)}
+    present = {
+        info.feature
+        for info in infos
+        if info.file is None or (info.file.name not in rebuild and plan.files.has(info.file))
+    }
     are_sound = all(not is_stale(info, plan.fingerprints) and fits(info, item) for info in infos)
     return present.issuperset(artefact.names) and are_sound
 
@@ -187,7 +191,7 @@ class _Planner:
             artefacts=lack.artefacts,
             previous=sidecar,
             kept=lack.kept,
-            losses=() if sidecar is None else tuple(losses(sidecar, record)),
+            losses=() if sidecar is None else tuple(losses(sidecar.about, record)),
             row=0 if plan.part else row,
         )
         if task.state == "up to date":
@@ -269,10 +273,8 @@ def stale_features(plan: BuildPlan, keys: Container[str]) -> list[StaleFeature]:
         except ChordcacheError:  # the build finds it again, and says so
             continue
         names = set()
-        missing = [
-            (artefact.tier, spec) for artefact in needed(sidecar, plan, sidecar).artefacts for spec in artefact.features
-        ]
-        for tier, spec in missing:
+        artefacts = needed(sidecar, plan, sidecar.record).artefacts
+        for tier, spec in ((artefact.tier, spec) for artefact in artefacts for spec in artefact.features):
             info = sidecar.feature(spec.name, tier)
             if info is not None and is_stale(info, plan.fingerprints):
                 changes = ", ".join(differences(info.feature, info.params, spec.params)) or "made by another version"

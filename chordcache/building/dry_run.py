@@ -49,7 +49,7 @@ from chordcache.records import PacketFacts, Segment, VideoRecord
 from chordcache.storage import layout, opener
 from chordcache.storage.find_sidecars import Sidecars
 from chordcache.storage.quarantine import Failure, Quarantine
-from chordcache.storage.sidecar import Sidecar
+from chordcache.storage.sidecar import Sidecar, files_of
 from chordcache.temporary import temporary_folder
 
 MAX_SECONDS = 30.0
@@ -286,7 +286,7 @@ def _measure(numbered: tuple[int, list[BuildTask]]) -> Measured:
             by_name = {}
             for artefact in task.artefacts:
                 infos = [info for name in artefact.names if (info := outcome.feature(name, artefact.tier))]
-                by_name[size_name(artefact)] = sum({info.file: info.num_bytes for info in infos}.values())
+                by_name[size_name(artefact)] = sum(file.num_bytes for file in files_of(infos))
             num_bytes.update(by_name)
             sizes.append(sum(by_name.values()))
     error = 0.0
@@ -307,9 +307,8 @@ def _built(tasks: Sequence[BuildTask]) -> tuple[list[Sidecar | Failure], float]:
     started = time.process_time()
     outcomes = build_file(tasks)
     cpu_seconds = time.process_time() - started
-    for info in (info for outcome in outcomes if isinstance(outcome, Sidecar) for info in outcome.features):
-        if info.file is not None:
-            opener.remove(tasks[0].cache, info.file)
+    for file in (file for outcome in outcomes if isinstance(outcome, Sidecar) for file in outcome.files):
+        opener.remove(tasks[0].cache, file.name)
     return outcomes, cpu_seconds
 
 

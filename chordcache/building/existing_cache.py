@@ -33,10 +33,9 @@ from chordcache.storage.catalog_file import CATALOG
 from chordcache.storage.feature_info import leaves
 from chordcache.storage.find_sidecars import Sidecars, iter_keys
 from chordcache.storage.opener import exists, iter_files, list_folder
-from chordcache.storage.packs import REMOVED_FILE, Packs, is_pack_file
 from chordcache.storage.run_log import RUNS_FILE
 
-_TOP_LEVEL = frozenset(
+TOP_LEVEL = frozenset(
     (
         *("chordcache.json", "index.jsonl", "videos", CATALOG, "quarantine.jsonl", "runs.jsonl"),
         *(".partial", ".lock", ".on_demand", layout.PACKS),
@@ -48,14 +47,16 @@ _TOP_LEVEL = frozenset(
 def earlier_header(folder: Path) -> Header | None:
     """Return the header of an existing cache, or None if the cache does not exist or its header is damaged or lost.
 
-    Raises ``UsageError`` if the folder holds something other than a cache.
+    Raises ``UsageError`` if the folder holds something other than a cache, or a packed one.
     """
     try:
-        return read_header(folder)
+        header = read_header(folder)
     except (NotFoundError, DamageError):
-        pass
+        header = None
     except (UnreadableError, ValueError) as error:
         raise _unusable(folder, error) from None
+    if header is not None:
+        return header.writable(folder)
     if os.path.isfile(folder):
         raise UsageError(f"'{printable(folder)}' is a file; name a folder for the cache with -o")
     try:
@@ -112,12 +113,7 @@ def check_sidecars(cache: Path) -> int:
     keys = set(sidecars.sorted_keys())
     with suppress(NotFoundError):
         catalog = Catalog(cache)
-        lost = {
-            key
-            for position, key in enumerate(catalog.keys())
-            if key not in keys and not sidecars.packs.has_left(key, catalog.mtime_ns(position))
-        }
-        if lost:
+        if lost := set(catalog.keys()) - keys:
             videos = f"{counted(len(lost), 'video')} that the catalog names, such as '{printable(min(lost))}'"
             raise DamageError(
                 f"'{printable(cache / 'videos')}': got no sidecars of {videos}, expected all. Copy or mount them. "
@@ -202,7 +198,7 @@ class _AsCached(Index):
 
 
 def unnamed_files(cache: Path, *, must_read: bool = False) -> tuple[list[str], list[str]]:
-    """Return the superseded artefacts and packs, and the files that are not part of a cache, each sorted.
+    """Return the superseded artefacts, and the files that are not part of a cache, each sorted.
 
     An artefact is not superseded while its sidecar may still come: the index names the video, and it has no sidecar,
     since a build was killed, or a copy of the cache is not complete. With ``must_read``, a sidecar that cannot be read
@@ -210,10 +206,8 @@ def unnamed_files(cache: Path, *, must_read: bool = False) -> tuple[list[str], l
     """
     named: set[str] = set()
     unknown: set[str] = set()
-    problems: dict[str, ChordcacheError] | None = None if must_read else {}
-    sidecars = Sidecars(cache, Packs(cache, problems))
-    own = set(iter_keys(cache))
-    keys = own.union(sidecars.packs.keys())
+    sidecars = Sidecars(cache)
+    keys = set(iter_keys(cache))
     for key in keys:
         try:
             named |= sidecars.files(key)
@@ -221,11 +215,12 @@ def unnamed_files(cache: Path, *, must_read: bool = False) -> tuple[list[str], l
             if must_read:
                 raise
             unknown.add(key)  # this sidecar may have named any artefact of its video
-    files_of_own = set(map(layout.sidecar_file, own))
     superseded: list[str] = []
     early: list[str] = []
-    foreign = sorted(set(list_folder(cache)) - _TOP_LEVEL)
-    foreign += [file for file in iter_files(cache, "videos") if file not in files_of_own]
+    foreign = sorted(set(list_folder(cache)) - TOP_LEVEL)
+    foreign += iter_files(cache, layout.PACKS)
+    own = set(map(layout.sidecar_file, keys))
+    foreign += [file for file in iter_files(cache, "videos") if file not in own]
     for tier in TIERS:
         for file in iter_files(cache, tier):
             owner = layout.key_of_artefact(tier, file)
@@ -235,12 +230,6 @@ def unnamed_files(cache: Path, *, must_read: bool = False) -> tuple[list[str], l
                 (superseded if owner in keys else early).append(file)
     if early:
         superseded += _without_indexed(cache, early)
-    are_known = not unknown and not problems  # else one that cannot be read may name each pack
-    packs = list(iter_files(cache, layout.PACKS))
-    foreign += [file for file in packs if not is_pack_file(file)]
-    if are_known:
-        kept = {*named, REMOVED_FILE} if named.intersection(packs) else named
-        superseded += [file for file in packs if is_pack_file(file) and file not in kept]
     return sorted(superseded), sorted(foreign)
 
 

@@ -28,7 +28,7 @@ from chordcache.storage import atomic, feature_files, layout
 from chordcache.storage.artefacts.open_files import FRAME_ARRAYS, create_artefact
 from chordcache.storage.artefacts.tiers import TIERS
 from chordcache.storage.artefacts.writer import ArtefactWriter
-from chordcache.storage.feature_info import FeatureInfo
+from chordcache.storage.feature_info import FeatureInfo, StoredFile
 from chordcache.storage.quarantine import Failure
 from chordcache.storage.sidecar import Sidecar, in_order
 
@@ -130,18 +130,15 @@ class _ItemBuild(DecodePass):
         fingerprints = {spec.name: spec.fingerprint for spec, _ in present}
         source = self._source.identity, self._source.ctime_ns
         file = layout.artefact_file(artefact.tier, self._task.key, fingerprints, *source, digest)
-        stored = [
-            info if info.absent is not None else info.replace(file=file, num_bytes=num_bytes, digest=digest)
-            for _, info in infos
-        ]
-        if not all(feature_files.is_intact(self._task.cache, info) for info in stored):  # readers may have it open
+        stored = StoredFile(file, num_bytes, digest)
+        if not feature_files.is_intact(self._task.cache, stored):  # readers may have it open
             self._written[writer.path] = file
-        return stored
+        return [info if info.absent is not None else info.replace(file=stored) for _, info in infos]
 
     def _info(self, tier: str, spec: FeatureSpec, facts: DecodeResult) -> FeatureInfo:
         state = self.results[spec.name]
         used = hash_of_fields(spec.uses, self._task.item)
-        info = FeatureInfo(spec.name, tier, spec.fingerprint, spec.params, uses=spec.uses, used=used)
+        info = FeatureInfo(spec.name, tier, spec.fingerprint, spec.params, used=used)
         if state.absent is not None:
             return info.replace(absent=state.absent)
         shape, dtype = state.shape, state.dtype
@@ -170,12 +167,12 @@ class _ItemBuild(DecodePass):
             timestamp_source=facts.timestamp_source,
             num_frames_skipped=facts.num_frames_skipped,
             features=features,
+            about=item.description(),
             notes=tuple(dict.fromkeys((*(previous.notes if kept and previous else ()), *facts.notes))),
             content=item.content or facts.content,
-            display_width=facts.display_size[0],
-            display_height=facts.display_size[1],
+            display_size=facts.display_size,
             display_crop=facts.display_crop,
-        ).described(item)
+        )
         if kept and previous and any(getattr(previous, name) != getattr(sidecar, name) for name in _CLOCK):
             what = f"got {sidecar.num_frames} frames in {sidecar.duration_seconds:.3f} s, expected "
             what += f"{previous.num_frames} in {previous.duration_seconds:.3f} s as in the features that are cached"

@@ -61,6 +61,11 @@ def gc_command(cache: Path) -> str:
     return f"chordcache gc {_shell(cache)}"
 
 
+def unpack_command(cache: Path) -> str:
+    """Return the command that makes a cache which can be repaired of a packed one."""
+    return f"chordcache unpack {_shell(cache)} -o CACHE"
+
+
 def build_command(cache: Path, tiers: Iterable[str], features: Iterable[str] = ()) -> str:
     """Return the command that builds what a cache lacks, in some tiers and, if any are given, of some features."""
     options = "".join(f" --tier {tier}" for tier in tiers)

@@ -39,7 +39,6 @@ from chordcache.records import RunSummary
 from chordcache.storage import atomic, feature_files, layout, opener
 from chordcache.storage.cache_header import Header, read_header, write_header
 from chordcache.storage.feature_files import FeatureFiles
-from chordcache.storage.feature_info import FeatureInfo
 from chordcache.storage.find_sidecars import Sidecars, write_catalog
 from chordcache.storage.lock import locked, locked_for_reading
 from chordcache.storage.quarantine import Failure, Quarantine, write_failures
@@ -147,7 +146,7 @@ class _Merge:
 
     def __init__(self, folders: Sequence[Path], *, moves: bool) -> None:
         self.folders, self._moves = list(dict.fromkeys(folders)), moves
-        self._headers = headers = {folder: read_header(folder) for folder in self.folders}
+        self._headers = headers = {folder: read_header(folder).writable(folder) for folder in self.folders}
         _check_alike(headers, shared_settings if moves else settings_of)
         if moves:
             check_parts(headers)
@@ -195,7 +194,7 @@ class _Merge:
 
     def _check_equal(self, key: str, owner: Path, folder: Path) -> None:
         """Raise ``UsageError`` if two caches have another video, or other features of it."""
-        sidecar, other = self._sidecar(key), self._packed_sidecar(key, folder).unpacked()
+        sidecar, other = self._sidecar(key, self._owners[key]), self._sidecar(key, folder)
         if sidecar == other:
             return
         names, others = ({f"{info.feature} in {info.tier}" for info in one.features} for one in (sidecar, other))
@@ -211,12 +210,8 @@ class _Merge:
             "equal ones. Build both caches from the same file and the same labels."
         )
 
-    def _sidecar(self, key: str) -> Sidecar:
-        """Return the sidecar of a video for the new cache."""
-        return self._packed_sidecar(key, self._owners[key]).unpacked()
-
-    def _packed_sidecar(self, key: str, folder: Path) -> Sidecar:
-        """Return the sidecar of a video as a cache has it, perhaps in a pack."""
+    def _sidecar(self, key: str, folder: Path) -> Sidecar:
+        """Return the sidecar of a video in a cache."""
         with repairable(folder):
             return self._sidecars[folder].read(key)
 
@@ -259,14 +254,15 @@ class _Merge:
             is_complete = self._check_output(output, written, index)
             files = FeatureFiles(output)
             earlier = ((key, written.read_or_none(key)) for key in self._owners)
-            new = [key for key, sidecar in earlier if sidecar is None or not all(map(files.has, sidecar.features))]
+            new = [key for key, sidecar in earlier if sidecar is None or not all(map(files.has, sidecar.files))]
             atomic.check_space(output, self._num_bytes_to_copy(new, output))
             with terminal.progress_bar(len(new), "video", shown=progress) as bar:
                 for key in new:
                     atomic.check_space(output)  # another program may fill the disk
-                    copy = partial(_copy_checked, trusts_links=self._moves)
-                    copy_video(self._owners[key], output, self._packed_sidecar(key, self._owners[key]), copy)
-                    num_frames += self._sidecar(key).num_frames
+                    copy = partial(feature_files.copy_checked, trusts_links=self._moves)
+                    sidecar = self._sidecar(key, self._owners[key])
+                    copy_video(self._owners[key], output, sidecar, copy)
+                    num_frames += sidecar.num_frames
                     # A video of which only some features are cached counts as failed
                     num_done += key not in self._failures
                     bar.update()
@@ -294,13 +290,8 @@ class _Merge:
         """Return the size of those files of videos to which no link can be made [bytes]."""
         disk = os.stat(output).st_dev
         linkable = {folder for folder in self.folders if os.stat(folder).st_dev == disk}
-        owners = ((self._owners[key], self._packed_sidecar(key, self._owners[key])) for key in keys)
-        return sum(
-            info.num_bytes
-            for owner, sidecar in owners
-            for info in sidecar.features
-            if info.file is not None and (info.packed is not None or owner not in linkable)
-        )
+        owners = ((key, self._owners[key]) for key in keys)
+        return sum(self._sidecar(key, owner).num_bytes() for key, owner in owners if owner not in linkable)
 
     def _check_output(self, output: Path, written: Sidecars, index: Path) -> bool:
         """Return whether the output is the complete merge.
@@ -312,7 +303,7 @@ class _Merge:
             raise _other_output(output, f"which holds another '{path.name}'")
         for key in written.sorted_keys():
             earlier = written.read_or_none(key)
-            if key not in self._owners or (earlier and earlier.unpacked() != self._sidecar(key)):
+            if key not in self._owners or (earlier and earlier != self._sidecar(key, self._owners[key])):
                 raise _other_output(output, f"which holds another video '{key}'")
         try:
             if read_header(output) == self._header:
@@ -351,22 +342,3 @@ def _joined_roots(headers: Mapping[Path, Header]) -> dict[str, str]:
                     "folders, scan one of them with another NAME=PATH and build it again."
                 )
     return {label: path for label, (path, _) in joined.items()}
-
-
-def _copy_checked(cache: Path, info: FeatureInfo, target: Path, *, trusts_links: bool) -> None:
-    """Link or copy a file whose size and digest are those of the sidecar. Raises ``DamageError``.
-
-    With ``trusts_links``, a linked file is not read: it stays the only one.
-    """
-    try:
-        num_bytes = feature_files.size_of(cache, info)
-        what = f"got {num_bytes} bytes, expected {info.num_bytes}" if num_bytes != info.num_bytes else ""
-        if not what:
-            feature_files.copy(cache, info, target)
-            is_trusted = trusts_links and os.stat(target).st_nlink > 1
-            if not is_trusted and digest_file(target) != info.digest:
-                what = "its digest is another one than that in the sidecar"
-    except FileNotFoundError:
-        what = "the file is missing"
-    if what:
-        raise feature_files.damaged(cache, str(info.file), what)

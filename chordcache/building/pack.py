@@ -1,29 +1,35 @@
-"""``pack`` and ``unpack``: move the sidecars and files of videos into packs, and out of them, without decoding."""
+"""``pack`` and ``unpack``: copy a cache into a read-only one of few files, and back, without decoding."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from chordcache.amounts import counted
+from chordcache.building.existing_cache import TOP_LEVEL
 from chordcache.engine import terminal
 from chordcache.engine.signals import stop_signals
-from chordcache.errors import UsageError
+from chordcache.errors import DamageError, NotFoundError, UsageError, printable
 from chordcache.storage import atomic, feature_files, layout, opener
-from chordcache.storage.cache_header import read_header, write_header
-from chordcache.storage.feature_info import FeatureInfo
+from chordcache.storage.artefacts.tiers import TIERS
+from chordcache.storage.cache_header import Header, read_header, write_header
+from chordcache.storage.catalog_columns import publish_catalog
+from chordcache.storage.catalog_file import CATALOG
+from chordcache.storage.feature_files import FeatureFiles
+from chordcache.storage.feature_info import StoredFile
 from chordcache.storage.find_sidecars import Sidecars, write_catalog
-from chordcache.storage.lock import locked
-from chordcache.storage.packs import aligned, packable, write_pack
-from chordcache.storage.run_log import recorded
+from chordcache.storage.lock import locked, locked_for_reading
+from chordcache.storage.packs import num_bytes_in_pack, placed, write_pack
 from chordcache.storage.sidecar import Sidecar
 
 PACK_BYTES = 1 << 30
 """Default size of a pack [bytes]"""
 
-
-_MAX_VIDEOS = 100_000
-"""Largest number of videos in a pack: their sidecars are in memory while it is written"""
+_LISTS = ("index.jsonl", "quarantine.jsonl", "runs.jsonl")
+"""Files that both forms of a cache have"""
 
 
 @dataclass(frozen=True)
@@ -31,170 +37,216 @@ class PackSummary:
     """The result of ``pack`` or ``unpack``."""
 
     num_videos: int
-    """Number of videos that were moved"""
+    """Number of videos"""
     num_packs: int
-    """Number of packs that were written"""
+    """Number of packs of the packed cache"""
     num_bytes: int
     """Size of the files of these videos [bytes]"""
 
 
-def pack(cache: str | Path, *, size: int = PACK_BYTES, progress: bool = False) -> PackSummary:
-    """Move the sidecars and files of a cache into packs, so that it has few files. The cache reads as before.
+def pack(
+    cache: str | Path, output: str | Path, *, size: int = PACK_BYTES, move: bool = False, progress: bool = False
+) -> PackSummary:
+    """Copy a cache into a packed one: a few large files, which are read, verified, pushed and unpacked.
 
-    Files of HDF5 stay where they are. The former files stay until ``collect_garbage`` removes them, and until then the
-    cache takes twice its space. Packs that have less than half of ``size`` in use are packed again.
+    A packed cache is read-only: commands that change a cache refuse it. Files of HDF5 stay files of their own.
 
     Parameters
     ----------
     cache : str or Path
         A cache that no process builds.
+    output : str or Path
+        Folder of the packed cache, new or of the same call that was killed.
     size : int
         Size of a pack [bytes], at least 1 MiB. A larger video has a pack of its own.
+    move : bool
+        True to remove ``cache`` when the packed one is complete.
     progress : bool
         True to show a progress bar on standard error, if that is a terminal.
 
     Returns
     -------
     PackSummary
-        Counts. They are 0 if there is nothing to pack.
+        Counts.
 
     Raises
     ------
     UsageError
-        If the size is too small.
+        If the size is too small, ``cache`` is packed, or ``output`` holds something else.
     NotFoundError, FormatVersionError
         If the folder is not a cache of this format.
     DamageError
         If a sidecar or a file is not what was written. Repair the cache, then call again.
     LockedError
-        If another process writes to the cache.
+        If another process writes to one of the folders.
     NoSpaceError, StoppedError
         As their names say. The same call resumes.
     """
     if size < 1 << 20:
         raise UsageError(f"size: got {size} bytes, expected at least 1 MiB")
-    folder = layout.cache_folder(cache)
-    header = read_header(folder)  # raises before a lock is made in a folder that is not a cache
-    with stop_signals(resumes=True), locked(folder), recorded(folder, "pack") as notes, atomic.writing_to(folder):
-        atomic.remove_partials(folder)
-        sidecars = Sidecars(folder)
-        keys = _keys_to_pack(sidecars, size)
-        if keys:
-            write_header(folder, header)  # a cache of format version 3 has no packs
-        atomic.check_space(folder, sum(_num_bytes(sidecars.read(key)) for key in keys))
-        num_videos = num_packs = num_bytes = 0
-        with terminal.progress_bar(len(keys), "video", shown=progress) as bar:
-            for group in _groups(map(sidecars.read_stored, keys), size):
-                write_pack(folder, group, sidecars.packs.last_number + num_packs + 1)
-                for sidecar in group:
-                    opener.remove(folder, layout.sidecar_file(sidecar.key))
-                    bar.update()
-                num_videos, num_packs = num_videos + len(group), num_packs + 1
-                num_bytes += sum(map(_num_bytes, group))
-        if num_packs:
-            atomic.sync_sidecars(folder)  # before files of these videos are removed
-            write_catalog(folder)
-        notes.counts = {"num_done": num_videos, "num_packs": num_packs}
-        notes.num_bytes = num_bytes
-    return PackSummary(num_videos, num_packs, num_bytes)
+    source, target = layout.cache_folder(cache), layout.cache_folder(output)
+    header = read_header(source).writable(source)
+    with _copying(source, target, header.replace(is_packed=True), move) as is_complete:
+        sidecars = Sidecars(source)
+        keys = sidecars.sorted_keys()
+        if not is_complete:
+            atomic.check_space(target, sum(num_bytes_in_pack(sidecars.read(key)) for key in keys))
+            with terminal.progress_bar(len(keys), "video", shown=progress) as bar:
+                for group in placed(map(sidecars.read_stored, keys), size):
+                    write_pack(source, target, group)
+                    for sidecar in group:
+                        _copy_files(source, target, [file for file in sidecar.files if file.packed is None])
+                    bar.update(len(group))
+            groups = placed(map(sidecars.read_stored, keys), size)
+            rows = (sidecar for group in groups for sidecar in group)
+            publish_catalog(target, ((sidecar, f"{sidecar.to_line()}\n".encode("ascii"), 0) for sidecar in rows))
+            _complete(source, target, header.replace(is_packed=True))
+        summary = _summary(Sidecars(target))
+        if move:
+            _remove(source, sidecars, Sidecars(target))
+    return summary
 
 
-def _num_bytes(sidecar: Sidecar) -> int:
-    """Return the space of the files of a video in a pack [bytes]."""
-    return sum(aligned(info.num_bytes) for info in packable(sidecar))
-
-
-def _keys_to_pack(sidecars: Sidecars, size: int) -> list[str]:
-    """Return the videos that are not in packs, and those in packs that have less than half of ``size`` in use."""
-    alone: list[str] = []
-    num_used: dict[str, int] = dict.fromkeys(sidecars.packs.numbers, 0)
-    packed: dict[str, list[str]] = {name: [] for name in num_used}
-    for key in sidecars.sorted_keys():
-        owner = sidecars.packs.owner(key)
-        if owner is None or opener.exists(sidecars.cache, layout.sidecar_file(key)):
-            alone.append(key)
-        else:
-            packed[owner].append(key)
-            sidecar, line, _ = sidecars.row(key)
-            num_used[owner] += _num_bytes(sidecar) + len(line)
-    sparse = [name for name, num_bytes in num_used.items() if num_bytes < size / 2 and packed[name]]
-    shares = (num_used[name] / opener.size_of(sidecars.cache, layout.pack_file(name)) for name in sparse)
-    if not alone and len(sparse) < 2 and all(share > 0.5 for share in shares):
-        return []
-    return sorted([*alone, *(key for name in sparse for key in packed[name])])
-
-
-def _groups(sidecars: Iterable[Sidecar], size: int) -> Iterator[list[Sidecar]]:
-    """Yield videos whose files together have at most ``size`` bytes, or a single one. Their number is bounded too."""
-    group: list[Sidecar] = []
-    num_bytes = 0
-    for sidecar in sidecars:
-        if group and (num_bytes + _num_bytes(sidecar) > size or len(group) == _MAX_VIDEOS):
-            yield group
-            group, num_bytes = [], 0
-        group.append(sidecar)
-        num_bytes += _num_bytes(sidecar)
-    if group:
-        yield group
-
-
-def unpack(cache: str | Path, *, progress: bool = False) -> PackSummary:
-    """Give all videos in packs files of their own again. ``collect_garbage`` removes the packs.
+def unpack(cache: str | Path, output: str | Path, *, move: bool = False, progress: bool = False) -> PackSummary:
+    """Copy a packed cache into one that can be built on.
 
     Parameters
     ----------
-    cache, progress
+    cache : str or Path
+        A packed cache.
+    output : str or Path
+        Folder of the cache, new or of the same call that was killed.
+    move : bool
+        True to remove ``cache`` when the other one is complete.
+    progress : bool
         As in ``pack``.
 
     Returns
     -------
     PackSummary
-        Counts of what was moved. ``num_packs`` is the number of packs that are not used any more.
+        Counts.
 
     Raises as ``pack`` does.
     """
-    folder = layout.cache_folder(cache)
-    read_header(folder)
-    with stop_signals(resumes=True), locked(folder), recorded(folder, "unpack") as notes, atomic.writing_to(folder):
-        atomic.remove_partials(folder)
-        sidecars = Sidecars(folder)
-        keys = [key for key in sidecars.sorted_keys() if _is_packed(sidecars, key)]
-        num_bytes = sum(_num_bytes(sidecars.read(key)) for key in keys)
-        atomic.check_space(folder, num_bytes)
-        with terminal.progress_bar(len(keys), "video", shown=progress) as bar:
-            for key in keys:
-                copy_video(folder, folder, sidecars.read_stored(key))
-                bar.update()
-        if keys:
-            write_catalog(folder)
-        notes.counts = {"num_done": len(keys)}
-        notes.num_bytes = num_bytes
-    return PackSummary(len(keys), len(sidecars.packs.numbers), num_bytes)
+    source, target = layout.cache_folder(cache), layout.cache_folder(output)
+    header = read_header(source)
+    if not header.is_packed:
+        raise UsageError(f"cache: got '{printable(source)}', which is not packed, expected a packed cache")
+    with _copying(source, target, header.replace(is_packed=False), move) as is_complete:
+        sidecars = Sidecars(source)
+        summary, problems = _summary(sidecars), list[DamageError]()
+        if not is_complete:
+            written, files, keys = Sidecars(target), FeatureFiles(target), sidecars.sorted_keys()
+            atomic.check_space(target, summary.num_bytes)
+            with terminal.progress_bar(len(keys), "video", shown=progress) as bar:
+                for key in keys:
+                    sidecar, there = sidecars.read(key), written.read_or_none(key)
+                    if there != sidecar.unpacked() or not all(map(files.has, there.files)):
+                        try:
+                            copy_video(source, target, sidecar)
+                        except DamageError as error:
+                            problems.append(error)
+                            for file in sidecar.files:
+                                with suppress(DamageError):
+                                    _copy_files(source, target, [file])
+                            atomic.publish_text(target, layout.sidecar_file(key), sidecar.unpacked().to_line() + "\n")
+                    bar.update()
+            write_catalog(target)
+            _complete(source, target, header.replace(is_packed=False))
+        if problems:
+            what = f"{counted(len(problems), 'video')} of '{printable(source)}' came without their damaged files"
+            command = f"chordcache verify --repair {printable(target)}"
+            raise DamageError(f"{what}, such as: {str(problems[0]).partition('; run')[0]}; run '{command}'")
+        if move:
+            _remove(source, sidecars, Sidecars(target))
+    return summary
 
 
-def _is_packed(sidecars: Sidecars, key: str) -> bool:
-    """Return whether the sidecar of a video or one of its files is only in a pack."""
-    return not opener.exists(sidecars.cache, layout.sidecar_file(key)) or bool(sidecars.read_stored(key).packs)
+@contextmanager
+def _copying(source: Path, target: Path, header: Header, move: bool) -> Iterator[bool]:
+    """Lock both folders, and yield whether the target is complete, so that only the source is left to remove.
+
+    ``header`` is that of the complete target. Raises ``UsageError`` if the target holds something else.
+    """
+    if source == target:
+        raise UsageError(f"output: got '{printable(target)}', which is the cache itself, expected another folder")
+    is_complete = False
+    with stop_signals(resumes=True), (locked if move else locked_for_reading)(source), locked(target):
+        try:
+            is_complete = read_header(target) == header
+            others = {"chordcache.json"} if not (move and is_complete) else set()
+        except NotFoundError:
+            others = set(opener.list_folder(target)) - TOP_LEVEL
+        if others:
+            what = f"which holds '{printable(min(others))}', expected a new folder"
+            raise UsageError(f"output: got '{printable(target)}', {what}. Name another one.")
+        with atomic.writing_to(target):
+            atomic.remove_partials(target)
+            yield is_complete
+
+
+def _complete(source: Path, target: Path, header: Header) -> None:
+    """Copy the lists, then write the header, without which the target is not a cache."""
+    for name in filter(lambda name: opener.exists(source, name), _LISTS):
+        with atomic.partial_file(target) as partial:
+            atomic.link_or_copy(source, name, partial)
+            atomic.publish_all(target, {partial: name})
+    write_header(target, header)
+
+
+def _summary(sidecars: Sidecars) -> PackSummary:
+    """Return the counts of a packed cache."""
+    num_videos, num_bytes, packs = 0, 0, set[str]()
+    for sidecar in map(sidecars.read, sidecars.sorted_keys()):
+        num_videos, num_bytes = num_videos + 1, num_bytes + sidecar.num_bytes()
+        packs |= sidecar.packs
+    return PackSummary(num_videos, len(packs), num_bytes)
+
+
+def _remove(source: Path, sidecars: Sidecars, copies: Sidecars) -> None:
+    """Remove a cache whose videos another one has. It stays a cache as long as it can, so a kill loses nothing."""
+    for sidecar in map(sidecars.read, sidecars.sorted_keys()):
+        copy = copies.read_or_none(sidecar.key)
+        if copy is None or copy.unpacked() != sidecar.unpacked():
+            what = f"another '{printable(sidecar.key)}' than the copy in '{printable(copies.cache)}'"
+            raise UsageError(f"cache: got {what}, expected the same. Name another output.")
+    if sidecars.is_packed:  # its sidecars are in the catalog
+        names = [layout.PACKS, *TIERS, *_LISTS, "chordcache.json", CATALOG]
+    else:
+        names = [CATALOG, *TIERS, "videos", *_LISTS, "chordcache.json"]
+    for name in [".partial", *names, ".lock"]:
+        path = source / name
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
+    with suppress(OSError):  # a file of the user is in it
+        source.rmdir()
+
+
+def _copy_files(source: Path, target: Path, files: Sequence[StoredFile]) -> None:
+    """Link or copy files that no pack takes, which may be there."""
+    there = FeatureFiles(target)
+    with atomic.partial_folder(target) as folder:
+        copies = {folder / str(number): file for number, file in enumerate(files) if not there.has(file)}
+        for partial, file in copies.items():
+            feature_files.copy_checked(source, file, partial)
+        atomic.publish_all(target, {partial: file.name for partial, file in copies.items()}, are_synced=True)
 
 
 def copy_video(
     source: Path,
     target: Path,
     sidecar: Sidecar,
-    copy: Callable[[Path, FeatureInfo, Path], None] = feature_files.copy,
+    copy: Callable[[Path, StoredFile, Path], None] = feature_files.copy_checked,
 ) -> None:
-    """Link or copy the files of a video into another cache, or out of packs, then publish its sidecar as a file.
+    """Link or copy the files of a video into another cache, then publish its sidecar.
 
     ``copy`` makes a durable copy of a file of a cache. Raises as it does.
     """
-    infos: dict[str, FeatureInfo] = {
-        str(info.file): info
-        for info in sidecar.features
-        if info.file is not None and (source != target or info.packed is not None)
-    }
     with atomic.partial_folder(target) as folder:
-        copies = {folder / str(number): file for number, file in enumerate(infos)}
+        copies = {folder / str(number): file for number, file in enumerate(sidecar.files)}
         for partial, file in copies.items():
-            copy(source, infos[file], partial)
-        atomic.publish_all(target, copies, are_synced=True)
+            copy(source, file, partial)
+        atomic.publish_all(target, {partial: file.name for partial, file in copies.items()}, are_synced=True)
     atomic.publish_text(target, layout.sidecar_file(sidecar.key), sidecar.unpacked().to_line() + "\n")

@@ -76,8 +76,6 @@ def drop(sidecars: Sidecars, keys: Sequence[str]) -> None:
     files: list[str] = []
     for key in keys:
         sidecar = sidecars.read_or_none(key)  # ``gc`` finds the files of a damaged sidecar
-        own = {info.file for info in sidecar.features if info.file and info.packed is None} if sidecar else ()
-        files += layout.sidecar_file(key), *own
-    sidecars.packs.remove(keys)
+        files += layout.sidecar_file(key), *(file.name for file in (sidecar.files if sidecar else ()))
     for file in files:
         opener.remove(sidecars.cache, file)

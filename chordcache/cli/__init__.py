@@ -39,8 +39,8 @@ COMMANDS = {
     "Keep it": {
         "verify": "Check a cache for damage.",
         "merge": "Join caches into a new one, without decoding.",
-        "pack": "Move the files of a cache into few large ones.",
-        "unpack": "Give the videos in packs files of their own again.",
+        "pack": "Copy a cache into a read-only one of few large files.",
+        "unpack": "Copy a packed cache into one that can be built on.",
         "gc": "Remove files that a cache does not use any more.",
     },
     "Use it": {

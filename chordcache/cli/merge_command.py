@@ -13,10 +13,9 @@ from chordcache.cli.values import FOLDER
 @click.command()
 @click.argument("caches", nargs=-1, required=True, type=FOLDER, metavar="CACHE...")
 @click.option("-o", "--output", type=FOLDER, required=True, metavar="CACHE", help="Folder of the new cache.")
-@click.option("--pack", "is_packed", is_flag=True, help="Pack the new cache at the end, as 'chordcache pack' does.")
 @click.option("--move", is_flag=True, help="Join all parts that 'build --part' made, and remove them at the end.")
 @json_option
-def merge(caches: tuple[str, ...], output: str, is_packed: bool, move: bool, as_json: bool) -> None:
+def merge(caches: tuple[str, ...], output: str, move: bool, as_json: bool) -> None:
     """Join caches into a new one, without decoding.
 
     The caches need the same config, tiers and options, and stay as they are. Files of the new cache are hard links to
@@ -27,11 +26,7 @@ def merge(caches: tuple[str, ...], output: str, is_packed: bool, move: bool, as_
       chordcache merge monday tuesday -o week
       chordcache merge parts/* -o cache --move
     """
-    from chordcache.building.pack import pack  # the import is not for --help
-
     summary = cc.merge(caches, output, move=move, progress=True)
-    if is_packed:
-        pack(output, progress=True)
     line = (
         f"merged {summary.num_done}, up to date {summary.num_up_to_date}, quarantined {summary.num_failed} of "
         f"{summary.num_inputs} in {summary.elapsed_seconds:.1f} s"

@@ -7,32 +7,29 @@ import click
 from chordcache.amounts import counted, human_bytes
 from chordcache.cli.options import cache_argument, json_option, size_option
 from chordcache.cli.output import echo_result
-from chordcache.errors import printable
+from chordcache.cli.values import FOLDER
 
 
 @click.command()
-@cache_argument()
+@cache_argument(has_option=False)
+@click.option("-o", "--output", type=FOLDER, required=True, metavar="PACKED", help="Folder of the packed cache.")
 @size_option("--size", "size", default="1GiB", help="Size of a pack, such as 512MiB.")
+@click.option("--move", is_flag=True, help="Remove CACHE when the packed one is complete.")
 @json_option
-def pack(cache: str, size: float, as_json: bool) -> None:
-    """Move the files of a cache into few large ones.
+def pack(cache: str, output: str, size: float, move: bool, as_json: bool) -> None:
+    """Copy a cache into a read-only one of few large files.
 
-    A million videos have two million files and more, which many shared disks do not take. In packs they have a few
-    thousand. The cache reads as before, and a build adds new videos beside the packs. Files of the tier hdf5 stay.
-
-    The former files stay until 'chordcache gc' removes them. Packs of which less than half of SIZE is in use are packed
-    again with the rest.
+    A million videos have two million files and more, which many shared disks do not take. A packed cache has a few
+    thousand. It is read, verified and pushed as before. Files of the tier hdf5 stay files of their own. To build on it,
+    unpack it first.
 
     \b
     Example:
-      chordcache pack cache
-      chordcache gc cache
+      chordcache pack cache -o packed
+      chordcache pack cache -o packed --move
     """
     from chordcache.building import pack as packing  # --help does not need it
 
-    summary = packing.pack(cache, size=int(size), progress=True)
-    line = (
-        f"packed {counted(summary.num_videos, 'video')}, {human_bytes(summary.num_bytes)}, into "
-        f"{counted(summary.num_packs, 'pack')}; 'chordcache gc {printable(cache)}' removes their former files"
-    )
-    echo_result(summary, line if summary.num_packs else "nothing to pack", as_json)
+    summary = packing.pack(cache, output, size=int(size), move=move, progress=True)
+    videos, packs = counted(summary.num_videos, "video"), counted(summary.num_packs, "pack")
+    echo_result(summary, f"packed {videos}, {human_bytes(summary.num_bytes)}, into {packs}", as_json)

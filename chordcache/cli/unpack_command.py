@@ -5,25 +5,27 @@ from __future__ import annotations
 import click
 
 from chordcache.amounts import counted, human_bytes
-from chordcache.cli.options import cache_argument, json_option
+from chordcache.cli.options import json_option
 from chordcache.cli.output import echo_result
-from chordcache.errors import printable
+from chordcache.cli.values import FOLDER
 
 
 @click.command()
-@cache_argument()
+@click.argument("packed", type=FOLDER)
+@click.option("-o", "--output", type=FOLDER, required=True, metavar="CACHE", help="Folder of the new cache.")
+@click.option("--move", is_flag=True, help="Remove PACKED when the cache is complete.")
 @json_option
-def unpack(cache: str, as_json: bool) -> None:
-    """Give the videos in packs files of their own again.
+def unpack(packed: str, output: str, move: bool, as_json: bool) -> None:
+    """Copy a packed cache into one that can be built on.
+
+    Videos whose files are damaged come without these. 'chordcache verify --repair' then builds them again.
 
     \b
     Example:
-      chordcache unpack cache
-      chordcache gc cache
+      chordcache unpack packed -o cache
     """
     from chordcache.building import pack as packing  # --help does not need it
 
-    summary = packing.unpack(cache, progress=True)
-    unpacked = f"unpacked {counted(summary.num_videos, 'video')}, {human_bytes(summary.num_bytes)}"
-    removal = f"'chordcache gc {printable(cache)}' removes the packs"
-    echo_result(summary, f"{unpacked}; {removal}" if summary.num_videos else "nothing to unpack", as_json)
+    summary = packing.unpack(packed, output, move=move, progress=True)
+    videos = counted(summary.num_videos, "video")
+    echo_result(summary, f"unpacked {videos}, {human_bytes(summary.num_bytes)}", as_json)

@@ -21,11 +21,11 @@ def all_captions(caption: str | None, captions: Sequence[str]) -> tuple[str, ...
 
 
 def hash_of_fields(names: Sequence[str], item: Any) -> str:
-    """Return a hash of some fields of a ``VideoRecord`` or a sidecar, 16 hex digits, or "" for no fields."""
+    """Return a hash of some fields of a ``VideoRecord`` or a video, 16 hex digits, or "" for no fields."""
     values = [to_json(getattr(item, name)) for name in names]
     return hex64(json.dumps(values, sort_keys=True).encode()) if names else ""
 
 
 def fits(info: FeatureInfo, item: Any) -> bool:
-    """Return whether a feature was made of the values that a ``VideoRecord`` or a sidecar has now."""
-    return not info.uses or info.used == hash_of_fields(info.uses, item)
+    """Return whether a feature was made of the values that a ``VideoRecord`` or a video has now."""
+    return not info.used or info.used == hash_of_fields(info.uses, item)

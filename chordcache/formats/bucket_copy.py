@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TypeVar
 
 from chordcache.engine import terminal
-from chordcache.storage.layout import pack_file, sidecar_file
-from chordcache.storage.packs import REMOVED_FILE, mark_of
-from chordcache.storage.remote.messages import Piece
+from chordcache.storage.feature_info import StoredFile
+from chordcache.storage.layout import sidecar_file
+from chordcache.storage.packs import Pack, packs_of
 from chordcache.storage.run_log import RUNS_FILE
 from chordcache.storage.sidecar import Sidecar
 
-OTHER_LISTS = ("index.jsonl", "quarantine.jsonl", REMOVED_FILE)
+OTHER_LISTS = ("index.jsonl", "quarantine.jsonl")
 """Lists of a cache that may be missing, in the order in which they are copied, before the header and the catalog"""
 
 _VERIFIES = b'"command": "verify"'
@@ -40,26 +40,11 @@ class CopySummary:
     """Number of artefacts and packs that were there already"""
 
 
-def files_of(rows: Iterable[tuple[Sidecar, bytes, int]], packs: Iterable[str]) -> Iterator[Piece | str]:
-    """Yield the artefacts that videos have as files of their own, and the names of the packs that they need, once.
-
-    The rows are those of ``Catalog.row``, and ``packs`` has the names of the packs that there are.
-    """
-    marks = {mark_of(name): name for name in packs}
-    seen: set[str] = set()
-    for sidecar, _, mark in rows:
-        files: dict[str, Piece | str] = {}
-        if mark in marks:
-            files[marks[mark]] = marks[mark]
-        for info in sidecar.features:
-            if info.packed is not None:
-                files[info.packed.pack] = info.packed.pack
-            elif info.file is not None:
-                files[info.file] = Piece.of(info)
-        for name, file in files.items():
-            if name not in seen:
-                seen.add(name)
-                yield file
+def files_of(sidecars: Iterable[Sidecar]) -> list[StoredFile | Pack]:
+    """Return the artefacts that videos have as files of their own, and the packs that have others."""
+    rows = list(sidecars)
+    own = {file.name: file for sidecar in rows for file in sidecar.files if file.packed is None}
+    return [*own.values(), *packs_of(rows)]
 
 
 def is_of_cache(name: str, tiers: Iterable[str]) -> bool:
@@ -97,11 +82,6 @@ def copy_all(copy: Callable[[T], int], files: Sequence[T], noun: str, *, progres
     finally:
         pool.shutdown(cancel_futures=True)
     return len(files), num_bytes
-
-
-def name_of(file: Piece | str) -> str:
-    """Return the name of an artefact, or of a pack, relative to the cache."""
-    return pack_file(file) if isinstance(file, str) else file.file
 
 
 def stale_sidecars(names: Iterable[str], keys: Iterable[str]) -> list[str]:

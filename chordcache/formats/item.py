@@ -6,7 +6,6 @@ from typing import Any, NamedTuple
 
 from chordcache.json_records import to_json
 from chordcache.read.video import Video
-from chordcache.records import Description
 
 
 class Item(NamedTuple):
@@ -22,12 +21,11 @@ class Item(NamedTuple):
 def facts(item: Item) -> dict[str, Any]:
     """Return the facts about an item as plain JSON data: its source, its annotations, and the times of its frames."""
     video = item.video
-    annotations = {name: to_json(getattr(video.sidecar, name)) for name in Description.__struct_fields__}
     return {
         "key": video.key,
         "root": video.root,
         "path": video.path,
-        **{name: value for name, value in annotations.items() if value},
+        **{name: value for name, value in to_json(video.sidecar.about).items() if value},
         "width": video.width,
         "height": video.height,
         "source_frames": video.source_frames[item.frames].tolist(),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
@@ -17,22 +16,21 @@ from chordcache.formats.bucket_copy import (
     copy_all,
     files_of,
     is_earlier,
-    name_of,
     stale_sidecars,
 )
 from chordcache.storage import atomic, opener
+from chordcache.storage.cache_header import read_header
 from chordcache.storage.catalog import Catalog
+from chordcache.storage.feature_info import StoredFile
 from chordcache.storage.find_sidecars import iter_keys
-from chordcache.storage.layout import PACKS, cache_folder, pack_file, sidecar_file
+from chordcache.storage.layout import cache_folder, sidecar_file
 from chordcache.storage.lock import locked
-from chordcache.storage.packs import check_pack
+from chordcache.storage.packs import Pack, check_pack
 from chordcache.storage.remote.local_store import copy_lists, download, entries_of
 from chordcache.storage.remote.mark import check_holds_all
-from chordcache.storage.remote.messages import Piece
 from chordcache.storage.run_log import RUNS_FILE
 from chordcache.storage.sidecar import Sidecar
 
-_PACK = re.compile(rf"{PACKS}/([0-9a-f]{{32}})\.pack")
 _SIDECARS_AT_ONCE = 256
 
 
@@ -79,7 +77,6 @@ def pull(url: str, cache: str | Path, *, progress: bool = False) -> CopySummary:
             atomic.remove_partials(folder)
             atomic.check_space(folder, sum(entry.num_bytes for entry in entries.values()))
             with atomic.partial_folder(folder) as lists:
-                (lists / PACKS).mkdir()
                 copy_lists(bucket, lists, entries)
                 return _Pull(bucket, folder, lists, list(entries)).run(progress)
 
@@ -108,6 +105,7 @@ class _Pull:
     def __init__(self, bucket: Bucket, cache: Path, lists: Path, names: list[str]) -> None:
         self._bucket, self._cache, self._lists, self._names = bucket, cache, lists, names
         self._catalog = Catalog(lists)
+        self._is_packed = read_header(lists).is_packed
         try:
             for _ in self._catalog.check():
                 pass
@@ -119,13 +117,9 @@ class _Pull:
         """Copy what is missing."""
         if RUNS_FILE in self._names:  # first: by this, the next pull knows its own files
             self._publish([RUNS_FILE])
-        packs = self._bucket.entries(PACKS)
-        matches = map(_PACK.fullmatch, packs)
-        rows = (self._catalog.row(position) for position in range(len(self._catalog)))
-        files = list(files_of(rows, [match[1] for match in matches if match]))
+        files = files_of(map(self._catalog.at, range(len(self._catalog))))
         missing = [file for file in files if not self._has(file)]
-        sizes = (packs[name_of(file)].num_bytes if isinstance(file, str) else file.num_bytes for file in missing)
-        atomic.check_space(self._cache, sum(sizes))
+        atomic.check_space(self._cache, sum(file.num_bytes for file in missing))
         num_files, num_bytes = copy_all(self._copy, missing, "file", progress=progress)
         self._write_sidecars()
         self._publish([name for name in (*OTHER_LISTS, "chordcache.json", "catalog.bin") if name in self._names])
@@ -135,32 +129,29 @@ class _Pull:
         for name in names:
             atomic.publish_all(self._cache, {self._lists / name: name})
 
-    def _has(self, file: Piece | str) -> bool:
+    def _has(self, file: StoredFile | Pack) -> bool:
         try:
-            num_bytes = opener.size_of(self._cache, name_of(file))
+            return opener.size_of(self._cache, file.name) == file.num_bytes
         except FileNotFoundError:
             return False
-        return isinstance(file, str) or num_bytes == file.num_bytes
 
-    def _copy(self, file: Piece | str) -> int:
-        name = self._cache / name_of(file)
-        with atomic.writing_to(name), atomic.partial_file(self._cache) as partial:
-            if isinstance(file, Piece):
-                download(self._bucket, file, partial)
+    def _copy(self, file: StoredFile | Pack) -> int:
+        path = self._cache / file.name
+        with atomic.writing_to(path), atomic.partial_file(self._cache) as partial:
+            if isinstance(file, Pack):
+                with open(partial, "xb") as target:
+                    for block in self._bucket.whole(file.name, self._bucket.entry(file.name)):
+                        target.write(block)
+                check_pack(self._cache, file, os.path.relpath(partial, self._cache))
             else:
-                self._copy_pack(file, partial)
-            atomic.publish_all(self._cache, {partial: name_of(file)})
-        return file.num_bytes if isinstance(file, Piece) else opener.size_of(self._cache, pack_file(file))
-
-    def _copy_pack(self, name: str, partial: Path) -> None:
-        entry = self._bucket.entry(pack_file(name))
-        with open(partial, "xb") as file:
-            for block in self._bucket.whole(pack_file(name), entry):
-                file.write(block)
-        check_pack(self._cache, name, os.path.relpath(partial, self._cache))
+                download(self._bucket, file, partial)
+            atomic.publish_all(self._cache, {partial: file.name})
+        return file.num_bytes
 
     def _write_sidecars(self) -> None:
         """Write the sidecars that differ from those of the catalog, and remove those of other videos."""
+        if self._is_packed:
+            return
         todo = self._changed_sidecars()
         while some := list(islice(todo, _SIDECARS_AT_ONCE)):
             with atomic.partial_folder(self._cache) as folder:
@@ -172,9 +163,9 @@ class _Pull:
                         os.utime(path, ns=(mtime_ns, mtime_ns))
                     files[path] = sidecar_file(sidecar.key)
                 atomic.publish_all(self._cache, files)
-        loose = [key for position, key in enumerate(self._catalog.keys()) if self._catalog.mtime_ns(position) >= 0]
+        keys = self._catalog.keys()
         if opener.exists(self._cache, "videos"):
-            for name in stale_sidecars(map(sidecar_file, iter_keys(self._cache)), loose):
+            for name in stale_sidecars(map(sidecar_file, iter_keys(self._cache)), keys):
                 opener.remove(self._cache, name)
         else:
             opener.make_folder(self._cache, "videos")
@@ -182,8 +173,6 @@ class _Pull:
     def _changed_sidecars(self) -> Iterator[tuple[Sidecar, bytes, int]]:
         for position in range(len(self._catalog)):
             sidecar, line, mtime_ns = self._catalog.row(position)
-            if mtime_ns < 0:
-                continue
             try:
                 is_same = opener.read_file(self._cache, sidecar_file(sidecar.key)) == line
             except FileNotFoundError:

@@ -17,7 +17,6 @@ from chordcache.formats.bucket_copy import (
     files_of,
     is_earlier,
     is_of_cache,
-    name_of,
     stale_sidecars,
 )
 from chordcache.storage import opener
@@ -25,11 +24,11 @@ from chordcache.storage.artefacts.tiers import TIERS
 from chordcache.storage.cache_header import read_header
 from chordcache.storage.catalog import Catalog
 from chordcache.storage.feature_files import damaged
+from chordcache.storage.feature_info import StoredFile
 from chordcache.storage.find_sidecars import Sidecars
 from chordcache.storage.layout import cache_folder, sidecar_file
 from chordcache.storage.lock import locked_for_reading
-from chordcache.storage.packs import check_pack, names_of_packs
-from chordcache.storage.remote.messages import Piece
+from chordcache.storage.packs import Pack, check_pack
 from chordcache.storage.run_log import RUNS_FILE
 from chordcache.storage.sidecar import Sidecar
 
@@ -83,7 +82,6 @@ class _Push:
         self._cache, self._bucket = cache, bucket
         self._sidecars = Sidecars(cache)
         self._keys = self._sidecars.sorted_keys()
-        self._packs = names_of_packs(cache)
         self._entries = bucket.entries()
         self._check_bucket()
         self._check_catalog()
@@ -118,10 +116,10 @@ class _Push:
     def run(self, progress: bool) -> CopySummary:
         """Send what is missing."""
         self._send(RUNS_FILE, [opener.read_file(self._cache, RUNS_FILE)])  # by this, the next push knows its own files
-        files = list(files_of(self._rows(), self._packs))
+        files = files_of(sidecar for sidecar, _, _ in self._rows())
         missing = [file for file in files if not self._has(file)]
         num_files, num_bytes = copy_all(self._copy, missing, "file", progress=progress)
-        loose = [key for key, (_, _, mark) in zip(self._keys, self._rows(), strict=True) if mark >= 0]
+        loose = [] if self._sidecars.is_packed else self._keys
         copy_all(self._copy_sidecar, loose, "sidecar", progress=progress)
         for name in OTHER_LISTS:
             if opener.exists(self._cache, name):
@@ -133,29 +131,28 @@ class _Push:
         self._bucket.remove(stale_sidecars(self._entries, loose))
         return CopySummary(len(self._keys), num_files, num_bytes, len(files) - len(missing))
 
-    def _has(self, file: Piece | str) -> bool:
+    def _has(self, file: StoredFile | Pack) -> bool:
         """Return whether the bucket has an artefact or a pack. Its name stands for its content."""
-        entry = self._entries.get(name_of(file))
-        num_bytes = opener.size_of(self._cache, name_of(file)) if isinstance(file, str) else file.num_bytes
-        return entry is not None and entry.num_bytes == num_bytes
+        entry = self._entries.get(file.name)
+        return entry is not None and entry.num_bytes == file.num_bytes
 
-    def _copy(self, file: Piece | str) -> int:
-        if isinstance(file, str):
+    def _copy(self, file: StoredFile | Pack) -> int:
+        if isinstance(file, Pack):
             check_pack(self._cache, file)
-            self._bucket.write(name_of(file), _blocks(self._cache, name_of(file)))
-            return opener.size_of(self._cache, name_of(file))
-        self._bucket.write(file.file, self._checked(file))
+            self._bucket.write(file.name, _blocks(self._cache, file.name))
+        else:
+            self._bucket.write(file.name, self._checked(file))
         return file.num_bytes
 
-    def _checked(self, piece: Piece) -> Iterator[bytes]:
+    def _checked(self, file: StoredFile) -> Iterator[bytes]:
         """Read an artefact, and raise ``DamageError`` at its end if it is not what was written."""
         digest, num_bytes = file_digest(), 0
-        for block in _blocks(self._cache, piece.file):
+        for block in _blocks(self._cache, file.name):
             digest.update(block)
             num_bytes += len(block)
             yield block
-        if num_bytes != piece.num_bytes or digest.hexdigest() != piece.digest:
-            raise damaged(self._cache, piece.file, "its content is not what was written")
+        if num_bytes != file.num_bytes or digest.hexdigest() != file.digest:
+            raise damaged(self._cache, file.name, "its content is not what was written")
 
     def _copy_sidecar(self, key: str) -> int:
         line = self._sidecars.row(key)[1]

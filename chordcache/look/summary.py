@@ -16,7 +16,7 @@ from chordcache.read.video import Video
 from chordcache.records import VideoRecord
 from chordcache.storage import layout, sealed_json
 from chordcache.storage.cache_header import read_header
-from chordcache.storage.feature_info import FeatureInfo
+from chordcache.storage.feature_info import FeatureInfo, StoredFile
 from chordcache.storage.quarantine import Quarantine
 
 
@@ -59,15 +59,15 @@ class Totals:
         self.num_frames += video.num_frames
         self.seconds += video.duration_seconds
         self._add_labels(video.label, video.labels)
-        by_file: dict[str, list[FeatureInfo]] = {}
+        by_file: dict[StoredFile, list[FeatureInfo]] = {}
         for info in video.sidecar.features:
             if info.file is None:
                 self.absent[f"{info.feature} in {info.tier}: {info.absent}"] += 1
             else:
                 by_file.setdefault(info.file, []).append(info)
-        for infos in by_file.values():
+        for file, infos in by_file.items():
             names = ", ".join(info.feature for info in infos)
-            self.bytes[f"{names} in {infos[0].tier}"] += infos[0].num_bytes
+            self.bytes[f"{names} in {infos[0].tier}"] += file.num_bytes
 
     def add_record(self, record: VideoRecord) -> None:
         """Count an item of an index that is not cached."""

@@ -86,6 +86,7 @@ def _listed(item: Video | VideoRecord) -> ListedVideo:
 def describe_video(video: Video) -> dict[str, Any]:
     """Return all facts of a video as plain JSON data. Facts that it does not have are None or empty."""
     sidecar = video.sidecar
+    width, height = sidecar.display_size or (None, None)
     root = read_header(video.cache_path).roots.get(video.root)
     return {
         "key": video.key,
@@ -98,8 +99,8 @@ def describe_video(video: Video) -> dict[str, Any]:
         "num_frames": video.num_frames,
         "width": video.width,
         "height": video.height,
-        "display_width": sidecar.display_width,
-        "display_height": sidecar.display_height,
+        "display_width": width,
+        "display_height": height,
         "bucket": None if video.bucket is None else list(video.bucket),
         "display_crop": None if sidecar.display_crop is None else list(sidecar.display_crop),
         "start_seconds": video.start_seconds,
@@ -186,10 +187,10 @@ def _feature(info: FeatureInfo) -> dict[str, Any]:
     return {
         "feature": info.feature,
         "tier": info.tier,
-        "file": info.file,
+        "file": info.file.name if info.file else None,
         "shape": list(info.shape),
         "dtype": info.dtype,
-        "num_bytes": info.num_bytes,
+        "num_bytes": info.file.num_bytes if info.file else 0,
         "num_rows": dict(info.num_rows),
         "params": dict(info.params),
         "facts": dict(info.facts),

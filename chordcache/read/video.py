@@ -18,9 +18,9 @@ from chordcache.storage import opener
 from chordcache.storage.artefacts.artefact import Artefact
 from chordcache.storage.artefacts.claims import Claims
 from chordcache.storage.artefacts.open_files import open_artefact
-from chordcache.storage.feature_info import FeatureInfo
+from chordcache.storage.feature_info import FeatureInfo, StoredFile
 from chordcache.storage.remote.fetching import BucketFiles, files_of
-from chordcache.storage.remote.messages import FETCH_AGAIN, Piece
+from chordcache.storage.remote.messages import FETCH_AGAIN
 from chordcache.storage.remote.ranges import RangedFile, has_ranges
 from chordcache.storage.sidecar import Sidecar
 
@@ -51,13 +51,13 @@ class Video:
         """Height of the cached frames, [pixels]"""
         self.start_seconds = sidecar.start_seconds
         self.duration_seconds = sidecar.duration_seconds
-        self.segment = sidecar.segment
+        about = sidecar.about
+        self.segment = about.segment
         """Part of the file that the video is, None for the whole file"""
-        self.label, self.labels = sidecar.label, sidecar.labels
-        self.caption, self.captions = sidecar.caption, sidecar.captions
-        self.extra = sidecar.extra
+        self.label, self.labels = about.label, about.labels
+        self.caption, self.captions = about.caption, about.captions
+        self.extra = about.extra
         """Further columns of the index, by name"""
-        """First damage of the source, before which the video ends. None if the whole source was decoded"""
 
     @property
     def claims(self) -> Claims:
@@ -91,7 +91,7 @@ class Video:
             raise FeatureAbsentError(f"'{name}' of video '{self.key}' is not cached{where}; cached: {have}{similar}")
         if info.absent is not None:
             raise FeatureAbsentError(f"'{name}' of video '{self.key}' is absent{where}: {info.absent}")
-        if not fits(info, self.sidecar):
+        if not fits(info, self):
             raise FeatureAbsentError(
                 f"'{name}' of video '{self.key}' was made of another value of {', '.join(info.uses)}. Build it again."
             )
@@ -130,9 +130,9 @@ class Video:
                     return artefact.array(name)
         raise FeatureAbsentError(f"video '{self.key}' has no cached features, so its frame times are unknown")
 
-    def file_of(self, info: FeatureInfo) -> Path:
-        """Return the path of the artefact of a feature, which is made once."""
-        name = str(info.file)
+    def path_of(self, file: StoredFile) -> Path:
+        """Return the path of an artefact, which is made once."""
+        name = file.name
         path = self._files.get(name)
         if path is None:
             path = self._files[name] = self.cache_path / name
@@ -158,11 +158,13 @@ class Video:
 @contextmanager
 def open_feature(video: Video, info: FeatureInfo) -> Iterator[Artefact]:
     """Open the file of a feature. If the file is damaged, the error says how to repair it."""
-    files = files_of(video.cache_path)
+    files, file = files_of(video.cache_path), info.file
+    assert file is not None, "an absent feature"
+    path = video.path_of(file)
     if files is not None:
-        opened = _opened_by_ranges(video, info) if has_ranges(info) else _opened(files, video, info)
+        opened = _opened_by_ranges(video, info, file) if has_ranges(file) else _opened(files, video, path, file)
     else:
-        opened = open_artefact(video.file_of(info), info.num_bytes, video.claims, info.packed)
+        opened = open_artefact(path, file.num_bytes, video.claims, file.packed)
     try:
         with opened as artefact:
             yield artefact
@@ -171,31 +173,31 @@ def open_feature(video: Video, info: FeatureInfo) -> Iterator[Artefact]:
     except DamageError as error:
         if files is not None:
             raise
-        file = f"'{printable(video.file_of(info))}'"
-        what = str(error) if file in str(error) or info.packed else f"{file} is damaged: {error}"
+        name = f"'{printable(path)}'"
+        what = str(error) if name in str(error) or file.packed else f"{name} is damaged: {error}"
         raise DamageError(f"{what}; run 'chordcache verify --repair {printable(video.cache_path)}'") from None
 
 
 def out_of_memory(video: Video, info: FeatureInfo, error: MemoryError) -> UnreadableError:
     """Return the error for a read of a feature that needs more memory than there is."""
     what = f"got a read of '{info.feature}' that needs more memory than there is ({error}), expected a smaller one"
-    return UnreadableError(f"'{printable(video.file_of(info))}': {what}. Read fewer frames at a time.")
+    name = info.file.name if info.file else info.feature
+    return UnreadableError(f"'{printable(video.cache_path / name)}': {what}. Read fewer frames at a time.")
 
 
 @contextmanager
-def _opened(files: BucketFiles, video: Video, info: FeatureInfo) -> Iterator[Artefact]:
-    """Open the file of a feature in a folder that fills itself from a bucket. Another process may remove the file."""
-    path, piece = video.file_of(info), Piece.of(info)
-    files.ensure(path, piece)
+def _opened(files: BucketFiles, video: Video, path: Path, file: StoredFile) -> Iterator[Artefact]:
+    """Open a file in a folder that fills itself from a bucket. Another process may remove it."""
+    files.ensure(path, file)
     try:
         try:
             stack = ExitStack()
-            artefact = stack.enter_context(open_artefact(path, info.num_bytes, video.claims))
+            artefact = stack.enter_context(open_artefact(path, file.num_bytes, video.claims))
         except DamageError:
-            if opener.exists(video.cache_path, str(info.file)):
+            if opener.exists(video.cache_path, file.name):
                 raise
-            files.ensure(path, piece)
-            artefact = stack.enter_context(open_artefact(path, info.num_bytes, video.claims))
+            files.ensure(path, file)
+            artefact = stack.enter_context(open_artefact(path, file.num_bytes, video.claims))
         with stack:
             yield artefact
     except DamageError as error:
@@ -203,13 +205,13 @@ def _opened(files: BucketFiles, video: Video, info: FeatureInfo) -> Iterator[Art
 
 
 @contextmanager
-def _opened_by_ranges(video: Video, info: FeatureInfo) -> Iterator[Artefact]:
+def _opened_by_ranges(video: Video, info: FeatureInfo, file: StoredFile) -> Iterator[Artefact]:
     """Open the file of a feature of which only some ranges are in such a folder."""
-    file = RangedFile(video.cache_path, info, video.num_frames)
+    ranged = RangedFile(video.cache_path, file, max([video.num_frames, *info.num_rows.values()]))
     try:
-        file.ensure()
-        with open_artefact(file.path, info.num_bytes, video.claims, ranges=file) as artefact:
+        ranged.ensure()
+        with open_artefact(ranged.path, file.num_bytes, video.claims, ranges=ranged) as artefact:
             yield artefact
     except DamageError as error:
-        file.remove()
+        ranged.remove()
         raise DamageError(f"{error}. {FETCH_AGAIN}") from None

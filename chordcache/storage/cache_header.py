@@ -52,6 +52,18 @@ class Header(Record, frozen=True, forbid_unknown_fields=False):
     """Fingerprint of each feature with the settings of ``config``, as far as it could be made"""
     part: PartOf | None = None
     """The part of a build that the cache is, or None if it is a whole cache"""
+    is_packed: bool = False
+    """True if the cache is packed, see ``packs``: its sidecars are in the catalog alone, and it is read-only"""
+
+    def writable(self, cache: Path) -> Header:
+        """Return the header of a cache that is about to be changed. Raise ``UsageError`` if the cache is packed."""
+        if self.is_packed:
+            name = printable(cache)
+            raise UsageError(
+                f"cache: got '{name}', which is packed and read-only, expected another one. Run 'chordcache unpack "
+                f"{name} -o CACHE', and name CACHE."
+            )
+        return self
 
 
 def roots_now(known: Mapping[str, str], moved: Mapping[str, str] | None, *, opens: bool = False) -> dict[str, str]:
@@ -106,5 +118,5 @@ def write_header(cache: Path, header: Header) -> None:
     """Write ``chordcache.json``, and make the folder of the sidecars of a new cache."""
     is_new = not exists(cache, _FILE)
     publish_text(cache, _FILE, seal_versioned(header) + "\n")
-    if is_new:
+    if is_new and not header.is_packed:
         make_folder(cache, "videos")

@@ -20,8 +20,8 @@ from chordcache.storage.annotation_names import AnnotationNames
 from chordcache.storage.cache_header import read_header
 from chordcache.storage.catalog_columns import INT32, INT64, SECTIONS, UINT64, Columns, hash_of
 from chordcache.storage.catalog_file import HEAD_BYTES, CatalogFile, matching
-from chordcache.storage.feature_info import FeatureInfo, Packed
-from chordcache.storage.layout import is_key, pack_file, sidecar_file
+from chordcache.storage.feature_info import FeatureInfo, StoredFile
+from chordcache.storage.layout import is_key, place_of, sidecar_file
 from chordcache.storage.opener import MAX_BYTES
 from chordcache.storage.sidecar import Sidecar
 
@@ -44,8 +44,7 @@ class _Picture(Record, frozen=True, forbid_unknown_fields=False):
 
 
 class _File(Record, frozen=True, forbid_unknown_fields=False):
-    file: str | None = None
-    packed: Packed | None = None
+    file: StoredFile | None = None
 
 
 class _Files(Record, frozen=True, forbid_unknown_fields=False):
@@ -57,23 +56,21 @@ class _Files(Record, frozen=True, forbid_unknown_fields=False):
 
 def names_of_files(infos: Iterable[_File | FeatureInfo]) -> set[str]:
     """Return the names of the files and packs of features."""
-    return {pack_file(info.packed.pack) if info.packed else info.file for info in infos if info.file is not None}
+    return {place_of(info.file)[0] for info in infos if info.file is not None}
 
 
 class Catalog:
-    """The read side of the catalog, or of an open pack. Threads and forked processes may share it."""
+    """The read side of the catalog. Threads and forked processes may share it."""
 
-    def __init__(self, cache: Path, file: CatalogFile | None = None) -> None:
+    def __init__(self, cache: Path) -> None:
         self.cache = cache
         """Folder of the cache"""
-        if file is None:
-            read_header(cache)
-            try:
-                file = CatalogFile(cache)
-            except FileNotFoundError:
-                raise _no_catalog(cache) from None
-        self._file = file
-        self.damage = file.damage
+        read_header(cache)
+        try:
+            self._file = CatalogFile(cache)
+        except FileNotFoundError:
+            raise _no_catalog(cache) from None
+        self.damage = self._file.damage
 
     @property
     def digest(self) -> str:
@@ -236,10 +233,7 @@ class Catalog:
         return keys[max(0, place - limit) : place + limit]
 
     def row(self, position: int) -> tuple[Sidecar, bytes, int]:
-        """Return a sidecar, its line, and the mtime of its file when this catalog was written [nanoseconds].
-
-        For a video in a pack, the last value is the mark of the pack.
-        """
+        """Return a sidecar, its line, and the mtime of its file when this catalog was written [nanoseconds]."""
         return *self._row(position), self.mtime_ns(position)
 
     def mtime_ns(self, position: int) -> int:
@@ -258,7 +252,7 @@ class Catalog:
         return files.key, names_of_files(files.features)
 
     def is_unchanged(self, position: int, key: str) -> bool:
-        """Return whether the file of a sidecar is the one that a row was written from. Not for videos in packs."""
+        """Return whether the file of a sidecar is the one that a row was written from."""
         try:
             status = os.lstat(f"{self.cache}/{sidecar_file(key)}")
         except OSError:  # the one who reads it raises
@@ -275,13 +269,9 @@ class Catalog:
         for name in SECTIONS:
             self._file.section(name)
 
-    def _first_place(self) -> int:
-        """Return the position of the first sidecar."""
-        return HEAD_BYTES
-
     def check(self) -> Iterator[tuple[str, Sidecar]]:
         """Check the file and yield key and sidecar of every row, in order. Raises ``DamageError``."""
-        columns, last_key = Columns(self._first_place()), ""
+        columns, last_key = Columns(), ""
         for position in range(len(self)):
             sidecar, line = self._row(position)
             if sidecar.key <= last_key:

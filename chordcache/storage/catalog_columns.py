@@ -36,13 +36,10 @@ class FeatureState(enum.IntEnum):
 
 
 class Columns:
-    """A collector of the sections of a catalog or a pack, video by video in the order of keys.
+    """A collector of the sections of a catalog, video by video in the order of keys."""
 
-    ``start`` is the position of the first sidecar [bytes].
-    """
-
-    def __init__(self, start: int = HEAD_BYTES) -> None:
-        self._offsets, self._mtimes, self._num_frames = array("q", [start]), array("q"), array("i")
+    def __init__(self) -> None:
+        self._offsets, self._mtimes, self._num_frames = array("q", [HEAD_BYTES]), array("q"), array("i")
         self._keys: list[str] = []
         self._labels: list[str | None] = []
         self._annotations = AnnotationCounter()
@@ -51,13 +48,13 @@ class Columns:
         self._fingerprints: dict[str, set[str]] = {}
 
     def add(self, sidecar: Sidecar, num_bytes: int, mtime_ns: int) -> None:
-        """Take a sidecar, the size of its line, and the mtime of its file, or the mark of its pack."""
+        """Take a sidecar, the size of its line, and the mtime of its file."""
         self._offsets.append(self._offsets[-1] + num_bytes)
         self._mtimes.append(mtime_ns)
         self._num_frames.append(sidecar.num_frames)
         self._keys.append(sidecar.key)
-        self._labels.append(sidecar.label)
-        self._annotations.add(sidecar)
+        self._labels.append(sidecar.about.label)
+        self._annotations.add(sidecar.about)
         for info in reversed(sidecar.features):  # of several tiers the first counts, as in ``Sidecar.feature``
             states = self._states.setdefault(info.feature, bytearray())
             states.extend(bytes(self.num_videos - len(states)))
@@ -111,8 +108,8 @@ SECTIONS = tuple(Columns().sections())
 def publish_catalog(cache: Path, rows: Iterable[tuple[Sidecar, bytes, int]]) -> None:
     """Replace the catalog.
 
-    ``rows`` has each sidecar, its line, and the mtime of its file [nanoseconds] or the mark of its pack, in the order
-    of keys. An mtime of 0 is that of a file that must be read.
+    ``rows`` has each sidecar, its line, and the mtime of its file [nanoseconds], in the order of keys. An mtime of 0 is
+    that of a file that must be read.
     """
     columns = Columns()
     with partial_folder(cache) as folder:

@@ -1,7 +1,5 @@
 """``catalog.bin``: a sealed head, the sidecars, then sections with a digest each.
 
-A pack is such a file too, with the files of its videos between the head and the sidecars, see ``packs``.
-
 This module imports neither numpy nor msgspec, since a shell that completes a key waits for it.
 """
 
@@ -26,8 +24,8 @@ CATALOG = "catalog.bin"
 HEAD_BYTES = 4096
 """Size of the head: one sealed line, filled up with blanks [bytes]"""
 
-KIND, KIND_OF_PACKS = "chordcache-catalog", "chordcache-pack"
-"""Formats that a head states"""
+_KIND = "chordcache-catalog"
+"""Format that a head states"""
 
 _VERSION = 2
 _MAX_SECTIONS_BYTES = 512 << 20
@@ -38,9 +36,6 @@ _MAX_NAMES_BYTES = 64 << 20
 """Largest size of a section of JSON [bytes]. Read, it takes several times its size"""
 
 _NAMES = ("features", "labels", "annotations")
-
-_MAX_NUMBER = 1 << 62
-"""Number above those of packs"""
 
 _MIN_VIDEO_BYTES = 340
 """Size of the numbers of a video in the sections, and of the smallest sidecar [bytes]"""
@@ -54,13 +49,11 @@ _AFTER_LETTERS = "\x7f"
 _KEYS = re.compile(rb"(?:[A-Za-z0-9_-]+-[0-9a-f]{16}\n)*")
 
 
-def write_catalog_file(
-    file: BinaryIO, num_videos: int, start: int, sections: Mapping[str, bytes], *, pack_number: int | None = None
-) -> None:
-    """Write the sections of a catalog or a pack, by name, then its head. The sidecars are written before.
+def write_catalog_file(file: BinaryIO, num_videos: int, start: int, sections: Mapping[str, bytes]) -> None:
+    """Write the sections of a catalog, by name, then its head. The sidecars are written before.
 
-    The open file has ``start`` bytes and ``num_videos`` sidecars. ``pack_number`` is None for a catalog. Raises
-    ``UsageError`` if the sections are larger than a reader accepts.
+    The open file has ``start`` bytes and ``num_videos`` sidecars. Raises ``UsageError`` if the sections are larger than
+    a reader accepts.
     """
     if problem := _size_problem({name: len(content) for name, content in sections.items()}):
         raise UsageError(f"catalog of {num_videos} videos: {problem}. Build several caches.")
@@ -69,8 +62,13 @@ def write_catalog_file(
         table[name] = [start, len(content), hex128(content)]
         file.write(content)
         start += len(content)
-    kind = {"format": KIND} if pack_number is None else {"format": KIND_OF_PACKS, "number": pack_number}
-    head = {**kind, "catalog_version": _VERSION, "num_videos": num_videos, "num_bytes": start, "sections": table}
+    head = {
+        "format": _KIND,
+        "catalog_version": _VERSION,
+        "num_videos": num_videos,
+        "num_bytes": start,
+        "sections": table,
+    }
     file.seek(0)
     file.write(sealed(json.dumps(head)).encode("ascii").ljust(HEAD_BYTES - 1) + b"\n")
 
@@ -86,19 +84,18 @@ def _size_problem(sizes: Mapping[str, int]) -> str | None:
 
 
 class CatalogFile:
-    """The sections of a catalog or a pack. Each is compared with its digest when it is first read.
+    """The sections of a catalog. Each is compared with its digest when it is first read.
 
     Several threads and forked processes may share an object: it reads at positions, and keeps no state but copies.
     Raises ``FileNotFoundError`` if the cache has no such file, and ``DamageError`` or ``UnreadableError`` if the file
-    is not a catalog or a pack, or cannot be read.
+    is not a catalog, or cannot be read.
     """
 
-    def __init__(self, cache: Path, name: str = CATALOG) -> None:
-        self.path = cache / name
+    def __init__(self, cache: Path) -> None:
+        self.path = cache / CATALOG
         self._cache = cache
-        self._kind = KIND if name == CATALOG else KIND_OF_PACKS
         with readable(self.path):
-            self._fd = open_file(cache, name, may_be_sparse=True)  # the head bounds what is read
+            self._fd = open_file(cache, CATALOG, may_be_sparse=True)  # the head bounds what is read
         weakref.finalize(self, os.close, self._fd)  # instead of a ``close`` that another thread could read after
         self.num_bytes = os.fstat(self._fd).st_size
         self._sections: dict[str, bytes] = {}
@@ -112,8 +109,7 @@ class CatalogFile:
             raise self.damage("the digest of its head does not match")
         try:
             head: dict[str, Any] = json.loads(body)
-            is_known = (head.get("format"), head.get("catalog_version")) == (self._kind, _VERSION)
-            self.number: int = head.get("number", 0)
+            is_known = (head.get("format"), head.get("catalog_version")) == (_KIND, _VERSION)
             num_videos, num_bytes = int(head["num_videos"]), int(head["num_bytes"])
             sections: dict[str, list[Any]] = head["sections"]
             table = {name: (int(start), int(size), str(digest)) for name, (start, size, digest) in sections.items()}
@@ -121,8 +117,6 @@ class CatalogFile:
             raise self.damage("its head is not one of a catalog") from None
         if not is_known:
             raise self.damage("another version of chordcache wrote it")
-        if type(self.number) is not int or not (self._kind == KIND_OF_PACKS) <= self.number < _MAX_NUMBER:
-            raise self.damage("its number is not one of a pack")
         if num_bytes != self.num_bytes:
             raise self.damage(f"got {self.num_bytes} bytes, expected {num_bytes}")
         if problem := _size_problem({name: size for name, (_, size, _) in table.items()}):
@@ -187,10 +181,9 @@ def matching(keys: list[str], start: str) -> list[str]:
 
 
 def names_videos(cache: str | os.PathLike[str]) -> bool:
-    """Return whether a cache has a catalog that names a video outside of packs, or that cannot be read."""
+    """Return whether a cache has a catalog that names a video, or that cannot be read."""
     try:
-        highest_bytes = CatalogFile(Path(cache)).section("mtimes")[7::8]
-        return any(byte < 0x80 for byte in highest_bytes)  # an mtime of a video in a pack is negative
+        return CatalogFile(Path(cache)).num_videos > 0
     except FileNotFoundError:
         return False
     except (ChordcacheError, OSError, ValueError):

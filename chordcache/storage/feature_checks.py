@@ -48,6 +48,10 @@ class _Params(Record, frozen=True, forbid_unknown_fields=False):
     """Parameters or facts, as far as readers use them."""
 
 
+class _Used(_Params, frozen=True, forbid_unknown_fields=False):
+    uses: list[str]
+
+
 class _Codec(_Params, frozen=True, forbid_unknown_fields=False):
     codec: Literal["jpeg", "yuv420", "raw", "h264", "mpeg4"]
 
@@ -146,7 +150,8 @@ def feature_problem(info: FeatureInfo, sidecar: Any) -> str | None:
     """Return the reason why the record of a feature of a sidecar cannot be what a build wrote, or None."""
     problem = _record_problem(info) or _params_problem(info)
     if problem is None and info.file is not None:
-        problem = _rows_problem(info, sidecar.num_frames) or _clock_problem(info, sidecar.num_frames)
+        num_frames = sidecar.num_frames
+        problem = _rows_problem(info, info.file.num_bytes, num_frames) or _clock_problem(info, num_frames)
         if problem is None and info.feature in _FEATURES:
             problem = _built_in_problem(info, sidecar)
     return problem and f"{info.feature[:40]}: {problem}"
@@ -157,20 +162,20 @@ def _record_problem(info: FeatureInfo) -> str | None:
         return "a feature or a tier that does not exist"
     if (info.absent is None) != (info.file is not None):
         return "a file of an absent feature, or none of a cached one"
-    if info.packed is not None and (info.file is None or not TIERS[info.tier].is_flat):
+    if info.file is not None and info.file.packed is not None and not TIERS[info.tier].is_flat:
         return "a place in a pack that no file of it has"
     if info.absent is not None and (info.shape or info.num_rows):
         return "rows of an absent feature"
-    if info.uses and not _ITEM_FIELDS.issuperset(info.uses):
-        return f"made of {', '.join(info.uses)[:80]}"
     return None
 
 
 def _params_problem(info: FeatureInfo) -> str | None:
     rules = _FEATURES.get(info.feature)
-    if rules is None:
-        return None
     try:
+        if info.used and not _ITEM_FIELDS.issuperset(names := from_json(info.params, _Used).uses):
+            return f"made of {', '.join(names)[:80]}"
+        if rules is None:
+            return None
         if rules.params is not None:
             from_json(info.params, rules.params)
         if info.params.get("codec") in ("h264", "mpeg4"):
@@ -182,15 +187,15 @@ def _params_problem(info: FeatureInfo) -> str | None:
     return None
 
 
-def _rows_problem(info: FeatureInfo, num_frames: int) -> str | None:
+def _rows_problem(info: FeatureInfo, num_bytes: int, num_frames: int) -> str | None:
     """Check the rows and their size against the file."""
     names, num_rows = info.num_rows, info.num_rows.get(info.feature)
     if num_rows is None or any(name != info.feature and not name.startswith(f"{info.feature}.") for name in names):
         return f"rows of {', '.join(names)[:80] or 'nothing'}"
     if not 0 <= min(names.values()) <= max(names.values()) <= MAX_ROWS:
         return f"rows of which there are {min(names.values())} to {max(names.values())}"
-    if max(*names.values(), num_frames) * _DIGEST_BYTES > info.num_bytes or num_frames * _TIMES > info.num_bytes:
-        return f"{max(names.values())} rows for {num_frames} frames in {info.num_bytes} bytes"
+    if max(*names.values(), num_frames) * _DIGEST_BYTES > num_bytes or num_frames * _TIMES > num_bytes:
+        return f"{max(names.values())} rows for {num_frames} frames in {num_bytes} bytes"
     if not info.dtype and not info.shape:  # records of a plug-in
         return None
     if not info.shape or info.shape[0] != num_rows or min(info.shape) < 0 or len(info.shape) > 32:
@@ -257,7 +262,7 @@ def _is_picture(info: FeatureInfo) -> bool:
 def _flow(info: FeatureInfo, sidecar: Any) -> bool:
     is_field = len(info.shape) == 4 and info.shape[3] == 2 and _is_picture(info)
     # ``flow.short_side`` may be above that of frames, and no picture is larger than the source
-    sides = sidecar.width, sidecar.height, sidecar.display_width or 0, sidecar.display_height or 0
+    sides = sidecar.width, sidecar.height, *(sidecar.display_size or ())
     return is_field and info.shape[0] == sidecar.num_frames - 1 and max(info.shape[1:3]) <= max(sides)
 
 

@@ -10,117 +10,135 @@ from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from chordcache.digests import file_digest
+from chordcache.digests import digest_file, file_digest
 from chordcache.errors import DamageError, printable
 from chordcache.storage import atomic, opener
 from chordcache.storage.artefacts.artefact import Artefact
 from chordcache.storage.artefacts.claims import Claims
 from chordcache.storage.artefacts.open_files import open_artefact
-from chordcache.storage.feature_info import FeatureInfo
-from chordcache.storage.layout import pack_file
+from chordcache.storage.feature_info import StoredFile
+from chordcache.storage.layout import place_of
 from chordcache.storage.opener import readable, unreadable
 
 _BLOCK_BYTES = 1 << 20
 """Size of the pieces in which a file is read [bytes]"""
 
 
-def open_file(cache: Path, info: FeatureInfo, claims: Claims) -> AbstractContextManager[Artefact]:
-    """Open the file of a feature. Raises as ``open_artefact`` does."""
-    return open_artefact(cache / str(info.file), info.num_bytes, claims, info.packed)
+def open_file(cache: Path, file: StoredFile, claims: Claims) -> AbstractContextManager[Artefact]:
+    """Open a file. Raises as ``open_artefact`` does."""
+    return open_artefact(cache / file.name, file.num_bytes, claims, file.packed)
 
 
-def size_of(cache: Path, info: FeatureInfo, pack: str | None = None, *, checks_holes: bool = False) -> int:
-    """Return the size of the file of a feature [bytes]. In a pack, the file ends with the pack at the latest.
+def size_of(cache: Path, file: StoredFile, *, checks_holes: bool = False) -> int:
+    """Return the size of a file [bytes]. In a pack, the file ends with the pack at the latest.
 
-    ``pack`` is the name of the pack's file while it is not published. Raises ``FileNotFoundError`` if the file or pack
-    is missing, and ``UnreadableError``, if it ``checks_holes`` also for a sparse file.
+    Raises ``FileNotFoundError`` if the file or pack is missing, and ``UnreadableError``, if it ``checks_holes`` also
+    for a sparse file.
     """
-    if info.packed is None:
-        return opener.size_of(cache, str(info.file), checks_holes=checks_holes)
-    num_bytes = opener.size_of(cache, pack or pack_file(info.packed.pack), checks_holes=checks_holes)
-    return max(0, min(info.num_bytes, num_bytes - info.packed.offset))
+    name, start = place_of(file)
+    num_bytes = opener.size_of(cache, name, checks_holes=checks_holes)
+    return num_bytes if file.packed is None else max(0, min(file.num_bytes, num_bytes - start))
 
 
 class FeatureFiles:
-    """A look at the files of many features of a cache. Each folder is entered once, which takes six calls."""
+    """A look at many files of a cache. Each folder is entered once, which takes six calls."""
 
     def __init__(self, cache: Path) -> None:
         self._cache = cache
         self._entered: set[str] = set()
 
-    def has(self, info: FeatureInfo) -> bool:
-        """Return whether the file of a feature, if it has one, is there with its size. Raises ``UnreadableError``."""
-        folder = "" if info.file is None or info.packed else info.file.rpartition("/")[0]
+    def has(self, file: StoredFile) -> bool:
+        """Return whether a file is there with its size. Raises ``UnreadableError``."""
+        folder = "" if file.packed else file.name.rpartition("/")[0]
         try:
             if folder in self._entered:
-                status = os.lstat(f"{self._cache}/{info.file}")
+                status = os.lstat(f"{self._cache}/{file.name}")
                 if stat.S_ISREG(status.st_mode):
-                    return status.st_size == info.num_bytes
-            is_found = info.file is None or size_of(self._cache, info) == info.num_bytes
+                    return status.st_size == file.num_bytes
+            is_found = size_of(self._cache, file) == file.num_bytes
         except OSError as error:
             if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
                 return False
-            raise unreadable(self._cache / str(info.file), error) from None
+            raise unreadable(self._cache / file.name, error) from None
         if folder:
             self._entered.add(folder)
         return is_found
 
 
-def _blocks(cache: Path, info: FeatureInfo, pack: str | None = None) -> Iterator[bytes]:
-    """Read the file of a feature."""
-    name = str(info.file) if info.packed is None else pack or pack_file(info.packed.pack)
-    rest = size_of(cache, info, pack)
-    with opener.open_binary(cache, name) as file, readable(cache / name):
-        file.seek(info.packed.offset if info.packed else 0)
-        while rest and (block := file.read(min(rest, _BLOCK_BYTES))):
+def _blocks(cache: Path, file: StoredFile) -> Iterator[bytes]:
+    """Read a file."""
+    name, start = place_of(file)
+    rest = size_of(cache, file)
+    with opener.open_binary(cache, name) as opened, readable(cache / name):
+        opened.seek(start)
+        while rest and (block := opened.read(min(rest, _BLOCK_BYTES))):
             yield block
             rest -= len(block)
 
 
-def digest_of(cache: Path, info: FeatureInfo, pack: str | None = None) -> str:
-    """Return the xxh3-128 of the file of a feature, 32 hex digits. Raises as ``size_of`` does."""
+def digest_of(cache: Path, file: StoredFile) -> str:
+    """Return the xxh3-128 of a file, 32 hex digits. Raises as ``size_of`` does."""
     digest = file_digest()
-    for block in _blocks(cache, info, pack):
+    for block in _blocks(cache, file):
         digest.update(block)
     return digest.hexdigest()
 
 
-def is_intact(cache: Path, info: FeatureInfo) -> bool:
-    """Return whether the file of a feature can be read and is what was written. One of another size is not read."""
+def is_intact(cache: Path, file: StoredFile) -> bool:
+    """Return whether a file can be read and is what was written. One of another size is not read."""
     try:
-        return info.file is None or (size_of(cache, info) == info.num_bytes and digest_of(cache, info) == info.digest)
+        return size_of(cache, file) == file.num_bytes and digest_of(cache, file) == file.digest
     except OSError:
         return False
 
 
-def copy(cache: Path, info: FeatureInfo, partial: Path) -> None:
-    """Make a durable file with the content of that of a feature: a hard link, or a copy of a piece or to another disk.
+def copy(cache: Path, file: StoredFile, partial: Path) -> None:
+    """Make a durable file with the content of another: a hard link, or a copy of a piece or to another disk.
 
     Raises as ``atomic.link_or_copy`` does, and ``DamageError`` if a pack has other bytes than were written.
     """
-    if info.packed is None:
-        atomic.link_or_copy(cache, str(info.file), partial)
+    if file.packed is None:
+        atomic.link_or_copy(cache, file.name, partial)
         return
-    with atomic.no_space_as_error(partial), open(partial, "wb") as file:
-        append_to(file, cache, info)
-        file.flush()
-        os.fsync(file.fileno())
+    with atomic.no_space_as_error(partial), open(partial, "wb") as target:
+        append_to(target, cache, file)
+        target.flush()
+        os.fsync(target.fileno())
 
 
-def append_to(target: BinaryIO, cache: Path, info: FeatureInfo) -> None:
-    """Copy the file of a feature behind what an open file has, and compare it with its size and digest.
+def copy_checked(cache: Path, file: StoredFile, target: Path, *, trusts_links: bool = False) -> None:
+    """Link or copy a file whose size and digest are those of the sidecar. Raises ``DamageError``.
+
+    With ``trusts_links``, a linked file is not read: it stays the only one.
+    """
+    try:
+        num_bytes = size_of(cache, file)
+        what = f"got {num_bytes} bytes, expected {file.num_bytes}" if num_bytes != file.num_bytes else ""
+        if not what:
+            copy(cache, file, target)
+            is_trusted = trusts_links and os.stat(target).st_nlink > 1
+            if not is_trusted and digest_file(target) != file.digest:
+                what = "its digest is another one than that in the sidecar"
+    except FileNotFoundError:
+        what = "the file is missing"
+    if what:
+        raise damaged(cache, file.name, what)
+
+
+def append_to(target: BinaryIO, cache: Path, file: StoredFile) -> None:
+    """Copy a file behind what an open file has, and compare it with its size and digest.
 
     Raises ``DamageError``, also if the file is missing, ``UnreadableError``, and ``OSError`` if the target cannot be
     written.
     """
     digest, num_bytes = file_digest(), 0
     with suppress(FileNotFoundError):  # then it has another size than is expected
-        for block in _blocks(cache, info):
+        for block in _blocks(cache, file):
             digest.update(block)
             num_bytes += len(block)
             target.write(block)
-    if num_bytes != info.num_bytes or digest.hexdigest() != info.digest:
-        raise damaged(cache, str(info.file), "its content is not what was written")
+    if num_bytes != file.num_bytes or digest.hexdigest() != file.digest:
+        raise damaged(cache, file.name, "its content is not what was written")
 
 
 def damaged(cache: Path, file: str, what: str) -> DamageError:

@@ -1,4 +1,4 @@
-"""The sidecars of a cache: files of their own, or lines of packs.
+"""The sidecars of a cache: files of their own, or rows of the catalog of a packed cache.
 
 Files that have not changed since the catalog was written are read from the catalog.
 """
@@ -9,18 +9,19 @@ import os
 import re
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import nullcontext, suppress
+from functools import lru_cache
 from pathlib import Path
 from typing import TypeVar
 
 from chordcache.errors import ChordcacheError, DamageError, NotFoundError, UnreadableError, printable
 from chordcache.storage import opener
 from chordcache.storage.artefacts.tiers import TIERS
+from chordcache.storage.cache_header import read_header
 from chordcache.storage.catalog import Catalog, names_of_files
 from chordcache.storage.catalog_columns import publish_catalog
-from chordcache.storage.catalog_file import names_videos
-from chordcache.storage.layout import PACKS, fan_of, is_key, pack_file, sidecar_file
-from chordcache.storage.packs import Packs, mark_of
+from chordcache.storage.catalog_file import CATALOG, names_videos
+from chordcache.storage.layout import fan_of, is_key, sidecar_file
 from chordcache.storage.remote.mark import check_holds_all
 from chordcache.storage.sidecar import Sidecar, not_cached, read_sidecar_line
 
@@ -28,31 +29,31 @@ T = TypeVar("T")
 
 
 class Sidecars:
-    """The sidecars of a cache. Its packs may have been read before. Reading them raises."""
+    """The sidecars of a cache. Raises as ``Catalog`` does if those of a packed cache cannot be read."""
 
-    def __init__(self, cache: Path, packs: Packs | None = None) -> None:
+    def __init__(self, cache: Path) -> None:
         self.cache = cache
         """Folder of the cache"""
-        self.packs = packs or Packs(cache)
-        """Packs of the cache"""
         self._catalog: Catalog | None = None
         self._keys: list[str] = []
-        with suppress(ChordcacheError):  # none yet, a damaged one, or one of an earlier version
+        self.is_packed = is_packed(cache)
+        """True if the sidecars are in the catalog alone"""
+        with nullcontext() if self.is_packed else suppress(ChordcacheError):  # none yet, or a damaged one
             catalog = Catalog(cache)
             self._keys = catalog.keys()
             self._catalog = catalog
 
     def sorted_keys(self) -> list[str]:
         """Return the keys of all cached videos, sorted. Raises as ``iter_keys`` does."""
-        return sorted({*iter_keys(self.cache), *self.packs.keys()})
+        return self._keys.copy() if self.is_packed else sorted(iter_keys(self.cache))
 
     def is_empty(self) -> bool:
         """Return whether no video is cached. Raises as ``iter_keys`` does."""
-        return not self.packs.keys() and next(iter_keys(self.cache), None) is None
+        return next(iter_keys(self.cache), None) is None
 
     def has(self, key: str) -> bool:
         """Return whether a video has a sidecar. Raises ``UnreadableError`` if the system does not say."""
-        return opener.exists(self.cache, sidecar_file(key)) or self.packs.owner(key) is not None
+        return opener.exists(self.cache, sidecar_file(key))
 
     def read(self, key: str) -> Sidecar:
         """Return the sidecar of a video. Raises as ``read_sidecar`` does."""
@@ -71,33 +72,27 @@ class Sidecars:
         return known if known is not None and known[0].key == key else self._stored_row(key)
 
     def read_stored(self, key: str) -> Sidecar:
-        """Return the sidecar of a video from its file or pack, never from the catalog. Raises as ``read_sidecar``."""
+        """Return the sidecar of a video from its file, never from the catalog. Raises as ``read_sidecar``."""
         return self._stored_row(key)[0]
 
     def _stored_row(self, key: str) -> tuple[Sidecar, bytes, int]:
+        if self._catalog is not None and self.is_packed:
+            row = self._catalog.find_row(key)
+            if row is None:
+                raise not_cached(self.cache, key)
+            return *row, 0
         try:
             mtime_ns = os.lstat(f"{self.cache}/{sidecar_file(key)}").st_mtime_ns  # before the read: it may be replaced
         except FileNotFoundError:  # no read: a build asks for every video of the index
-            mtime_ns = None
+            raise not_cached(self.cache, key) from None
         except OSError:
             mtime_ns = 0
-        with suppress(NotFoundError):
-            if mtime_ns is not None:
-                return *read_sidecar_line(self.cache, key), mtime_ns
-        row = self.packs.row(key)
-        if row is None:
-            raise not_cached(self.cache, key)
-        return row
+        return *read_sidecar_line(self.cache, key), mtime_ns
 
     def files(self, key: str) -> set[str]:
-        """Return the names of the files and packs of a video. Raises as ``read_sidecar`` does."""
+        """Return the names of the files of a video. Raises as ``read_sidecar`` does."""
         known = self._from_catalog(key, Catalog.files)
-        if known is not None and known[0] == key:
-            return known[1]
-        sidecar, _, mtime_ns = self.row(key)
-        files = names_of_files(sidecar.features)
-        pack = self.packs.owner(key) if mtime_ns < 0 else None
-        return files | ({pack_file(pack)} if pack else set())
+        return known[1] if known is not None and known[0] == key else names_of_files(self.row(key)[0].features)
 
     def _from_catalog(self, key: str, read: Callable[[Catalog, int], T]) -> T | None:
         """Return what a function reads of the row that the catalog has at a video's place, which may be of another one.
@@ -118,16 +113,31 @@ class Sidecars:
         return (
             catalog is not None
             and self.sorted_keys() == self._keys
-            and all(self.is_current(catalog, position, key) for position, key in enumerate(self._keys))
+            and all(catalog.is_unchanged(position, key) for position, key in enumerate(self._keys))
         )
 
-    def is_current(self, catalog: Catalog, position: int, key: str) -> bool:
-        """Return whether a row of a catalog was written from the sidecar that a video has now. It is not read."""
-        if catalog.is_unchanged(position, key):
-            return True
-        pack = self.packs.owner(key)
-        is_packed = pack is not None and not opener.exists(self.cache, sidecar_file(key))
-        return is_packed and catalog.mtime_ns(position) == mark_of(str(pack))
+
+def is_packed(cache: Path) -> bool:
+    """Return whether a folder is a packed cache."""
+    try:
+        return read_header(cache).is_packed
+    except (NotFoundError, DamageError, UnreadableError, ValueError):
+        return False
+
+
+@lru_cache(1)
+def _catalog(cache: Path, _version: tuple[int, int]) -> Catalog:
+    return Catalog(cache)
+
+
+def read_packed(cache: Path, key: str) -> Sidecar:
+    """Read the sidecar of a video of a packed cache. Raises as ``Catalog`` does, and ``NotFoundError``."""
+    with opener.readable(cache / CATALOG):
+        status = os.stat(cache / CATALOG)
+    sidecar = _catalog(cache, (status.st_ino, status.st_mtime_ns)).find(key)
+    if sidecar is None:
+        raise not_cached(cache, key)
+    return sidecar
 
 
 def iter_keys(cache: Path) -> Iterator[str]:
@@ -157,7 +167,7 @@ def _check_is_new(cache: Path) -> None:
     if not opener.exists(cache, "chordcache.json"):
         return
     check_holds_all(cache)
-    if names_videos(cache) or (any(opener.exists(cache, tier) for tier in TIERS) and not opener.exists(cache, PACKS)):
+    if names_videos(cache) or any(opener.exists(cache, tier) for tier in TIERS):
         raise UnreadableError(
             f"'{printable(cache / 'videos')}': got no such folder, expected the sidecars of the cache. Mount or copy "
             f"it. If it is lost, make an empty folder and run 'chordcache verify --repair {printable(cache)}'."

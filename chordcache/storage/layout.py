@@ -8,8 +8,7 @@ A cache is a folder::
     lmdb/ab/<key>.frames.<gen>.lmdb frames of one video
     npz/ab/<key>.flow.<gen>.npz     one feature of it
     hdf5/ab/<key>.<gen>.h5          frames and features, for programs that read several together
-    packs/<digest>.pack             sidecars and files of many videos in one file, see ``packs``
-    packs/removed.jsonl             videos in packs that left the cache
+    packs/<digest>.pack             files of many videos in one file, of a packed cache, see ``packs``
     catalog.bin                     all sidecars, and columns of them
     quarantine.jsonl                one line per input that could not be cached
     runs.jsonl                      one line per build, verify, repair, merge and gc
@@ -34,9 +33,10 @@ from chordcache.errors import UsageError, printable
 from chordcache.json_records import to_json
 from chordcache.records import Identity, Segment, VideoRecord
 from chordcache.storage.artefacts.tiers import TIERS
+from chordcache.storage.feature_info import StoredFile
 
 PACKS = "packs"
-"""Name of the folder of packs in a cache"""
+"""Name of the folder of packs in a packed cache"""
 
 _SLUG_LENGTH = 40
 _KEY = r"[A-Za-z0-9_-]+-[0-9a-f]{16}"
@@ -135,6 +135,11 @@ def sidecar_file(key: str) -> str:
 def pack_file(pack: str) -> str:
     """Return the name of a pack, relative to the cache."""
     return f"{PACKS}/{pack}.pack"
+
+
+def place_of(file: StoredFile) -> tuple[str, int]:
+    """Return the name of the file or the pack that has the bytes of a file, relative to the cache, and the first."""
+    return (file.name, 0) if file.packed is None else (pack_file(file.packed.pack), file.packed.offset)
 
 
 def artefact_file(

@@ -1,87 +1,31 @@
-"""Packs: the sidecars and files of many videos in one file, so that a cache of a million videos has few files.
+"""The files of a packed cache: those of many videos in one, so that a cache of a million videos has few files.
 
-A pack is written once. It has the form of a catalog, with the files of its videos between the head and the sidecars::
-
-    head                 as in ``catalog_file``, with the number of the pack
-    files                as they are, each from a multiple of 4096 on, with zeros between them
-    sidecars             sealed lines in the order of keys. Each states the place of its files
-    sections             as in ``catalog_columns``, without mtimes
-
-The files of HDF5 stay beside it, since HDF5 opens files by name. For a video, a sidecar of its own comes before packs,
-and the pack with the largest number before other packs. A video that left the cache is named in ``removed.jsonl``, with
-the largest number of a pack at that time.
+A pack has files as they are, each from a multiple of 4096 on, with zeros between and behind them. Its name is a hash of
+their digests. The sidecars, which are in the catalog, state the pack and the place of each file. Files of HDF5 stay
+beside packs, since HDF5 opens files by name.
 """
 
 from __future__ import annotations
 
 import os
-import re
-from collections.abc import Iterable, Iterator, Sequence
-from functools import lru_cache
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import BinaryIO, NamedTuple
 
-from chordcache.digests import hex128
-from chordcache.errors import ChordcacheError, DamageError, NotFoundError, UnreadableError, printable
-from chordcache.json_records import Record, to_json
-from chordcache.storage import feature_files
+from chordcache.digests import file_digest, hex128
+from chordcache.errors import DamageError, printable
+from chordcache.storage import feature_files, opener
 from chordcache.storage.artefacts.tiers import TIERS
-from chordcache.storage.atomic import append_lines, no_space_as_error, partial_file, publish_all
-from chordcache.storage.catalog import Catalog
-from chordcache.storage.catalog_columns import Columns
-from chordcache.storage.catalog_file import HEAD_BYTES, CatalogFile, write_catalog_file
-from chordcache.storage.feature_info import FeatureInfo, Packed
-from chordcache.storage.layout import PACKS, pack_file
-from chordcache.storage.opener import list_folder, readable
-from chordcache.storage.sealed_json import iter_sealed, seal
-from chordcache.storage.sidecar import Sidecar
-
-REMOVED_FILE = f"{PACKS}/removed.jsonl"
-"""Name of the list of removed videos, relative to the cache"""
+from chordcache.storage.atomic import no_space_as_error, partial_file, publish_all
+from chordcache.storage.feature_info import Packed, StoredFile
+from chordcache.storage.layout import place_of
+from chordcache.storage.sidecar import Sidecar, files_of
 
 _ALIGNMENT = 4096
-_NAME = re.compile(r"([0-9a-f]{32})\.pack")
-_MAX_OPEN = 16
-"""Number of packs that are kept open"""
+_BLOCK_BYTES = 1 << 20
 
-
-class _Removal(Record, frozen=True):
-    key: str
-    number: int
-    """Largest number of a pack when the video was removed"""
-
-
-class Pack(Catalog):
-    """A pack opened for reading. Its rows are the sidecars of its videos. Raises as ``CatalogFile`` does.
-
-    ``file`` is the name of its file in the cache, if it is not published yet.
-    """
-
-    def __init__(self, cache: Path, name: str, file: str | None = None) -> None:
-        super().__init__(cache, CatalogFile(cache, file or pack_file(name)))
-        self.name = name
-        self.number = self._file.number
-        """Number of the pack. Later packs have larger ones"""
-
-    def _first_place(self) -> int:
-        return int(self._offsets[0])
-
-    def check(self) -> Iterator[tuple[str, Sidecar]]:
-        """Check the pack, without the content of its files, and yield key and sidecar of every video."""
-        end = HEAD_BYTES
-        for key, sidecar in super().check():
-            for info in packable(sidecar):
-                if info.packed != Packed(self.name, aligned(end)):
-                    raise self.damage(f"the files of '{printable(key)}' are not where they were written")
-                self._check_gap(end, info.packed.offset)
-                end = info.packed.offset + info.num_bytes
-            yield key, sidecar
-        if aligned(end) != self._first_place():
-            raise self.damage("it has bytes that belong to no video")
-        self._check_gap(end, self._first_place())
-
-    def _check_gap(self, start: int, stop: int) -> None:
-        if any(self._file.read(start, stop - start)):
-            raise self.damage(f"the bytes from {start} to {stop} are not what was written")
+_MAX_VIDEOS = 100_000
+"""Largest number of videos in a pack: their sidecars are in memory while it is written"""
 
 
 def aligned(position: int) -> int:
@@ -89,173 +33,125 @@ def aligned(position: int) -> int:
     return -(-position // _ALIGNMENT) * _ALIGNMENT
 
 
-def packable(sidecar: Sidecar) -> list[FeatureInfo]:
-    """Return one feature for each file of a video that goes into a pack, in order."""
-    infos = {info.file: info for info in sidecar.features if info.file is not None and TIERS[info.tier].is_flat}
-    return list(infos.values())
+def packable(sidecar: Sidecar) -> list[StoredFile]:
+    """Return the files of a video that go into a pack, in order."""
+    return files_of(info for info in sidecar.features if TIERS[info.tier].is_flat)
 
 
-class Packs:
-    """The packs of a cache, and the one that counts for each of their videos.
+def num_bytes_in_pack(sidecar: Sidecar) -> int:
+    """Return the space of the files of a video in a pack [bytes]."""
+    return sum(aligned(file.num_bytes) for file in packable(sidecar))
 
-    Raises ``UnreadableError`` if a pack or the list of removed videos cannot be read, and ``DamageError`` if one is
-    damaged. With a dict ``problems``, the error goes there instead, under the name of the file.
+
+def placed(sidecars: Iterable[Sidecar], size: int) -> Iterator[list[Sidecar]]:
+    """Yield the videos of one pack after the other, with the places of their files in it.
+
+    A pack has at most ``size`` bytes, or a single video.
     """
+    group: list[Sidecar] = []
+    num_bytes = 0
+    for sidecar in sidecars:
+        if group and (num_bytes + num_bytes_in_pack(sidecar) > size or len(group) == _MAX_VIDEOS):
+            yield _placed(group)
+            group, num_bytes = [], 0
+        group.append(sidecar)
+        num_bytes += num_bytes_in_pack(sidecar)
+    if group:
+        yield _placed(group)
 
-    def __init__(self, cache: Path, problems: dict[str, ChordcacheError] | None = None) -> None:
-        self.numbers: dict[str, int] = {}
-        """Number of each sound pack by its name"""
-        self._cache = cache
-        self._owners: dict[str, str] = {}
-        self._open = lru_cache(_MAX_OPEN)(lambda name: Pack(cache, name))
-        keys: dict[str, list[str]] = {}
-        for name in names_of_packs(cache):
-            try:
-                pack = self._open(name)
-                keys[name], self.numbers[name] = pack.keys(), pack.number
-            except (DamageError, UnreadableError) as error:
-                if problems is None:
-                    raise
-                problems[pack_file(name)] = error
-        self._removed: dict[str, int] = {}
-        try:
-            for removal in iter_sealed(cache, REMOVED_FILE, _Removal, "a removed video"):
-                self._removed[removal.key] = removal.number
-        except (DamageError, UnreadableError) as error:
-            if problems is not None:
-                problems[REMOVED_FILE] = error
-            elif isinstance(error, UnreadableError):
-                raise
-            else:
-                raise DamageError(f"{error}; run 'chordcache verify --repair {printable(cache)}'") from None
-        for name in sorted(self.numbers, key=lambda name: (self.numbers[name], name)):
-            for key in keys[name]:
-                if self.numbers[name] > self._removed.get(key, 0):
-                    self._owners[key] = name
+
+def _placed(sidecars: list[Sidecar]) -> list[Sidecar]:
+    name = hex128("".join(file.digest for sidecar in sidecars for file in packable(sidecar)).encode())
+    with_places, end = [], 0
+    for sidecar in sidecars:
+        places: dict[str, Packed | None] = {}
+        for file in packable(sidecar):
+            places[file.name] = Packed(name, end)
+            end = aligned(end + file.num_bytes)
+        with_places.append(sidecar.with_places(places))
+    return with_places
+
+
+def write_pack(source: Path, target: Path, sidecars: list[Sidecar]) -> int:
+    """Copy the files of one group of ``placed`` into a pack of another cache, unless it is there. Return its size.
+
+    Raises ``DamageError`` if a file is not what was written, and ``NoSpaceError``.
+    """
+    files = [file for sidecar in sidecars for file in packable(sidecar)]
+    if not files:
+        return 0
+    name, last = place_of(files[-1])
+    num_bytes = aligned(last + files[-1].num_bytes)
+    if opener.exists(target, name) and opener.size_of(target, name) == num_bytes:
+        return num_bytes
+    with partial_file(target) as partial:
+        with no_space_as_error(partial), open(partial, "xb") as pack:
+            for file in files:
+                pack.write(bytes(place_of(file)[1] - pack.tell()))
+                feature_files.append_to(pack, source, file.replace(packed=None))
+            pack.write(bytes(num_bytes - pack.tell()))
+        publish_all(target, {partial: name})
+    return num_bytes
+
+
+class Pack(NamedTuple):
+    """A pack, as the sidecars of a packed cache state it."""
+
+    name: str
+    """Path relative to the cache"""
+    files: list[StoredFile]
+    """Its files, in order"""
 
     @property
-    def last_number(self) -> int:
-        """Largest number of a pack so far, or 0."""
-        return max((*self.numbers.values(), *self._removed.values()), default=0)
-
-    def has_left(self, key: str, mark: int = -1) -> bool:
-        """Return whether a video was in a pack, and left the cache.
-
-        ``mark`` is the ``mtime_ns`` of its row in a catalog, which is negative of a video in a pack. A video that was
-        removed, and built again as files of its own, has not left.
-        """
-        return mark < 0 and key in self._removed and key not in self._owners
-
-    def keys(self) -> list[str]:
-        """Return the keys of all videos in packs that have not left the cache."""
-        return list(self._owners)
-
-    def owner(self, key: str) -> str | None:
-        """Return the name of the pack that counts for a video, or None."""
-        return self._owners.get(key)
-
-    def row(self, key: str) -> tuple[Sidecar, bytes, int] | None:
-        """Return the sidecar of a video, its line, and the mark of its pack, or None."""
-        name = self._owners.get(key)
-        if name is None:
-            return None
-        row = self._open(name).find_row(key)
-        if row is None:
-            raise DamageError(f"'{printable(self._cache / pack_file(name))}' is damaged: video '{key}' is missing")
-        return *row, mark_of(name)
-
-    def remove(self, keys: Iterable[str]) -> None:
-        """Take videos out of all packs. A later pack may have them again."""
-        packed = [key for key in keys if self._owners.pop(key, None) is not None]
-        self._removed |= dict.fromkeys(packed, self.last_number)
-        if packed:
-            lines = [seal(to_json(_Removal(key, self._removed[key]))) for key in packed]
-            append_lines(self._cache, REMOVED_FILE, lines, is_flushed=True)
+    def num_bytes(self) -> int:
+        """Size of the pack [bytes]."""
+        return aligned(max(place_of(file)[1] + file.num_bytes for file in self.files))
 
 
-def mark_of(name: str) -> int:
-    """Return the negative number by which a catalog names a pack in the place of an mtime."""
-    return -1 - int(name[:15], 16)
+def packs_of(sidecars: Iterable[Sidecar]) -> list[Pack]:
+    """Return the packs that videos have files in, by name."""
+    packs: dict[str, Pack] = {}
+    for file in (file for sidecar in sidecars for file in packable(sidecar)):
+        name = place_of(file)[0]
+        if file.packed is not None:
+            packs.setdefault(name, Pack(name, [])).files.append(file)
+    for pack in packs.values():
+        pack.files.sort(key=place_of)
+    return sorted(packs.values())
 
 
-def is_pack_file(file: str) -> bool:
-    """Return whether a file of the folder of packs is one that is written here."""
-    folder, _, name = file.rpartition("/")
-    return file == REMOVED_FILE or (folder == PACKS and _NAME.fullmatch(name) is not None)
+def check_pack(cache: Path, pack: Pack, name: str | None = None, *, with_files: bool = True) -> None:
+    """Raise ``DamageError`` if a pack is not what was written, or ``UnreadableError`` if it cannot be read.
 
-
-def read_packed(cache: Path, name: str, key: str) -> Sidecar:
-    """Read the sidecar of a video in a pack. Raises ``DamageError``, ``UnreadableError`` and ``NotFoundError``."""
-    try:
-        with readable(cache / pack_file(name)):
-            status = os.stat(cache / pack_file(name))
-        sidecar = _opened(cache, name, (status.st_ino, status.st_mtime_ns)).find(key)
-    except FileNotFoundError:
-        sidecar = None
-    if sidecar is None:
-        raise NotFoundError(f"video '{key}' is not in '{printable(cache / pack_file(name))}'")
-    return sidecar
-
-
-@lru_cache(_MAX_OPEN)
-def _opened(cache: Path, name: str, _version: tuple[int, int]) -> Pack:
-    return Pack(cache, name)
-
-
-def names_of_packs(cache: Path) -> list[str]:
-    """Return the names of all packs of a cache, sorted."""
-    try:
-        names = list_folder(cache, PACKS)
-    except FileNotFoundError:
-        return []
-    return [match[1] for match in map(_NAME.fullmatch, names) if match]
-
-
-def write_pack(cache: Path, sidecars: Sequence[Sidecar], number: int) -> str:
-    """Write a pack of videos, in the order of keys, and publish it. Return its name.
-
-    ``number`` is larger than the numbers of the packs that there are. Raises ``DamageError`` if a file of a video is
-    not what was written, and ``NoSpaceError``.
+    ``name`` is that of its partial file. Without ``with_files``, only the size and the gaps between files are checked.
     """
-    lines = [str(number), *(sidecar.unpacked().to_line() for sidecar in sidecars)]
-    name = hex128("\n".join(lines).encode())
-    placed, end = _placed(sidecars, name)
-    columns = Columns(end)
-    with partial_file(cache) as partial:
-        with no_space_as_error(partial), open(partial, "xb") as file:
-            for before, after in zip(sidecars, placed, strict=True):
-                for info, there in zip(packable(before), packable(after), strict=True):
-                    assert there.packed is not None
-                    file.write(bytes(there.packed.offset - file.tell()))
-                    feature_files.append_to(file, cache, info)
-            file.write(bytes(end - file.tell()))
-            for sidecar in placed:
-                line = f"{sidecar.to_line()}\n".encode("ascii")
-                file.write(line)
-                columns.add(sidecar, len(line), 0)
-            write_catalog_file(file, len(placed), columns.end, columns.sections(), pack_number=number)
-        check_pack(cache, name, os.path.relpath(partial, cache))
-        publish_all(cache, {partial: pack_file(name)})
-    return name
+    path, end = cache / pack.name, 0
+    try:
+        with opener.open_binary(cache, name or pack.name) as file, opener.readable(path):
+            size = os.fstat(file.fileno()).st_size
+            if size != pack.num_bytes:
+                raise _damaged(path, f"got {size} bytes, expected {pack.num_bytes}")
+            for stored in pack.files:
+                start = place_of(stored)[1]
+                if start != aligned(end) or any(file.read(start - end)):
+                    raise _damaged(path, f"the bytes from {end} to {start} are not what was written")
+                end = start + stored.num_bytes
+                if with_files and _digest_of(file, stored.num_bytes) != stored.digest:
+                    raise _damaged(path, f"'{printable(stored.name)}' in it is not what was written")
+                file.seek(end)
+            if any(file.read()):
+                raise _damaged(path, f"the bytes from {end} on are not what was written")
+    except FileNotFoundError:
+        raise _damaged(path, "the file is missing") from None
 
 
-def _placed(sidecars: Sequence[Sidecar], name: str) -> tuple[list[Sidecar], int]:
-    """Return the sidecars with the places of their files in a pack, and the position behind the files."""
-    placed, end = [], HEAD_BYTES
-    for sidecar in sidecars:
-        places = {}
-        for info in packable(sidecar):
-            places[info.file] = Packed(name, aligned(end))
-            end = aligned(end) + info.num_bytes
-        features = tuple(info.replace(packed=places.get(info.file)) for info in sidecar.unpacked().features)
-        placed.append(sidecar.replace(features=features))
-    return placed, aligned(end)
+def _digest_of(file: BinaryIO, num_bytes: int) -> str:
+    digest = file_digest()
+    while num_bytes and (block := file.read(min(num_bytes, _BLOCK_BYTES))):
+        digest.update(block)
+        num_bytes -= len(block)
+    return digest.hexdigest()
 
 
-def check_pack(cache: Path, name: str, file: str | None = None) -> None:
-    """Raise ``DamageError`` if a pack is not what was written. ``file`` is the name of a partial one."""
-    pack = Pack(cache, name, file)
-    for _, sidecar in pack.check():
-        for info in packable(sidecar):
-            if feature_files.digest_of(cache, info, pack=file) != info.digest:
-                raise pack.damage(f"'{info.file}' is not what was written")
+def _damaged(path: Path, what: str) -> DamageError:
+    return DamageError(f"'{printable(path)}' is damaged: {what}")

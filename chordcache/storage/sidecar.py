@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated
 
 from chordcache.errors import DamageError, NotFoundError, printable
-from chordcache.json_records import MAX_FRAMES, Count, Length, Limit, Moment, Side
-from chordcache.records import ContentFacts, Description, Identity
+from chordcache.json_records import MAX_FRAMES, Count, Length, Limit, Moment, Record, Side
+from chordcache.records import ContentFacts, Description, Identity, VideoRecord
 from chordcache.storage.artefacts.claims import Claims
 from chordcache.storage.artefacts.tiers import TIERS
 from chordcache.storage.feature_checks import feature_problem
-from chordcache.storage.feature_info import FeatureInfo
+from chordcache.storage.feature_info import FeatureInfo, Packed, StoredFile
 from chordcache.storage.layout import is_key, key_of_artefact, path_problem, sidecar_file
 from chordcache.storage.opener import read_file
 from chordcache.storage.sealed_json import seal_versioned, unseal_as
 
 
-class Sidecar(Description, frozen=True):
+class Sidecar(Record, frozen=True):
     """The commit record of one video."""
 
     key: str
@@ -36,6 +36,8 @@ class Sidecar(Description, frozen=True):
     """[seconds] to the end of the last cached frame"""
     timestamp_source: str
     features: tuple[FeatureInfo, ...]
+    about: Description = Description()
+    """Labels, captions and columns of the index, and the part of the source"""
     num_frames_skipped: int = 0
     """Frames of the source before the first frame that can be decoded"""
     notes: tuple[str, ...] = ()
@@ -44,27 +46,30 @@ class Sidecar(Description, frozen=True):
     """Motion of the picture and loudness of the sound"""
     picture: str = ""
     """16 hex digits over the settings of the pictures, see ``PictureConfig.fingerprint``"""
-    display_width: Count | None = None
-    """[pixels] of the source as a player shows it, or of one eye of it"""
-    display_height: Count | None = None
-    """[pixels] See ``display_width``"""
+    display_size: tuple[Count, Count] | None = None
+    """(width, height) [pixels] of the source as a player shows it, or of one eye of it"""
     display_crop: tuple[float, float, float, float] | None = None
-    """(left, top, width, height) [pixels of display_width x display_height] of the part that the cached frames show, if
-    they were cut to a bucket"""
+    """(left, top, width, height) [pixels of display_size] of the part that the cached frames show, if they were cut to
+    a bucket"""
 
     def feature(self, name: str, tier: str | None = None) -> FeatureInfo | None:
         """Return the entry of a feature, in ``tier`` or in the first tier that holds the feature."""
         return next((f for f in self.features if f.feature == name and tier in (None, f.tier)), None)
 
     @property
-    def files(self) -> frozenset[str]:
-        """Its files, relative to the cache."""
-        return frozenset(info.file for info in self.features if info.file is not None)
+    def files(self) -> list[StoredFile]:
+        """Its files, each once."""
+        return files_of(self.features)
+
+    @property
+    def record(self) -> VideoRecord:
+        """The record of an index that states what it was built of."""
+        return VideoRecord(root=self.root, path=self.path).described(self.about)
 
     def num_bytes(self, *, without: Iterable[FeatureInfo] = ()) -> int:
         """Return the size of its files, but for those of some features [bytes]."""
-        others = {info.file for info in without}
-        return sum({info.file: info.num_bytes for info in self.features if info.file not in others}.values())
+        others = {file.name for file in files_of(without)}
+        return sum(file.num_bytes for file in self.files if file.name not in others)
 
     @property
     def claims(self) -> Claims:
@@ -74,13 +79,27 @@ class Sidecar(Description, frozen=True):
     @property
     def packs(self) -> set[str]:
         """Names of the packs that have files of it."""
-        return {info.packed.pack for info in self.features if info.packed is not None}
+        return {file.packed.pack for file in self.files if file.packed is not None}
 
     def unpacked(self) -> Sidecar:
-        """Return a copy whose files are not in packs."""
-        if not self.packs:
-            return self
-        return self.replace(features=tuple(info.replace(packed=None) for info in self.features))
+        """Return a copy whose files are files of their own."""
+        return self.with_places({file.name: None for file in self.files}) if self.packs else self
+
+    def with_places(self, places: Mapping[str, Packed | None]) -> Sidecar:
+        """Return a copy with other places in packs of some files, by their names."""
+        return self.replace(
+            features=tuple(
+                info.replace(file=info.file.replace(packed=places[info.file.name]))
+                if info.file is not None and info.file.name in places
+                else info
+                for info in self.features
+            )
+        )
+
+    def described(self, item: Description) -> Sidecar:
+        """Return a copy with the labels, captions and columns of an item."""
+        about = item.description()
+        return self if about == self.about else self.replace(about=about)
 
     def with_features(self, features: Iterable[FeatureInfo]) -> Sidecar:
         """Return a copy with other features of the same frames."""
@@ -111,7 +130,7 @@ class Sidecar(Description, frozen=True):
         if problem := path_problem(self.path):
             return f"a path that cannot be used: {problem}"
         for info in self.features:
-            if info.file is not None and key_of_artefact(info.tier, info.file) != self.key:
+            if info.file is not None and key_of_artefact(info.tier, info.file.name) != self.key:
                 return "a file that is not one of its video's"
             if problem := feature_problem(info, self):
                 return problem
@@ -120,6 +139,11 @@ class Sidecar(Description, frozen=True):
 
 def _frames_of(features: Iterable[FeatureInfo]) -> FeatureInfo | None:
     return next((info for info in features if info.feature == "frames" and info.shape), None)
+
+
+def files_of(features: Iterable[FeatureInfo]) -> list[StoredFile]:
+    """Return the files of features, each once."""
+    return list({info.file.name: info.file for info in features if info.file is not None}.values())
 
 
 def in_order(features: Iterable[FeatureInfo]) -> tuple[FeatureInfo, ...]:

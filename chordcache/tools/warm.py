@@ -20,9 +20,9 @@ from chordcache.read.selection import Videos, select_keys
 from chordcache.storage import opener
 from chordcache.storage.catalog_columns import FeatureState
 from chordcache.storage.feature_files import damaged
-from chordcache.storage.feature_info import FeatureInfo
-from chordcache.storage.layout import pack_file
+from chordcache.storage.layout import place_of
 from chordcache.storage.remote.mark import check_holds_all
+from chordcache.storage.sidecar import Sidecar, files_of
 from chordcache.tools.page_cache import num_resident
 
 _BLOCK_BYTES = 4 << 20
@@ -93,7 +93,7 @@ def warm(
                 raise FeatureAbsentError(f"features: got {name}, expected features that are cached")
         with terminal.progress_bar(len(keys), "video", shown=progress) as bar:
             for key in keys:
-                of_video = list(_files(opened[key].sidecar.features, wanted))
+                of_video = list(_files(opened[key].sidecar, wanted))
                 size = sum(length for _, _, length in of_video)
                 if num_bytes + size > memory:
                     break
@@ -106,17 +106,10 @@ def warm(
     return WarmResult(num_videos, len(keys) - num_videos, num_bytes, resident / num_bytes if num_bytes else 1.0)
 
 
-def _files(infos: Iterable[FeatureInfo], wanted: Sequence[str] | None) -> Iterator[tuple[str, int, int]]:
+def _files(sidecar: Sidecar, wanted: Sequence[str] | None) -> Iterator[tuple[str, int, int]]:
     """Yield name, first byte and number of bytes of each file, or of its part of a pack, once."""
-    names = set()
-    for info in infos:
-        if info.file is None or info.file in names or (wanted is not None and info.feature not in wanted):
-            continue
-        names.add(info.file)
-        if info.packed is None:
-            yield info.file, 0, info.num_bytes
-        else:
-            yield pack_file(info.packed.pack), info.packed.offset, info.num_bytes
+    for file in files_of(info for info in sidecar.features if wanted is None or info.feature in wanted):
+        yield *place_of(file), file.num_bytes
 
 
 def _read(cache: Path, name: str, start: int, num_bytes: int) -> None:

@@ -103,14 +103,14 @@ def _nearest_frames(times: np.ndarray, video: Video) -> np.ndarray:
 def _in_cached_pixels(corners: np.ndarray, name: str, kind: str, video: Video) -> np.ndarray:
     """Return corners [shape=(N, 2, 2), (x, y)] in the units of a column as pixels of the cached frame."""
     cached = np.array([video.width, video.height], np.float64)
-    displayed = video.sidecar.display_width, video.sidecar.display_height
+    displayed = video.sidecar.display_size
     crop = video.sidecar.display_crop
     if crop is not None:  # a bucket shows a part of the picture
         units = np.array(displayed, np.float64) if kind == "relative_boxes" else 1.0
         return np.asarray((corners * units - crop[:2]) * cached / crop[2:])
     if kind == "relative_boxes":
         return corners * cached
-    if not all(displayed):
+    if displayed is None:
         raise UsageError(
             f"fields: got '{name}', boxes in pixels, for video '{video.key}', whose sidecar does not have the size of "
             "the displayed source, expected a cache that has it. Build a new cache, or make the boxes relative_boxes."

@@ -51,7 +51,7 @@ class KeptFrames:
     def read(self, reader: FeatureReader, video: Video, numbers: Sequence[int] | np.ndarray) -> list[np.ndarray] | None:
         """Return frames [shape=(H, W, 3), dtype=uint8], read-only. None if none are in memory, and none fit."""
         info = video.feature("frames")
-        pixels = video.origin, info.digest, info.fingerprint, info.shape[1:]
+        pixels = video.origin, info.file, info.fingerprint, info.shape[1:]
         places = [(pixels, int(number) + video.first_row) for number in numbers]
         with self._lock:
             frames = {place: self._frames[place] for place in places if place in self._frames}

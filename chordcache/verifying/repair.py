@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Collection, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,6 @@ from chordcache.building.build_options import BuildOptions
 from chordcache.building.build_run import build_as_before
 from chordcache.building.existing_cache import check_sidecars, index_of, unnamed_files
 from chordcache.building.fix_commands import gc_command
-from chordcache.building.pack import copy_video
 from chordcache.config.config import Config, trusted_names
 from chordcache.config.yaml_files import ConfigFiles, load_config
 from chordcache.engine import pool
@@ -21,16 +20,15 @@ from chordcache.engine.choice import Engine, engine_of
 from chordcache.engine.display import Display
 from chordcache.engine.limits import Limits
 from chordcache.engine.signals import stop_signals
-from chordcache.errors import ChordcacheError, DamageError, NoSpaceError, UnreadableError, printable
+from chordcache.errors import ChordcacheError, DamageError, NoSpaceError, printable
 from chordcache.index.index_files import Index, IndexWriter, cached_index, temporary_index
 from chordcache.records import RunSummary, VideoRecord
 from chordcache.storage import atomic, feature_files, layout, opener, sealed_json
-from chordcache.storage.cache_header import Header, read_header, write_header
+from chordcache.storage.cache_header import Header, read_header
 from chordcache.storage.catalog import Catalog
 from chordcache.storage.catalog_file import CATALOG
 from chordcache.storage.find_sidecars import Sidecars, update_catalog, write_catalog
 from chordcache.storage.lock import locked
-from chordcache.storage.packs import REMOVED_FILE, Packs, mark_of, names_of_packs
 from chordcache.storage.run_log import RUNS_FILE, RunNotes, recorded
 from chordcache.verifying.findings import Damage
 from chordcache.verifying.verify_lists import check_index, find_orphans
@@ -77,7 +75,7 @@ def repair(
     folder = layout.cache_folder(cache)
     broken = [finding for finding in damage if finding.kind in ("damaged", "missing")]
     trusted = trusted_names(load_config(config))
-    read_header(folder)  # raises before a lock is made in a folder that is not a cache
+    read_header(folder).writable(folder)  # raises before a lock is made in a folder that is not a cache
     engine = pool.prepared(engine_of(jobs))
     options = BuildOptions(rebuild=frozenset(finding.file for finding in broken), limits=limits or Limits())
     with (
@@ -95,22 +93,13 @@ def _repair(
 ) -> RunSummary:
     """Repair the lists of a cache, then build the broken videos with a function that takes their index."""
     header = read_header(folder)
-    problems: dict[str, ChordcacheError] = {}
-    Packs(folder, problems)
-    for problem in problems.values():  # before anything changes: a person must let this process read the file
-        if isinstance(problem, UnreadableError):
-            raise problem
-    if CATALOG in options.rebuild:
-        write_header(folder, header)  # of a cache of an earlier format version
-    for name in {"quarantine.jsonl", RUNS_FILE, REMOVED_FILE}.intersection(options.rebuild):
+    for name in {"quarantine.jsonl", RUNS_FILE}.intersection(options.rebuild):
         atomic.publish_text(folder, name, "".join(f"{line}\n" for line in _sound_lines(folder, name)))
     restored = _restored_sidecars(folder, broken)
-    damaged_packs = {name for name in names_of_packs(folder) if layout.pack_file(name) in options.rebuild}
-    lost = _emptied(folder, damaged_packs)
     artefacts = [finding for finding in broken if finding.key is not None and finding.file != CATALOG]
     if "index.jsonl" in options.rebuild:
         _repair_index(folder, header)
-    records = _records_of(folder, {*lost, *(str(finding.key) for finding in artefacts)}, restored)
+    records = _records_of(folder, {str(finding.key) for finding in artefacts}, restored)
     write_catalog(folder)
     if not records:
         return RunSummary(num_inputs=0, num_done=0, num_up_to_date=0, num_failed=0)
@@ -131,44 +120,10 @@ def _restored_sidecars(cache: Path, broken: Sequence[Damage]) -> set[str]:
         for finding in broken:
             if finding.key is not None and finding.file == layout.sidecar_file(finding.key):
                 sidecar = catalog.find(finding.key)
-                if sidecar is not None and all(feature_files.is_intact(cache, info) for info in sidecar.features):
-                    copy_video(cache, cache, sidecar)
+                if sidecar is not None and all(feature_files.is_intact(cache, file) for file in sidecar.files):
+                    atomic.publish_text(cache, finding.file, sidecar.to_line() + "\n")
                     restored.add(finding.key)
     return restored
-
-
-def _emptied(cache: Path, names: Set[str]) -> set[str]:
-    """Remove damaged packs. Their intact files become files of their own. Return the keys of videos that lose files.
-
-    The catalog is the second copy of their sidecars. Raises ``DamageError`` if it is damaged too.
-    """
-    lost: set[str] = set()
-    if not names:
-        return lost
-    try:
-        catalog = Catalog(cache)
-        rows = map(catalog.row, range(len(catalog)))
-        marks = set(map(mark_of, names))
-        copies = {sidecar.key: sidecar for sidecar, _, mark in rows if mark in marks or names & sidecar.packs}
-    except ChordcacheError as error:
-        files = ", ".join(printable(layout.pack_file(name)) for name in sorted(names))
-        what = f"'{files}' is damaged, and so is the catalog, which has copies of its sidecars ({error})"
-        raise DamageError(f"{what}. Move the pack away to build its videos again.") from None
-    sidecars = Sidecars(cache, Packs(cache, {}))
-    for key in {*sidecars.sorted_keys(), *copies}:
-        sidecar = sidecars.read_or_none(key) or copies.get(key)
-        if sidecar is None:
-            lost.add(key)
-        elif not sidecars.packs.has_left(key) and (
-            key in copies or names & {sidecars.packs.owner(key), *sidecar.packs}
-        ):
-            try:
-                copy_video(cache, cache, sidecar)
-            except (DamageError, FileNotFoundError):
-                lost.add(key)
-    for name in names:
-        opener.remove(cache, layout.pack_file(name))
-    return lost
 
 
 def _records_of(cache: Path, keys: set[str], restored: Collection[str]) -> list[VideoRecord]:
@@ -200,7 +155,7 @@ def _repair_index(cache: Path, header: Header) -> None:
     sidecars = Sidecars(cache)
     for key in sidecars.sorted_keys():
         if (sidecar := sidecars.read_or_none(key)) is not None:
-            records[key] = VideoRecord(sidecar.root, sidecar.path).described(sidecar)
+            records[key] = sidecar.record
     path = cache / "index.jsonl"
     for line in _sound_lines(cache, path.name):
         with suppress(DamageError):  # the first and the last line are not records
@@ -245,7 +200,7 @@ def collect_garbage(cache: str | Path, *, only: Sequence[str] | None = None, dry
         If a build is running.
     """
     folder = layout.cache_folder(cache)
-    read_header(folder)
+    read_header(folder).writable(folder)
     chosen = None if only is None else set(as_items(only))
     log = nullcontext(RunNotes()) if dry_run else recorded(folder, "gc")
     with locked(folder), log as notes, atomic.writing_to(folder):

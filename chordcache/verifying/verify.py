@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,7 +16,7 @@ from chordcache.amounts import counted
 from chordcache.arguments import check_choice, names_arguments
 from chordcache.building.build_plan import fingerprints_of, resolve_features
 from chordcache.building.build_task import is_stale
-from chordcache.building.fix_commands import build_command, repair_command
+from chordcache.building.fix_commands import build_command, repair_command, unpack_command
 from chordcache.building.requested import Features
 from chordcache.config.config import Config, config_from_json, trusted_names
 from chordcache.config.yaml_files import ConfigFiles, load_config
@@ -38,10 +38,10 @@ from chordcache.media.source_file import (
 from chordcache.storage import feature_files, layout
 from chordcache.storage.artefacts.open_files import FRAME_ARRAYS, check_artefact
 from chordcache.storage.cache_header import read_header, roots_now
-from chordcache.storage.feature_info import FeatureInfo
-from chordcache.storage.find_sidecars import Sidecars, iter_keys
+from chordcache.storage.catalog_file import CATALOG
+from chordcache.storage.feature_info import StoredFile
+from chordcache.storage.find_sidecars import Sidecars, read_packed
 from chordcache.storage.opener import unreadable
-from chordcache.storage.packs import Packs, read_packed
 from chordcache.storage.part import Part
 from chordcache.storage.quarantine import Quarantine
 from chordcache.storage.run_log import recorded
@@ -50,10 +50,10 @@ from chordcache.verifying.findings import Damage, VerifyReport
 from chordcache.verifying.verify_lists import (
     check_catalog,
     check_index,
-    check_packs,
+    check_packed,
     check_runs,
     find_orphans,
-    keys_of_unread_packs,
+    of_error,
 )
 from chordcache.verifying.verify_source import compare_with_source
 
@@ -80,8 +80,8 @@ class _Check:
     """Root label to the folder of the sources, or None if the sources are not checked"""
     inside: Mapping[str, str]
     """Root label to the real folder that links must not lead out of, or empty if links may"""
-    pack: str | None = None
-    """Name of the pack that has the sidecar, or None if it is a file of its own"""
+    is_packed: bool = False
+    """True if the sidecars are in the catalog alone"""
 
 
 @names_arguments
@@ -167,9 +167,11 @@ def _verify(
     header = read_header(folder)
     folders = roots_now(header.roots, roots, opens=source)
     where = folders if source else None
-    problems: dict[str, ChordcacheError] = {}
-    sidecars = Sidecars(folder, Packs(folder, problems))
-    own_keys, all_keys = set(iter_keys(folder)), sidecars.sorted_keys()
+    try:
+        sidecars = Sidecars(folder)
+    except ChordcacheError as error:  # a packed cache has its sidecars in the catalog alone
+        return VerifyReport([of_error(folder, CATALOG, error)], 0)
+    all_keys = sidecars.sorted_keys()
     keys = [*filter(part.holds, all_keys)]
     findings: list[Damage] = []
     config = config_from_json(header.config, trusted=trusted)
@@ -177,9 +179,8 @@ def _verify(
     if source and level == "quick":
         level = "default"  # an artefact must be intact before it is compared with its source
     inside = {} if header.follow_symlinks else {label: real_folder(path) for label, path in (where or {}).items()}
-    of_all = _Check(folder, "", level, config, header.features, fingerprints, where, inside)
-    pack_of = sidecars.packs.owner
-    checks = (replace(of_all, key=key, pack=None if key in own_keys else pack_of(key)) for key in keys)
+    of_all = _Check(folder, "", level, config, header.features, fingerprints, where, inside, header.is_packed)
+    checks = (replace(of_all, key=key) for key in keys)
     display = replace(display, messages=display.messages and display.verbose)  # the findings are the result
     with stop_signals(), Progress("verify", display, total=len(keys), failed="damaged") as progress:
         if level == "quick":
@@ -196,12 +197,13 @@ def _verify(
                     progress.done(check.key)
     findings = _counted(_without_quarantined(folder, findings), len(keys))
     if part.number == 1:
-        unread = keys_of_unread_packs(folder, problems)
-        findings += check_packs(folder, sidecars.packs, problems, level=level)
-        findings += check_catalog(folder, sidecars, header.features, level=level, unread=unread)
-        findings += check_index(folder, {*all_keys, *unread}, header.features)
+        findings += check_catalog(folder, sidecars, header.features, level=level)
+        findings += check_index(folder, set(all_keys), header.features)
         findings += check_runs(folder)
-        findings += find_orphans(folder)
+        findings += check_packed(folder, sidecars) if header.is_packed else find_orphans(folder)
+    if header.is_packed:
+        command = unpack_command(folder)
+        findings = [replace(finding, fix_command=finding.fix_command and command) for finding in findings]
     return VerifyReport(findings, len(keys), notes=tuple(_unjudged(config, header.features)))
 
 
@@ -216,7 +218,7 @@ def _unjudged(config: Config, features: Features) -> Iterator[str]:
 
 def _check_video(check: _Check, sidecars: Sidecars | None = None) -> list[Damage]:
     """Return all findings about one video. It runs in a worker. Each sidecar is read, unless some are known."""
-    file = layout.sidecar_file(check.key) if check.pack is None else layout.pack_file(check.pack)
+    file = layout.sidecar_file(check.key)
     try:
         sidecar = sidecars.read(check.key) if sidecars else _read_sidecar(check)
     except (DamageError, NotFoundError) as error:  # not found: removed since it was listed
@@ -225,8 +227,8 @@ def _check_video(check: _Check, sidecars: Sidecars | None = None) -> list[Damage
     except UnreadableError as error:
         return [Damage("unreadable", file, str(error), "", check.key)]
     damage: list[Damage] = []
-    for artefact in dict.fromkeys(info.file for info in sidecar.features if info.file is not None):
-        damage += _check_artefact(check, sidecar, [info for info in sidecar.features if info.file == artefact])
+    for stored in sidecar.files:
+        damage += _check_artefact(check, sidecar, stored)
     findings = damage + _check_features(check, sidecar)
     if check.roots is not None and not damage:
         findings += _check_source(check, sidecar, check.roots)
@@ -234,8 +236,7 @@ def _check_video(check: _Check, sidecars: Sidecars | None = None) -> list[Damage
 
 
 def _read_sidecar(check: _Check) -> Sidecar:
-    cache, pack, key = check.cache, check.pack, check.key
-    return read_sidecar(cache, key) if pack is None else read_packed(cache, pack, key)
+    return (read_packed if check.is_packed else read_sidecar)(check.cache, check.key)
 
 
 def _of_crash(check: _Check, crash: pool.Crash) -> list[Damage]:
@@ -250,9 +251,8 @@ def _of_crash(check: _Check, crash: pool.Crash) -> list[Damage]:
             return result or [
                 Damage("stale", sidecar.path, f"its source cannot be read: {crash.message}", "", check.key)
             ]
-    files = dict.fromkeys(info.file for info in sidecar.features if info.file is not None)
     what = f"the process that read the video died: {crash.message}"
-    return [Damage("damaged", file, what, repair_command(check.cache), check.key) for file in files]
+    return [Damage("damaged", file.name, what, repair_command(check.cache), check.key) for file in sidecar.files]
 
 
 def _without_quarantined(cache: Path, findings: list[Damage]) -> list[Damage]:
@@ -280,16 +280,16 @@ def _counted(findings: list[Damage], num_videos: int) -> list[Damage]:
 
 def _check_features(check: _Check, sidecar: Sidecar) -> list[Damage]:
     """Check that every requested feature exists and was made with the requested parameters."""
-    findings = []
+    findings, record = [], sidecar.record
     for info in sidecar.features:
         if info.feature in check.fingerprints and is_stale(info, check.fingerprints):
             what = f"its '{info.feature}' was made with other parameters than those of chordcache.json"
-        elif not fits(info, sidecar):
+        elif not fits(info, record):
             what = f"its '{info.feature}' was made of other values of {', '.join(info.uses)}"
         else:
             continue
         fix_command = build_command(check.cache, [info.tier], check.features.get(info.tier, ()))
-        findings.append(Damage("stale", info.file or sidecar.path, what, fix_command, check.key))
+        findings.append(Damage("stale", info.file.name if info.file else sidecar.path, what, fix_command, check.key))
     for tier, names in check.features.items():
         for name in names:
             if sidecar.feature(name, tier) is None:
@@ -299,30 +299,30 @@ def _check_features(check: _Check, sidecar: Sidecar) -> list[Damage]:
     return findings
 
 
-def _check_artefact(check: _Check, sidecar: Sidecar, infos: Sequence[FeatureInfo]) -> list[Damage]:
+def _check_artefact(check: _Check, sidecar: Sidecar, file: StoredFile) -> list[Damage]:
     """Check one file and the features in it."""
-    problem = _file_problem(check, infos[0])
+    problem = _file_problem(check, file)
     if problem is None:
-        return _check_rows(check, sidecar, infos) if check.level == "deep" else []
+        return _check_rows(check, sidecar, file) if check.level == "deep" else []
     kind, what = problem
     command = "" if kind == "unreadable" else repair_command(check.cache)
-    return [Damage(kind, str(infos[0].file), what, command, check.key)]
+    return [Damage(kind, file.name, what, command, check.key)]
 
 
-def _file_problem(check: _Check, info: FeatureInfo) -> tuple[str, str] | None:
+def _file_problem(check: _Check, file: StoredFile) -> tuple[str, str] | None:
     """Return the kind of damage of a file and a sentence about it, or None."""
     try:
-        num_bytes = feature_files.size_of(check.cache, info, checks_holes=True)
-        if num_bytes != info.num_bytes:
-            return "damaged", f"the file has {num_bytes} bytes, expected {info.num_bytes}"
+        num_bytes = feature_files.size_of(check.cache, file, checks_holes=True)
+        if num_bytes != file.num_bytes:
+            return "damaged", f"the file has {num_bytes} bytes, expected {file.num_bytes}"
         if check.level != "quick":
-            digest = feature_files.digest_of(check.cache, info)
-            if digest != info.digest:
-                return "damaged", f"its xxh3-128 is {digest}, expected {info.digest}"
+            digest = feature_files.digest_of(check.cache, file)
+            if digest != file.digest:
+                return "damaged", f"its xxh3-128 is {digest}, expected {file.digest}"
     except FileNotFoundError:
         return "missing", "the sidecar names it"
     except PermissionError as error:
-        return "unreadable", str(unreadable(check.cache / str(info.file), error))
+        return "unreadable", str(unreadable(check.cache / file.name, error))
     except UnreadableError as error:
         is_refused = error.errno in (errno.EACCES, errno.EPERM)
         return "unreadable" if is_refused else "damaged", str(error)
@@ -331,10 +331,9 @@ def _file_problem(check: _Check, info: FeatureInfo) -> tuple[str, str] | None:
     return None
 
 
-def _check_rows(check: _Check, sidecar: Sidecar, infos: Sequence[FeatureInfo]) -> list[Damage]:
+def _check_rows(check: _Check, sidecar: Sidecar, file: StoredFile) -> list[Damage]:
     """Read every row, decode every frame, and compare counts and times."""
-    file = str(infos[0].file)
-    path = check.cache / file
+    infos = [info for info in sidecar.features if info.file is not None and info.file.name == file.name]
     frames = next((info for info in infos if info.feature == "frames"), None)
     decode = record_decoder(frames) if frames else None
     last = ""
@@ -346,14 +345,15 @@ def _check_rows(check: _Check, sidecar: Sidecar, infos: Sequence[FeatureInfo]) -
             decode(number, row)
 
     try:
-        with feature_files.open_file(check.cache, infos[0], sidecar.claims) as artefact:
+        with feature_files.open_file(check.cache, file, sidecar.claims) as artefact:
             pts_seconds, source_frames, _ = map(artefact.array, FRAME_ARRAYS)
         if pts_seconds[0] != sidecar.start_seconds or np.any(np.diff(source_frames) <= 0):
             raise DamageError("its times disagree with the sidecar's")
         num_rows = {name: count for info in infos for name, count in info.num_rows.items()}
-        check_artefact(path, infos[0].num_bytes, num_rows, claims=sidecar.claims, packed=infos[0].packed, look=look)
+        path, claims = check.cache / file.name, sidecar.claims
+        check_artefact(path, file.num_bytes, num_rows, claims=claims, packed=file.packed, look=look)
     except DamageError as error:
-        return [Damage("damaged", file, str(error), repair_command(check.cache), check.key, last or None)]
+        return [Damage("damaged", file.name, str(error), repair_command(check.cache), check.key, last or None)]
     return []
 
 
@@ -384,6 +384,6 @@ def _compare(check: _Check, sidecar: Sidecar, path: str, source: OpenSource) -> 
         what = f"the source, unchanged by its size and mtime: {error}"
         return [Damage("stale", path, what, "", check.key)]
     except DamageError as error:  # its message names the file
-        file = next((info.file for info in sidecar.features if info.file and info.file in str(error)), sidecar.path)
+        file = next((file.name for file in sidecar.files if file.name in str(error)), sidecar.path)
         return [Damage("damaged", file, str(error), repair_command(check.cache), check.key)]
     return []

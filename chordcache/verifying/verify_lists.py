@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Set
-from contextlib import suppress
 from pathlib import Path
 
 from chordcache.amounts import counted
-from chordcache.building.existing_cache import unnamed_files
+from chordcache.building.existing_cache import TOP_LEVEL, unnamed_files
 from chordcache.building.fix_commands import build_command, gc_command, repair_command
 from chordcache.building.requested import Features
 from chordcache.errors import (
@@ -22,55 +20,23 @@ from chordcache.errors import (
 )
 from chordcache.index.index_files import cached_index
 from chordcache.storage import layout, opener
+from chordcache.storage.artefacts.tiers import TIERS
 from chordcache.storage.catalog import Catalog
 from chordcache.storage.catalog_file import CATALOG
 from chordcache.storage.find_sidecars import Sidecars
-from chordcache.storage.packs import REMOVED_FILE, Pack, Packs, mark_of
+from chordcache.storage.packs import check_pack, packs_of
 from chordcache.storage.quarantine import Quarantine
 from chordcache.storage.run_log import RUNS_FILE, read_runs
 from chordcache.storage.sidecar import Sidecar
 from chordcache.verifying.findings import Damage
 
 
-def check_packs(cache: Path, packs: Packs, problems: Mapping[str, ChordcacheError], *, level: str) -> list[Damage]:
-    """Check the packs, without the content of their files. What cannot be opened is known, by the name of its file."""
-    errors = dict(problems)
-    for name in packs.numbers:
-        try:
-            pack = Pack(cache, name)
-            if level == "quick":
-                pack.check_digests()
-            else:
-                deque(pack.check(), maxlen=0)
-        except (DamageError, UnreadableError) as error:
-            errors[layout.pack_file(name)] = error
-    return [_of_error(cache, file, error) for file, error in sorted(errors.items())]
-
-
-def keys_of_unread_packs(cache: Path, problems: Mapping[str, ChordcacheError]) -> set[str]:
-    """Return the videos in packs that cannot be read, as the catalog names them. They are not lost.
-
-    ``problems`` has the error about each pack, by the name of its file.
-    """
-    names = {file for file, error in problems.items() if isinstance(error, UnreadableError) and file != REMOVED_FILE}
-    marks = {mark_of(Path(file).stem) for file in names}
-    keys: set[str] = set()
-    if marks:
-        with suppress(ChordcacheError):  # reported by check_catalog
-            catalog = Catalog(cache)
-            keys = {key for position, key in enumerate(catalog.keys()) if catalog.mtime_ns(position) in marks}
-    return keys
-
-
-def check_catalog(
-    cache: Path, sidecars: Sidecars, features: Features, *, level: str, unread: Set[str] = frozenset()
-) -> list[Damage]:
+def check_catalog(cache: Path, sidecars: Sidecars, features: Features, *, level: str) -> list[Damage]:
     """Compare the catalog with the sidecars. A video that only the catalog knows has lost its sidecar.
 
-    With the level "quick", a sidecar is not read again if its size and mtime are those that the catalog states. Nothing
-    is said about the videos ``unread``, whose packs cannot be read.
+    With the level "quick", a sidecar is not read again if its size and mtime are those that the catalog states. The
+    catalog of a packed cache is compared with itself.
     """
-    file = CATALOG
     unseen, lagging = set(sidecars.sorted_keys()), set()
     findings = []
     try:
@@ -79,35 +45,24 @@ def check_catalog(
             catalog.check_digests()
         keys = catalog.keys() if level == "quick" else (key for key, _ in catalog.check())
         for position, key in enumerate(keys):
-            if key not in unseen and key in unread:
-                continue
-            if key not in unseen and sidecars.packs.has_left(key, catalog.mtime_ns(position)):
-                lagging.add(key)
-            elif key not in unseen or _has_only_an_older_pack(sidecars, key, catalog, position):
+            if key not in unseen:
                 what = "the catalog names it"
                 findings.append(Damage("missing", layout.sidecar_file(key), what, repair_command(cache), key))
-            elif not (level == "quick" and sidecars.is_current(catalog, position, key)) and not _is_sidecar_of(
-                sidecars, key, catalog.at(position)
+            elif not sidecars.is_packed and not (
+                (level == "quick" and catalog.is_unchanged(position, key))
+                or _is_sidecar_of(sidecars, key, catalog.at(position))
             ):
                 lagging.add(key)
             unseen.discard(key)
     except (NotFoundError, FormatVersionError) as error:
-        return [Damage("missing", file, str(error), repair_command(cache))]
+        return [Damage("missing", CATALOG, str(error), repair_command(cache))]
     except (DamageError, UnreadableError) as error:
-        return [_of_error(cache, file, error)]
+        return [of_error(cache, CATALOG, error)]
     if late := lagging | unseen:
         num_late = counted(len(late), "sidecar")
         what = f"the catalog lags behind {num_late}, such as '{min(late)}': a build is running or was killed"
-        findings.append(Damage("incomplete", file, what, build_command(cache, features)))
+        findings.append(Damage("incomplete", CATALOG, what, build_command(cache, features)))
     return findings
-
-
-def _has_only_an_older_pack(sidecars: Sidecars, key: str, catalog: Catalog, position: int) -> bool:
-    """Return whether the sidecar of a row is lost, and a pack has what it replaced."""
-    if catalog.mtime_ns(position) < 0 or opener.exists(sidecars.cache, layout.sidecar_file(key)):
-        return False
-    row = sidecars.packs.row(key)
-    return row is not None and row[0].unpacked() != catalog.at(position).unpacked()
 
 
 def _is_sidecar_of(sidecars: Sidecars, key: str, sidecar: Sidecar) -> bool:
@@ -117,7 +72,7 @@ def _is_sidecar_of(sidecars: Sidecars, key: str, sidecar: Sidecar) -> bool:
         return True  # reported with its video
 
 
-def _of_error(cache: Path, file: str, error: ChordcacheError) -> Damage:
+def of_error(cache: Path, file: str, error: ChordcacheError) -> Damage:
     """Return the finding about a list that cannot be read. To repair it does not help against a lack of permission."""
     if isinstance(error, UnreadableError):
         return Damage("unreadable", file, str(error), "")
@@ -134,7 +89,7 @@ def check_index(cache: Path, keys: set[str], features: Features) -> list[Damage]
     try:
         quarantine = Quarantine(cache, {})
     except (DamageError, UnreadableError) as error:
-        findings = [_of_error(cache, "quarantine.jsonl", error)]
+        findings = [of_error(cache, "quarantine.jsonl", error)]
     try:
         for record in cached_index(cache):
             num_records += 1
@@ -145,7 +100,7 @@ def check_index(cache: Path, keys: set[str], features: Features) -> list[Damage]
     except NotFoundError as error:
         return [*findings, Damage("missing", "index.jsonl", str(error), repair_command(cache))]
     except (DamageError, UnreadableError, UsageError) as error:
-        return [*findings, _of_error(cache, "index.jsonl", error)]
+        return [*findings, of_error(cache, "index.jsonl", error)]
     if missing:
         what = f"not built yet: {len(missing)} of {counted(num_records, 'indexed video')}"
         what += f", such as {', '.join(repr(printable(path)) for path in list(missing.values())[:3])}"
@@ -163,7 +118,7 @@ def check_runs(cache: Path) -> list[Damage]:
     try:
         deque(read_runs(cache), maxlen=0)
     except (DamageError, UnreadableError) as error:
-        return [_of_error(cache, RUNS_FILE, error)]
+        return [of_error(cache, RUNS_FILE, error)]
     return []
 
 
@@ -176,3 +131,21 @@ def find_orphans(cache: Path) -> list[Damage]:
     return [Damage("orphan", file, "no sidecar names it", gc_command(cache)) for file in superseded] + [
         Damage("orphan", file, "chordcache did not make it, and gc leaves it; move it away", "") for file in foreign
     ]
+
+
+def check_packed(cache: Path, sidecars: Sidecars) -> list[Damage]:
+    """Check the parts of packs between their files. Return also the files that are not part of the packed cache."""
+    rows = [row for row in map(sidecars.read_or_none, sidecars.sorted_keys()) if row is not None]
+    findings = []
+    for pack in packs_of(rows):
+        try:
+            check_pack(cache, pack, with_files=False)
+        except (DamageError, UnreadableError) as error:
+            findings.append(of_error(cache, pack.name, error))
+    named = {layout.place_of(file)[0] for sidecar in rows for file in sidecar.files}
+    files = [file for folder in (*TIERS, layout.PACKS) for file in opener.iter_files(cache, folder)]
+    if len(rows) < len(sidecars.sorted_keys()):  # a row that cannot be read may name each file
+        return findings
+    others = sorted({*opener.list_folder(cache)} - TOP_LEVEL | {*files} - named)
+    what = "no sidecar names it; move it away"
+    return findings + [Damage("orphan", file, what, "") for file in others]

@@ -20,7 +20,7 @@ from chordcache.media.planes import split
 from chordcache.storage import feature_files
 from chordcache.storage.artefacts.artefact import Artefact
 from chordcache.storage.artefacts.writer import Block
-from chordcache.storage.feature_info import FeatureInfo
+from chordcache.storage.feature_info import FeatureInfo, StoredFile
 from chordcache.storage.row_clock import CLOCK_FACTS, has_times
 from chordcache.storage.sidecar import Sidecar
 
@@ -62,15 +62,17 @@ def compare_with_source(cache: Path, sidecar: Sidecar, config: Config, path: str
     shown = _random_frames(num_frames)
     specs = _comparable(sidecar, config)
     comparers = [
-        _Comparer(cache, sidecar, info, shown) for info in sidecar.features if info.file and info.feature in specs
+        _Comparer(cache, sidecar, info, info.file, shown)
+        for info in sidecar.features
+        if info.file and info.feature in specs
     ]
     sinks = {name: [comparer for comparer in comparers if comparer.feature == name] for name in specs}
     decode_pass = DecodePass(specs, sinks, config.picture, with_content=False, only=frozenset(shown))
-    facts = decode_item(path, decode_pass, sidecar.segment)
+    facts = decode_item(path, decode_pass, sidecar.about.segment)
     if len(facts.pts_seconds) != num_frames:
         raise _differs(f"got {counted(len(facts.pts_seconds), 'frame')}, expected {num_frames} as in the cache")
-    for info in {info.file: info for info in sidecar.features if info.file}.values():
-        with feature_files.open_file(cache, info, sidecar.claims) as artefact:
+    for file in sidecar.files:
+        with feature_files.open_file(cache, file, sidecar.claims) as artefact:
             _compare_frames(artefact, facts)
     for comparer in comparers:
         absent = decode_pass.results[comparer.feature].absent
@@ -129,10 +131,12 @@ def _is_packets(info: FeatureInfo) -> bool:
 class _Comparer:
     """A sink that compares the rows of an extractor with the cached rows."""
 
-    def __init__(self, cache: Path, sidecar: Sidecar, info: FeatureInfo, shown: Sequence[int]) -> None:
+    def __init__(
+        self, cache: Path, sidecar: Sidecar, info: FeatureInfo, file: StoredFile, shown: Sequence[int]
+    ) -> None:
         self._claims = sidecar.claims
         self._cache = cache
-        self._info = info
+        self._info, self._file = info, file
         self.feature = info.feature
         self._shown = shown
         self._num_taken: dict[str, int] = {}
@@ -142,7 +146,7 @@ class _Comparer:
         first = self._num_taken.get(name, 0)
         self._num_taken[name] = first + len(rows)
         info = self._info
-        with feature_files.open_file(self._cache, info, self._claims) as artefact:
+        with feature_files.open_file(self._cache, self._file, self._claims) as artefact:
             if "row_seconds" in info.facts:
                 numbers = range(first, min(first + len(rows), info.num_rows[name]))
                 self._compare(name, first, np.asarray(rows)[: len(numbers)], artefact.rows(name, numbers))

@@ -550,7 +550,7 @@ def test_a_row_of_the_longest_texts_is_read_again_and_a_longer_one_refused(tmp_p
             cc.build(tmp_path / "17.csv", tmp_path / "cache", **frames)
         assert cc.verify(tmp_path / "cache", jobs=1).damage == []
     with cc.open_cache(tmp_path / "cache") as cache:
-        assert len(cache[0].sidecar.extra["c13"]) == 1 << 20
+        assert len(cache[0].extra["c13"]) == 1 << 20
 
 
 def test_a_picture_that_no_reader_takes_is_not_published(tmp_path: Path, make_video: Maker, run_seen: Cli) -> None:

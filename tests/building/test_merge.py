@@ -223,7 +223,7 @@ def test_two_versions_of_a_video(work: Path, run_cli: Cli, tmp_path: Path) -> No
     sidecar = processes.sidecars(tmp_path / "bc")["b.mp4"]["_sidecar"]
     data = json.loads(sidecar.read_text())
     del data["xxh3_128"]
-    sidecar.write_text(sealed_json.seal({**data, "label": "another"}) + "\n")
+    sidecar.write_text(sealed_json.seal({**data, "about": {"label": "another"}}) + "\n")
     error = refused(work, [work / "ab", tmp_path / "bc"], run_cli)
     assert f"got two versions of video '{data['key']}' in '{work / 'ab'}' and in '{tmp_path / 'bc'}', expected" in error
 

@@ -1,4 +1,4 @@
-"""Packs: a cache of few files reads as before, also after each way in which packing can end."""
+"""Packed caches: few files that read as before, also after each way in which packing can end."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,16 +18,14 @@ import pytest
 from helpers import processes, small_disks
 
 import chordcache as cc
+from chordcache.building.dry_run import dry_run
 from chordcache.building.merge import merge
-from chordcache.building.pack import PackSummary, pack, unpack
-from chordcache.index.index_files import IndexWriter
+from chordcache.building.pack import pack, unpack
 from chordcache.records import RunSummary
-from chordcache.storage import atomic, sealed_json
+from chordcache.storage import atomic, packs
 from chordcache.storage.catalog_file import HEAD_BYTES
-from chordcache.storage.find_sidecars import Sidecars, write_catalog
+from chordcache.storage.find_sidecars import Sidecars
 from chordcache.storage.layout import sidecar_file
-from chordcache.storage.packs import write_pack
-from chordcache.train.misses import background
 from chordcache.verifying.repair import repair
 
 pytestmark = [pytest.mark.usefixtures("inline"), pytest.mark.timeout(300)]
@@ -98,11 +96,9 @@ def packs_of(cache: Path) -> list[Path]:
 
 
 def packed(work: Path) -> Path:
-    """The cache, packed and without former files."""
-    cache = work / "cache"
-    pack(cache)
-    cc.collect_garbage(cache)
-    return cache
+    """The packed form of the cache."""
+    pack(work / "cache", work / "packed")
+    return work / "packed"
 
 
 def source_of(cache: Path, name: str) -> str:
@@ -118,456 +114,211 @@ def damage(path: Path, position: int, value: int | None = None) -> None:
 
 
 def test_packed_and_unpacked_caches_read_as_before(work: Path) -> None:
-    cache = work / "cache"
+    cache, small = work / "cache", work / "packed"
     before, files = everything(cache), files_of(cache)
-    summary = pack(cache)
+    summary = pack(cache, small)
     assert (summary.num_videos, summary.num_packs) == (5, 1)
-    assert_same(cache, before)
-    cc.collect_garbage(cache)
     hdf5 = {name for name in files if name.startswith("hdf5")}
-    assert files_of(cache) == {*hdf5, f"packs/{packs_of(cache)[0].name}"}
-    assert_same(cache, before)
-    assert deep(cache) == []
-    assert cc.verify(cache, level="quick").damage == []
-    assert cc.verify(cache, source=True, jobs=1, roots={"videos": str(work / "videos")}).damage == []
+    assert files_of(small) == {*hdf5, f"packs/{packs_of(small)[0].name}"}
+    assert_same(small, before)
+    assert deep(small) == []
+    assert cc.verify(small, level="quick").damage == []
+    assert cc.verify(small, source=True, jobs=1, roots={"videos": str(work / "videos")}).damage == []
+    assert unpack(small, work / "again") == summary
+    assert_same(work / "again", before)
+    assert files_of(work / "again") == files
+    assert deep(work / "again") == []
+    (work / "cache").rename(work / "before")
+    (work / "again").rename(cache)
     assert build(work).num_up_to_date == 5
-    assert pack(cache) == PackSummary(0, 0, 0)
-    assert unpack(cache).num_videos == 5
-    assert_same(cache, before)
-    cc.collect_garbage(cache)
-    assert files_of(cache) == files
-    assert deep(cache) == []
 
 
 def test_artefacts_lie_in_a_pack_as_they_were(work: Path) -> None:
-    """Read without the package: sealed lines, places and bytes."""
+    """Read without the package: rows of the catalog, places and bytes."""
     cache = work / "cache"
     bytes_of = {name: (cache / name).read_bytes() for name in files_of(cache)}
     (path,) = packs_of(packed(work))
-    content = path.read_bytes()
-    head = json.loads(content[:HEAD_BYTES])
-    assert (head["format"], head["number"], head["num_videos"]) == ("chordcache-pack", 1, 5)
-    start, size, _ = head["sections"]["offsets"]
-    offsets = np.frombuffer(content[start : start + size], "<i8")
-    for begin, end in itertools.pairwise(offsets):
-        for info in json.loads(content[begin:end])["features"]:
-            if info["tier"] == "hdf5":
-                assert "packed" not in info
+    content, catalog = path.read_bytes(), (work / "packed/catalog.bin").read_bytes()
+    start, size, _ = json.loads(catalog[:HEAD_BYTES])["sections"]["offsets"]
+    for begin, end in itertools.pairwise(np.frombuffer(catalog[start : start + size], "<i8")):
+        for file in (info["file"] for info in json.loads(catalog[begin:end])["features"]):
+            if file["name"].startswith("hdf5"):
+                assert "packed" not in file
+                assert (work / "packed" / file["name"]).read_bytes() == bytes_of[file["name"]]
                 continue
-            place = info["packed"]
-            assert place["pack"] == path.stem
-            assert place["offset"] % 4096 == 0
-            assert content[place["offset"] : place["offset"] + info["num_bytes"]] == bytes_of[info["file"]]
+            place = file["packed"]
+            assert (place["pack"], place["offset"] % 4096) == (path.stem, 0)
+            assert content[place["offset"] : place["offset"] + file["num_bytes"]] == bytes_of[file["name"]]
 
 
-def test_sizes_of_packs(work: Path) -> None:
-    cache = work / "cache"
-    assert pack(cache, size=1 << 20).num_packs == 1
+def test_sizes_of_packs(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(cc.UsageError, match="size: got 1000 bytes, expected at least 1 MiB"):
-        pack(cache, size=1000)
+        pack(work / "cache", work / "packed", size=1000)
+    monkeypatch.setattr(packs, "_MAX_VIDEOS", 2)
+    assert pack(work / "cache", work / "packed").num_packs == 3
+    assert_same(work / "packed", everything(work / "cache"))
+    assert deep(work / "packed") == []
 
 
-def test_a_video_that_is_built_again_is_read_instead_of_its_packed_one(work: Path) -> None:
-    cache = packed(work)
-    key = source_of(cache, "b")
-    before = everything(cache)
-    (work / "config.yaml").write_text(CONFIG.replace("n_mels: 20", "n_mels: 30"))
-    assert build(work).num_done == 5
-    for place, values in everything(cache).items():
-        if place[2] == "mel":
-            assert values.shape != before[place].shape
-        else:
-            np.testing.assert_array_equal(values, before[place])
-    after = everything(cache)
-    assert pack(cache).num_videos == 5
-    cc.collect_garbage(cache)
-    assert len(packs_of(cache)) == 1  # all of the former one is superseded
-    assert_same(cache, after)
-    assert deep(cache) == []
-    assert cc.open_cache(cache)[key].sidecar.feature("mel", "npz").packed.pack == packs_of(cache)[0].stem
+@pytest.mark.parametrize("command", ["pack", "unpack"])
+def test_a_moved_cache(work: Path, command: str) -> None:
+    """A file of the user stays. The one that is removed is complete in the other form."""
+    before = everything(work / "cache")
+    source = work / "cache" if command == "pack" else packed(work)
+    (source / "mine.txt").write_text("of the user")
+    (pack if command == "pack" else unpack)(source, work / "new", move=True)
+    assert [path.name for path in source.iterdir()] == ["mine.txt"]
+    assert_same(work / "new", before)
+    assert deep(work / "new") == []
 
 
-def test_new_videos_lie_beside_packs_until_they_are_packed(work: Path, make_video: Callable[..., Path]) -> None:
-    cache = packed(work)
-    everything(cache)
-    make_video(work / "videos" / "new.mp4", num_frames=9, audio=True)
-    cc.scan([work / "videos"], output=work / "index.jsonl", labels="dir", jobs=1)
-    summary = build(work)
-    assert (summary.num_done, summary.num_up_to_date) == (1, 5)
-    assert len(cc.open_cache(cache)) == 6
-    with_new = everything(cache)
-    pack(cache)
-    cc.collect_garbage(cache)
-    assert_same(cache, with_new)
-    assert len(packs_of(cache)) == 1  # a small pack is packed with the rest
-    assert deep(cache) == []
+REFUSALS = {
+    "build": lambda work: build(work),
+    "dry run": lambda work: dry_run(work / "index.jsonl", work / "cache"),
+    "repair": lambda work: cc.repair(work / "cache", [], jobs=1),
+    "gc": lambda work: cc.collect_garbage(work / "cache"),
+    "prune": lambda work: build(work, options=cc.BuildOptions(prune=True)),
+    "merge": lambda work: merge([work / "cache", work / "other"], work / "merged"),
+    "pack": lambda work: pack(work / "cache", work / "new"),
+}
 
 
-def test_pruned_videos_stay_away(work: Path) -> None:
-    cache = packed(work)
-    key = source_of(cache, "c")
-    os.remove(work / "videos" / "c.mp4")
-    cc.scan([work / "videos"], output=work / "index.jsonl", labels="dir", jobs=1)
-    assert build(work, options=cc.BuildOptions(prune=True, prune_many=True)).num_pruned == 1
-    os.remove(cache / "catalog.bin")
-    cc.repair(cache, cc.verify(cache, jobs=1).damage, jobs=1)
-    assert key not in cc.open_cache(cache)
-    cc.collect_garbage(cache)
-    assert deep(cache) == []
-    pack(cache)
-    cc.collect_garbage(cache)
-    assert len(cc.open_cache(cache)) == 4
-    assert deep(cache) == []
+@pytest.mark.parametrize("command", REFUSALS)
+def test_commands_that_change_a_cache_refuse_a_packed_one(work: Path, command: str) -> None:
+    shutil.copytree(work / "cache", work / "other")
+    pack(work / "cache", work / "packed", move=True)
+    (work / "packed").rename(work / "cache")
+    files = {path: path.read_bytes() for path in (work / "cache").rglob("*") if path.is_file()}
+    message = (
+        f"cache: got '{work}/cache', which is packed and read-only.* Run 'chordcache unpack {work}/cache -o CACHE'"
+    )
+    with pytest.raises(cc.UsageError, match=message):
+        REFUSALS[command](work)
+    assert {path: path.read_bytes() for path in (work / "cache").rglob("*") if path.is_file()} == files
 
 
-def test_a_pruned_video_comes_back_when_it_is_built_again(work: Path) -> None:
-    cache = packed(work)
-    before = everything(cache)
-    source = work / "videos" / "c.mp4"
-    source.rename(work / "c.mp4")
-    cc.scan([work / "videos"], output=work / "index.jsonl", labels="dir", jobs=1)
-    build(work, options=cc.BuildOptions(prune=True, prune_many=True))
-    (work / "c.mp4").rename(source)
-    cc.scan([work / "videos"], output=work / "index.jsonl", labels="dir", jobs=1)
-    assert build(work).num_done == 1
-    assert_same(cache, before)
-    pack(cache)
-    cc.collect_garbage(cache)
-    assert_same(cache, before)
-    assert deep(cache) == []
+def test_folders_that_are_not_new(work: Path) -> None:
+    cache = work / "cache"
+    for output in (cache, work / "videos", packed(work)):
+        with pytest.raises(cc.UsageError, match=f"output: got '{output}', which"):
+            pack(cache, output)
+    with pytest.raises(cc.UsageError, match=f"cache: got '{cache}', which is not packed"):
+        unpack(cache, work / "new")
+    with pytest.raises(cc.NotFoundError):
+        pack(work / "nothing", work / "new")
+    assert not (work / "new").exists()
 
 
-def test_a_pruned_video_that_came_back_is_missed(work: Path) -> None:
-    cache = packed(work)
-    pruned(work, "c")
-    build(work)
-    before = everything(cache)
-    key = source_of(cache, "c")
-    (cache / sidecar_file(key)).unlink()
-    for level in ("quick", "default"):
-        findings = [damage for damage in cc.verify(cache, level=level, jobs=1).damage if damage.kind == "missing"]
-        assert [finding.key for finding in findings] == [key]
-    with pytest.raises(cc.DamageError, match="got no sidecars of 1 video"):
-        cc.collect_garbage(cache)
-    cc.repair(cache, findings, jobs=1)
-    assert_same(cache, before)
-    assert deep(cache) == []
-
-
-def pruned(work: Path, *names: str, tiers: Sequence[str] = TIERS) -> None:
-    """Prune videos as a run does whose index does not name them, with sources that stay as they are."""
-    index = cc.read_index(work / "index.jsonl")
-    with IndexWriter(work / "fewer.jsonl", roots=index.roots, level=index.level, whole_roots=index.roots) as writer:
-        for record in index:
-            if record.path.removesuffix(".mp4") not in names:
-                writer.write(record)
-    options = cc.BuildOptions(prune=True, prune_many=True)
-    roots = {"videos": work / "videos"}
-    summary = cc.build(work / "fewer.jsonl", work / "cache", tiers=tiers, jobs=1, roots=roots, options=options)
-    assert summary.num_pruned == len(names)
-
-
-def test_a_pruned_video_is_packed_again_with_equal_content(work: Path) -> None:
-    """A pack of equal content is another pack: the former one does not count for what was removed from it."""
-    cache = packed(work)
-    before = everything(cache)
-    for _ in range(2):
-        pruned(work, "c")
-        assert len(cc.open_cache(cache)) == 4
-        build(work)
-        pack(cache)
-        cc.collect_garbage(cache)
-        assert_same(cache, before)
-        assert deep(cache) == []
-
-
-def test_a_video_pruned_in_a_hard_linked_copy_stays_in_the_first_cache(work: Path) -> None:
-    cache = packed(work)
-    pruned(work, "e")  # so that both caches have a list of removed videos
-    before = everything(cache)
-    first = cache.with_name("first")
-    shutil.copytree(cache, first, copy_function=os.link)
-    pruned(work, "c")
-    assert len(cc.open_cache(cache)) == 4
-    write_catalog(first)
-    assert_same(first, before)
-    assert deep(first) == []
-
-
-def test_numbers_of_packs_never_go_down(work: Path) -> None:
-    """The list of removed videos outlives the pack that they were in."""
-    cache = packed(work)
-    before = everything(cache)
-    pruned(work, "c")
-    build(work)
-    key = source_of(cache, "c")
-    write_pack(cache, [Sidecars(cache).read(key)], 2)
-    (cache / sidecar_file(key)).unlink()
-    write_catalog(cache)
-    assert_same(cache, before)
-    pruned(work, "c")
-    cc.collect_garbage(cache)
-    assert len(packs_of(cache)) == 1
-    build(work)
-    pack(cache)
-    assert Sidecars(cache).packs.last_number == 3
-    cc.collect_garbage(cache)
-    assert_same(cache, before)
-    assert deep(cache) == []
-
-
-def test_a_repaired_pack_does_not_come_back(work: Path) -> None:
-    cache = packed(work)
-    before = everything(cache)
-    place = cc.open_cache(cache)[source_of(cache, "b")].sidecar.feature("flow", "npz")
-    damage(packs_of(cache)[0], place.packed.offset + place.num_bytes // 2)
-    cc.repair(cache, cc.verify(cache, jobs=1).damage, jobs=1, roots={"videos": str(work / "videos")})
-    pack(cache)
-    cc.collect_garbage(cache)
-    assert_same(cache, before)
-    assert deep(cache) == []
-
-
-def test_labels_that_change_there_and_back(work: Path) -> None:
-    cache = packed(work)
-    records = [*cc.read_index(work / "index.jsonl")]
-    index = cc.read_index(work / "index.jsonl")
-    for label in ("x", "y", "x"):
-        with IndexWriter(work / "labels.jsonl", roots=index.roots, level=index.level) as writer:
-            for record in records:
-                writer.write(record.replace(label=label))
-        cc.build(work / "labels.jsonl", cache, tiers=TIERS, jobs=1, roots={"videos": work / "videos"})
-        pack(cache)
-        assert {video.label for video in cc.open_cache(cache)} == {label}
-    cc.collect_garbage(cache)
-    assert {video.label for video in cc.open_cache(cache)} == {"x"}
-    assert deep(cache) == []
-
-
-def test_a_damaged_list_of_removed_videos(work: Path) -> None:
-    shutil.rmtree(work / "cache")
-    build(work, tiers=("lmdb", "npz"))
-    cache = packed(work)
-    before = everything(cache)
-    pruned(work, "c", "d", tiers=("lmdb", "npz"))
-    path = cache / "packs" / "removed.jsonl"
-    damage(path, path.stat().st_size - 20)
-    with pytest.raises(cc.DamageError, match="removed.jsonl.*verify --repair"):
-        build(work, tiers=("lmdb", "npz"))
-    report = cc.verify(cache, jobs=1)
-    assert "packs/removed.jsonl" in {finding.file for finding in report.damage}
-    cc.repair(cache, report.damage, jobs=1, roots={"videos": str(work / "videos")})
-    assert cc.verify(cache, jobs=1).exit_code in (0, 6)
-    assert build(work, tiers=("lmdb", "npz")).num_failed == 0
-    assert_same(cache, before)
-
-
-def test_a_copy_without_empty_folders(work: Path) -> None:
-    """As made by tools that copy files alone."""
-    cache = packed(work)
-    before = everything(cache)
-    shutil.rmtree(cache / "videos")
-    assert cc.verify(cache, jobs=1).damage == []
-    assert build(work).num_up_to_date == 5
-    assert_same(cache, before)
-
-
-def test_a_pack_without_a_second_copy_of_its_sidecars_is_not_removed(work: Path) -> None:
-    cache = packed(work)
-    (path,) = packs_of(cache)
-    damage(path, 100)
-    (cache / "catalog.bin").unlink()
-    with pytest.raises(cc.DamageError, match="Move the pack away to build its videos again"):
-        cc.repair(cache, cc.verify(cache, jobs=1).damage, jobs=1)
-    assert path.exists()
-
-
-@pytest.mark.parametrize("number", [0, -1, 1 << 70, "7", 1.5, True])
-def test_a_forged_number_is_damage(work: Path, number: object) -> None:
-    cache = packed(work)
-    (path,) = packs_of(cache)
-    content = path.read_bytes()
-    head = sealed_json.unseal(content[:HEAD_BYTES].decode().rstrip(), "")
-    line = sealed_json.seal({**head, "number": number}).encode().ljust(HEAD_BYTES - 1) + b"\n"
-    path.write_bytes(line + content[HEAD_BYTES:])
-    assert f"packs/{path.name}" in {finding.file for finding in cc.verify(cache, jobs=1).damage}
-    with pytest.raises(cc.DamageError, match="its number is not one of a pack"):
-        cc.collect_garbage(cache)
-
-
-def test_a_video_that_was_built_while_it_was_missed_is_repaired(work: Path) -> None:
-    """The broken piece of a pack is one of those that a reader's child builds again."""
-    cache = packed(work)
-    key = source_of(cache, "b")
-    place = cc.open_cache(cache)[key].sidecar.feature("flow", "npz")
-    assert [*background._broken_files(cache, key)] == []
-    damage(packs_of(cache)[0], place.packed.offset + place.num_bytes // 2)
-    assert [*background._broken_files(cache, key)] == [place.file]
-
-
-def test_hdf5_alone_is_packed_once(work: Path) -> None:
-    roots = {"videos": work / "videos"}
-    cc.build(work / "index.jsonl", work / "mixed", tiers=["hdf5"], config=work / "config.yaml", jobs=1, roots=roots)
-    before = everything(work / "mixed")
-    assert pack(work / "mixed").num_videos == 5
-    assert pack(work / "mixed") == PackSummary(0, 0, 0)
-    cc.collect_garbage(work / "mixed")
-    assert_same(work / "mixed", before)
-    assert deep(work / "mixed") == []
-
-
-def test_dropped_features_of_packed_videos(work: Path) -> None:
-    cache = packed(work)
-    build(work, config=None, tiers=None, options=cc.BuildOptions(drop=("motion",), prune_many=True))
-    names = {place[1:] for place in everything(cache)}
-    assert ("npz", "motion") not in names
-    assert ("npz", "flow") in names
-    assert deep(cache) == []
+def test_another_cache_is_not_removed(work: Path) -> None:
+    """The second call meets a complete output of the first one, and a cache that has changed."""
+    packed(work)
+    header = (work / "packed/chordcache.json").read_bytes()
+    key = source_of(work / "cache", "b")
+    label = (work / "index.jsonl").read_text().replace('"label": "videos"', '"label": "other"')
+    (work / "index.jsonl").write_text(label)
+    sidecar = Sidecars(work / "cache").read(key)
+    other = sidecar.replace(about=sidecar.about.replace(label="other"))
+    (work / "cache" / sidecar_file(key)).write_text(other.to_line() + "\n")
+    with pytest.raises(cc.UsageError, match="another 'b-"):
+        pack(work / "cache", work / "packed", move=True)
+    assert (work / "packed/chordcache.json").read_bytes() == header
+    assert len(cc.open_cache(work / "cache")) == 5
 
 
 def test_damage_in_a_pack_is_found_and_repaired(work: Path) -> None:
     cache = packed(work)
     before = everything(cache)
     key = source_of(cache, "b")
-    place = cc.open_cache(cache)[key].sidecar.feature("flow", "npz")
+    place = cc.open_cache(cache)[key].sidecar.feature("flow", "npz").file
     damage(packs_of(cache)[0], place.packed.offset + place.num_bytes // 2)
     for level in ("default", "deep"):
         (finding,) = cc.verify(cache, level=level, jobs=1).damage
-        assert (finding.kind, finding.file, finding.key) == ("damaged", place.file, key)
-    with pytest.raises(cc.DamageError, match=f"'{cache}/{place.file}' is damaged"):
-        unpack(cache)
-    cc.repair(cache, [finding], jobs=1, roots={"videos": str(work / "videos")})
-    assert_same(cache, before)
-    assert deep(cache) == []
+        assert (finding.kind, finding.file, finding.key) == ("damaged", place.name, key)
+        assert finding.fix_command == f"chordcache unpack {cache} -o CACHE"
+    with pytest.raises(cc.DamageError, match=f"1 video of '{cache}' .* run 'chordcache verify --repair {work}/new'"):
+        unpack(cache, work / "new", move=True)
+    assert len(cc.open_cache(cache)) == 5
+    (finding,) = cc.verify(work / "new", jobs=1).damage
+    assert (finding.kind, finding.file) == ("missing", place.name)
+    cc.repair(work / "new", [finding], jobs=1, roots={"videos": str(work / "videos")})
+    assert_same(work / "new", before)
+    assert deep(work / "new") == []
 
 
-@pytest.mark.parametrize("part", ["head", "sidecars", "keys", "cut", "missing"])
-def test_a_pack_whose_table_is_damaged(work: Path, part: str) -> None:
-    """The catalog is the second copy of its sidecars: nothing is decoded."""
+@pytest.mark.parametrize("part", ["gap", "longer", "cut", "missing", "catalog"])
+def test_a_damaged_packed_cache(work: Path, part: str) -> None:
     cache = packed(work)
-    before = everything(cache)
     (path,) = packs_of(cache)
-    head = json.loads(path.read_bytes()[:HEAD_BYTES])
-    position = {
-        "head": 100,
-        "sidecars": head["sections"]["offsets"][0] - 300,
-        "keys": head["sections"]["keys"][0] + 3,
-        "cut": 0,
-        "missing": 0,
-    }[part]
-    if part == "cut":
+    file = cc.open_cache(cache)[source_of(cache, "a")].sidecar.files[0]
+    if part == "gap":
+        damage(path, file.packed.offset + file.num_bytes)
+    elif part == "longer":
+        os.truncate(path, path.stat().st_size + 1)
+    elif part == "cut":
         os.truncate(path, path.stat().st_size - 10)
     elif part == "missing":
         path.unlink()
     else:
-        damage(path, position)
+        damage(cache / "catalog.bin", HEAD_BYTES + 100)
     report = cc.verify(cache, jobs=1)
     assert report.exit_code == 5
-    if part != "missing":
-        assert f"packs/{path.name}" in {finding.file for finding in report.damage}
-        assert_same(cache, before)  # readers need the catalog, not the table
-        shutil.rmtree(work / "videos")
-    with pytest.raises(cc.DamageError):
-        cc.collect_garbage(cache)
-    cc.repair(cache, report.damage, jobs=1, roots={"videos": str(work / "videos")})
-    assert_same(cache, before)
-    cc.collect_garbage(cache)
-    assert deep(cache) == []
+    assert ("catalog.bin" if part == "catalog" else f"packs/{path.name}") in {finding.file for finding in report.damage}
 
 
-def test_every_flip_in_a_pack_is_found(work: Path) -> None:
+def test_every_flip_in_a_packed_cache_is_found(work: Path) -> None:
     cache = packed(work)
-    (path,) = packs_of(cache)
-    content = path.read_bytes()
-    random = np.random.default_rng(7)
-    positions = random.integers(0, len(content), 60).tolist() + random.integers(0, HEAD_BYTES, 10).tolist()
     missed = []
-    for position in positions:
-        damage(path, position)
-        try:
-            if cc.verify(cache, jobs=1).exit_code != 5:
-                missed.append(position)
-        finally:
-            path.write_bytes(content)
+    for path in (*packs_of(cache), cache / "catalog.bin"):
+        content = path.read_bytes()
+        for position in np.random.default_rng(7).integers(0, len(content), 40).tolist():
+            damage(path, position)
+            try:
+                if cc.verify(cache, jobs=1).exit_code != 5:
+                    missed.append((path.name, position))
+            finally:
+                path.write_bytes(content)
     assert missed == []
 
 
-def test_of_two_packs_with_one_video_the_later_counts(work: Path) -> None:
-    cache = packed(work)
-    (first,) = packs_of(cache)
-    kept = first.read_bytes()
-    (work / "config.yaml").write_text(CONFIG.replace("n_mels: 20", "n_mels: 30"))
-    build(work)
-    pack(cache)
-    cc.collect_garbage(cache)
-    after = everything(cache)
-    first.write_bytes(kept)
-    (cache / "catalog.bin").unlink()
-    cc.repair(cache, cc.verify(cache, jobs=1).damage, jobs=1)
-    assert_same(cache, after)
-    assert cc.collect_garbage(cache) == [f"packs/{first.name}"]
+CHANGES = {"renameat": 5, "rename": 3, "unlinkat": 12, "unlink": 5, "rmdir": 8}
+"""System calls of a command and how often each is made, at least"""
 
 
-CHANGES = {"renameat": 1, "rename": 4, "unlinkat": 9}
-"""System calls of a pack and how often each is made, at least"""
-
-
-def kills() -> Iterator[tuple[str, int]]:
-    yield from ((call, number) for call, most in CHANGES.items() for number in range(1, most + 1))
-
-
-@pytest.mark.parametrize(("call", "number"), list(kills()))
-def test_a_pack_that_is_killed(work: Path, call: str, number: int, run_process: Cli) -> None:
-    cache = work / "cache"
-    before = everything(cache)
-    command = [
+@pytest.mark.parametrize("command", ["pack", "unpack"])
+@pytest.mark.parametrize(("call", "number"), [(call, n) for call, most in CHANGES.items() for n in range(1, most, 2)])
+def test_a_command_that_is_killed(work: Path, command: str, call: str, number: int) -> None:
+    """One of the two is whole at each moment, and the same command completes the other."""
+    source = work / "cache" if command == "pack" else packed(work)
+    before = everything(source)
+    line = [
         "strace", "-f", "-qq", "-o", "/dev/null", "-e", f"inject={call}:signal=KILL:when={number}",
-        shutil.which("python") or "python", "-m", "chordcache", "pack", str(cache),
+        shutil.which("python") or "python", "-m", "chordcache", command, source, "-o", work / "new", "--move",
     ]  # fmt: skip
-    subprocess.run(command, capture_output=True, timeout=120)
-    assert_same(cache, before)
-    assert cc.verify(cache, jobs=1).exit_code in (0, 6)
-    pack(cache)
-    cc.collect_garbage(cache)
-    assert_same(cache, before)
-    assert deep(cache) == []
-    assert len(packs_of(cache)) == 1
+    subprocess.run([*map(str, line)], capture_output=True, timeout=120)
+    if (work / "new/chordcache.json").exists():
+        assert_same(work / "new", before)
+    else:
+        assert_same(source, before)
+    if (source / "chordcache.json").exists():
+        (pack if command == "pack" else unpack)(source, work / "new", move=True)
+    assert_same(work / "new", before)
+    assert deep(work / "new") == []
+    assert not [name for name in files_of(source) if source.exists()]
 
 
 def test_full_disk(work: Path, tmp_path: Path) -> None:
     with small_disks.tmpfs(tmp_path / "disk", "3m", may_be_open=True) as disk:
-        shutil.copytree(work / "cache", disk / "cache")
-        before = everything(disk / "cache")
         filler = disk / "filler"
         filler.write_bytes(bytes(max(0, shutil.disk_usage(disk).free - 200_000)))
-        size = sum(path.stat().st_size for tier in ("lmdb", "npz") for path in (disk / "cache" / tier).glob("*/*"))
-        message = f"no space left for {size / 2**20:.1f} MiB in cache"
-        with pytest.raises(cc.NoSpaceError, match=message):  # before anything is written
-            pack(disk / "cache")
-        assert packs_of(disk / "cache") == []
-        assert_same(disk / "cache", before)
+        with pytest.raises(cc.NoSpaceError, match="no space left for 0.3 MiB in cache"):  # before anything is written
+            pack(work / "cache", disk / "packed")
+        assert files_of(disk / "packed") == set()
         filler.unlink()
-        assert pack(disk / "cache").num_videos == 5
-        assert_same(disk / "cache", before)
-        cc.collect_garbage(disk / "cache")
+        assert pack(work / "cache", disk / "packed").num_videos == 5
         filler.write_bytes(bytes(max(0, shutil.disk_usage(disk).free - 200_000)))
-        with pytest.raises(cc.NoSpaceError, match=message):
-            unpack(disk / "cache")
-        assert_same(disk / "cache", before)
-
-
-def test_packed_caches_are_merged(work: Path, run_cli: Cli) -> None:
-    cache = packed(work)
-    before = everything(cache)
-    shutil.copytree(cache, work / "other")
-    unpack(work / "other")
-    for _ in range(2):
-        done = run_cli("merge", cache, work / "other", "-o", work / "merged", "--pack")
-        assert done.returncode == 0, done.stderr
-        assert_same(work / "merged", before)
-        cc.collect_garbage(work / "merged")
-    assert not [name for name in files_of(work / "merged") if not name.startswith(("packs", "hdf5"))]
-    assert deep(work / "merged") == []
+        with pytest.raises(cc.NoSpaceError, match="no space left for"):
+            unpack(disk / "packed", disk / "again")
+        assert_same(disk / "packed", everything(work / "cache"))
 
 
 def test_indexed_videos_come_from_packs(work: Path) -> None:
@@ -586,37 +337,18 @@ def test_indexed_videos_come_from_packs(work: Path) -> None:
 
 def test_commands(work: Path, run_cli: Cli) -> None:
     cache = work / "cache"
-    done = run_cli("pack", cache, "--size", "512MiB")
+    done = run_cli("pack", cache, "-o", work / "packed", "--size", "512MiB")
     assert done.returncode == 0
-    assert done.stdout.startswith("packed 5 videos, ")
-    assert f"into 1 pack; 'chordcache gc {cache}' removes their former files" in done.stdout
-    again = json.loads(run_cli("pack", cache, "--json").stdout)
-    assert again.items() >= {"num_videos": 0, "num_packs": 0, "num_bytes": 0}.items()
-    assert run_cli("pack", cache).stdout == "nothing to pack\n"
-    assert run_cli("gc", cache, "--yes").returncode == 0
-    assert run_cli("verify", cache).returncode == 0
-    assert run_cli("unpack", cache).stdout.startswith("unpacked 5 videos, ")
-    assert run_cli("unpack", cache).stdout == "nothing to unpack\n"
-    assert run_cli("pack", cache, "--size", "few").returncode == 2
-    assert run_cli("pack", work / "nothing").returncode == 10
+    assert re.fullmatch(r"packed 5 videos, \d+\.\d+ MB, into 1 pack\n", done.stdout)
+    again = json.loads(run_cli("unpack", work / "packed", "-o", work / "again", "--json").stdout)
+    assert again.items() >= {"num_videos": 5, "num_packs": 1}.items()
+    assert run_cli("verify", work / "packed").returncode == 0
+    assert run_cli("verify", work / "packed", "--repair").returncode == 0
+    assert run_cli("unpack", work / "packed", "-o", work / "third").stdout.startswith("unpacked 5 videos, ")
+    assert run_cli("pack", cache, "-o", work / "new", "--size", "few").returncode == 2
+    assert run_cli("pack", cache).returncode == 2
+    assert run_cli("pack", work / "nothing", "-o", work / "new").returncode == 10
     assert processes.fine(done.stderr)
-
-
-def test_a_lost_sidecar_is_missed_although_a_pack_has_an_older_one(work: Path, make_video: Callable[..., Path]) -> None:
-    cache = packed(work)
-    make_video(work / "videos/a.mp4", num_frames=12, audio=True)
-    cc.scan([work / "videos"], output=work / "index.jsonl", labels="dir", jobs=1)
-    build(work)
-    cc.collect_garbage(cache)
-    before = everything(cache)
-    sidecar = sidecar_file(source_of(cache, "a"))
-    (cache / sidecar).unlink()
-    for level in ("quick", "default"):
-        report = cc.verify(cache, level=level, jobs=1)
-        assert (report.exit_code, sidecar in [finding.file for finding in report.damage]) == (5, True)
-    cc.repair(cache, report.damage, jobs=1)
-    assert deep(cache) == []
-    assert_same(cache, before)
 
 
 # A disk that fails
@@ -630,14 +362,18 @@ def test_a_disk_that_fails_is_not_a_bug(
 ) -> None:
     """Each command either does not need the call, or says why it cannot write, and the same command then continues."""
     cache, merged = work / "cache", work / "merged"
-    if command in ("unpack", "gc"):
-        pack(cache)
+    if command == "unpack":
+        packed(work)
+    if command == "gc":
+        (work / "config.yaml").write_text(CONFIG.replace("n_mels: 20", "n_mels: 30"))
+        build(work)
     if command == "repair":
         next(iter(cache.rglob("*.npz"))).write_bytes(b"")
         (cache / "runs.jsonl").write_text("x\n")
+    outputs = {"merge": merged, "pack": work / "packed", "unpack": work / "unpacked"}
     run = {
-        "pack": lambda: pack(cache),
-        "unpack": lambda: unpack(cache),
+        "pack": lambda: pack(cache, work / "packed", move=True),
+        "unpack": lambda: unpack(work / "packed", work / "unpacked", move=True),
         "gc": lambda: cc.collect_garbage(cache),
         "merge": lambda: merge([cache, shutil.copytree(cache, work / "copy", dirs_exist_ok=True)], merged),
         "repair": lambda: repair(cache, cc.verify(cache).damage, jobs=1, roots={"videos": work / "videos"}),
@@ -657,8 +393,8 @@ def test_a_disk_that_fails_is_not_a_bug(
         except cc.CacheWriteError as error:
             message = f"{error.exit_code}: {error}".lower()
         except cc.UsageError as error:  # a folder that this user may not make
-            assert (command, number) == ("merge", errno.EACCES), error  # noqa: PT017
+            assert (command in outputs, number) == (True, errno.EACCES), error  # noqa: PT017
     assert not message or re.fullmatch(rf"12: .*{os.strerror(number).lower()}.*run the same command", message)
     run()
-    checked = cc.verify(merged if command == "merge" else cache)
+    checked = cc.verify(outputs.get(command, cache))
     assert not [finding for finding in checked.damage if finding.kind in ("damaged", "missing")]

@@ -91,7 +91,7 @@ def test_features_of_hdf5_are_made_together(index: Path, tmp_path: Path) -> None
     cc.build(index, cache, tiers=["hdf5"], features=["flow"], config=config_from_json(SMALL))
     cc.build(index, cache, tiers=["hdf5"], features=["mel"])
     for path, sidecar in sidecars(cache).items():
-        present = {feature["feature"]: feature["file"] for feature in sidecar["features"] if "file" in feature}
+        present = {feature["feature"]: feature["file"]["name"] for feature in sidecar["features"] if "file" in feature}
         assert present.keys() == ({"flow", "mel"} if path == "sound.mp4" else {"flow"})
         assert len(set(present.values())) == 1
     cc.collect_garbage(cache)

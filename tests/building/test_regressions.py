@@ -75,7 +75,7 @@ def test_scan_does_not_overwrite_a_file_that_it_did_not_write(built):
 def test_a_reader_sees_what_was_repaired(built):
     cache = cc.open_cache(built / "cache")
     video = cache[0]
-    path = built / "cache" / video.feature("frames").file
+    path = built / "cache" / video.feature("frames").file.name
     data = bytearray(path.read_bytes())
     record = bytes(data).rfind(b"\xff\xd8\xff")
     data[record + 300] ^= 1
@@ -304,7 +304,7 @@ def test_an_artefact_that_crashes_its_reader_is_repaired(built):
     path.write_bytes(page)
     sidecar = unseal(data["_sidecar"].read_text(), "")
     for info in sidecar["features"]:
-        info["digest"] = digest_file(path)
+        info["file"]["digest"] = digest_file(path)
     data["_sidecar"].write_text(seal(sidecar) + "\n")
     damage = cc.verify(built / "cache", level="deep", jobs=1).damage
     assert ("damaged", str(path.relative_to(built / "cache"))) in {(finding.kind, finding.file) for finding in damage}

@@ -103,7 +103,7 @@ def test_builds_keep_what_no_cell_erases(videos, tmp_path):
         planned = cc.dry_run(index, cache)
         summary = cc.build(index, cache, jobs=HERE)
         with cc.open_cache(cache) as opened:
-            assert {video.path: stated(video.sidecar) for video in opened} == model
+            assert {video.path: stated(video.sidecar.about) for video in opened} == model
         gone = sum(len(before[name].keys() - model[name].keys()) for name in NAMES)
         changed = sum(
             before[name][field] != value

@@ -114,11 +114,11 @@ def test_an_absent_feature_leaves_the_file_alone(index: Path, tmp_path: Path) ->
     cc.build(index, cache, tiers=["npz", "hdf5"], features=["flow", "mel"], jobs=HERE)
     after = files_of(cache)
     for tier in ("npz", "hdf5"):
-        file = features_of(cache, "silent.mp4")[tier, "flow"]["file"]
+        file = features_of(cache, "silent.mp4")[tier, "flow"]["file"]["name"]
         assert before[file] == after[file]
         assert features_of(cache, "silent.mp4")[tier, "mel"]["absent"] == "no audio track"
-        assert features_of(cache, "sound.mp4")[tier, "mel"]["file"] not in before
-    assert features_of(cache, "sound.mp4")["npz", "flow"]["file"] in before
+        assert features_of(cache, "sound.mp4")[tier, "mel"]["file"]["name"] not in before
+    assert features_of(cache, "sound.mp4")["npz", "flow"]["file"]["name"] in before
     cc.collect_garbage(cache)
     assert cc.verify(cache, level="deep", jobs=HERE).damage == []
 
@@ -168,7 +168,7 @@ def test_repair_asks_each_tier_for_its_own(index: Path, tmp_path: Path) -> None:
     cache = tmp_path / "cache"
     cc.build(index, cache, tiers=["npz"], features=["mel"], jobs=HERE)
     cc.build(index, cache, tiers=["hdf5"], features=["flow"], jobs=HERE)
-    (cache / features_of(cache, "sound.mp4")["hdf5", "flow"]["file"]).unlink()
+    (cache / features_of(cache, "sound.mp4")["hdf5", "flow"]["file"]["name"]).unlink()
     damage = cc.verify(cache, jobs=HERE).damage
     assert [finding.kind for finding in damage] == ["missing"]
     cc.repair(cache, damage)
@@ -223,5 +223,5 @@ def test_deep_compares_shapes_with_the_sidecar(index: Path, tmp_path: Path) -> N
         cc.collect_garbage(cache)  # rewrites the catalog
         assert cc.verify(cache, jobs=HERE).damage == []
         (finding,) = cc.verify(cache, level="deep", jobs=HERE).damage
-        assert (finding.kind, finding.file) == ("damaged", info["file"])
+        assert (finding.kind, finding.file) == ("damaged", info["file"]["name"])
         assert "got rows of 'flow' of ((120, 160, 2), 'float16'), expected " in finding.message

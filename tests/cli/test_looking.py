@@ -66,7 +66,7 @@ def test_ls_agrees_with_the_files(folder, run_cli):
     assert [video["key"] for video in listed] == sorted(expected)
     for video in listed:
         data = expected[video["key"]]
-        files = {info["file"] for info in data["features"] if "file" in info}
+        files = {info["file"]["name"] for info in data["features"] if "file" in info}
         assert video["num_bytes"] == sum(os.stat(folder / "cache" / file).st_size for file in files)
         assert (video["path"], video["num_frames"]) == (data["path"], data["num_frames"])
         assert video["duration_seconds"] == pytest.approx(data["duration_seconds"], abs=1e-6)
@@ -80,7 +80,9 @@ def test_ls_prints_a_line_for_each_video(folder, run_cli):
     assert len(lines) == 3
     assert_clean(result.stdout)
     for line, (key, data) in zip(lines, sorted(sidecars(folder).items()), strict=True):
-        size = sum(os.stat(folder / "cache" / info["file"]).st_size for info in data["features"] if "file" in info)
+        size = sum(
+            os.stat(folder / "cache" / info["file"]["name"]).st_size for info in data["features"] if "file" in info
+        )
         for part in (key, f" {data['num_frames']}  ", "64x48", human_bytes(size)):
             assert part in line
         assert line[header.index("path") :] == cc.errors.printable(data["path"])
@@ -170,9 +172,9 @@ def test_info_of_one_video_has_all_its_facts(folder, run_cli):
         assert (facts["num_frames"], facts["num_source_bytes"]) == (data["num_frames"], data["source"]["size"])
         for feature, info in zip(facts["features"], data["features"], strict=True):
             assert (feature["shape"], feature["absent"]) == (info.get("shape", []), info.get("absent"))
-            assert info.get("absent", info.get("file", "")) in result.stdout
+            assert info["absent"] if "absent" in info else info["file"]["name"] in result.stdout
         assert f"chordcache show {folder / 'cache'} {key}" in result.stdout
-        assert facts["caption"] == data.get("caption")
+        assert facts["caption"] == data["about"].get("caption")
 
 
 def test_info_prints_sizes_for_people_and_bytes_for_machines(folder, run_cli):

@@ -126,7 +126,8 @@ def test_quiet_and_verbose_exclude_each_other(scanned: Path, run_cli: Cli) -> No
 def test_json_is_one_object_with_names_of_one_kind(built: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(built)
     lines = (
-        *("scan videos", "build", "build --dry-run", "verify", "verify --quick --part 1/2", "gc", "pack", "unpack"),
+        *("scan videos", "build", "build --dry-run", "verify", "verify --quick --part 1/2", "gc"),
+        *("pack cache -o packed", "unpack packed -o unpacked"),
         *(
             "ls",
             "info",

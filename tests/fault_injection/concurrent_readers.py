@@ -174,6 +174,11 @@ def _check_garbage(cache: Path) -> None:
     """gc leaves what the sidecars name, and that is still right."""
     done = run_chordcache("gc", cache, "--yes")
     assert (done.returncode, done.stderr) == (0, "")
-    named = {info["file"] for data in processes.sidecars(cache).values() for info in data["features"] if "file" in info}
+    named = {
+        info["file"]["name"]
+        for data in processes.sidecars(cache).values()
+        for info in data["features"]
+        if "file" in info
+    }
     assert {name for name in processes.files_of(cache) if not name.startswith("videos/")} == named
     assert cc.verify(cache, jobs=1).damage == []

@@ -38,7 +38,7 @@ def _published(cache: Path) -> dict[str, tuple[int, int, int]]:
     files = processes.files_of(cache)
     sidecars = processes.sidecars(cache).values()
     names = {data["_sidecar"] for data in sidecars}
-    names |= {cache / info["file"] for data in sidecars for info in data["features"] if "file" in info}
+    names |= {cache / info["file"]["name"] for data in sidecars for info in data["features"] if "file" in info}
     return {name: status for name, status in files.items() if cache / name in names}
 
 
@@ -65,8 +65,8 @@ def _check_sound(cache: Path) -> None:
     for data in processes.sidecars(cache).values():
         for info in data["features"]:
             if "file" in info:
-                digest = xxhash.xxh3_128_hexdigest((cache / info["file"]).read_bytes())
-                assert digest == info["digest"], info["file"]
+                digest = xxhash.xxh3_128_hexdigest((cache / info["file"]["name"]).read_bytes())
+                assert digest == info["file"]["digest"], info["file"]["name"]
 
 
 def _write_duration(path: Path, corpus: Path, tier: str) -> None:

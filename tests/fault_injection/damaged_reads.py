@@ -189,14 +189,14 @@ def _percent(cache: Path, cost: Callable[[Artefact, list[int]], float]) -> float
     percents = []
     for position, video in enumerate(cc.open_cache(cache)):
         info = video.feature("frames")
-        path = cache / str(info.file)
+        path = cache / info.file.name
         numbers = [int(number) for number in sampler.frame_numbers(video, ClipRequest())]
         of_samples, of_checks = [], []
         for _ in range(25):
             open_files.forget(path)
             of_samples.append(_seconds(lambda position=position: dataset[position]))
             open_files.forget(path)
-            with open_files.open_artefact(path, info.num_bytes) as artefact:
+            with open_files.open_artefact(path, info.file.num_bytes) as artefact:
                 of_checks.append(cost(artefact, numbers))
         percents.append(100 * min(of_checks) / min(of_samples))
     return max(percents)

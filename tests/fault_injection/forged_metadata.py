@@ -84,7 +84,7 @@ def _set_files(tier: str, prefix: str) -> Callable[[dict[str, Any]], None]:
     def change(data: dict[str, Any]) -> None:
         for info in data["features"]:
             if info["tier"] == tier and "file" in info:
-                info["file"] = f"{prefix}/{os.path.basename(info['file'])}"
+                info["file"]["name"] = f"{prefix}/{os.path.basename(info['file']['name'])}"
 
     return change
 
@@ -109,7 +109,7 @@ def caches_that_lead_out(trial: Trial) -> Figures:
     elsewhere.mkdir()
     sidecars = processes.sidecars(cache)
     for data in sidecars.values():
-        for file in {info["file"] for info in data["features"] if "file" in info}:
+        for file in {info["file"]["name"] for info in data["features"] if "file" in info}:
             shutil.copy(cache / file, elsewhere)
     shutil.copy(corpus / "videos/0.mp4", elsewhere / "secret.mp4")
     before = states(elsewhere)
@@ -185,7 +185,7 @@ class _Bomb:
 
 def _artefact(cache: Path, path: str, tier: str) -> Path:
     infos = processes.sidecars(cache)[path]["features"]
-    return cache / next(info["file"] for info in infos if info["tier"] == tier and "file" in info)
+    return cache / next(info["file"]["name"] for info in infos if info["tier"] == tier and "file" in info)
 
 
 def _seal_artefact(cache: Path, path: str, tier: str) -> None:
@@ -195,7 +195,7 @@ def _seal_artefact(cache: Path, path: str, tier: str) -> None:
     def change(data: dict[str, Any]) -> None:
         for info in data["features"]:
             if info["tier"] == tier and "file" in info:
-                info.update(num_bytes=artefact.stat().st_size, digest=digest_file(artefact))
+                info["file"].update(num_bytes=artefact.stat().st_size, digest=digest_file(artefact))
 
     _edit(processes.sidecars(cache)[path]["_sidecar"], change)
     _forge_catalog(cache)

@@ -27,7 +27,7 @@ from chordcache.look.video_facts import describe_video
 from chordcache.media.cropping import Rectangle
 from chordcache.storage import layout, sealed_json
 from chordcache.storage.artefacts.open_files import create_artefact
-from chordcache.storage.feature_info import FeatureInfo
+from chordcache.storage.feature_info import FeatureInfo, StoredFile
 from chordcache.storage.find_sidecars import iter_keys, write_catalog
 from chordcache.storage.sidecar import Sidecar, read_sidecar
 from fault_injection.harness import Figures, Trial, experiment
@@ -95,7 +95,8 @@ def _add_networks(cache: Path, sidecar: Sidecar) -> None:
         path.rename(cache / file)
         size, digest = (cache / file).stat().st_size, digest_file(cache / file)
         rows = {feature: shape[0]}
-        infos.append(FeatureInfo(feature, "npz", "0" * 16, params, file, shape, dtype, size, digest, rows, facts))
+        stored = StoredFile(file, size, digest)
+        infos.append(FeatureInfo(feature, "npz", "0" * 16, params, stored, shape, dtype, rows, facts))
     (cache / layout.sidecar_file(sidecar.key)).write_text(
         sidecar.with_features((*sidecar.features, *infos)).to_line() + "\n"
     )
@@ -184,9 +185,7 @@ def _exchange(rng: random.Random, data: dict[str, Any]) -> None:
     if not isinstance(features, list) or not all(isinstance(info, dict) for info in features) or len(features) < 2:
         return
     one, other = rng.sample(features, 2)
-    name = rng.choice(
-        ("params", "facts", "shape", "dtype", "num_rows", "feature", "tier", "file", "num_bytes", "absent")
-    )
+    name = rng.choice(("params", "facts", "shape", "dtype", "num_rows", "feature", "tier", "file", "absent"))
     one[name], other[name] = copy.deepcopy(other.get(name)), copy.deepcopy(one.get(name))
 
 

@@ -23,8 +23,9 @@ from chordcache.engine import pool
 from chordcache.engine.limits import Limits
 from chordcache.storage import layout
 from chordcache.storage.artefacts.open_files import forget
+from chordcache.storage.feature_info import StoredFile
 from chordcache.storage.find_sidecars import write_catalog
-from chordcache.storage.sidecar import Sidecar, read_sidecar
+from chordcache.storage.sidecar import Sidecar, files_of, read_sidecar
 from fault_injection.fixtures import TIERS, make_corpus
 from fault_injection.harness import Figures, Trial, experiment
 from fault_injection.mutator import Mutator
@@ -145,7 +146,7 @@ def _read(task: _Task) -> list[str]:
         video.pts_seconds  # noqa: B018 -- reads it
     except cc.ChordcacheError as error:
         ends.append(type(error).__name__)
-    forget(task.cache.path / str(video.sidecar.features[0].file))
+    forget(task.cache.path / video.sidecar.features[0].file.name)
     return ends
 
 
@@ -154,7 +155,7 @@ def _mutants(trial: Trial, tier: str, *, resealed: bool) -> list[_Task]:
     whole = trial.once("corpus", make_corpus) / "whole"
     sidecars = [Sidecar.from_line(data["_sidecar"].read_text(), "") for data in processes.sidecars(whole).values()]
     seeds = [seed for sidecar in sidecars for seed in _of_each_file(sidecar, tier)]
-    files = [whole / str(seed.features[0].file) for seed in seeds]
+    files = [whole / seed.features[0].file.name for seed in seeds]
     mutator = Mutator(files[0].suffix, [file.read_bytes() for file in files])
     folder = trial.folder / "cache"
     folder.mkdir()
@@ -172,19 +173,18 @@ def _mutants(trial: Trial, tier: str, *, resealed: bool) -> list[_Task]:
 def _of_each_file(sidecar: Sidecar, tier: str) -> list[Sidecar]:
     """Return a sidecar for each file of a tier, with the features that are in it."""
     infos = [info for info in sidecar.features if info.tier == tier and info.file]
-    files = dict.fromkeys(info.file for info in infos)
-    return [sidecar.replace(features=tuple(info for info in infos if info.file == file)) for file in files]
+    return [sidecar.replace(features=tuple(i for i in infos if i.file == file)) for file in files_of(infos)]
 
 
 def _put(folder: Path, number: int, seed: Sidecar, data: bytes, *, resealed: bool) -> str:
     """Write an artefact and a sidecar that names it, and return its key."""
     key = layout.video_key(seed.root, f"{number}.mp4")
     old = seed.features[0]
-    file = layout.file_of_key(str(old.file), key)
+    file = layout.file_of_key(old.file.name, key)
     (folder / file).parent.mkdir(parents=True, exist_ok=True)
     (folder / file).write_bytes(data)
-    digest = digest_file(folder / file) if resealed else old.digest
-    infos = tuple(info.replace(file=file, num_bytes=len(data), digest=digest) for info in seed.features)
+    digest = digest_file(folder / file) if resealed else old.file.digest
+    infos = tuple(info.replace(file=StoredFile(file, len(data), digest)) for info in seed.features)
     path = folder / layout.sidecar_file(key)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(seed.replace(key=key, path=f"{number}.mp4", features=infos).to_line() + "\n")
@@ -209,7 +209,7 @@ def mutants_of_artefacts(trial: Trial) -> Figures:
 
 def _digest_is_wrong(task: _Task) -> bool:
     info = task.cache[task.key].sidecar.features[0]
-    return digest_file(task.cache.path / str(info.file)) != info.digest
+    return digest_file(task.cache.path / info.file.name) != info.file.digest
 
 
 @experiment(

@@ -46,26 +46,33 @@ def packing_killed(trial: Trial) -> Figures:
     """The moments cover each command from its lock to its end."""
     cache = copy_of(trial.once("corpus", _make_corpus) / "whole", trial.folder)
     before, num_killed = _rows(cache), 0
-    for command in ("pack", "unpack"):
+    for command, source, output in (("pack", "cache", "packed"), ("unpack", "packed", "again")):
         duration = trial.once(
             f"duration of {command}", lambda path, command=command: _write_duration(path, command, trial)
         )
-        with processes.running(trial.folder, command, "cache") as run:
-            processes.wait_until(lambda run=run: str(run.process.pid) in (cache / ".lock").read_text(), 60)
+        lock, words = trial.folder / output / ".lock", (command, source, "-o", output, "--move")
+        with processes.running(trial.folder, *words) as run:
+            processes.wait_until(lambda run=run, lock=lock: _has(lock, run.process.pid), 60)
             time.sleep((trial.number + 1) * SPREAD % 1 * float(duration.read_text()))
             if run.process.poll() is None:
                 os.kill(run.process.pid, signal.SIGKILL)
                 num_killed += 1
             run.wait()
             assert processes.fine(run.stderr), run.stderr
-        _assert_same(cache, before)
-        assert not [finding for finding in cc.verify(cache, jobs=1).damage if finding.kind in ("damaged", "missing")]
-        with processes.running(trial.folder, command, "cache") as run:
+        is_complete = (trial.folder / output / "chordcache.json").exists()
+        whole = trial.folder / (output if is_complete else source)
+        _assert_same(whole, before)
+        assert not [finding for finding in cc.verify(whole, jobs=1).damage if finding.kind in ("damaged", "missing")]
+        with processes.running(trial.folder, *words) as run:
             run.wait()
-        cc.collect_garbage(cache)
-        _assert_same(cache, before)
-        assert cc.verify(cache, level="deep", jobs=1).damage == []
+        _assert_same(trial.folder / output, before)
+        assert cc.verify(trial.folder / output, level="deep", jobs=1).damage == []
+        assert not (trial.folder / source / "chordcache.json").exists()
     return {"sum_killed": num_killed, "sum_videos_lost": 0}
+
+
+def _has(lock: Path, pid: int) -> bool:
+    return lock.exists() and str(pid) in lock.read_text()
 
 
 def _write_duration(path: Path, command: str, trial: Trial) -> None:
@@ -74,9 +81,10 @@ def _write_duration(path: Path, command: str, trial: Trial) -> None:
     folder.mkdir()
     cache = copy_of(trial.once("corpus", _make_corpus) / "whole", folder)
     if command == "unpack":
-        pack(cache)
-    with processes.running(folder, command, "cache") as run:
-        processes.wait_until(lambda: str(run.process.pid) in (cache / ".lock").read_text(), 60)
+        pack(cache, folder / "packed")
+    source = cache.name if command == "pack" else "packed"
+    with processes.running(folder, command, source, "-o", "new", "--move") as run:
+        processes.wait_until(lambda: _has(folder / "new" / ".lock", run.process.pid), 60)
         started = time.monotonic()
         run.wait()
         path.write_text(str(time.monotonic() - started))
@@ -85,9 +93,8 @@ def _write_duration(path: Path, command: str, trial: Trial) -> None:
 @experiment("R11", "one bit flipped in a pack, and verified", trials=300, batch=50)
 def bits_of_packs(trial: Trial) -> Figures:
     """One at a time, anywhere in the pack."""
-    cache = copy_of(trial.once("corpus", _make_corpus) / "whole", trial.folder)
-    pack(cache)
-    cc.collect_garbage(cache)
+    cache = trial.folder / "packed"
+    pack(copy_of(trial.once("corpus", _make_corpus) / "whole", trial.folder), cache)
     (path,) = (cache / "packs").glob("*.pack")
     for _ in range(trial.count):
         offset, bit = flip_at_random(path, trial.rng)

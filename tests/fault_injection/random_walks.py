@@ -158,10 +158,10 @@ class _Walk:
         self._forget(lambda place: place[1] == dropped or place[0] not in keys)
 
     def pack(self) -> None:
-        pack(self._cache)
-
-    def unpack(self) -> None:
-        unpack(self._cache)
+        """Pack the cache, and unpack it in its place."""
+        packed = self._folder / "packed"
+        pack(self._cache, packed, move=True)
+        unpack(packed, self._cache, move=True)
 
     def collect_garbage(self) -> None:
         cc.collect_garbage(self._cache)
@@ -178,7 +178,7 @@ class _Walk:
 
     def damage_and_repair(self) -> None:
         """Damage a file and repair the cache. What has no source any more cannot be built again, and is pruned."""
-        folders = ("lmdb", "npz", "hdf5", "videos", "packs")
+        folders = ("lmdb", "npz", "hdf5", "videos")
         files = [path for folder in folders for path in (self._cache / folder).rglob("*") if path.is_file()]
         path = self._rng.choice(sorted([*files, self._cache / "catalog.bin", self._cache / "index.jsonl"]))
         data, place = bytearray(path.read_bytes()), self._rng.randrange(path.stat().st_size)
@@ -227,7 +227,7 @@ class _Walk:
         contents: dict[Place, Any] = {}
         with cc.open_cache(cache) as opened:
             for video in opened:
-                contents[video.key, "label", ""] = (video.label, video.sidecar.caption)
+                contents[video.key, "label", ""] = (video.label, video.caption)
                 for info in video.sidecar.features:
                     value = opened.read(video, info.feature, tier=info.tier) if info.file else info.absent
                     contents[video.key, info.feature, info.tier] = value
@@ -244,7 +244,7 @@ COMMANDS = (
     *[_Walk.build_some] * 5,
     *[_Walk.build_all] * 2,
     *[_Walk.damage_and_repair, _Walk.pack] * 2,
-    *(_Walk.change_settings, _Walk.prune, _Walk.drop_feature, _Walk.unpack, _Walk.collect_garbage, _Walk.change_a_copy),
+    *(_Walk.change_settings, _Walk.prune, _Walk.drop_feature, _Walk.collect_garbage, _Walk.change_a_copy),
     *(_Walk.add_video, _Walk.replace_video, _Walk.rename_video, _Walk.relabel_video, _Walk.use_segments),
 )
 

@@ -141,7 +141,7 @@ def _forget(cache: cc.Cache, videos: list[cc.Video]) -> None:
     for video in videos:
         for info in video.sidecar.features:
             if info.file is not None:
-                open_files.forget(cache.path / info.file)
+                open_files.forget(cache.path / info.file.name)
 
 
 if __name__ == "__main__":

@@ -17,7 +17,6 @@ from helpers import processes
 from helpers.catalogs import forge, rows_of, sections_of
 from helpers.ffmpeg import ffmpeg
 
-import chordcache as cc
 from chordcache.building.pack import pack
 from chordcache.digests import digest64, digest_file, hex128
 from chordcache.storage import sealed_json
@@ -124,18 +123,19 @@ def _flow_in_a_hole(cache: Path, elsewhere: Path) -> None:
         for name, values in arrays.items():
             archive.writestr(f"{name}.npy", npy.dumps(values))
     size, file = path.stat().st_size, str(path.relative_to(cache))
-    flow = {
-        "shape": [num_rows, side, side, 2],
-        "dtype": "float16",
-        "num_rows": {"flow": num_rows},
-        "num_bytes": size,
-    }
+    flow = {"shape": [num_rows, side, side, 2], "dtype": "float16", "num_rows": {"flow": num_rows}}
 
     def state(data: dict[str, Any]) -> None:
-        data.update(num_frames=num_rows + 1, display_width=side, display_height=side)
-        data["features"] = [{**info, **flow} for info in data["features"] if info.get("file") == file]
+        data.update(num_frames=num_rows + 1, display_size=[side, side])
+        data["features"] = [{**info, **flow} for info in data["features"] if _is_in(info, file)]
+        for info in data["features"]:
+            info["file"]["num_bytes"] = size
 
     _sidecar(state, path.name.partition(".")[0])(cache, elsewhere)
+
+
+def _is_in(info: dict[str, Any], file: str) -> bool:
+    return "file" in info and info["file"]["name"] == file
 
 
 def _add_mel(data: dict[str, Any]) -> None:
@@ -146,8 +146,11 @@ def _add_mel(data: dict[str, Any]) -> None:
             "feature": "mel",
             "tier": "npz",
             "fingerprint": "0" * 16,
-            "file": f"npz/{key[-16:-14]}/{key}.mel.00000000.npz",
-            "num_bytes": 1 << 40,
+            "file": {
+                "name": f"npz/{key[-16:-14]}/{key}.mel.00000000.npz",
+                "num_bytes": 1 << 40,
+                "digest": "0" * 32,
+            },
             "dtype": "float32",
             "params": {"sample_rate": 16000, "hop_length": 160, "n_mels": 32769, "mono": False},
             "shape": [200, 1024, 32769],
@@ -166,8 +169,8 @@ def _holes(suffix: str) -> Forgery:
 
         def state(data: dict[str, Any]) -> None:
             for info in data["features"]:
-                if info.get("file") == str(path.relative_to(cache)):
-                    info["num_bytes"] = size
+                if _is_in(info, str(path.relative_to(cache))):
+                    info["file"]["num_bytes"] = size
 
         _sidecar(state, path.name.partition(".")[0])(cache, elsewhere)
 
@@ -210,12 +213,14 @@ def _large_packets(cache: Path, elsewhere: Path) -> None:
         numbers = np.arange(count)
         writer.finish({"pts_seconds": numbers / 25, "source_frames": numbers, "keyframes": numbers[:1]}, {})
         shutil.copy(writer.path, path)
-    made = {"num_bytes": path.stat().st_size, "digest": digest_file(path), "num_rows": {"frames": count}}
+    name = str(path.relative_to(cache))
+    file = {"name": name, "num_bytes": path.stat().st_size, "digest": digest_file(path)}
 
     def state(data: dict[str, Any]) -> None:
-        (info,) = [info for info in data["features"] if info.get("file") == str(path.relative_to(cache))]
+        (info,) = [info for info in data["features"] if _is_in(info, name)]
         params = {"codec": "h264", "crf": 17, "gop": 8, "stride": 1, "picture": info["params"]["picture"]}
-        data.update(num_frames=count, features=[{**info, **made, "params": params, "shape": [count, 64, 64, 3]}])
+        made = {"file": file, "params": params, "shape": [count, 64, 64, 3], "num_rows": {"frames": count}}
+        data.update(num_frames=count, features=[{**info, **made}])
 
     _sidecar(state, path.name.partition(".")[0])(cache, elsewhere)
 
@@ -268,8 +273,8 @@ def _packed(change: Forgery) -> Forgery:
     """Pack the cache, then change it."""
 
     def change_packed(cache: Path, elsewhere: Path) -> None:
-        pack(cache)
-        cc.collect_garbage(cache)
+        pack(cache, cache.with_name("packed"), move=True)
+        cache.with_name("packed").rename(cache)
         change(cache, elsewhere)
 
     return change_packed
@@ -298,16 +303,16 @@ def _place_in_pack(**place: object) -> Forgery:
     def change(cache: Path, elsewhere: Path) -> None:
         data = sealed_json.unseal(rows_of(cache)[0], "")
         for info in data["features"]:
-            if "packed" in info:
-                info["packed"].update(place)
+            if "packed" in info["file"]:
+                info["file"]["packed"].update(place)
         forge(cache, rows={0: sealed_json.seal(data)})
 
     return change
 
 
 def _forged_head(cache: Path, elsewhere: Path) -> None:
-    """State in the head of a pack that it has very many videos in few bytes."""
-    path = min(cache.glob("packs/*.pack"))
+    """State in the head of the catalog that it has very many videos in few bytes."""
+    path = cache / "catalog.bin"
     with open(path, "r+b") as file:
         head = sealed_json.unseal(file.read(HEAD_BYTES).decode().rstrip(), "")
         head["num_videos"] = 1 << 40
@@ -327,7 +332,7 @@ FORGERIES: dict[str, Forgery] = {
     "packed, device": _packed(_in_pack(_zeros)),
     "packed, sparse": _packed(_in_pack(_sparse)),
     "packed, far away": _packed(_place_in_pack(offset=(1 << 62) - 1)),
-    "packed, in the head": _packed(_place_in_pack(offset=1)),
+    "packed, in another place": _packed(_place_in_pack(offset=1)),
     "packed, another name": _packed(_place_in_pack(pack="../../elsewhere")),
     "packed, no such pack": _packed(_place_in_pack(pack="0" * 32)),
     "packed, many videos": _packed(_forged_head),
@@ -372,8 +377,8 @@ except cc.ChordcacheError:
 COMMANDS = (
     *(["info", "cache"], ["ls", "cache"], ["verify", "cache", "--deep", "-j1"], ["merge", "cache", "-o", "merged"]),
     *(
-        ["unpack", "cache"],
-        ["pack", "cache"],
+        ["unpack", "cache", "-o", "unpacked"],
+        ["pack", "cache", "-o", "packed"],
         ["gc", "cache", "--yes"],
         ["verify", "cache", "--repair", "-j1"],
         ["report", "cache", "-o", "report.html"],

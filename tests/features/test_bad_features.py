@@ -357,7 +357,9 @@ def test_a_config_without_a_feature_of_the_cache_does_not_take_it_away(whole: Pa
 def test_damage_in_one_tier_does_not_change_another(whole: Path, cache: Path, tier: str) -> None:
     before = processes.files_of(cache)
     features = processes.sidecars(cache)["sound.mp4"]["features"]
-    (file,) = {feature["file"] for feature in features if (feature["tier"], feature["feature"]) == (tier, "mel")}
+    (file,) = {
+        feature["file"]["name"] for feature in features if (feature["tier"], feature["feature"]) == (tier, "mel")
+    }
     path = cache / file
     row = dict(READERS[tier](path))["mel"][5].tobytes()
     processes.flip(path, path.read_bytes().index(row) + 3)

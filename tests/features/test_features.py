@@ -107,7 +107,7 @@ def test_everything_is_there(full: Path) -> None:
         *(("npz", name) for name in ("flow", "motion", "mel")),
         *(("hdf5", name) for name in ("frames", "flow", "motion", "mel")),
     }
-    assert len({info["file"] for info in infos.values()}) == 5  # NPZ has one for each feature
+    assert len({info["file"]["name"] for info in infos.values()}) == 5  # NPZ has one for each feature
     assert infos["npz", "flow"]["shape"] == [39, 48, 64, 2]
     assert infos["npz", "motion"]["shape"] == [40, 3, 4, 2]
     assert infos["npz", "mel"]["shape"][1:] == [80]
@@ -129,7 +129,7 @@ def test_tiers_agree(full: Path, feature: str) -> None:
 
 
 def test_np_load_opens_npz(full: Path) -> None:
-    file = full / info_of(full, "sound.mp4")["npz", "flow"]["file"]
+    file = full / info_of(full, "sound.mp4")["npz", "flow"]["file"]["name"]
     with cc.open_cache(full) as cache, np.load(file) as npz:
         np.testing.assert_array_equal(npz["flow"], cache.read(video_of(cache, "sound.mp4"), "flow"))
         np.testing.assert_array_equal(npz["pts_seconds"], np.arange(40) / 25)
@@ -145,7 +145,7 @@ with h5py.File(sys.argv[1]) as h5:
 
 
 def test_other_tools_open_hdf5(full: Path) -> None:
-    file = full / info_of(full, "sound.mp4")["hdf5", "flow"]["file"]
+    file = full / info_of(full, "sound.mp4")["hdf5", "flow"]["file"]["name"]
     done = subprocess.run([sys.executable, "-c", LOOK, file], check=True, capture_output=True, text=True)
     assert json.loads(done.stdout) == ["pixels per kept-frame step, (dx, dy)", "dis", "/pts_seconds", "ffd8"]
 
@@ -197,7 +197,7 @@ def test_mel_covers_the_seconds_of_its_frames(full: Path) -> None:
         clip = cache.read(video, "mel", 10, 20)
         assert clip.shape == (80, 40)
         first = round((0.4 - info.facts["start_seconds"]) / 0.01)
-        with np.load(full / str(info.file)) as npz:
+        with np.load(full / info.file.name) as npz:
             np.testing.assert_array_equal(clip, npz["mel"][first : first + 40].T)
         with pytest.raises(
             UsageError, match="indices: got them for 'mel', which has times of its own, expected start and stop"
@@ -273,7 +273,10 @@ def test_a_parameter_of_flow_rebuilds_flow_alone(index: Path, tmp_path: Path, mo
     assert after["lmdb", "frames"] == before["lmdb", "frames"]
     assert after["npz", "flow"]["params"]["preset"] == "fast"
     for name in ("motion", "mel"):
-        with np.load(cache / before["npz", name]["file"]) as old, np.load(cache / after["npz", name]["file"]) as new:
+        with (
+            np.load(cache / before["npz", name]["file"]["name"]) as old,
+            np.load(cache / after["npz", name]["file"]["name"]) as new,
+        ):
             np.testing.assert_array_equal(old[name], new[name])
     orphans = cc.verify(cache, level="deep", source=True, jobs=HERE).damage
     assert {orphan.kind for orphan in orphans} == {"orphan"}
@@ -328,7 +331,7 @@ def test_repair_makes_the_damaged_artefact_and_no_other(index: Path, tmp_path: P
     cache = tmp_path / "cache"
     cc.build(index, cache, tiers=["lmdb", "npz"], jobs=HERE)
     before = files_of(cache)
-    victim = str(info_of(cache, "sound.mp4")["npz", "flow"]["file"])
+    victim = str(info_of(cache, "sound.mp4")["npz", "flow"]["file"]["name"])
     with open(cache / victim, "r+b") as file:
         file.seek(-2000, 2)
         byte = file.read(1)[0]
@@ -346,7 +349,7 @@ def test_repair_makes_the_damaged_artefact_and_no_other(index: Path, tmp_path: P
 def test_damage_of_one_feature_stays_until_it_is_repaired(index: Path, tmp_path: Path) -> None:
     cache = tmp_path / "cache"
     cc.build(index, cache, tiers=["npz"], features=["motion", "mel"], jobs=HERE)
-    file = info_of(cache, "sound.mp4")["npz", "motion"]["file"]
+    file = info_of(cache, "sound.mp4")["npz", "motion"]["file"]["name"]
     before = (cache / file).read_bytes()
     with np.load(cache / file) as npz:
         at = before.index(npz["motion"].tobytes()[:64]) + 10

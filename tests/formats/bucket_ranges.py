@@ -29,7 +29,6 @@ from chordcache.storage.remote import ranges
 from chordcache.storage.remote.fetching import files_of
 from chordcache.storage.remote.local_store import LocalStore
 from chordcache.storage.remote.mark import Mark
-from chordcache.storage.remote.messages import Piece
 
 pytest_plugins = ["helpers.bucket_fixtures"]
 pytestmark = pytest.mark.usefixtures("environment", "artefacts_of_any_size")
@@ -76,7 +75,7 @@ def test_a_cache_reads_as_its_folder(cache: Path, url: str, tmp_path: Path) -> N
     push(cache, url)
     reader = cc.open_cache(url, local=tmp_path / "local")
     assert_equal(cc.open_cache(cache), reader)
-    flat = {Path(str(info.file)).name for video in reader for info in video.sidecar.features if info.tier != "hdf5"}
+    flat = {Path(info.file.name).name for video in reader for info in video.sidecar.features if info.tier != "hdf5"}
     assert ranged(tmp_path / "local") == flat
     assert_equal(reader, pickle.loads(pickle.dumps(reader)))
 
@@ -195,7 +194,7 @@ def test_a_range_counts_when_the_disk_has_it(
     loose: Path, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     push(loose, url)
-    piece = Piece.of(cc.open_cache(loose)[0].feature("frames"))
+    piece = cc.open_cache(loose)[0].feature("frames").file
     local = tmp_path / "local"
     local.mkdir()
     store = LocalStore(local, Mark(url, 1 << 30))
@@ -207,14 +206,14 @@ def test_a_range_counts_when_the_disk_has_it(
         patch.setattr(os, "fdatasync", fail)
         with pytest.raises(OSError, match="Input/output error"):
             store.fetch_ranges(piece, [(0, 5000)])
-    path = local / ranges.file_of(piece.file)
+    path = local / ranges.file_of(piece.name)
     with path.open("rb") as file:
         assert ranges.missing(file.fileno(), piece.num_bytes, [(0, 5000)])
         store.fetch_ranges(piece, [(0, 5000)])
         assert not ranges.missing(file.fileno(), piece.num_bytes, [(0, 5000)])
-        assert path.read_bytes()[:5000] == (loose / piece.file).read_bytes()[:5000]
+        assert path.read_bytes()[:5000] == (loose / piece.name).read_bytes()[:5000]
         store.fetch_ranges(piece, [(0, piece.num_bytes)])
-    assert path.read_bytes()[: piece.num_bytes] == (loose / piece.file).read_bytes()
+    assert path.read_bytes()[: piece.num_bytes] == (loose / piece.name).read_bytes()
 
 
 def test_missing_ranges(tmp_path: Path) -> None:
@@ -330,8 +329,8 @@ def test_an_object_that_is_cut_short_or_missing(loose: Path, url: str, proxy: bu
     reader = cc.open_cache(url, local=tmp_path / "local")
     infos = [reader[number].feature("frames") for number in range(2)]
     bucket = Bucket(url)
-    bucket.write(str(infos[0].file), [(loose / str(infos[0].file)).read_bytes()[:5000]])
-    bucket.remove([str(infos[1].file)])
+    bucket.write(infos[0].file.name, [(loose / infos[0].file.name).read_bytes()[:5000]])
+    bucket.remove([infos[1].file.name])
     for number, text in enumerate(("got Requested range not satisfiable|got other bytes", "got no object")):
         with pytest.raises((cc.DamageError, cc.UnreadableError), match=text):
             reader.read(number, "frames")
@@ -344,7 +343,8 @@ def test_a_sidecar_that_claims_an_absurd_size(loose: Path, url: str, tmp_path: P
     push(loose, url)
     reader = cc.open_cache(url, local=tmp_path / "local", limit=1 << 40)
     video = reader[0]
-    forged = video.feature("frames").replace(num_bytes=num_bytes)
+    info = video.feature("frames")
+    forged = info.replace(file=info.file.replace(num_bytes=num_bytes))
     with (
         pytest.raises((cc.NoSpaceError, cc.UsageError), match="file too large at|limit: got"),
         open_feature(video, forged),

@@ -22,6 +22,7 @@ import chordcache as cc
 from chordcache.bucket import Bucket
 from chordcache.formats.pull import pull
 from chordcache.formats.push import push
+from chordcache.storage.layout import place_of
 from chordcache.storage.remote.fetching import files_of
 from chordcache.storage.remote.mark import Mark, write_mark
 
@@ -151,10 +152,11 @@ def test_a_cache_in_a_bucket_reads_as_its_folder(cache: Path, url: str, proxy: b
     video = reader[0]
     info = video.feature("frames")
     reader.read(video, "frames", 0, 4)
-    assert artefacts(local) == {info.file}
-    (request,) = proxy.gets(info.packed.pack if info.packed else str(info.file))
-    if info.packed:
-        assert request[2] == f"bytes={info.packed.offset}-{info.packed.offset + info.num_bytes - 1}"
+    assert artefacts(local) == {info.file.name}
+    name, start = place_of(info.file)
+    (request,) = proxy.gets(name)
+    if info.file.packed:
+        assert request[2] == f"bytes={start}-{start + info.file.num_bytes - 1}"
     assert_equal(cc.open_cache(cache), reader)
     assert_equal(reader, pickle.loads(pickle.dumps(reader)))
     gets = [get for tier in ("lmdb", "npz", "hdf5", "packs") for get in proxy.gets(f"/{tier}/")]
@@ -251,16 +253,16 @@ def test_the_files_that_were_read_least_lately_go(loose: Path, url: str, tmp_pat
     push(loose, url)
     source = cc.open_cache(loose)
     infos = [video.feature("frames") for video in source]
-    local, limit = tmp_path / "local", 3 * max(info.num_bytes for info in infos) + 1
+    local, limit = tmp_path / "local", 3 * max(info.file.num_bytes for info in infos) + 1
     reader = cc.open_cache(url, local=local, limit=limit)
     with reader_of_frames(reader[1]) as artefact:
         for number in range(3):
             reader.read(number, "frames", 0, 1)
             past = time.time() - 1000 + number
-            os.utime(local / str(infos[number].file), (past, past))
+            os.utime(local / infos[number].file.name, (past, past))
         reader.read(0, "frames", 0, 1)  # so that the others were read less lately
         reader.read(3, "frames", 0, 1)
-        assert artefacts(local) == {infos[0].file, infos[3].file}
+        assert artefacts(local) == {infos[0].file.name, infos[3].file.name}
         assert len(list(artefact.records("frames", range(infos[1].shape[0])))) == infos[1].shape[0]
     np.testing.assert_array_equal(reader.read(1, "frames"), source.read(1, "frames"))
     assert sum((local / name).stat().st_size for name in artefacts(local)) <= limit

@@ -51,9 +51,9 @@ def loose(work: Path, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def packed(loose: Path, run_cli: Callable[..., subprocess.CompletedProcess[str]]) -> Path:
-    for arguments in (["pack"], ["gc", "--yes"]):
-        assert run_cli(*arguments, str(loose)).returncode == 0
-    return loose
+    folder = loose.with_name("packed")
+    assert run_cli("pack", str(loose), "-o", str(folder)).returncode == 0
+    return folder
 
 
 @pytest.fixture(params=["loose", "packed"])

@@ -54,7 +54,7 @@ def arrays(cache: Path) -> Arrays:
         for info in data["features"]:
             if "file" not in info:
                 contents[path, info["tier"], info["feature"]] = info["absent"]
-        for tier, file in {(info["tier"], info["file"]) for info in data["features"] if "file" in info}:
+        for tier, file in {(info["tier"], info["file"]["name"]) for info in data["features"] if "file" in info}:
             contents.update({(path, tier, name): values for name, values in READERS[tier](cache / file)})
     return contents
 
@@ -77,4 +77,6 @@ def _same(a: Any, b: Any) -> bool:
 def artefact(cache: Path, path: str, tier: str) -> Path:
     """Return the file of a video in a tier: with all its features, or with the first one."""
     features = processes.sidecars(cache)[path]["features"]
-    return cache / next(feature["file"] for feature in features if feature["tier"] == tier and "file" in feature)
+    return cache / next(
+        feature["file"]["name"] for feature in features if feature["tier"] == tier and "file" in feature
+    )

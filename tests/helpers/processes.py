@@ -167,8 +167,12 @@ def sidecars(cache: Path) -> dict[str, dict[str, Any]]:
     by_path = {}
     for path in sorted((cache / "videos").glob("*/*.json")):
         data = json.loads(path.read_text())
-        by_path[data["path"]] = {**data, "_sidecar": path, "_artefact": cache / data["features"][0].get("file", "")}
+        by_path[data["path"]] = {**data, "_sidecar": path, "_artefact": cache / _artefact_of(data)}
     return by_path
+
+
+def _artefact_of(sidecar: dict[str, Any]) -> str:
+    return sidecar["features"][0].get("file", {"name": ""})["name"]
 
 
 def entries(artefact: Path) -> dict[bytes, bytes]:

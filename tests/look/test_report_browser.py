@@ -337,7 +337,7 @@ def test_a_damaged_artefact_is_on_its_tile(visit, built, tmp_path):
     shutil.copytree(built, tmp_path / "cache")
     with cc.open_cache(tmp_path / "cache") as cache:
         video = next(video for video in cache if video.path == "dog.mp4")
-        (tmp_path / "cache" / video.feature("frames").file).unlink()
+        (tmp_path / "cache" / video.feature("frames").file.name).unlink()
     cc.report(tmp_path / "cache", tmp_path / "r.html")
     seen = visit(path=tmp_path / "r.html")
     with quiet(seen):

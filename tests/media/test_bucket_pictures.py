@@ -109,7 +109,7 @@ def test_pictures_are_those_of_ffmpeg(cache: cc.Cache, name: str) -> None:
     assert video.bucket == bucket_reference.nearest(source, BUCKETS, num_frames)
     assert cache.read(video, "frames").shape == (video.bucket[2], *video.bucket[:2], 3)
     assert video.source_frames.tolist() == list(range(video.bucket[2]))
-    artefact = Path(cache.path, video.feature("frames").file or "")
+    artefact = Path(cache.path, video.feature("frames").file.name)
     assert bucket_reference.worst_psnr_db(source, artefact, video.bucket) >= MIN_PSNR_DB
 
 
@@ -119,7 +119,7 @@ def test_notes_and_facts(cache: cc.Cache) -> None:
     assert not any("enlarged" in note for note in videos["wide.mp4"].sidecar.notes)
     assert {video.path for video in cache} == MEDIA.keys(), "every video fills a bucket"
     wide = videos["wide.mp4"].sidecar
-    assert (wide.display_width, wide.display_height, wide.display_crop) == (480, 200, (64.0, 0.0, 350.0, 200.0))
+    assert (wide.display_size, wide.display_crop) == ((480, 200), (64.0, 0.0, 350.0, 200.0))
 
 
 def test_one_eye_is_cut_out_first(tmp_path: Path, make_video: Callable[..., Path]) -> None:
@@ -127,7 +127,7 @@ def test_one_eye_is_cut_out_first(tmp_path: Path, make_video: Callable[..., Path
     cache = build(tmp_path, [(64, 64, 2)], stereo="right", stereo_layout="side_by_side")
     (video,) = cache
     decoded = ffmpeg_reference.Decoded(source, 0, (64, 64), "yuvj420p", crop="160:160:280:0", chroma_location="left")
-    stored = map(ffmpeg_reference.jpeg_planes, ffmpeg_reference.records(cache.path / video.feature("frames").file))
+    stored = map(ffmpeg_reference.jpeg_planes, ffmpeg_reference.records(cache.path / video.feature("frames").file.name))
     psnr = [ffmpeg_reference.psnr_db(one, other) for one, other in zip(stored, decoded, strict=False)]
     assert len(psnr) == 2
     assert min(psnr) >= MIN_PSNR_DB
@@ -194,7 +194,7 @@ def test_every_odd_file_has_the_shape_of_its_bucket(corpus: Path, tmp_path: Path
         if f"odd/{video.path}" != FIELDS and "long_4k" not in video.path:
             shown = len(ffmpeg_reference.probe(source, packets=True).shown())
             assert video.bucket == bucket_reference.nearest(source, CORPUS_BUCKETS, shown), video.path
-        file = tmp_path / "cache" / str(video.feature("frames").file)
+        file = tmp_path / "cache" / video.feature("frames").file.name
         return bucket_reference.worst_psnr_db(source, file, video.bucket)
 
     psnr = dict(zip((video.path for video in seen), ffmpeg_reference.map_in_threads(worst, seen), strict=True))

@@ -70,7 +70,7 @@ def quarantine_of(cache: Path) -> list[Facts]:
 def compared(source: Path, cache: Path, video: cc.Video) -> Facts:
     info = video.sidecar.features[0]
     comparison = ffmpeg_reference.compare(
-        source, cache / str(info.file), (video.width, video.height), codec=info.params["codec"]
+        source, cache / info.file.name, (video.width, video.height), codec=info.params["codec"]
     )
     times = [None if time is None else float(time) for time in comparison.times]
     return {

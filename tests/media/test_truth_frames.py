@@ -242,7 +242,7 @@ class Made:
         return video
 
     def file(self, config: str, name: str) -> Path:
-        return self.caches[config].path / str(self.video(config, name).sidecar.features[0].file)
+        return self.caches[config].path / self.video(config, name).sidecar.features[0].file.name
 
     def compare(self, config: str, name: str) -> ffmpeg_reference.Comparison:
         video = self.video(config, name)
@@ -405,7 +405,7 @@ def test_a_negative_start_is_an_edit_list(make_video, run_cli, tmp_path):
     assert run_cli("build", cwd=tmp_path).returncode == 0
     (video,) = cc.open_cache(tmp_path / "cache")
     comparison = ffmpeg_reference.compare(
-        source, tmp_path / "cache" / str(video.sidecar.features[0].file), (video.width, video.height)
+        source, tmp_path / "cache" / video.sidecar.features[0].file.name, (video.width, video.height)
     )
     assert comparison.num_cached == comparison.num_decoded
     assert video.pts_seconds == pytest.approx([float(time) for time in comparison.times], abs=1e-6)

@@ -42,7 +42,7 @@ plan = make_plan(pathlib.Path(cache), index, config, ("npz",), ("flow",), roots=
 with IndexRows(plan.index) as rows:
     quarantine = Quarantine(plan.cache, tool_versions())
     for tasks in list(planned_files(plan, rows, quarantine, options)):
-        print(build_file(tasks)[0].features[0].digest)
+        print(build_file(tasks)[0].features[0].file.digest)
 """
 """A build of one video without the cache's lock. Before the sidecar, it waits for a file."""
 

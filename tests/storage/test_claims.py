@@ -18,15 +18,19 @@ from chordcache.storage.artefacts.claims import Claims
 from chordcache.storage.artefacts.lmdb_pages import find_values
 from chordcache.storage.artefacts.lmdb_reader import LmdbArtefact
 from chordcache.storage.artefacts.open_files import create_artefact, open_artefact
-from chordcache.storage.feature_info import FeatureInfo
+from chordcache.storage.feature_info import FeatureInfo, StoredFile
 
 HEIGHT, WIDTH = 32, 48
 NUM = 4
 
 
+def _file(path: Path) -> StoredFile:
+    return StoredFile(f"x/ab/{path.name}", 0, "0" * 32)
+
+
 def _frames(path: Path, **changes: Any) -> Claims:
     rows: Any = {"num_rows": {"frames": NUM}, "shape": (NUM, HEIGHT, WIDTH, 3), "dtype": "uint8"}
-    info = FeatureInfo("frames", path.suffix[1:], "0" * 16, {"codec": "jpeg"}, f"x/ab/{path.name}", **(rows | changes))
+    info = FeatureInfo("frames", path.suffix[1:], "0" * 16, {"codec": "jpeg"}, _file(path), **(rows | changes))
     return Claims(NUM, (info,))
 
 
@@ -126,9 +130,7 @@ def test_rows_are_those_that_the_sidecar_states(tmp_path: Path, suffix: str, cha
 )
 def test_other_arrays_of_a_feature_fit_its_rows(tmp_path: Path, name: str, rows: np.ndarray, is_right: bool) -> None:
     path = _write(tmp_path / "a.npz", rows, name=name)
-    info = FeatureInfo(
-        "motion", "npz", "0" * 16, {}, f"x/ab/{path.name}", (NUM, 2, 3, 2), "float16", num_rows={name: NUM}
-    )
+    info = FeatureInfo("motion", "npz", "0" * 16, {}, _file(path), (NUM, 2, 3, 2), "float16", num_rows={name: NUM})
     with open_artefact(path, path.stat().st_size, Claims(NUM, (info,))) as artefact:
         if is_right:
             assert np.array_equal(artefact.rows(name, range(NUM)), rows)

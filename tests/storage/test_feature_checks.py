@@ -11,7 +11,7 @@ import pytest
 from chordcache.errors import DamageError
 from chordcache.records import Identity
 from chordcache.storage import sealed_json
-from chordcache.storage.feature_info import FeatureInfo
+from chordcache.storage.feature_info import FeatureInfo, StoredFile
 from chordcache.storage.sidecar import Sidecar
 
 KEY = "a-0123456789abcdef"
@@ -19,9 +19,9 @@ NUM = 10
 
 
 def _info(feature: str, shape: tuple[int, ...], dtype: str, params: Any, facts: Any, **rows: int) -> FeatureInfo:
-    file = f"npz/01/{KEY}.{feature}.00000000.npz"
+    file = StoredFile(f"npz/01/{KEY}.{feature}.00000000.npz", 10**6, "0" * 32)
     num_rows = {feature: shape[0], **{name.replace("__", "."): count for name, count in rows.items()}}
-    return FeatureInfo(feature, "npz", "0" * 16, params, file, shape, dtype, 10**6, "", num_rows, facts)
+    return FeatureInfo(feature, "npz", "0" * 16, params, file, shape, dtype, num_rows, facts)
 
 
 _MEL = {"sample_rate": 16000, "hop_length": 160, "n_mels": 80, "mono": True}
@@ -59,6 +59,8 @@ SOUND = {
 
 def _line(data: Mapping[str, Any], name: str, **changes: Any) -> str:
     info = {**_plain(SOUND[name]), **changes}
+    if "num_bytes" in changes:
+        info["file"] = SOUND[name].file.replace(num_bytes=info.pop("num_bytes"))
     return sealed_json.seal({**_sidecar(), "features": [info], **data})
 
 
@@ -92,7 +94,7 @@ OF_ANY: list[dict[str, Any]] = [
     {"dtype": "x" * 1000},
     {"tier": "tape"},
     {"feature": "Frames"},
-    {"uses": ["__class__"]},
+    *({"used": "0" * 16, "params": params} for params in ({}, *({"uses": uses} for uses in (["__class__"], [{}], 5)))),
     {"num_rows": {}},
     {"num_rows": {"other": NUM}},
     {"num_bytes": 70},
@@ -226,9 +228,9 @@ FORGED: list[tuple[str, dict[str, Any]]] = [
     [
         ("frames", {"width": 16384, "height": 8192}, {"shape": [NUM, 8192, 16384, 3]}),
         ("frames", {"width": 8194, "height": 16384}, {"shape": [NUM, 16384, 8194, 3]}),
-        ("flow", {"display_width": 480, "display_height": 320}, {"shape": [NUM - 1, 320, 480, 2]}),
-        ("flow", {"display_width": 480, "display_height": 320}, {"shape": [NUM - 1, 482, 480, 2]}),
-        ("flow", {"display_width": 1 << 20, "display_height": 2}, {"shape": [NUM - 1, 16384, 8194, 2]}),
+        ("flow", {"display_size": [480, 320]}, {"shape": [NUM - 1, 320, 480, 2]}),
+        ("flow", {"display_size": [480, 320]}, {"shape": [NUM - 1, 482, 480, 2]}),
+        ("flow", {"display_size": [1 << 20, 2]}, {"shape": [NUM - 1, 16384, 8194, 2]}),
     ],
 )
 def test_pictures_have_the_size_of_a_source(feature: str, data: dict[str, Any], changes: dict[str, Any]) -> None:
@@ -274,7 +276,7 @@ def test_a_video_has_these_bounds(data: dict[str, Any]) -> None:
 
 
 def test_an_absent_feature_may_lack_parameters_that_only_rows_need() -> None:
-    absent = {"absent": "no audio track", "file": None, "shape": [], "dtype": "", "num_rows": {}, "num_bytes": 0}
+    absent = {"absent": "no audio track", "file": None, "shape": [], "dtype": "", "num_rows": {}}
     assert _read(_line({}, "mel", **absent, facts={})).features[0].absent
     with pytest.raises(DamageError, match="mel: parameters or facts"):
         _read(_line({}, "mel", **absent, params={**_MEL, "hop_length": 0}))

@@ -9,11 +9,11 @@ import pytest
 
 from chordcache.errors import UnreadableError
 from chordcache.storage.feature_files import FeatureFiles
-from chordcache.storage.feature_info import FeatureInfo
+from chordcache.storage.feature_info import StoredFile
 
 
-def info(file: str) -> FeatureInfo:
-    return FeatureInfo("mel", "npz", "0" * 16, {}, file=file, num_bytes=5)
+def stored(name: str) -> StoredFile:
+    return StoredFile(name, 5, "0" * 32)
 
 
 def test_looks_at_many_files_in_a_folder(tmp_path: Path) -> None:
@@ -27,12 +27,12 @@ def test_looks_at_many_files_in_a_folder(tmp_path: Path) -> None:
     (cache / "npz/bb").symlink_to(outside)
     files = FeatureFiles(cache)
     for _ in range(2):
-        assert files.has(info("npz/aa/whole"))
-        assert not any(files.has(info(f"npz/{name}")) for name in ("aa/short", "aa/none", "bb/whole", "cc/whole"))
+        assert files.has(stored("npz/aa/whole"))
+        assert not any(files.has(stored(f"npz/{name}")) for name in ("aa/short", "aa/none", "bb/whole", "cc/whole"))
         with pytest.raises(UnreadableError, match="folder"):
-            files.has(info("npz/aa/folder"))
-        assert not files.has(info("npz/aa/link"))
+            files.has(stored("npz/aa/folder"))
+        assert not files.has(stored("npz/aa/link"))
     os.replace(cache / "npz/aa/short", cache / "npz/aa/whole")
-    assert not files.has(info("npz/aa/whole"))
+    assert not files.has(stored("npz/aa/whole"))
     os.remove(cache / "npz/aa/whole")
-    assert not files.has(info("npz/aa/whole"))
+    assert not files.has(stored("npz/aa/whole"))

@@ -18,6 +18,7 @@ from chordcache.json_records import Record, to_json
 from chordcache.records import (
     AudioFacts,
     ContentFacts,
+    Description,
     FrameFacts,
     HeaderFacts,
     Identity,
@@ -29,7 +30,7 @@ from chordcache.storage import layout
 from chordcache.storage.cache_header import Header, PartOf, read_header
 from chordcache.storage.catalog import Catalog
 from chordcache.storage.catalog_columns import publish_catalog
-from chordcache.storage.feature_info import FeatureInfo
+from chordcache.storage.feature_info import FeatureInfo, StoredFile
 from chordcache.storage.quarantine import Failure, Quarantine
 from chordcache.storage.sealed_json import FORMAT_VERSION, seal, seal_versioned, unseal_as
 from chordcache.storage.sidecar import Sidecar, read_sidecar
@@ -48,18 +49,16 @@ INFO = FeatureInfo(
     "lmdb",
     "0" * 16,
     {"codec": "jpeg", "picture": {"fps": None}},
-    layout.artefact_file("lmdb", KEY, {"frames": "0" * 16}, IDENTITY, 3, "d"),
+    StoredFile(layout.artefact_file("lmdb", KEY, {"frames": "0" * 16}, IDENTITY, 3, "d"), 777, "f" * 32),
     (9, 4, 4, 3),
     "uint8",
-    777,
-    "f" * 32,
     {"frames": 9},
     {"silence": -1.5},
 )
 ABSENT = FeatureInfo("flow", "npz", "0" * 16, {"short_side": None}, absent="never")
 SIDECAR = Sidecar(
     KEY, "v", "a.mp4", IDENTITY, 9, 4, 4, 0.5, 1.5, "pts", (INFO, ABSENT),
-    1, ("turned",), CONTENT, "a" * 16, 8, 8, (0.0, 0.5, 8.0, 7.0), **DESCRIPTION,
+    Description(**DESCRIPTION), 1, ("turned",), CONTENT, "a" * 16, (8, 8), (0.0, 0.5, 8.0, 7.0),
 )  # fmt: skip
 HEADER = Header(
     {"frames": {}},
@@ -71,6 +70,7 @@ HEADER = Header(
     ("a" * 32, "b" * 32),
     fingerprints={"frames": "ab"},
     part=PartOf("1/2", "a" * 32, {"av": "18"}, (0, 2)),
+    is_packed=True,
 )
 FAILURE = Failure(
     "k", "v", "a.mp4", "decode", "short", "cut", IDENTITY, 3, 2, {"av": "18"}, ("0" * 16,), "today", "here"

@@ -242,7 +242,7 @@ def test_from_the_source_as_from_the_cache(cache: Path) -> None:
 
 
 def test_sidecars_have_the_displayed_size(cache: Path) -> None:
-    sizes = {video.path: (video.sidecar.display_width, video.sidecar.display_height) for video in cc.open_cache(cache)}
+    sizes = {video.path: video.sidecar.display_size for video in cc.open_cache(cache)}
     assert sizes == {"plain.mp4": SIZE, "uneven.mp4": SIZE, "wide.mp4": SIZE, "turned.mp4": SIZE[::-1]}
 
 

@@ -563,7 +563,7 @@ class Boom:
 def damaged_copy(cache: Cache, folder: Path, path: str) -> Path:
     """A copy of the cache in which one video's frames file is cut short."""
     subprocess.run(["cp", "-r", cache.path, folder], check=True)
-    artefact = folder / str(cache[key_of(cache, path)].feature("frames").file)
+    artefact = folder / cache[key_of(cache, path)].feature("frames").file.name
     os.truncate(artefact, artefact.stat().st_size // 2)
     return folder
 
@@ -659,7 +659,7 @@ def test_files_that_gc_removed_under_a_dataset(
     for position in (0, 1):
         assert np.array_equal(dataset[position]["frames"].numpy(), expected[position].transpose(0, 3, 1, 2))
     lost = Cache(tmp_path / "cache")[2]
-    lost.file_of(lost.feature("frames")).unlink()
+    lost.path_of(lost.feature("frames").file).unlink()
     with pytest.raises(DamageError, match="No such file or directory; run 'chordcache verify --repair"):
         dataset[2]
 

@@ -352,7 +352,7 @@ def test_sound_of_equal_clips_is_of_equal_length(
         assert lengths == {num_rows}
         video = cache[0]
         info = video.feature("mel")
-        with np.load(cache.path / str(info.file)) as npz:
+        with np.load(cache.path / info.file.name) as npz:
             times = info.facts["start_seconds"] + 0.01 * np.arange(len(npz["mel"]))
             first = int(np.flatnonzero(times >= video.pts_seconds[7] - 1e-9)[0])
             np.testing.assert_array_equal(cache.read(0, "mel", 7, 16), npz["mel"][first : first + num_rows].T)

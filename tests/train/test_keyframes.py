@@ -118,10 +118,10 @@ def test_keyframes_are_those_of_ffprobe(folder: Path, name: str) -> None:
 @pytest.mark.parametrize("name", CODECS)
 def test_every_artefact_has_the_same_keyframes(folder: Path, name: str) -> None:
     video = video_of(folder / "whole", name)
-    files = {info.file: info.num_bytes for info in video.sidecar.features if info.file}
+    files = video.sidecar.files
     assert len(files) == (3 if video.sidecar.feature("motion", "npz").absent is None else 2)
-    for file, num_bytes in files.items():
-        with open_artefact(folder / "whole" / file, num_bytes) as artefact:
+    for file in files:
+        with open_artefact(folder / "whole" / file.name, file.num_bytes) as artefact:
             assert artefact.array("keyframes").tolist() == video.keyframes.tolist()
 
 
@@ -192,15 +192,15 @@ def rewrite(cache: Path, changes: dict[str, np.ndarray | None]) -> None:
     (sidecar_file,) = (cache / "videos").rglob("*.json")
     sidecar = Sidecar.from_line(sidecar_file.read_text(), "x")
     (info,) = sidecar.features
-    path = cache / str(info.file)
+    path = cache / info.file.name
     other = cache.parent / "other"
     other.mkdir()
-    with open_artefact(path, info.num_bytes) as artefact, create_artefact(other / path.name) as writer:
+    with open_artefact(path, info.file.num_bytes) as artefact, create_artefact(other / path.name) as writer:
         writer.append("frames", list(map(bytes, artefact.records("frames", range(sidecar.num_frames)))))
         arrays = {**{name: artefact.array(name) for name in FRAME_ARRAYS}, **changes}
         writer.finish({name: values for name, values in arrays.items() if values is not None}, {})
     (other / path.name).replace(path)
-    info = info.replace(num_bytes=path.stat().st_size, digest=digest_file(path))
+    info = info.replace(file=info.file.replace(num_bytes=path.stat().st_size, digest=digest_file(path)))
     sidecar_file.write_text(sealed_json.seal_versioned(sidecar.replace(features=(info,))) + "\n")
     cc.repair(cache, [], jobs=HERE)
 

@@ -475,7 +475,7 @@ def test_damage_is_raised_as_it_is(cache: Cache, tmp_path: Path) -> None:
 
     shutil.copytree(cache.path, tmp_path / "cache")
     dataset = dataset_of(Cache(tmp_path / "cache"))
-    artefact = tmp_path / "cache" / str(Cache(tmp_path / "cache")[2].feature("frames").file)
+    artefact = tmp_path / "cache" / Cache(tmp_path / "cache")[2].feature("frames").file.name
     artefact.write_bytes(artefact.read_bytes()[:-4096])
     with pytest.raises(DamageError, match="run 'chordcache verify --repair "):
         list(ClipLoader(dataset, 4))

@@ -12,7 +12,6 @@ import shutil
 import socket
 import tempfile
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,12 +19,9 @@ from click.testing import CliRunner, Result
 from helpers import processes
 
 import chordcache as cc
+from chordcache.building.pack import pack
 from chordcache.cli import cli
 from chordcache.engine.choice import Engine
-from chordcache.storage.find_sidecars import write_catalog
-from chordcache.storage.layout import pack_file, sidecar_file
-from chordcache.storage.packs import write_pack
-from chordcache.storage.sidecar import read_sidecar
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -128,38 +124,17 @@ def open_cache(whole: Path) -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("level", ["quick", "deep"])
-@pytest.mark.parametrize("is_refused", [False, True], ids=["disk", "folder"])
-def test_a_pack_that_cannot_be_read_is_one_finding_beside_the_others(
-    cache: Path, monkeypatch: pytest.MonkeyPatch, level: str, is_refused: bool
-) -> None:
-    """The videos of other packs are checked, and nothing is said about those of this one, nor changed."""
-    keys = cc.open_cache(cache).keys()
-    hidden, damaged = (write_pack(cache, [read_sidecar(cache, key)], n) for n, key in enumerate(keys[:2], 1))
-    for key in keys[:2]:
-        os.remove(cache / sidecar_file(key))
-    write_catalog(cache)
-    cc.collect_garbage(cache)
-    with open(cache / pack_file(damaged), "r+b") as file:
-        file.seek(4096)
-        file.write(b"damage")
-    path = cache / pack_file(hidden)
-    if is_refused:
-        path.rename(cache.with_name("hidden"))
-        path.mkdir()
-    else:
-        _break_reads_of(path, monkeypatch)
-    before = artefacts(cache)
-    report = cc.verify(cache, level=level, jobs=INLINE)
+def test_a_pack_that_cannot_be_read_is_unreadable(cache: Path, level: str) -> None:
+    """It is named beside the files in it."""
+    packed = cache.with_name("packed")
+    pack(cache, packed)
+    (path,) = packed.glob("packs/*.pack")
+    path.rename(path.with_name("hidden"))
+    path.mkdir()
+    report = cc.verify(packed, level=level, jobs=INLINE)
     findings = {(finding.kind, finding.file) for finding in report.damage}
-    damage = [finding for finding in report.damage if finding.kind == "damaged"]
-    assert findings - {("damaged", finding.file) for finding in damage} == {("unreadable", pack_file(hidden))}
-    assert {finding.key for finding in damage} == ({keys[1]} if level == "deep" else set())
-    assert report.num_videos == 3
-    with pytest.raises(cc.UnreadableError, match=f"{hidden}.pack': got "):
-        cc.repair(cache, damage or [replace(report.damage[0], kind="damaged")], jobs=INLINE)
-    with pytest.raises(cc.UnreadableError, match=f"{hidden}.pack': got "):
-        cc.collect_garbage(cache)
-    assert artefacts(cache) == before
+    assert ("unreadable", f"packs/{path.name}") in findings
+    assert report.num_videos == 4
 
 
 def _break_reads_of(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

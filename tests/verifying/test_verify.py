@@ -130,7 +130,9 @@ def test_a_sparse_artefact_of_the_stated_size_is_damage(cache: Path, level: str)
     os.truncate(artefact, 3 << 40)
     name = str(artefact.relative_to(cache))
     features = json.loads(sidecar.read_text())["features"]
-    reseal(sidecar, features=[{**info, "num_bytes": 3 << 40} if info["file"] == name else info for info in features])
+    for info in features:
+        info["file"]["num_bytes"] = 3 << 40 if info["file"]["name"] == name else info["file"]["num_bytes"]
+    reseal(sidecar, features=features)
     code, findings = verified(cache, level=level)
     (finding,) = [finding for finding in findings if finding.file == name]
     assert (code, finding.kind) == (5, "damaged")

@@ -14,7 +14,6 @@ from chordcache.read.video import Video
 from chordcache.records import ContentFacts, VideoRecord
 from chordcache.storage.find_sidecars import Sidecars
 from chordcache.storage.layout import key_of
-from chordcache.storage.sidecar import Sidecar
 
 
 class Entry(NamedTuple):
@@ -25,9 +24,9 @@ class Entry(NamedTuple):
     record: VideoRecord | None
 
     @property
-    def described(self) -> Sidecar | VideoRecord:
+    def described(self) -> Video | VideoRecord:
         """The sidecar or the record, which has the labels, captions and extra columns."""
-        described = self.video.sidecar if self.video else self.record
+        described = self.video or self.record
         assert described is not None
         return described
 

@@ -18,7 +18,7 @@ from chordcache.look.problems import problem_of_record
 from chordcache.look.report.curves import curves_of_content, level_dbfs
 from chordcache.look.report.inputs import Entry
 from chordcache.records import HeaderFacts, VideoRecord
-from chordcache.storage.feature_info import FeatureInfo
+from chordcache.storage.feature_info import FeatureInfo, StoredFile
 
 FIELDS = (
     "key", "path", "labels", "caption", "traits", "frames", "seconds", "start", "width", "height",
@@ -223,12 +223,12 @@ def details_of(entry: Entry, shared: Shared) -> dict[str, Any]:
     if keyframes := _keyframe_seconds(entry):
         details["keyframes"] = keyframes
     if entry.video is not None:
-        files: dict[str, list[FeatureInfo]] = {}
+        files: dict[StoredFile, list[FeatureInfo]] = {}
         for info in entry.video.sidecar.features:
             if info.file:
                 files.setdefault(info.file, []).append(info)
         details["files"] = [
-            [shared.facts.number(("", _file_text(infos))), infos[0].num_bytes] for infos in files.values()
+            [shared.facts.number(("", _file_text(infos))), file.num_bytes] for file, infos in files.items()
         ]
     return details
 
@@ -247,7 +247,7 @@ def _display_size(entry: Entry) -> tuple[int | None, int | None]:
     if entry.video is None:
         return None, None
     sidecar = entry.video.sidecar
-    return sidecar.display_width or sidecar.width, sidecar.display_height or sidecar.height
+    return sidecar.display_size or (sidecar.width, sidecar.height)
 
 
 def _traits(entry: Entry) -> Iterator[str]:

@@ -35,7 +35,9 @@ class Claims(NamedTuple):
 
     def of_file(self, path: Path) -> Claims:
         """Return the claims about one file."""
-        return Claims(self.num_frames, tuple(f for f in self.features if f.file and f.file.endswith(f"/{path.name}")))
+        return Claims(
+            self.num_frames, tuple(f for f in self.features if f.file and f.file.name.endswith(f"/{path.name}"))
+        )
 
     @property
     def max_rows(self) -> int:

@@ -43,12 +43,12 @@ def _serve(
         with lock:
             if not store:
                 store.append(LocalStore(folder, mark))
-        if request.piece is None:
+        if request.file is None:
             store[0].fetch_lists()
         elif request.spans is None:
-            store[0].fetch(request.piece)
+            store[0].fetch(request.file)
         else:
-            store[0].fetch_ranges(request.piece, request.spans)
+            store[0].fetch_ranges(request.file, request.spans)
     except ChordcacheError as failure:
         error, message = type(failure).__name__, str(failure)
     except Exception as failure:  # noqa: BLE001 # item boundary: the process that asked raises it

@@ -19,8 +19,9 @@ from chordcache.errors import CacheWriteError, UnreadableError, UsageError, prin
 from chordcache.forks import no_fork
 from chordcache.json_records import parse_json
 from chordcache.storage import opener
+from chordcache.storage.feature_info import StoredFile
 from chordcache.storage.remote.mark import Mark, read_mark, write_mark
-from chordcache.storage.remote.messages import Answer, Piece, Request, Span, to_line
+from chordcache.storage.remote.messages import Answer, Request, Span, to_line
 
 _PROGRAM = (
     "import sys; order = sys.argv[1:4]; sys.path[:] = sys.argv[4:]; "
@@ -48,27 +49,27 @@ class BucketFiles:
         """Number of each request"""
         self._num_requests = 0
 
-    def ensure(self, path: Path, piece: Piece, spans: Iterable[Span] | None = None) -> None:
+    def ensure(self, path: Path, file: StoredFile, spans: Iterable[Span] | None = None) -> None:
         """Fetch a file, or ranges of it, if it does not exist, and note that it is read. Raises as ``fetch``."""
         try:
             age = time.time() - os.lstat(path).st_mtime
         except FileNotFoundError:
-            self.fetch(piece, spans)
+            self.fetch(file, spans)
             return
         if age > _TOUCH_SECONDS:
             with suppress(OSError):  # another process removed it
                 os.utime(path, follow_symlinks=False)
 
-    def fetch(self, piece: Piece, spans: Iterable[Span] | None = None) -> None:
+    def fetch(self, file: StoredFile, spans: Iterable[Span] | None = None) -> None:
         """Fetch a file, or ranges of it. Raises as ``LocalStore.fetch`` and ``LocalStore.fetch_ranges``."""
-        self._ask(piece, None if spans is None else tuple(spans)).result()
+        self._ask(file, None if spans is None else tuple(spans)).result()
 
     def fetch_lists(self) -> None:
         """Fetch the lists of the cache that have changed. Raises as ``LocalStore.fetch_lists``."""
         self._ask(None).result()
 
-    def _ask(self, piece: Piece | None, spans: tuple[Span, ...] | None = None) -> Future[None]:
-        wanted = piece.file if piece else "", spans
+    def _ask(self, file: StoredFile | None, spans: tuple[Span, ...] | None = None) -> Future[None]:
+        wanted = file.name if file else "", spans
         with self._lock:
             arrival = self._under_way.get(wanted)
             if arrival is None:
@@ -78,7 +79,7 @@ class BucketFiles:
                 process = self._process or self._start()
                 assert process.stdin is not None
                 with suppress(BrokenPipeError, ValueError):  # it has ended, which the thread that reads sees
-                    process.stdin.write(b"%b\n" % to_line(Request(self._num_requests, piece, spans)))
+                    process.stdin.write(b"%b\n" % to_line(Request(self._num_requests, file, spans)))
                     process.stdin.flush()
         return arrival
 

@@ -36,10 +36,11 @@ from chordcache.storage.atomic import (
     remove_partials,
 )
 from chordcache.storage.catalog import Catalog
-from chordcache.storage.layout import pack_file
+from chordcache.storage.feature_info import StoredFile
+from chordcache.storage.layout import place_of
 from chordcache.storage.remote import ranges
 from chordcache.storage.remote.mark import Mark
-from chordcache.storage.remote.messages import FETCH_AGAIN, Piece, Span
+from chordcache.storage.remote.messages import FETCH_AGAIN, Span
 from chordcache.storage.sealed_json import read_sealed, seal
 
 LISTS = ("chordcache.json", "quarantine.jsonl", "catalog.bin")
@@ -96,27 +97,27 @@ class LocalStore:
         except (NotFoundError, DamageError):
             return {}
 
-    def fetch(self, piece: Piece) -> None:
+    def fetch(self, stored: StoredFile) -> None:
         """Fetch a file, unless another process has fetched it.
 
         Raises ``DamageError`` if other bytes arrive than were written, ``UsageError`` if the limit is below their
         number, and as ``Bucket.blocks`` and ``publish_all`` do.
         """
-        self._check_limit(piece.num_bytes, piece)
-        with _locked(self._folder, piece.file.rpartition("/")[2]):
-            if opener.exists(self._folder, piece.file):
+        self._check_limit(stored.num_bytes, stored)
+        with _locked(self._folder, stored.name.rpartition("/")[2]):
+            if opener.exists(self._folder, stored.name):
                 return
-            self._make_room(piece.num_bytes)
-            with no_space_as_error(self._folder / piece.file), partial_file(self._folder) as partial:
-                download(self._bucket, piece, partial)
-                publish_all(self._folder, {partial: piece.file})
+            self._make_room(stored.num_bytes)
+            with no_space_as_error(self._folder / stored.name), partial_file(self._folder) as partial:
+                download(self._bucket, stored, partial)
+                publish_all(self._folder, {partial: stored.name})
 
-    def fetch_ranges(self, piece: Piece, spans: Sequence[Span]) -> None:
+    def fetch_ranges(self, stored: StoredFile, spans: Sequence[Span]) -> None:
         """Fetch ranges of a file, except for those that another process has fetched. Raises as ``fetch`` does.
 
         A digest is of the whole file, so ``DamageError`` is only raised if fewer bytes arrive.
         """
-        name, num_bytes = ranges.file_of(piece.file), piece.num_bytes
+        name, num_bytes = ranges.file_of(stored.name), stored.num_bytes
         with no_space_as_error(self._folder / name):
             fd = _open_or_make(self._folder, name)
             try:
@@ -125,9 +126,9 @@ class LocalStore:
                 os.utime(fd)
                 wanted = ranges.missing(fd, num_bytes, spans)
                 num_wanted = sum(stop - start for start, stop in wanted)
-                self._check_limit(num_wanted, piece)
+                self._check_limit(num_wanted, stored)
                 self._make_room(num_wanted)
-                for start, content in _contents(self._bucket, piece, wanted):
+                for start, content in _contents(self._bucket, stored, wanted):
                     _write_all(fd, content, start)
                 os.fdatasync(fd)
                 for span in wanted:
@@ -135,11 +136,11 @@ class LocalStore:
             finally:
                 os.close(fd)
 
-    def _check_limit(self, num_bytes: int, piece: Piece) -> None:
+    def _check_limit(self, num_bytes: int, stored: StoredFile) -> None:
         if num_bytes > self._limit:
             raise UsageError(
-                f"limit: got {self._limit} bytes, expected at least the {num_bytes} that are read of '{piece.file}' at "
-                "once. Raise the limit."
+                f"limit: got {self._limit} bytes, expected at least the {num_bytes} that are read of "
+                f"'{stored.name}' at once. Raise the limit."
             )
 
     def _make_room(self, num_bytes: int) -> None:
@@ -246,31 +247,26 @@ def copy_lists(bucket: Bucket, folder: Path, entries: Mapping[str, Entry]) -> No
         raise DamageError(f"the lists of '{printable(bucket.url)}' are damaged, or were on their way: {what}") from None
 
 
-def _place_of(piece: Piece) -> tuple[str, int]:
-    """Return the name of the object with a file of a cache, and the place of its first byte there."""
-    return (piece.file, 0) if piece.packed is None else (pack_file(piece.packed.pack), piece.packed.offset)
-
-
-def download(bucket: Bucket, piece: Piece, partial: Path) -> None:
+def download(bucket: Bucket, stored: StoredFile, partial: Path) -> None:
     """Copy a file of a cache, and compare its size and digest on the way. Raises ``DamageError`` if they differ."""
-    name, start = _place_of(piece)
+    name, start = place_of(stored)
     digest, num_bytes, what = file_digest(), 0, "got other bytes"
     try:
         with open(partial, "xb") as file:
-            for block in bucket.blocks(name, start, piece.num_bytes):
+            for block in bucket.blocks(name, start, stored.num_bytes):
                 digest.update(block)
                 num_bytes += len(block)
                 file.write(block)
     except NotFoundError:
         bucket.check_exists()
         what = "got no object"
-    if num_bytes != piece.num_bytes or digest.hexdigest() != piece.digest:
-        raise DamageError(f"{_damaged(bucket, piece, what)}. {FETCH_AGAIN}")
+    if num_bytes != stored.num_bytes or digest.hexdigest() != stored.digest:
+        raise DamageError(f"{_damaged(bucket, stored, what)}. {FETCH_AGAIN}")
 
 
-def _contents(bucket: Bucket, piece: Piece, spans: Sequence[Span]) -> Iterator[tuple[int, bytes]]:
+def _contents(bucket: Bucket, stored: StoredFile, spans: Sequence[Span]) -> Iterator[tuple[int, bytes]]:
     """Fetch ranges of a file, and yield the place of each part in the file, and its bytes."""
-    name, first = _place_of(piece)
+    name, first = place_of(stored)
     parts = [
         (start, min(start + _PART_BYTES, stop)) for begin, stop in spans for start in range(begin, stop, _PART_BYTES)
     ]
@@ -283,10 +279,10 @@ def _contents(bucket: Bucket, piece: Piece, spans: Sequence[Span]) -> Iterator[t
             contents = bucket.ranges(name, [(first + start, first + stop) for start, stop in few])
         except NotFoundError:
             bucket.check_exists()
-            raise _damaged(bucket, piece, "got no object") from None
+            raise _damaged(bucket, stored, "got no object") from None
         for (start, stop), content in zip(few, contents, strict=True):
             if len(content) != stop - start:
-                raise _damaged(bucket, piece, "got other bytes")
+                raise _damaged(bucket, stored, "got other bytes")
             yield start, content
 
 
@@ -298,5 +294,5 @@ def _write_all(fd: int, content: bytes, start: int) -> None:
         view, start = view[num_written:], start + num_written
 
 
-def _damaged(bucket: Bucket, piece: Piece, what: str) -> DamageError:
-    return DamageError(f"'{printable(bucket.url)}/{_place_of(piece)[0]}': {what}, expected those of '{piece.file}'")
+def _damaged(bucket: Bucket, stored: StoredFile, what: str) -> DamageError:
+    return DamageError(f"'{printable(bucket.url)}/{place_of(stored)[0]}': {what}, expected those of '{stored.name}'")

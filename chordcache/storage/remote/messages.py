@@ -6,7 +6,7 @@ import json
 from typing import TypeAlias
 
 from chordcache.json_records import Record, to_json
-from chordcache.storage.feature_info import FeatureInfo, Packed
+from chordcache.storage.feature_info import StoredFile
 
 FETCH_AGAIN = "Run the same command again. If the object is damaged in the bucket, remove it and push the cache again."
 
@@ -14,27 +14,11 @@ Span: TypeAlias = tuple[int, int]
 """First byte of a range of a file, and the byte behind it"""
 
 
-class Piece(Record, frozen=True):
-    """A file of a cache in a bucket: an object, or a part of a pack."""
-
-    file: str
-    """Path relative to the cache"""
-    num_bytes: int
-    digest: str
-    """xxh3-128 of the file, 32 hex digits"""
-    packed: Packed | None = None
-
-    @classmethod
-    def of(cls, info: FeatureInfo) -> Piece:
-        """Return the piece that is the file of a feature."""
-        return cls(str(info.file), info.num_bytes, info.digest, info.packed)
-
-
 class Request(Record, frozen=True):
     """A file to fetch, or ranges of it, or the lists."""
 
     number: int
-    piece: Piece | None = None
+    file: StoredFile | None = None
     spans: tuple[Span, ...] | None = None
     """Ranges of the file, or None for all of it"""
 

@@ -17,9 +17,9 @@ import numpy as np
 from chordcache.errors import UsageError
 from chordcache.storage import opener
 from chordcache.storage.artefacts.tiers import tier_of
-from chordcache.storage.feature_info import FeatureInfo
+from chordcache.storage.feature_info import StoredFile
 from chordcache.storage.remote.fetching import BucketFiles, files_of
-from chordcache.storage.remote.messages import Piece, Span
+from chordcache.storage.remote.messages import Span
 
 FOLDER = "ranges"
 
@@ -41,9 +41,9 @@ _TRIES = 10
 """Number of times that a file may be removed while it is read"""
 
 
-def has_ranges(info: FeatureInfo) -> bool:
-    """Return whether the file of a feature is fetched by ranges."""
-    return LEAST_BYTES <= info.num_bytes < 1 << 62 and tier_of(Path(str(info.file))).is_flat
+def has_ranges(file: StoredFile) -> bool:
+    """Return whether a file is fetched by ranges."""
+    return LEAST_BYTES <= file.num_bytes < 1 << 62 and tier_of(Path(file.name)).is_flat
 
 
 def file_of(file: str) -> str:
@@ -83,21 +83,21 @@ def note_arrival(fd: int, num_bytes: int, span: Span) -> None:
 class RangedFile:
     """The file with the ranges of an artefact. Another process may remove it at any time.
 
-    ``num_frames`` is the number of frames of its video. Threads and forked processes may share an object.
+    ``num_rows`` is the largest number of rows of an array. Threads and forked processes may share an object.
     """
 
-    def __init__(self, folder: Path, info: FeatureInfo, num_frames: int) -> None:
-        self._piece = Piece.of(info)
-        self._folder, self._name = folder, file_of(self._piece.file)
+    def __init__(self, folder: Path, file: StoredFile, num_rows: int) -> None:
+        self._file = file
+        self._folder, self._name = folder, file_of(file.name)
         self.path = folder / self._name
-        tail = _TAIL_BYTES + _TAIL_BYTES_OF_ROW * max([num_frames, *info.num_rows.values()])
-        self._index = (0, min(_HEAD_BYTES, info.num_bytes)), (max(0, info.num_bytes - tail), info.num_bytes)
+        tail = _TAIL_BYTES + _TAIL_BYTES_OF_ROW * num_rows
+        self._index = (0, min(_HEAD_BYTES, file.num_bytes)), (max(0, file.num_bytes - tail), file.num_bytes)
         self._fds: list[int] = []
         """Descriptors of the file. The last one is in use, and threads may still read from those before it"""
 
     def ensure(self) -> None:
         """Fetch what is read when the artefact is opened, if the file does not exist. Raises as ``fetch``."""
-        self._files.ensure(self.path, self._piece, self._index)
+        self._files.ensure(self.path, self._file, self._index)
 
     def open(self) -> int:
         """Open the file, fetch what is read then, and return its descriptor. Raises as ``fetch``."""
@@ -111,14 +111,14 @@ class RangedFile:
         spans = list(spans)
         for _ in range(_TRIES):
             fd = self._fds[-1] if self._fds else self._reopened()
-            wanted = spans if fd is None else missing(fd, self._piece.num_bytes, spans)
+            wanted = spans if fd is None else missing(fd, self._file.num_bytes, spans)
             if fd is not None and not wanted:
                 return fd
-            self._files.fetch(self._piece, wanted)
-            if fd is not None and missing(fd, self._piece.num_bytes, wanted):  # it was removed, and made again
+            self._files.fetch(self._file, wanted)
+            if fd is not None and missing(fd, self._file.num_bytes, wanted):  # it was removed, and made again
                 self._reopened()
         raise UsageError(
-            f"limit: got one at which '{self._piece.file}' is removed while it is read, expected more. Raise the limit."
+            f"limit: got one at which '{self._file.name}' is removed while it is read, expected more. Raise the limit."
         )
 
     @property
@@ -133,7 +133,7 @@ class RangedFile:
             fd = opener.open_file(self._folder, self._name, may_be_sparse=True)
         except FileNotFoundError:
             return None
-        if os.fstat(fd).st_size != size_of(self._piece.num_bytes):
+        if os.fstat(fd).st_size != size_of(self._file.num_bytes):
             os.close(fd)
             return None
         self._fds.append(fd)

@@ -272,7 +272,7 @@ def _build(
 def _described(sidecars: Sidecars, request: VideoRecord) -> VideoRecord:
     """Return a request with what the cache has of its video, where its index says nothing."""
     sidecar = sidecars.read_or_none(key_of(request))
-    return request if sidecar is None else request.over(sidecar, ())
+    return request if sidecar is None else request.over(sidecar.about, ())
 
 
 def _opened(cache: Path, file: str) -> BinaryIO:
@@ -282,10 +282,9 @@ def _opened(cache: Path, file: str) -> BinaryIO:
 def _broken_files(cache: Path, key: str) -> Iterator[str]:
     """Yield the artefacts of a video that are not as written."""
     sidecar = Sidecars(cache).read_or_none(key)
-    infos = {info.file: info for info in sidecar.features if info.file is not None} if sidecar else {}
-    for info in infos.values():
-        if not feature_files.is_intact(cache, info):
-            yield str(info.file)
+    for file in sidecar.files if sidecar else ():
+        if not feature_files.is_intact(cache, file):
+            yield file.name
 
 
 def _write_lists(cache: Path, header: dict[str, Any]) -> str:

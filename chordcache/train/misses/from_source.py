@@ -137,8 +137,8 @@ class _TemporaryBuild:
             sidecar = self._build(folder, first_tiers(self._header.features, features))
         write_header(folder, self._header)
         write_catalog(folder)
-        for file in {info.file for info in sidecar.features if info.file is not None}:
-            self._stack.callback(forget, folder / file)
+        for file in sidecar.files:
+            self._stack.callback(forget, folder / file.name)
         cache = Cache(folder)
         self._stack.callback(cache.close)
         return cache, Video(folder, sidecar)

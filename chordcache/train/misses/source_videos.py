@@ -98,7 +98,7 @@ class UncachedVideo(Video):
 
     def __init__(self, sidecar: Sidecar, frames: SourceFrames, place: object) -> None:
         super().__init__(Path(), sidecar)
-        self.origin = place, sidecar.source, sidecar.segment
+        self.origin = place, sidecar.source, sidecar.about.segment
         self._timeline = {"pts_seconds": frames.pts_seconds, "source_frames": frames.source_frames}
 
     def _array(self, name: str) -> np.ndarray:
@@ -118,7 +118,7 @@ def sidecar_of(
     ``identity`` is that of the file, and ``info`` describes the frames, except for their shape.
     """
     height, width, _ = shape = frames.read_first().shape
-    pts_seconds, size = frames.pts_seconds, frames.display_size
+    pts_seconds = frames.pts_seconds
     return Sidecar(
         key=key_of(record),
         root=record.root,
@@ -132,10 +132,10 @@ def sidecar_of(
         timestamp_source="pts",
         num_frames_skipped=frames.num_frames_skipped,
         features=(info.replace(shape=(frames.num_frames, *shape), dtype="uint8"),),
+        about=record.description(),
         content=content,
-        display_width=size[0] if size else None,
-        display_height=size[1] if size else None,
-    ).described(record)
+        display_size=frames.display_size,
+    )
 
 
 class SourceVideos(VideoSet):
