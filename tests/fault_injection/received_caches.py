@@ -219,8 +219,8 @@ def _large_packets(cache: Path, elsewhere: Path) -> None:
     def state(data: dict[str, Any]) -> None:
         (info,) = [info for info in data["features"] if _is_in(info, name)]
         params = {"codec": "h264", "crf": 17, "gop": 8, "stride": 1, "picture": info["params"]["picture"]}
-        made = {"file": file, "params": params, "shape": [count, 64, 64, 3], "num_rows": {"frames": count}}
-        data.update(num_frames=count, features=[{**info, **made}])
+        info = {**info, "file": file, "params": params, "shape": [count, 64, 64, 3], "num_rows": {"frames": count}}
+        data.update(num_frames=count, features=[info])
 
     _sidecar(state, path.name.partition(".")[0])(cache, elsewhere)
 
