@@ -215,7 +215,9 @@ class _Planner:
             error = MediaError(record.error_stage or "probe", record.error_cause or "decode", record.error or "-")
             return task.failed(error.stage, error.cause, record.error, record.identity)
         failure = self._quarantine.get(task.key) if self._has_failures else None  # a key takes long to make
-        if failure is None or not self._quarantine.still_holds(failure.key, identity, task.fingerprints):
+        if failure is None or failure.cause == "features":  # of ``_loss``, which looked at this build
+            return None
+        if not self._quarantine.still_holds(failure.key, identity, task.fingerprints):
             return None
         return failure
 

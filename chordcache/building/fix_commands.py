@@ -23,7 +23,7 @@ REMEDIES = {
     "edit-list": "Encode the file again with ffmpeg -i FILE COPY, which leaves out frames that go back in time.",
     "encrypted": "Decrypt the file, or leave it out of the index.",
     "extractor": f"Correct the feature's code or parameters, {_AGAIN}",
-    "features": f"Install what the features need, {_AGAIN} Or build with --drop.",
+    "features": "Install what the features need, then run the build again. Or build with --drop.",
     "frames": "Another version of FFmpeg made the cached features. Touch the file and build again to make all of them.",
     "io": "Check what the message names, and the disk or the mount that holds the file, then run the build again.",
     "no-decoder": "Convert the file with a program that decodes it, or leave it out of the index.",

@@ -122,7 +122,10 @@ class Catalog:
     @cached_property
     def labels(self) -> tuple[str, ...]:
         """Distinct labels, sorted."""
-        return self._json("labels", tuple[str, ...])
+        labels = self._json("labels", tuple[str, ...])
+        if len(labels) > len(self):
+            raise self.damage("its section 'labels' has more labels than videos")
+        return labels
 
     @cached_property
     def fingerprints(self) -> dict[str, tuple[str, ...]]:

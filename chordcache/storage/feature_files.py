@@ -29,13 +29,14 @@ def open_file(cache: Path, file: StoredFile, claims: Claims) -> AbstractContextM
     return open_artefact(cache / file.name, file.num_bytes, claims, file.packed)
 
 
-def size_of(cache: Path, file: StoredFile) -> int:
+def size_of(cache: Path, file: StoredFile, *, checks_holes: bool = False) -> int:
     """Return the size of a file [bytes]. In a pack, the file ends with the pack at the latest.
 
-    Raises ``FileNotFoundError`` if the file or pack is missing, and ``UnreadableError``.
+    Raises ``FileNotFoundError`` if the file or pack is missing, and ``UnreadableError``, if it ``checks_holes`` also
+    for a sparse file.
     """
     name, start = place_of(file)
-    num_bytes = opener.size_of(cache, name)
+    num_bytes = opener.size_of(cache, name, checks_holes=checks_holes)
     return num_bytes if file.packed is None else max(0, min(file.num_bytes, num_bytes - start))
 
 

@@ -107,7 +107,7 @@ def _check_on_disk(fd: int, status: os.stat_result) -> None:
     a file system may also not know its holes, and then states none.
     """
     num_bytes = end = 0
-    if status.st_size <= MAX_GROWTH * 512 * status.st_blocks or status.st_size <= read_limit():
+    if not _has_few_blocks(status):
         return
     try:
         while end < status.st_size and num_bytes * MAX_GROWTH < status.st_size:
@@ -121,6 +121,10 @@ def _check_on_disk(fd: int, status: os.stat_result) -> None:
     if num_bytes * MAX_GROWTH < status.st_size:
         there = f"{num_bytes} of {status.st_size} bytes are on the disk; {READ_LIMIT}=SIZE lets it pass"
         raise OSError(errno.ENXIO, f"a sparse file, which is never written ({there})")
+
+
+def _has_few_blocks(status: os.stat_result) -> bool:
+    return status.st_size > MAX_GROWTH * 512 * status.st_blocks and status.st_size > read_limit()
 
 
 def open_file(
@@ -184,9 +188,11 @@ def exists(cache: StrPath, name: str) -> bool:
     return True
 
 
-def size_of(cache: StrPath, name: str) -> int:
-    """Return the size of a regular file [bytes], without opening it."""
+def size_of(cache: StrPath, name: str, *, checks_holes: bool = False) -> int:
+    """Return the size of a regular file [bytes]. It is opened only to check the holes of one with few blocks."""
     status = _status(cache, name)
+    if checks_holes and stat.S_ISREG(status.st_mode) and _has_few_blocks(status):
+        os.close(open_file(cache, name))
     try:
         check_regular(status)
     except OSError as error:

@@ -42,6 +42,9 @@ _CONVERTERS: Mapping[str, Callable[[Any], Any]] = {
 }
 """Type of a column to the function that makes the value of a sample"""
 
+_VALUES: Mapping[str, Collection[str]] = {"int": ["int"], "float": ["int", "float"], "bool": ["bool"], "str": ["str"]}
+"""Type of a column to the types of its values. All others are lists"""
+
 _WITHOUT_MISSING = ("int", "bool")
 """Types that do not have a value for "missing" """
 
@@ -194,7 +197,9 @@ def field_reader(fields: Iterable[str], videos: VideoSet, features: Collection[s
             raise UsageError(
                 f"fields: got '{name}', expected a name that a sample does not have yet. Name the column differently."
             )
-        _check_complete(name, known[name], column_names, videos.num_named)
+        if name not in _BUILT_IN:
+            _check_types(name, known[name], column_names, videos)
+            _check_complete(name, known[name], column_names, videos.num_named)
     with_boxes = [name for name in requested if known[name] in BOX_TYPES]
     if with_boxes and videos.stereo != "as_is":
         raise UsageError(
@@ -204,8 +209,17 @@ def field_reader(fields: Iterable[str], videos: VideoSet, features: Collection[s
     return FieldReader({name: known[name] for name in requested})
 
 
+def _check_types(name: str, kind: str, names: AnnotationNames, videos: VideoSet) -> None:
+    others = [other for other in names.types.get(name, ()) if other not in _VALUES.get(kind, ["list"])]
+    if others:
+        raise UsageError(
+            f"fields: got '{printable(name)}' with values of {' and '.join(others)} in {videos!r}, expected {kind} in "
+            "every item. A build that changes the column was interrupted. Run it again to its end."
+        )
+
+
 def _check_complete(name: str, kind: str, names: AnnotationNames, num_items: int | None) -> None:
-    num_missing = 0 if num_items is None or name in _BUILT_IN else num_items - names.extra.get(name, 0)
+    num_missing = 0 if num_items is None else num_items - names.extra.get(name, 0)
     if num_missing and kind in _WITHOUT_MISSING:
         raise UsageError(
             f"fields: got '{name}' ({kind}), which is missing in {num_missing} of "

@@ -312,7 +312,7 @@ def _check_artefact(check: _Check, sidecar: Sidecar, file: StoredFile) -> list[D
 def _file_problem(check: _Check, file: StoredFile) -> tuple[str, str] | None:
     """Return the kind of damage of a file and a sentence about it, or None."""
     try:
-        num_bytes = feature_files.size_of(check.cache, file)
+        num_bytes = feature_files.size_of(check.cache, file, checks_holes=True)
         if num_bytes != file.num_bytes:
             return "damaged", f"the file has {num_bytes} bytes, expected {file.num_bytes}"
         if check.level != "quick":

@@ -9,8 +9,11 @@ from pathlib import Path
 from typing import TypeAlias
 
 import pytest
+import yaml
 from helpers.ffmpeg import ffmpeg
+from helpers.inline import HERE
 
+import chordcache as cc
 from chordcache.building.fix_commands import REMEDIES, remedy
 from chordcache.look.problems import iter_problems
 
@@ -59,19 +62,18 @@ Maker: TypeAlias = Callable[..., Path]
 FOLDER = ("in",)
 CASES: dict[str, Callable[[Path, Maker], Case]] = {}
 ELSEWHERE = {
-    "bug": "engine/test_pool.py",
-    "changed": "building/test_regressions.py",
-    "clock": "features/test_bad_features.py",
-    "edit-list": "media/test_edit_lists.py",
-    "extractor": "features/test_bad_features.py",
-    "features": "features/test_bad_features.py",
-    "oom": "engine/test_limits.py",
-    "signal": "engine/test_limits.py",
-    "tables": "media/test_mp4_samples.py",
-    "timeout": "engine/test_limits.py",
-    "unsupported-color": "media/test_dolby_vision.py",
+    "bug": "engine/test_pool.py::test_a_task_that_cannot_be_pickled_fails_alone",
+    "changed": "building/test_regressions.py::test_a_source_that_is_replaced_while_it_waits_for_its_turn",
+    "clock": "features/test_bad_features.py::test_every_video_of_a_faulty_extractor_is_quarantined",
+    "edit-list": "media/test_edit_lists.py::test_a_list_that_sets_frames_back_in_time_is_refused",
+    "extractor": "features/test_bad_features.py::test_an_extractor_cannot_change_what_others_get",
+    "oom": "engine/test_limits.py::test_pictures_too_large_for_the_memory",
+    "signal": "engine/test_limits.py::test_a_crash_names_the_line",
+    "tables": "media/test_mp4_samples.py::test_tables_that_lie_are_refused",
+    "timeout": "engine/test_limits.py::test_a_file_timeout_ends_it",
+    "unsupported-color": "media/test_dolby_vision.py::test_only_a_base_layer_that_cannot_be_shown_is_refused",
 }
-"""Causes that no file has by itself, or whose files have a test of their own: the test"""
+"""Causes that no file has by itself, or whose files have a test of their own: the test, which compares the cause"""
 
 
 def case(function: Callable[[Path, Maker], Case]) -> Callable[[Path, Maker], Case]:
@@ -244,6 +246,33 @@ def bucket(folder: Path, make_video: Maker) -> Case:
     yield configured(folder, "buckets: [[48, 64, 17], [48, 64, 5]]")
 
 
+@case
+def frames(folder: Path, make_video: Maker) -> Case:
+    """Another video of the same size and time stands for the same video in another version of FFmpeg."""
+    path, other = folder / "in/a.mp4", make_video(folder / "a.mp4", num_frames=20)
+    make_video(path, num_frames=30)
+    size = max(path.stat().st_size, other.stat().st_size) + 64
+    for file in (path, other):
+        rest = size - file.stat().st_size
+        file.write_bytes(file.read_bytes() + rest.to_bytes(4, "big") + b"free" + bytes(rest - 8))
+        os.utime(file, (1e9, 1e9))
+    cc.build(folder / "in", folder / "cache", jobs=HERE)
+    other.rename(path)
+    yield (*FOLDER, "--features", "frames,motion")
+    path.touch()
+    yield FOLDER
+
+
+@case
+def features(folder: Path, _make_video: Maker) -> Case:
+    """A feature of a plug-in that the machine of the second build does not have."""
+    mine = {"features": {"mine": {"extractor": "helpers.plug_in_rows:RowsOfAKind", "how": "one by one"}}}
+    (folder / "mine.yaml").write_text(yaml.dump(mine))
+    cc.build(folder / "in", folder / "cache", features=["frames", "mine"], config=folder / "mine.yaml", jobs=HERE)
+    yield (*configured(folder, "fps: 5"), "--features", "frames")
+    yield (*FOLDER, "--features", "frames", "--drop", "mine", "--yes")
+
+
 @pytest.mark.parametrize("cause", CASES)
 def test_the_remedy_helps_a_file(cause, tmp_path, make_video, run_cli):
     make_video(tmp_path / "in/good.mp4", num_frames=30)
@@ -256,14 +285,13 @@ def test_the_remedy_helps_a_file(cause, tmp_path, make_video, run_cli):
     assert done.returncode == 0, (problem, done.stderr)
 
 
-NOT_MADE = {"frames"}
-"""Needs a cache of another version of FFmpeg"""
-
-
 def test_each_cause_has_a_file():
-    assert sorted([*CASES, *ELSEWHERE, *NOT_MADE]) == sorted(REMEDIES)
-    for cause, name in ELSEWHERE.items():
-        assert f'"{cause}"' in (PACKAGE.parent / "tests" / name).read_text(), cause
+    assert sorted([*CASES, *ELSEWHERE]) == sorted(REMEDIES)
+    for cause, place in ELSEWHERE.items():
+        name, _, test = place.partition("::")
+        nodes = ast.parse((PACKAGE.parent / "tests" / name).read_text()).body
+        (function,) = [node for node in nodes if isinstance(node, ast.FunctionDef) and node.name == test]
+        assert f"'{cause}'" in ast.unparse(function), cause
 
 
 @pytest.mark.parametrize("content", [b"", b"not a video" * 99, b"<!DOCTYPE html>"])

@@ -147,6 +147,25 @@ def test_text_beside_numbers_of_a_column_is_refused(videos, tmp_path, values):
         cc.merge([tmp_path / "of i0.json", tmp_path / "of i1.json"], tmp_path / "both")
 
 
+@pytest.mark.parametrize("values", [("high", 1.5), ("3", 3), ("yes", True), ("1, 2", [1, 2])])
+def test_a_column_of_two_types_after_an_interrupted_build_is_named_when_a_dataset_opens(videos, tmp_path, values):
+    for number, value in enumerate(values):
+        rows = [{"path": name, "rank": value} for name in NAMES]
+        (tmp_path / f"{number}.json").write_text(json.dumps(rows))
+        index_list(tmp_path / f"{number}.json", tmp_path / f"i{number}.json", videos=videos)
+    cache = tmp_path / "cache"
+    cc.build(tmp_path / "i0.json", cache, jobs=HERE)
+    plan = make_plan(cache, tmp_path / "i1.json", None, None, None, roots=None, options=BuildOptions())
+    with IndexRows(plan.index) as rows:
+        write_plan(plan, rows.keys, prune=False)
+    with pytest.raises(UsageError, match=r"^fields: got 'rank' with values of .* Run it again to its end"):
+        cc.ChordVideoDataset(cache, fields=["rank"])
+    read = cc.videos.indexed(tmp_path / "i1.json", cache)
+    cc.ChordVideoDataset(read, fields=["rank"], clip_sampler=SAMPLER)[0]
+    cc.build(tmp_path / "i1.json", cache, jobs=HERE)
+    cc.ChordVideoDataset(cache, fields=["rank"], clip_sampler=SAMPLER)[0]
+
+
 # Settings
 
 

@@ -6,6 +6,7 @@ import json
 import os
 import resource
 import shutil
+import tempfile
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -14,11 +15,13 @@ from typing import Any
 import numpy as np
 from helpers import processes
 from helpers.catalogs import forge, rows_of, sections_of
+from helpers.ffmpeg import ffmpeg
 
 from chordcache.building.pack import pack
-from chordcache.digests import digest64, hex128
+from chordcache.digests import digest64, digest_file, hex128
 from chordcache.storage import sealed_json
 from chordcache.storage.artefacts import npy
+from chordcache.storage.artefacts.open_files import create_artefact
 from chordcache.storage.catalog_file import CATALOG, HEAD_BYTES
 from fault_injection.corruptions import copy_of
 from fault_injection.fixtures import make_corpus, states
@@ -187,6 +190,41 @@ def _many_keys(cache: Path, elsewhere: Path) -> None:
         file.write(sealed_json.seal(head).encode().ljust(HEAD_BYTES - 1) + b"\n")
 
 
+def _many_labels(cache: Path, elsewhere: Path) -> None:
+    """State very many labels in the catalog, which is as large as one may be."""
+    forge(cache, sections={"labels": json.dumps([f"{number:x}" for number in range(6 << 20)]).encode()})
+
+
+def _many_runs(cache: Path, elsewhere: Path) -> None:
+    path = cache / "runs.jsonl"
+    line = path.read_text().splitlines(keepends=True)[-1]
+    path.write_text(line * 200_000)
+
+
+def _large_packets(cache: Path, elsewhere: Path) -> None:
+    """Let the frames of a video be packets of H.264 that decode to a far larger picture than the sidecar states."""
+    path, count = _first(cache, ".frames.*.lmdb"), 24
+    stream = elsewhere.with_name(f"{elsewhere.name}.h264")
+    size = "color=black:s=16384x8704"
+    ffmpeg("-f", "lavfi", "-i", size, "-frames:v", "1", "-c:v", "libx264", "-preset", "ultrafast", "-bf", "0", stream)
+    with tempfile.TemporaryDirectory() as folder:
+        writer = create_artefact(Path(folder) / path.name, gop=8, stride=1)
+        writer.append("frames", [stream.read_bytes()] * count)
+        numbers = np.arange(count)
+        writer.finish({"pts_seconds": numbers / 25, "source_frames": numbers, "keyframes": numbers[:1]}, {})
+        shutil.copy(writer.path, path)
+    name = str(path.relative_to(cache))
+    file = {"name": name, "num_bytes": path.stat().st_size, "digest": digest_file(path)}
+
+    def state(data: dict[str, Any]) -> None:
+        (info,) = [info for info in data["features"] if _is_in(info, name)]
+        params = {"codec": "h264", "crf": 17, "gop": 8, "stride": 1, "picture": info["params"]["picture"]}
+        info = {**info, "file": file, "params": params, "shape": [count, 64, 64, 3], "num_rows": {"frames": count}}
+        data.update(num_frames=count, features=[info])
+
+    _sidecar(state, path.name.partition(".")[0])(cache, elsewhere)
+
+
 def _header(**changes: object) -> Forgery:
     def change(cache: Path, elsewhere: Path) -> None:
         path = cache / "chordcache.json"
@@ -308,6 +346,10 @@ FORGERIES: dict[str, Forgery] = {
     "flow in a hole": _flow_in_a_hole,
     "sound of many channels": _sidecar(_add_mel),
     "keys of many videos": _many_keys,
+    "many labels": _many_labels,
+    "many runs": _many_runs,
+    "many features": _sidecar(lambda data: data.update(features=data["features"][:1] * 20_000)),
+    "large packets": _large_packets,
     "a wide picture": _sidecar(
         lambda data: (data.update(width=16384, height=16384), _frames_of(data, shape=[24, 16384, 16384, 3]))
     ),

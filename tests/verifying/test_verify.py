@@ -124,6 +124,21 @@ def test_an_artefact_that_changed(cache: Path, damage: str, level: str) -> None:
     ]
 
 
+@pytest.mark.parametrize("level", ["quick", "default"])
+def test_a_sparse_artefact_of_the_stated_size_is_damage(cache: Path, level: str) -> None:
+    sidecar, artefact = of(cache, "a.mp4")
+    os.truncate(artefact, 3 << 40)
+    name = str(artefact.relative_to(cache))
+    features = json.loads(sidecar.read_text())["features"]
+    for info in features:
+        info["file"]["num_bytes"] = 3 << 40 if info["file"]["name"] == name else info["file"]["num_bytes"]
+    reseal(sidecar, features=features)
+    code, findings = verified(cache, level=level)
+    (finding,) = [finding for finding in findings if finding.file == name]
+    assert (code, finding.kind) == (5, "damaged")
+    assert "a sparse file, which is never written" in finding.message
+
+
 def test_two_artefacts_swapped(cache: Path) -> None:
     processes.swap(of(cache, "a.mp4")[1], of(cache, "b.mp4")[1])
     code, findings = verified(cache)
@@ -224,6 +239,12 @@ def test_a_catalog_that_contradicts_itself(cache: Path, name: str, content: Call
         facts_of(cache)
     assert cc.repair(cache, findings, jobs=HERE).num_failed == 0
     assert verified(cache)[0] == 0
+
+
+def test_more_labels_than_videos_are_damage(cache: Path) -> None:
+    forge(cache, sections={"labels": json.dumps([f"{number:x}" for number in range(4)]).encode()})
+    with pytest.raises(cc.DamageError, match="'labels' has more labels than videos"):
+        cc.ChordVideoDataset(cache)
 
 
 @pytest.mark.parametrize(
