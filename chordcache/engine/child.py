@@ -1,7 +1,7 @@
 """One isolated child process: a pipe, a ``Heartbeat``, and limits. A crash or a hang costs one task, and says where.
 
 ``Child`` serves the processes of networks, and ``Worker``, which runs tasks one after the other in a child that is
-replaced when it dies. A ``Worker`` serves the pool, builds in the background, and the rows of ``bench``.
+replaced when it dies. A ``Worker`` serves the pool, the builds of missed videos, and the rows of ``bench``.
 """
 
 from __future__ import annotations
@@ -50,6 +50,17 @@ _PROGRAM = (
 )
 """Program of a child. The user's script is not imported again, therefore it needs no ``__main__`` guard"""
 
+
+_lifeline: list[int] = []
+"""Both ends of a pipe. The kernel closes the second one when this process ends, see ``worker.end_with``"""
+
+
+def _close_lifeline() -> None:
+    while _lifeline:
+        os.close(_lifeline.pop())
+
+
+os.register_at_fork(after_in_child=_close_lifeline)
 
 _ending: list[subprocess.Popen[bytes]] = []
 """Processes that were killed and have not ended yet. Python warns of one that nothing refers to"""
@@ -130,6 +141,11 @@ class Child:
                 return limit
         return None
 
+    def is_over(self) -> bool:
+        """Return whether ``wait`` would return at once."""
+        has_ended = bool(self._ready.poll(0)) or self.process.poll() is not None
+        return has_ended or bool(self.heartbeat.overdue(self._limits))
+
     def place(self, function: str, *, asks: bool = False) -> str:
         """Return where ``function`` was, such as ", at flow.py:88 add_frame", or "". If ``asks``, it runs still."""
         if asks:
@@ -186,8 +202,9 @@ class Child:
 class Worker:
     """A process that runs a function of tasks. It is started when it is needed, and replaced when it dies.
 
-    One thread calls ``run``. Any thread may call ``kill``, even in the middle of a task. Linux ends the process when
-    the thread that started it ends. ``addresses`` returns where the next process finds the networks that tasks use.
+    One thread at a time calls ``run``, or ``begin`` and ``results``. Any thread may call ``kill``, even in the middle
+    of a task. Linux ends the process when the thread that started it ends, or, with ``ends_with_process``, when the
+    whole process ends. ``addresses`` returns where the next process finds the networks that tasks use.
     """
 
     def __init__(
@@ -197,8 +214,10 @@ class Worker:
         *,
         addresses: Callable[[], Any] = dict,
         environment: Mapping[str, str] = ONE_THREAD,
+        ends_with_process: bool = False,
     ) -> None:
         self._function, self._limits, self._environment = function, limits, environment
+        self._ends_with_process = ends_with_process
         self._addresses = addresses
         self._child: Child | None = None
         self._lock = threading.RLock()
@@ -206,19 +225,39 @@ class Worker:
 
     def run(self, first: int, tasks: Sequence[Any]) -> list[Any]:
         """Run tasks, whose numbers begin at ``first``, and return their results. One may be a ``Death``."""
+        self.begin(first, tasks)
+        return self.results(first, len(tasks))
+
+    def begin(self, first: int, tasks: Sequence[Any]) -> int:
+        """Send tasks, whose numbers begin at ``first``. ``results`` returns their results. Return their size [bytes].
+
+        Tasks that wait for the process in the pipe to it, of more than 64 KiB, may block this thread.
+        """
         if self._child is not None and self._child.process.poll() is not None:  # killed while it was idle
             self._release()
         child = self._child or self._start()
-        child.send((first, [dump_task(task) for task in tasks]))
+        dumped = [dump_task(task) for task in tasks]
+        child.send((first, dumped))
+        return sum(map(len, dumped))
+
+    def is_over(self) -> bool:
+        """Return whether ``results`` would return at once."""
+        child = self._child
+        return child is None or child.is_over()
+
+    def results(self, first: int, num_tasks: int) -> list[Any]:
+        """Wait for the results of the tasks that were sent."""
+        child = self._child
+        assert child is not None, "tasks were sent"
         limit = child.wait()
         if limit is None:
             with suppress(EOFError, OSError):
-                return [load_result(child.channel.recv_bytes()) for _ in tasks]
+                return [load_result(child.channel.recv_bytes()) for _ in range(num_tasks)]
         death = self._death(child, limit or "")
-        results: list[Any] = [NOT_RUN] * len(tasks)
+        results: list[Any] = [NOT_RUN] * num_tasks
         index = child.heartbeat.task - first
         self._release()
-        results[index if 0 <= index < len(tasks) else 0] = death  # it may have died before it began the first
+        results[index if 0 <= index < num_tasks else 0] = death  # it may have died before it began the first
         return results
 
     def kill(self) -> None:
@@ -237,8 +276,12 @@ class Worker:
     @uninterruptible()
     def _start(self) -> Child:
         messages = (self._limits, self._addresses(), self._function)
+        with no_fork:
+            if self._ends_with_process and not _lifeline:
+                _lifeline.extend(os.pipe())
+        fds = _lifeline[:1] if self._ends_with_process else ()
         with self._lock:
-            self._child = Child(_WORKER, messages, self._limits, self._environment)
+            self._child = Child(_WORKER, messages, self._limits, self._environment, fds=fds)
             if self._is_killed:
                 self._child.kill()
             return self._child
