@@ -172,7 +172,7 @@ class _Run:
     def _tasks(self) -> Iterator[tuple[BuildTask, ...]]:
         """Yield the tasks for the workers, those of one file together. Other videos are handled here."""
         requested = [spec.fingerprint for artefact in self._plan.artefacts for spec in artefact.features]
-        for tasks in planned_files(self._plan, self._rows, self._quarantine, self._options):
+        for tasks in planned_files(self._plan, self._rows.by_file(), self._quarantine, self._options):
             for task in tasks:
                 if task.state != "failed":
                     self._losses.update(task.losses)
