@@ -38,7 +38,6 @@ KEYED = {
     "storage.remote.fetching._marks": "folder",
     "tools.bench.row._row_of": "all settings of a way",
     "train.captions.self._ids": "caption, for one tokenizer",
-    "train.misses.background._backgrounds": "folder of the cache, whose header has all settings",
 }
 """Memory to all that decides its content. ``KeptFrames``, ``Cache`` and ``Catalog`` belong to one object"""
 

@@ -70,7 +70,6 @@ OTHER_FILES = {
     "tools.bench.row": "/dev/null",
     "tools.doctor": "/proc and /sys",
     "train.captions": "tokenizers that the user names",
-    "train.misses.background": "/proc",
     "train.dataset": "memory that another process shares",
 }
 """Module, without the name of the package, to what it opens by a path"""

@@ -186,7 +186,7 @@ class _Run:
     def _tasks(self, step: BuildPlan) -> Iterator[tuple[BuildTask, ...]]:
         """Yield the tasks of a pass for the workers, those of one file together. Other videos are handled here."""
         requested = [spec.fingerprint for artefact in self._plan.artefacts for spec in artefact.features]
-        for planned in planned_files(step, self._rows, self._quarantine, self._options):
+        for planned in planned_files(step, self._rows.by_file(), self._quarantine, self._options):
             tasks = planned if step is self._passes[0] else list(self._left(planned))
             for task in tasks:
                 if task.state != "failed":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,7 +16,6 @@ from chordcache.config.picture import PictureConfig
 from chordcache.errors import ChordcacheError, MediaError
 from chordcache.features.item_fields import fits
 from chordcache.features.registry import FeatureSpec
-from chordcache.index.grouping import IndexRows
 from chordcache.media.source_file import FolderLooks, SourceState, leads_out, real_folder
 from chordcache.media.versions import tool_versions
 from chordcache.records import ContentFacts, Identity, VideoRecord, losses
@@ -149,20 +148,21 @@ def _is_in(info: FeatureInfo, artefact: ArtefactTask) -> bool:
 
 def planned_files(
     plan: BuildPlan,
-    index_rows: IndexRows,
+    files: Iterable[Sequence[tuple[int, VideoRecord]]],
     quarantine: Quarantine,
     options: BuildOptions,
     numbers: Container[int] | None = None,
 ) -> Iterator[Sequence[BuildTask]]:
     """Yield the tasks of a plan, those of one file together, as the files are when their turn comes.
 
-    ``numbers`` are those of the files to yield, from 0 on, or None for all.
+    ``files`` has the rows of each file, as ``IndexRows.by_file``. ``numbers`` are those of the files to yield, from 0
+    on, or None for all.
     """
     planner = _Planner(plan, quarantine, options)
     inside = {label: None if plan.follow_symlinks else real_folder(root) for label, root in plan.roots.items()}
     folders = {label: os.path.join(root, "") for label, root in plan.roots.items()}
     looks = FolderLooks()
-    for number, rows in enumerate(index_rows.by_file()):
+    for number, rows in enumerate(files):
         if numbers is None or number in numbers:
             first = rows[0][1]
             path = folders[first.root] + first.path

@@ -164,7 +164,7 @@ def dry_run(
             quarantine = Quarantine(plan.cache, tool_versions())
         states, reasons, losses = Counter[str](), Counter[Reason](), Counter[str]()
         cached = None if sidecars.is_empty() else sidecars
-        for number, tasks in enumerate(planned_files(plan, rows, quarantine, options)):
+        for number, tasks in enumerate(planned_files(plan, rows.by_file(), quarantine, options)):
             for task in tasks:
                 states[task.state] += 1
                 losses.update(() if task.state == "failed" else task.losses)
@@ -191,7 +191,9 @@ def dry_run(
             return result
         chosen, numbers = files.sample(sample)
         in_order = sorted(set(numbers))
-        tasks_of = dict(zip(in_order, planned_files(plan, rows, quarantine, options, set(numbers)), strict=True))
+        tasks_of = dict(
+            zip(in_order, planned_files(plan, rows.by_file(), quarantine, options, set(numbers)), strict=True)
+        )
     to_measure = [to_build(tasks_of[number]) or tasks_of[number] for number in numbers]
     measured, start_seconds = build_sample(to_measure, options.limits, shown=display_of(progress).progress)
     chosen = replace(chosen, files=to_measure, measured=measured)

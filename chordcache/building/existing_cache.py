@@ -38,7 +38,7 @@ from chordcache.storage.run_log import RUNS_FILE
 TOP_LEVEL = frozenset(
     (
         *("chordcache.json", "index.jsonl", "videos", CATALOG, "quarantine.jsonl", "runs.jsonl"),
-        *(".partial", ".lock", ".on_demand", layout.PACKS),
+        *(".partial", ".lock", layout.PACKS),
     )
 ).union(TIERS)
 """Names in the folder of a cache"""

@@ -1,7 +1,7 @@
 """One isolated child process: a pipe, a ``Heartbeat``, and limits. A crash or a hang costs one task, and says where.
 
-A ``Worker`` runs tasks one after the other in a ``Child`` that is replaced when it dies. It serves the pool, builds in
-the background, and the rows of ``bench``.
+A ``Worker`` runs tasks one after the other in a ``Child`` that is replaced when it dies. It serves the pool, the builds
+of missed videos, and the rows of ``bench``.
 """
 
 from __future__ import annotations
@@ -45,11 +45,22 @@ _LAST_SECONDS = 1.0
 """[seconds] Longest wait for a traceback, and for the end of a process that was killed"""
 
 _PROGRAM = (
-    "import sys; numbers = map(int, sys.argv[1:4]); sys.path[:] = sys.argv[4:]; "
+    "import sys; n = 2 + int(sys.argv[1]); numbers = map(int, sys.argv[2:n]); sys.path[:] = sys.argv[n:]; "
     "from chordcache.engine.worker import main; main(*numbers)"
 )
 """Program of a child. The user's script is not imported again, therefore it needs no ``__main__`` guard"""
 
+
+_lifeline: list[int] = []
+"""Both ends of a pipe. The kernel closes the second one when this process ends, see ``worker.end_with``"""
+
+
+def _close_lifeline() -> None:
+    while _lifeline:
+        os.close(_lifeline.pop())
+
+
+os.register_at_fork(after_in_child=_close_lifeline)
 
 _ending: list[subprocess.Popen[bytes]] = []
 """Processes that were killed and have not ended yet. Python warns of one that nothing refers to"""
@@ -59,9 +70,11 @@ NOT_RUN = object()
 
 
 class Child:
-    """A process that runs ``worker.main``. Raises ``OSError`` if it cannot be started."""
+    """A process that runs ``worker.main``, which gets ``fds`` too. Raises ``OSError`` if it cannot be started."""
 
-    def __init__(self, function: Callable[[Any], Any], limits: Limits, environment: Mapping[str, str]) -> None:
+    def __init__(
+        self, function: Callable[[Any], Any], limits: Limits, environment: Mapping[str, str], fds: Sequence[int] = ()
+    ) -> None:
         self._limits = limits
         self._num_oom_kills = _num_oom_kills()
         self._ready = select.poll()
@@ -69,7 +82,7 @@ class Child:
             self.channel, theirs = Pipe()
             self.heartbeat = Heartbeat()
             try:
-                self._start((theirs.fileno(), self.heartbeat.fd), environment)
+                self._start((theirs.fileno(), self.heartbeat.fd, *fds), environment)
             except OSError:
                 self._close_files()
                 raise
@@ -79,13 +92,13 @@ class Child:
         self.send(limits)
         self.send(function)
 
-    def _start(self, fds: tuple[int, int], environment: Mapping[str, str]) -> None:
+    def _start(self, fds: tuple[int, ...], environment: Mapping[str, str]) -> None:
         numbers = [str(number) for number in (os.getpid(), *fds)]
         # The process inherits the mask: no signal hits it before it has its handlers
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
         try:
             self.process = subprocess.Popen(
-                [sys.executable, "-c", _PROGRAM, *numbers, *sys.path],
+                [sys.executable, "-c", _PROGRAM, str(len(numbers)), *numbers, *sys.path],
                 stdin=subprocess.DEVNULL,
                 pass_fds=fds,
                 env={**child_environment(), **environment},
@@ -111,6 +124,11 @@ class Child:
             if limit := self.heartbeat.overdue(self._limits):
                 return limit
         return None
+
+    def is_over(self) -> bool:
+        """Return whether ``wait`` would return at once."""
+        has_ended = bool(self._ready.poll(0)) or self.process.poll() is not None
+        return has_ended or bool(self.heartbeat.overdue(self._limits))
 
     def place(self, function: str, *, asks: bool = False) -> str:
         """Return where ``function`` was, such as ", at flow.py:88 add_frame", or "". If ``asks``, it runs still."""
@@ -165,8 +183,9 @@ class Child:
 class Worker:
     """A process that runs a function of tasks. It is started when it is needed, and replaced when it dies.
 
-    One thread calls ``run``. Any thread may call ``kill``, even in the middle of a task. Linux ends the process when
-    the thread that started it ends.
+    One thread at a time calls ``run``, or ``begin`` and ``results``. Any thread may call ``kill``, even in the middle
+    of a task. Linux ends the process when the thread that started it ends, or, with ``ends_with_process``, when the
+    whole process ends.
     """
 
     def __init__(
@@ -175,30 +194,52 @@ class Worker:
         limits: Limits,
         *,
         environment: Mapping[str, str] = ONE_THREAD,
+        ends_with_process: bool = False,
     ) -> None:
         self._function, self._limits, self._environment = function, limits, environment
+        self._ends_with_process = ends_with_process
         self._child: Child | None = None
         self._lock = threading.RLock()
         self._is_killed = False
 
     def run(self, first: int, tasks: Sequence[Any]) -> list[Any]:
         """Run tasks, whose numbers begin at ``first``, and return their results. One may be a ``Death``."""
+        self.begin(first, tasks)
+        return self.results(first, len(tasks))
+
+    def begin(self, first: int, tasks: Sequence[Any]) -> int:
+        """Send tasks, whose numbers begin at ``first``. ``results`` returns their results. Return their size [bytes].
+
+        Tasks that wait for the process in the pipe to it, of more than 64 KiB, may block this thread.
+        """
         if self._child is not None and self._child.process.poll() is not None:  # killed while it was idle
             self._release()
         child = self._child or self._start()
-        child.send((first, [dump_task(task) for task in tasks]))
+        dumped = [dump_task(task) for task in tasks]
+        child.send((first, dumped))
+        return sum(map(len, dumped))
+
+    def is_over(self) -> bool:
+        """Return whether ``results`` would return at once."""
+        child = self._child
+        return child is None or child.is_over()
+
+    def results(self, first: int, num_tasks: int) -> list[Any]:
+        """Wait for the results of the tasks that were sent."""
+        child = self._child
+        assert child is not None, "tasks were sent"
         limit = child.wait()
         if limit is None:
             with suppress(EOFError, OSError):
-                results: list[Any] = [load_result(child.channel.recv_bytes()) for _ in tasks]
+                results: list[Any] = [load_result(child.channel.recv_bytes()) for _ in range(num_tasks)]
                 if any(isinstance(result, Death) for result in results):
                     self._release()
                 return results
         death = self._death(child, limit or "")
-        results = [NOT_RUN] * len(tasks)
+        results = [NOT_RUN] * num_tasks
         index = child.heartbeat.task - first
         self._release()
-        results[index if 0 <= index < len(tasks) else 0] = death  # it may have died before it began the first
+        results[index if 0 <= index < num_tasks else 0] = death  # it may have died before it began the first
         return results
 
     def kill(self) -> None:
@@ -216,8 +257,12 @@ class Worker:
 
     @uninterruptible()
     def _start(self) -> Child:
+        with no_fork:
+            if self._ends_with_process and not _lifeline:
+                _lifeline.extend(os.pipe())
+        fds = _lifeline[:1] if self._ends_with_process else ()
         with self._lock:
-            self._child = Child(self._function, self._limits, self._environment)
+            self._child = Child(self._function, self._limits, self._environment, fds)
             if self._is_killed:
                 self._child.kill()
             return self._child

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import faulthandler
+import fcntl
 import os
 import pickle
 import re
@@ -58,15 +59,20 @@ class Raised:
     error: ChordcacheError
 
 
-def main(parent: int, channel_fd: int, heartbeat_fd: int) -> None:
+def main(parent: int, channel_fd: int, heartbeat_fd: int, lifeline_fd: int = -1) -> None:
     """Run tasks until the parent ends this process, or ends itself, or the thread of it that started this process.
+
+    With a pipe that the parent holds open as its lifeline, the end of that thread is not the end of this process.
 
     The messages are the limits, the function, and then units: the number of the first task, and the pickled tasks. The
     answer to a unit is one message for each of its tasks.
     """
     channel, heartbeat = prepare(channel_fd, heartbeat_fd)
-    pr_set_pdeathsig = 1
-    ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
+    if lifeline_fd < 0:
+        pr_set_pdeathsig = 1
+        ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
+    else:
+        end_with(lifeline_fd)
     if os.getppid() != parent:
         os._exit(1)
     limits, function = channel.recv(), channel.recv()
@@ -81,6 +87,15 @@ def main(parent: int, channel_fd: int, heartbeat_fd: int) -> None:
             heartbeat.end()
             for result in results:
                 channel.send_bytes(result)
+
+
+def end_with(lifeline_fd: int) -> None:
+    """Let the kernel kill this process when no other one holds the writing end of a pipe open any more."""
+    fd = os.open(f"/proc/self/fd/{lifeline_fd}", os.O_RDONLY | os.O_NONBLOCK)  # an own one: others share the inherited
+    fcntl.fcntl(fd, fcntl.F_SETOWN, os.getpid())
+    fcntl.fcntl(fd, fcntl.F_SETSIG, signal.SIGKILL)
+    fcntl.fcntl(fd, fcntl.F_SETFL, os.O_NONBLOCK | os.O_ASYNC)
+    os.close(lifeline_fd)
 
 
 def prepare(channel_fd: int, heartbeat_fd: int) -> tuple[Connection, Heartbeat]:

@@ -145,7 +145,7 @@ class MP4Source(VideoSource):
         if "://" in name:
             raise UsageError(f"path: got '{printable(name)}', expected a file. Use StreamSource for an address.")
         with naming(name):
-            self._place = self._opening.enter_context(open_source(name, self._inside)).place
+            self._place = self._opening.enter_context(open_source(name, self.inside)).place
             self._open_place()
 
     def _open_place(self) -> None:

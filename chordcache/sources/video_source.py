@@ -37,7 +37,7 @@ class VideoSource(ABC):
     stereo: str = "as_is"
     """Eye of stereo pictures that the frames show, as ``frames.stereo`` of a config"""
 
-    _inside: str | None = None
+    inside: str | None = None
     """Real folder that links must not lead the path out of. None if they may"""
 
     max_fps: float | None = None

@@ -29,8 +29,11 @@ _NO_LINK = (errno.EXDEV, errno.EPERM, errno.EACCES, errno.EMLINK, errno.EOPNOTSU
 _COPY_BYTES = 1 << 20
 """Size of the pieces in which a file is copied [bytes]"""
 
-_PARTIALS = ".partial"
+PARTIALS = ".partial"
 """Name of the folder of partial files in a cache"""
+
+KEY_LOCK = ".lock"
+"""End of the name of a file there that a process locks while it adds a video, see ``lock.locked_key``"""
 
 MIN_FREE_BYTES = 1 << 20
 """Free space below which no video is begun: a small video and the cache's own lists need that much [bytes]."""
@@ -102,12 +105,12 @@ def _disk_of(path: Path) -> os.statvfs_result:
 
 def _partial_path(cache: Path) -> Path:
     """Return a private path in the folder of partial files, which is made if it is missing."""
-    folder = cache / _PARTIALS
+    folder = cache / PARTIALS
     with no_space_as_error(folder):
         with suppress(FileExistsError):
             folder.mkdir(parents=True)
         try:
-            with opener.open_folder(cache, _PARTIALS):  # raises if it is a link or a file
+            with opener.open_folder(cache, PARTIALS):  # raises if it is a link or a file
                 pass
         except FileNotFoundError:
             raise _removed(folder) from None
@@ -157,10 +160,10 @@ def remove_partials(cache: Path, *, of_all_machines: bool = False, min_age_secon
     The lock may not reach other machines, so their files stay unless ``of_all_machines`` is True. Files that were
     written to in the last ``min_age_seconds`` stay too.
     """
-    folder = cache / _PARTIALS
+    folder = cache / PARTIALS
     with suppress(OSError):
-        for name in opener.list_folder(cache, _PARTIALS):
-            is_own = of_all_machines or name.startswith(f"{machine()}-")
+        for name in opener.list_folder(cache, PARTIALS):
+            is_own = of_all_machines or name.startswith(f"{machine()}-") or name.endswith(KEY_LOCK)
             if is_own and time.time() - os.lstat(folder / name).st_mtime >= min_age_seconds:
                 shutil.rmtree(folder / name, ignore_errors=True)
                 with suppress(OSError):

@@ -13,7 +13,7 @@ A cache is a folder::
     quarantine.jsonl                one line per input that could not be cached
     runs.jsonl                      one line per build, verify, repair, merge and gc
     .partial/<machine>-<pid>-<uuid> a file or a folder of files that a worker is writing
-    .on_demand/                     videos that readers ask to be built
+    .partial/<key>.lock             locked by a reader's child that builds the video
 
 ``ab`` begins the key's hash.
 """

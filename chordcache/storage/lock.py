@@ -1,4 +1,4 @@
-"""The lock that a process holds while it writes to a cache."""
+"""The lock of a cache, and that of one video, which processes hold while they write."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ import fcntl
 import os
 import socket
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
+from chordcache import progress
 from chordcache.errors import ChordcacheError, LockedError, UsageError, printable
 from chordcache.storage import opener
-from chordcache.storage.atomic import make_folder, no_space_as_error, writing_to
+from chordcache.storage.atomic import KEY_LOCK, PARTIALS, make_folder, no_space_as_error, writing_to
 from chordcache.storage.opener import readable
 from chordcache.storage.remote.mark import check_holds_all
 
@@ -66,35 +67,58 @@ def locked_for_reading(cache: Path) -> Iterator[None]:
         return
     try:
         try:
-            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise LockedError(
-                f"cache '{printable(cache)}' is being written by {_owner(fd)}; run the same command when it ends"
-            ) from None
+            is_locked = _try_lock(fd, fcntl.LOCK_SH)
         except OSError as error:
             raise _cannot_lock(cache, error) from None
+        if not is_locked:
+            what = f"cache '{printable(cache)}' is being written by {_owner(fd)}"
+            raise LockedError(f"{what}; run the same command when it ends")
         yield
     finally:
         os.close(fd)
 
 
 @contextmanager
-def locked_beside(cache: Path) -> Iterator[None]:
-    """Keep other commands from writing to a cache, while this process and others like it each add a video to it.
+def locked_key(cache: Path, key: str, *, waits: bool = False) -> Iterator[None]:
+    """Hold the lock of a cache, shared, and that of one video, while this process adds the video beside readers.
 
-    Raises ``LockedError`` if another command writes to the cache, ``UsageError`` if it fills itself from a bucket, and
-    ``OSError`` if it does not exist any more, or cannot be written to.
+    Other processes may add other videos meanwhile. With ``waits``, one that adds this video is waited for. A process
+    that is killed leaves the file of the second lock, which the next build removes.
+
+    Raises ``LockedError`` if another command writes to the cache, or another process adds this video,
+    ``UsageError`` if the cache fills itself from a bucket, ``UnreadableError`` if a link is in the place of a file, and
+    ``CacheWriteError`` if the cache does not exist any more, or cannot be written to.
     """
     check_holds_all(cache)
-    fd = opener.open_file(cache, _FILE, os.O_RDWR | os.O_CREAT)
-    try:
-        try:
-            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise LockedError(f"cache '{printable(cache)}' is being written by {_owner(fd)}") from None
+    file = f"{PARTIALS}/{key}{KEY_LOCK}"
+    with ExitStack() as stack:
+        with writing_to(cache):
+            fd = opener.open_file(cache, _FILE, os.O_RDWR | os.O_CREAT)
+            stack.callback(os.close, fd)
+            if not _try_lock(fd, fcntl.LOCK_SH):
+                raise LockedError(f"cache '{printable(cache)}' is being written by {_owner(fd)}")
+            opener.make_folder(cache, PARTIALS)
+            while True:
+                own = opener.open_file(cache, file, os.O_RDWR | os.O_CREAT)
+                stack.callback(os.close, own)
+                if not _try_lock(own, fcntl.LOCK_EX):
+                    if not waits:
+                        raise LockedError(f"video '{key}' of cache '{printable(cache)}' is being built")
+                    with progress.paused():
+                        fcntl.flock(own, fcntl.LOCK_EX)
+                if os.fstat(own).st_nlink:  # else the process that held the lock has removed its file
+                    break
+            stack.callback(opener.remove, cache, file)
         yield
-    finally:
-        os.close(fd)
+
+
+def _try_lock(fd: int, kind: int) -> bool:
+    """Lock a file, shared or alone. Return False if another process has locked it."""
+    try:
+        fcntl.flock(fd, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def _open(cache: Path) -> int:
@@ -113,16 +137,14 @@ def _open(cache: Path) -> int:
 
 def _lock(fd: int, cache: Path, on_wait: Callable[[str], None] | None) -> bool:
     try:
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if _try_lock(fd, fcntl.LOCK_EX):
             return False
-        except BlockingIOError:
-            what = f"cache '{printable(cache)}' is being {_use(fd)}"
-            if on_wait is None:
-                raise LockedError(f"{what}; wait until it ends, as 'chordcache build --wait' does") from None
-            on_wait(f"{what}; waiting until it ends")
-            fcntl.flock(fd, fcntl.LOCK_EX)
-            return True
+        what = f"cache '{printable(cache)}' is being {_use(fd)}"
+        if on_wait is None:
+            raise LockedError(f"{what}; wait until it ends, as 'chordcache build --wait' does")
+        on_wait(f"{what}; waiting until it ends")
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        return True
     except OSError as error:
         raise _cannot_lock(cache, error) from None
 
@@ -133,9 +155,7 @@ def _cannot_lock(cache: Path, error: OSError) -> UsageError:
 
 def _use(fd: int) -> str:
     """Return what another process does with the cache that it has locked."""
-    try:
-        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
+    if not _try_lock(fd, fcntl.LOCK_SH):
         return f"written by {_owner(fd)}"
     fcntl.flock(fd, fcntl.LOCK_UN)
     return "read by 'chordcache merge', or readers build videos in it"

@@ -11,8 +11,9 @@ from typing import Any, TypeAlias, cast
 
 from chordcache.arguments import did_you_mean
 from chordcache.config.config import Config
+from chordcache.config.yaml_files import load_config
 from chordcache.errors import UsageError
-from chordcache.index.index_files import Index
+from chordcache.index.index_files import Index, read_index
 from chordcache.read.cache import Cache
 from chordcache.read.cached_videos import CachedVideos, VideoSet
 from chordcache.read.selection import Videos
@@ -108,10 +109,11 @@ def indexed(
         The cache. It can only be left out with ``on_miss="source"``. Each process opens it itself.
     on_miss : {"error", "skip", "source", "build"}
         Policy for a video that is not cached. "error" raises ``NotFoundError`` when the dataset is made. "skip" leaves
-        it out, with a warning. "source" reads the video from its source, with the same result as from the cache.
-        "build" does the same, and a child of this process builds the video for the next time. With "source" and
-        "build", a video that was cached from another file than the index names counts as not cached. A video that
-        turns out to be damaged is read from its source, with a warning. "build" also repairs it.
+        it out, with a warning. "source" reads frames and features of sound from the source, with the same result as
+        from the cache. "build" does the same, and a child of this process builds the video for the next time. What a
+        source cannot give, such as flow, waits for the build. With "source" and "build", a video that was cached from
+        another file than the index names counts as not cached. A video that turns out to be damaged is read from its
+        source, with a warning. "build" also repairs it.
     config : Config, str or Path, optional
         The config of a cache that does not exist yet: with ``on_miss="build"`` it is made, and with
         ``on_miss="source"`` and no ``cache`` all videos are read as if it were empty. By default the packaged defaults.
@@ -119,7 +121,7 @@ def indexed(
     Raises
     ------
     UsageError
-        If ``on_miss`` is something else, or needs a cache.
+        If ``on_miss`` is something else, needs a cache, or is "source" for what takes a build.
 
     Examples
     --------
@@ -143,9 +145,9 @@ def from_files(
     """Return videos whose frames a source reads from files, without a cache.
 
     A sample has the same values as from a cache of the same pictures in ``codec: raw``. The dataset opens the first
-    video when it is made, and each sample opens its file. A dataset of "frames" alone needs a sampler that needs frame
-    times alone. For any other feature, such as flow or mel, each sample decodes its whole file. ``MP4Source`` and
-    ``MappedMP4Source`` can be read so, and no class that is derived from them.
+    video when it is made, and each sample opens its file. ``MP4Source`` and ``MappedMP4Source`` also give mel, waveform
+    and librosa, for which each sample decodes the whole sound, and what samplers of keyframes and content need, which
+    decodes the whole file. Other sources, and classes that are derived from these, give frames alone.
 
     Parameters
     ----------
@@ -157,7 +159,7 @@ def from_files(
     index : Index, str or Path, optional
         The output of ``scan``, or a hand-written list, with labels and captions.
     config : Config, str or Path, optional
-        How features other than frames are made. Its pictures are those of the source. By default the packaged defaults.
+        How features of sound are made. By default the packaged defaults.
 
     Raises
     ------
@@ -203,8 +205,14 @@ def _open_indexed(
     config: Config | str | Path | None,
     features: tuple[str, ...],
 ) -> VideoSet:
-    from chordcache.train.misses.indexed_videos import IndexedVideos  # a cache alone needs no decoder
+    from chordcache.train.misses.indexed_videos import (  # not before: it loads a decoder
+        IndexedVideos,
+        videos_without_cache,
+    )
 
+    index = index if isinstance(index, Index) else read_index(index)
+    if cache is None:
+        return videos_without_cache(index, features, load_config(config))
     return IndexedVideos(index, cache, features, on_miss, config)
 
 
@@ -215,10 +223,9 @@ def _open_files(
     config: Config | str | Path | None,
     features: tuple[str, ...],
 ) -> VideoSet:
-    from chordcache.train.misses.source_features import SOURCES, config_of, index_of  # not before: it loads a decoder
-    from chordcache.train.misses.source_videos import SourceVideos
+    from chordcache.train.misses.source_videos import SourceVideos, index_of  # not before: it loads a decoder
 
-    if type(source) in SOURCES and set(features) != {"frames"}:
-        index = index_of(files) if index is None else index
-        return _open_indexed(index, None, "source", config_of(source, config), features)
-    return SourceVideos(source, index, files, features)
+    if index is None:
+        index = index_of(files)
+    index = index if isinstance(index, Index) else read_index(index)
+    return SourceVideos(source, index, features, load_config(config))

@@ -31,7 +31,7 @@ from chordcache.storage.find_sidecars import Sidecars, update_catalog, write_cat
 from chordcache.storage.lock import locked
 from chordcache.storage.run_log import RUNS_FILE, RunNotes, recorded
 from chordcache.verifying.findings import Damage
-from chordcache.verifying.verify_lists import check_index, find_orphans
+from chordcache.verifying.verify_lists import added_by_readers, check_index, find_orphans
 
 
 @names_arguments
@@ -97,7 +97,7 @@ def _repair(
         atomic.publish_text(folder, name, "".join(f"{line}\n" for line in _sound_lines(folder, name)))
     restored = _restored_sidecars(folder, broken)
     artefacts = [finding for finding in broken if finding.key is not None and finding.file != CATALOG]
-    if "index.jsonl" in options.rebuild:
+    if "index.jsonl" in options.rebuild or added_by_readers(folder, set(Sidecars(folder).sorted_keys())):
         _repair_index(folder, header)
     records = _records_of(folder, {str(finding.key) for finding in artefacts}, restored)
     write_catalog(folder)
@@ -154,7 +154,7 @@ def _repair_index(cache: Path, header: Header) -> None:
     records: dict[str, VideoRecord] = {}
     sidecars = Sidecars(cache)
     for key in sidecars.sorted_keys():
-        if (sidecar := sidecars.read_or_none(key)) is not None:
+        if (sidecar := sidecars.read_or_none(key)) is not None and sidecar.root in header.roots:
             records[key] = sidecar.record
     path = cache / "index.jsonl"
     for line in _sound_lines(cache, path.name):

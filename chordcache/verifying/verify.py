@@ -48,6 +48,7 @@ from chordcache.storage.run_log import recorded
 from chordcache.storage.sidecar import Sidecar, read_sidecar
 from chordcache.verifying.findings import Damage, VerifyReport
 from chordcache.verifying.verify_lists import (
+    added_by_readers,
     check_catalog,
     check_index,
     check_packed,
@@ -196,15 +197,20 @@ def _verify(
                 else:
                     progress.done(check.key)
     findings = _counted(_without_quarantined(folder, findings), len(keys))
+    notes = [*_unjudged(config, header.features)]
     if part.number == 1:
-        findings += check_catalog(folder, sidecars, header.features, level=level)
-        findings += check_index(folder, set(all_keys), header.features)
+        added = set() if header.is_packed else added_by_readers(folder, set(all_keys))
+        if added:
+            what = f"{counted(len(added), 'video')} that readers built, such as '{min(added)}'"
+            notes.append(f"the lists of the cache do not have {what}. The next 'chordcache build' adds them")
+        findings += check_catalog(folder, sidecars, header.features, level=level, added=added)
+        findings += check_index(folder, set(all_keys) - added, header.features)
         findings += check_runs(folder)
         findings += check_packed(folder, sidecars) if header.is_packed else find_orphans(folder)
     if header.is_packed:
         command = unpack_command(folder)
         findings = [replace(finding, fix_command=finding.fix_command and command) for finding in findings]
-    return VerifyReport(findings, len(keys), notes=tuple(_unjudged(config, header.features)))
+    return VerifyReport(findings, len(keys), notes=tuple(notes))
 
 
 def _unjudged(config: Config, features: Features) -> Iterator[str]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Set
+from contextlib import suppress
 from pathlib import Path
 
 from chordcache.amounts import counted
@@ -31,13 +33,25 @@ from chordcache.storage.sidecar import Sidecar
 from chordcache.verifying.findings import Damage
 
 
-def check_catalog(cache: Path, sidecars: Sidecars, features: Features, *, level: str) -> list[Damage]:
+def added_by_readers(cache: Path, keys: Set[str]) -> set[str]:
+    """Return the keys of sidecars that neither the catalog nor the index names: readers added them, no build did."""
+    added: set[str] = set()
+    with suppress(ChordcacheError):  # reported by check_catalog and check_index
+        added = set(keys).difference(Catalog(cache).keys())
+        if added:
+            added -= set(map(layout.key_of, cached_index(cache)))
+    return added
+
+
+def check_catalog(
+    cache: Path, sidecars: Sidecars, features: Features, *, level: str, added: Set[str] = frozenset()
+) -> list[Damage]:
     """Compare the catalog with the sidecars. A video that only the catalog knows has lost its sidecar.
 
     With the level "quick", a sidecar is not read again if its size and mtime are those that the catalog states. The
-    catalog of a packed cache is compared with itself.
+    catalog of a packed cache is compared with itself. Nothing is said about ``added``, see ``added_by_readers``.
     """
-    unseen, lagging = set(sidecars.sorted_keys()), set()
+    unseen, lagging = set(sidecars.sorted_keys()) - added, set()
     findings = []
     try:
         catalog = Catalog(cache)

@@ -217,16 +217,14 @@ def test_the_config_of_a_user_may_name_the_module(received: Path, run_process: C
     assert not (received / "marker").exists()
 
 
-@pytest.mark.parametrize("on_miss", ["source", "build"])
-def test_a_dataset_with_a_config_may_name_the_module(built: Path, tmp_path: Path, on_miss: str) -> None:
+def test_a_dataset_with_a_config_may_name_the_module(built: Path, tmp_path: Path) -> None:
     """Its module is that of the helpers, which background builds can import."""
     config = tmp_path / "config.yaml"
     mine = {"extractor": "helpers.row_extractors:Groups", "facts": {"is_of_video": True}}
     config.write_text(yaml.dump({"features": {"mine": mine}}))
     script = f"""
 import chordcache as cc
-cache = "new" if {on_miss!r} == "build" else None
-videos = cc.videos.indexed({str(built / "index.json")!r}, cache, on_miss={on_miss!r}, config={str(config)!r})
+videos = cc.videos.indexed({str(built / "index.json")!r}, "new", on_miss="build", config={str(config)!r})
 dataset = cc.ChordVideoDataset(videos, features=["mine"], clip_sampler=cc.RegularClipSampler(num_frames=2))
 print(dataset[0]["mine"].shape)
 """

@@ -180,6 +180,9 @@ REFUSALS = {
     "prune": lambda work: build(work, options=cc.BuildOptions(prune=True)),
     "merge": lambda work: merge([work / "cache", work / "other"], work / "merged"),
     "pack": lambda work: pack(work / "cache", work / "new"),
+    "on_miss": lambda work: cc.ChordVideoDataset(
+        cc.videos.indexed(work / "index.jsonl", work / "cache", on_miss="build"), features=["mel"]
+    ),
 }
 
 

@@ -322,7 +322,7 @@ def _forged_head(cache: Path, elsewhere: Path) -> None:
 
 FORGERIES: dict[str, Forgery] = {
     **{f"link {name}": _link(name) for name in (*_LISTS, ".json", ".lmdb", ".npz", ".h5")},
-    **{f"link {name}": _link(name) for name in ("videos", "lmdb", "npz", ".partial", ".on_demand")},
+    **{f"link {name}": _link(name) for name in ("videos", "lmdb", "npz", ".partial")},
     **{f"FIFO {name}": _special(name, os.mkfifo) for name in (*_LISTS, ".json", ".lmdb", ".npz", ".h5")},
     **{f"device {name}": _special(name, _zeros) for name in (*_LISTS, ".json", ".lmdb", ".npz", ".h5")},
     **{f"sparse {name}": _special(name, _sparse) for name in (*_LISTS, ".json", ".lmdb", ".npz", ".h5")},

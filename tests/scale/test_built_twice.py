@@ -41,7 +41,7 @@ options = BuildOptions()
 plan = make_plan(pathlib.Path(cache), index, config, ("npz",), ("flow",), roots=None, options=options)
 with IndexRows(plan.index) as rows:
     quarantine = Quarantine(plan.cache, tool_versions())
-    for tasks in list(planned_files(plan, rows, quarantine, options)):
+    for tasks in list(planned_files(plan, rows.by_file(), quarantine, options)):
         print(build_file(tasks)[0].features[0].file.digest)
 """
 """A build of one video without the cache's lock. Before the sidecar, it waits for a file."""

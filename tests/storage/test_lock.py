@@ -16,7 +16,7 @@ from helpers import processes, small_disks
 
 import chordcache as cc
 from chordcache.errors import LockedError
-from chordcache.storage.lock import locked, locked_beside
+from chordcache.storage.lock import locked, locked_key
 
 pytestmark = [pytest.mark.usefixtures("inline"), pytest.mark.timeout(120)]
 
@@ -54,7 +54,7 @@ def holder(work: Path) -> Iterator[subprocess.Popen[str]]:
 
 
 def test_an_error_of_the_body_is_not_a_lock_that_is_held(tmp_path: Path) -> None:
-    with pytest.raises(BlockingIOError, match="of the body"), locked_beside(tmp_path):
+    with pytest.raises(BlockingIOError, match="of the body"), locked_key(tmp_path, "key"):
         raise BlockingIOError("of the body")
 
 

@@ -1,4 +1,4 @@
-"""Builds of missed videos in the background: none is built twice, and few at once. An extractor counts its videos."""
+"""Builds of missed videos by the children of several readers: none is built twice. An extractor counts its videos."""
 
 from __future__ import annotations
 
@@ -22,7 +22,6 @@ pytest.importorskip("torch")
 from chordcache.building.build import build
 from chordcache.index.index_files import read_index
 from chordcache.index.scan import scan
-from chordcache.train.misses.background import FOLDER
 from chordcache.verifying.verify import verify
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
@@ -30,19 +29,16 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 WIDTHS = list(range(64, 80, 2))
 """[pixels] Width of each video, by which the extractor names it"""
 
-BUILD_SECONDS = 120
+BUILD_SECONDS = 60
 
 READER = """
 import sys, time
 from pathlib import Path
 from chordcache.train.dataset import ChordVideoDataset
 from chordcache.train.videos import indexed
-from chordcache.train.misses import background
-folder, first, num_processors = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
-background.default_jobs = lambda: num_processors
-settings = {"features": ("frames",), "size": None}
+folder, first, feature = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
 videos = indexed(folder / "index.jsonl", folder / "cache", on_miss="build", config=folder / "mine.yaml")
-dataset = ChordVideoDataset(videos, **settings)
+dataset = ChordVideoDataset(videos, features=(feature,), size=None)
 for epoch in range(10_000):
     for i in range(len(dataset)):
         dataset[(first + i) % len(dataset)]
@@ -50,24 +46,22 @@ for epoch in range(10_000):
         print("read", flush=True)
     time.sleep(0.2)
 """
-"""Reads all videos again and again, as training does, on a machine that seems to have so many processors."""
+"""Reads all videos again and again, as training does."""
 
 
 @contextlib.contextmanager
-def readers(folder: Path, firsts: list[int], num_processors: int) -> Iterator[list[subprocess.Popen[str]]]:
-    """Processes that have read all videos, each in its own order, and go on."""
-    command = [sys.executable, "-c", READER, str(folder)]
+def readers(
+    folder: Path, firsts: list[int], feature: str = "frames", *, number: int = 0
+) -> Iterator[list[subprocess.Popen[str]]]:
+    """Processes that read all videos again and again, each in its own order. The first one has a number."""
     started = [
         subprocess.Popen(
-            [*command, str(first), str(num_processors)],
+            [sys.executable, "-c", READER, str(folder), str(first), feature],
             stdout=subprocess.PIPE, text=True, env={**os.environ, processes.MARK: f"{os.environ[processes.MARK]}{n}"},
         )
-        for n, first in enumerate(firsts)
+        for n, first in enumerate(firsts, number)
     ]  # fmt: skip
     try:
-        for reader in started:
-            assert reader.stdout is not None
-            assert reader.stdout.readline() == "read\n"
         yield started
     finally:
         for reader in started:
@@ -86,12 +80,12 @@ def folder(tmp_path: Path, make_video: Callable[..., Path], monkeypatch: pytest.
     return tmp_path
 
 
-def make_cache(folder: Path, waiting: list[int], num_videos: int = len(WIDTHS)) -> Path:
-    """Make an empty cache. Builds of some videos wait in the middle until there is a file ``gate``."""
+def make_cache(folder: Path, faults: dict[int, str], num_videos: int = len(WIDTHS)) -> Path:
+    """Make an empty cache. With the fault "gate", a build waits in its middle until there is a file ``gate``."""
     for width in WIDTHS[num_videos:]:
         (folder / f"videos/{width}.mp4").unlink()
     scan([folder / "videos"], output=folder / "index.jsonl", jobs=1)
-    fault_of_width = {str(width): "gate" for width in waiting}
+    fault_of_width = {str(width): fault for width, fault in faults.items()}
     mine = {"extractor": PLUG_IN, "fault_of_width": fault_of_width, "gate": str(folder / "gate")}
     (folder / "mine.yaml").write_text(yaml.dump({"features": {"mine": mine}}))
     (folder / "nothing.csv").write_text("path\n")
@@ -111,35 +105,44 @@ def children(reader: int) -> list[int]:
     return [pid for pid in processes.alive_with(mark) if "chordcache.engine.worker" in processes.command_of(pid)]
 
 
-def check_built(folder: Path, cache: Path, expected: dict[int, int]) -> None:
-    """Wait until all videos are built and the lists have them, and check how often each was begun."""
+def num_cached(folder: Path) -> int:
+    return len(processes.sidecars(folder / "cache"))
 
-    def is_built() -> bool:
-        names = [name for name in os.listdir(cache / FOLDER) if not name.startswith("slot-")]
-        return not names and len(processes.sidecars(cache)) == len(expected)
 
-    assert processes.wait_until(is_built, BUILD_SECONDS, step=0.1), (os.listdir(cache / FOLDER), starts(folder))
+def check_built(folder: Path, expected: dict[int, int]) -> None:
+    """Wait until all videos are built, check how often each was begun, and let the next build list them."""
+    cache = folder / "cache"
+    assert processes.wait_until(lambda: num_cached(folder) == len(expected), BUILD_SECONDS, step=0.1), starts(folder)
     assert starts(folder) == expected
     assert not processes.quarantine(cache)
-    assert verify(cache, jobs=1).damage == []
+    report = verify(cache, jobs=1)
+    assert report.damage == []
+    assert f"the lists of the cache do not have {len(expected)} video" in report.notes[-1]
+    summary = build(folder / "index.jsonl", cache, config=folder / "mine.yaml", jobs=1)
+    assert (summary.num_done, summary.num_up_to_date) == (0, len(expected))
+    assert not list((cache / ".partial").glob("*"))
+    report = verify(cache, jobs=1)
+    assert report.damage == []
+    assert not any("lists of the cache" in note for note in report.notes)
 
 
-def test_readers_in_different_orders_of_which_one_is_killed_build_no_video_twice(folder: Path) -> None:
+@pytest.mark.parametrize("feature", ["frames", "mine"])
+def test_a_reader_that_is_killed_leaves_no_process_and_its_video_to_others(folder: Path, feature: str) -> None:
     """The killed one is in the middle of a build. Only this video is begun again, by another reader."""
-    cache = make_cache(folder, WIDTHS[:1])
-    with readers(folder, [0, 2, 4, 6], num_processors=16) as started:
+    make_cache(folder, {WIDTHS[0]: "gate"}, num_videos=2 if feature == "mine" else len(WIDTHS))
+    others = dict.fromkeys(WIDTHS[1 : 2 if feature == "mine" else None], 1)
+    with readers(folder, [0], feature) as (victim,):
         assert processes.wait_until((folder / "gate.reached").exists, BUILD_SECONDS)
-        others = dict.fromkeys(WIDTHS[1:], 1)
-        assert processes.wait_until(lambda: len(processes.sidecars(cache)) == len(others), BUILD_SECONDS)
-        assert starts(folder) == {WIDTHS[0]: 1, **others}  # the other readers ask for the first video again and again
-        victims = set(range(4))
-        while len(victims) > 1:  # one that asks has the file open for a moment, the one that builds has it always
-            victims &= {number for number in range(4) for pid in children(number) if holds(pid, f"{WIDTHS[0]}-")}
-        (victim,) = victims
-        started[victim].kill()
-        assert processes.wait_until(lambda: not children(victim), BUILD_SECONDS)
-        (folder / "gate").touch()
-        check_built(folder, cache, {WIDTHS[0]: 2, **others})
+        with readers(folder, [1, 2], feature, number=1):
+            assert processes.wait_until(lambda: num_cached(folder) == len(others), BUILD_SECONDS)
+            time.sleep(1)  # the other readers miss the first video again and again
+            assert starts(folder) == {WIDTHS[0]: 1, **others}
+            (orphan,) = [pid for pid in children(0) if holds(pid, f"{WIDTHS[0]}-")]
+            victim.kill()
+            assert processes.wait_until(lambda: not os.path.exists(f"/proc/{orphan}"), 5)
+            (folder / "gate").touch()
+            assert processes.wait_until(lambda: num_cached(folder) == len(others) + 1, BUILD_SECONDS)
+    check_built(folder, {WIDTHS[0]: 2, **others})
 
 
 def holds(pid: int, name: str) -> bool:
@@ -150,31 +153,35 @@ def holds(pid: int, name: str) -> bool:
     return any(file.startswith(name) for file in files)
 
 
+def test_a_child_that_hangs_in_native_code_ends_with_its_reader(folder: Path) -> None:
+    make_cache(folder, {WIDTHS[0]: "hold the interpreter"}, num_videos=1)
+    with readers(folder, [0]) as (reader,):
+        assert processes.wait_until(lambda: bool(starts(folder)), BUILD_SECONDS)
+        time.sleep(0.5)
+        (child,) = children(0)
+        reader.kill()
+        assert processes.wait_until(lambda: not os.path.exists(f"/proc/{child}"), 5)
+
+
 def test_two_ranks_that_miss_one_video_build_it_once(folder: Path) -> None:
-    cache = make_cache(folder, WIDTHS[:1], num_videos=1)
-    with readers(folder, [0, 0], num_processors=16):
+    make_cache(folder, {WIDTHS[0]: "gate"}, num_videos=1)
+    with readers(folder, [0, 0]):
         assert processes.wait_until((folder / "gate.reached").exists, BUILD_SECONDS)
         assert processes.wait_until(lambda: children(0) and children(1), BUILD_SECONDS)
         time.sleep(2)  # the rank that does not build asks all the time
         assert starts(folder) == {WIDTHS[0]: 1}
         (folder / "gate").touch()
-        check_built(folder, cache, {WIDTHS[0]: 1})
+        assert processes.wait_until(lambda: num_cached(folder) == 1, BUILD_SECONDS)
+    check_built(folder, {WIDTHS[0]: 1})
 
 
-@pytest.mark.parametrize(("num_processors", "num_slots"), [(1, 1), (8, 2)])
-def test_a_quarter_of_the_processors_build_at_once(folder: Path, num_processors: int, num_slots: int) -> None:
-    """Four readers want to build. All others wait until one that builds has been idle for a while, or is killed."""
-    cache = make_cache(folder, WIDTHS)
-    with readers(folder, [0, 2, 4, 6], num_processors) as started:
-        assert processes.wait_until(lambda: len(starts(folder)) >= num_slots, BUILD_SECONDS)
-        time.sleep(2)  # the others try to get a slot all the time
-        building = [number for number in range(4) if children(number)]
-        assert len(building) == num_slots
-        assert len(starts(folder)) == num_slots
-        started[building[0]].kill()  # frees its slot
-        assert processes.wait_until(lambda: len([n for n in range(4) if children(n)]) == num_slots, BUILD_SECONDS)
-        assert processes.wait_until(lambda: sum(starts(folder).values()) == num_slots + 1, BUILD_SECONDS)
-        (folder / "gate").touch()
-        assert processes.wait_until(lambda: len(processes.sidecars(cache)) == len(WIDTHS), BUILD_SECONDS)
-    assert sum(starts(folder).values()) == len(WIDTHS) + 1
-    assert not processes.quarantine(cache)
+def test_a_build_that_crashes_its_child_costs_one_video(folder: Path) -> None:
+    """The reader of frames goes on, and the next child builds the others."""
+    make_cache(folder, {WIDTHS[2]: "SIGSEGV"})
+    with readers(folder, [0]) as (reader,):
+        assert reader.stdout is not None
+        assert reader.stdout.readline() == "read\n"
+        assert processes.wait_until(lambda: num_cached(folder) == len(WIDTHS) - 1, BUILD_SECONDS)
+        time.sleep(1)  # the reader goes on to miss it
+        assert starts(folder)[WIDTHS[2]] == 1
+        assert reader.poll() is None

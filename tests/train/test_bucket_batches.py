@@ -180,8 +180,8 @@ def test_a_source_gives_what_the_cache_gives(cache: cc.Cache, tmp_path: Path, fe
         config=_config_of(header),
     )
     cached = dataset_of(cc.videos.indexed(index, cache), features=features, clips_per_video=1)
-    read_from_source = cc.videos.indexed(index, cc.open_cache(tmp_path / "empty"), on_miss="source")
-    missed = dataset_of(read_from_source, features=features, clips_per_video=1)
+    built_when_read = cc.videos.indexed(index, tmp_path / "empty", on_miss="build")
+    missed = dataset_of(built_when_read, features=features, clips_per_video=1)
     for number in range(len(NUM_FRAMES)):
         one, other = cached[0, number], missed[0, number]
         assert one.keys() == other.keys()

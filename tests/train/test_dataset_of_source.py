@@ -153,11 +153,11 @@ def test_loaders(videos: Path, source: type[cc.MP4Source | MappedMP4Source]) -> 
 
 
 @pytest.mark.parametrize(("source", "given"), [(cc.MP4Source, "folder"), (MappedMP4Source, "index")])
-def test_flow_and_sound_are_those_of_a_cache(
+def test_sound_is_that_of_a_cache(
     index: cc.Index, videos: Path, tmp_path: Path, source: type[cc.MP4Source], given: str
 ) -> None:
-    config = config_from_json({**RAW, "features": {"mel": {"n_mels": 40}}})
-    features = ["frames", "flow", "mel"]
+    config = config_from_json({**RAW, "features": {"mel": {"n_mels": 40}, "waveform": {}}})
+    features = ["frames", "mel", "waveform"]
     cc.build(index, tmp_path / "cache", features=features, config=config, jobs=HERE)
     options: dict[str, Any] = {"clip_sampler": SAMPLER, "size": (40, 40), "features": features, "missing": "zeros"}
     files = {"files": videos} if given == "folder" else {"index": index}
@@ -167,28 +167,26 @@ def test_flow_and_sound_are_those_of_a_cache(
     names = ("label",) if given == "folder" else ()  # an index has the labels
     for number in range(3):
         sample = dataset[0, number]
-        assert (sample["flows"].shape[:2], sample["audio"].shape[0]) == ((3, 2), 40)
+        assert (sample["audio"].shape[0], sample["waveform"].ndim) == (40, 1)
         assert_same(sample, expected[0, number], but=names)
     assert dataset[0, 0]["present"].tolist() == [True, True, True]
     copy = pickle.loads(pickle.dumps(dataset))  # as for workers that are spawned
     assert_same(copy[0, 1], dataset[0, 1])
 
 
-def test_the_frames_of_a_config_are_taken_for_their_pictures(videos: Path) -> None:
-    """A source with the section frames of a config gives flow too, whatever its codec."""
-    frames = FramesConfig(short_side=48, fps=12, quality=80)
-    samples = [
-        cc.ChordVideoDataset(from_files(cc.MP4Source(pictures), videos / "a.mp4"), features=["flow"])[0, 0]
-        for pictures in (frames, PICTURE)
-    ]
-    assert_same(*samples)
+@pytest.mark.parametrize("sampler", [KeyframeSampler(4), AdaptiveSampler(num_frames=4, stride=2)])
+def test_samplers_that_need_the_whole_file_have_the_clips_of_a_cache(cache: Path, videos: Path, sampler: Any) -> None:
+    dataset = cc.ChordVideoDataset(from_files(cc.MP4Source(PICTURE), videos), clip_sampler=sampler, size=(40, 40))
+    expected = cc.ChordVideoDataset(cache, videos=list(_keys(dataset)), clip_sampler=sampler, size=(40, 40))
+    for number in range(3):
+        assert_same(dataset[1, number], expected[1, number], but=("label",))
 
 
 def test_the_index_of_files_is_removed(videos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     dataset = cc.ChordVideoDataset(from_files(cc.MP4Source(PICTURE), videos / "a.mp4"), features=["mel"])
     assert dataset[0]["audio"].any()
-    assert len(list(tmp_path.glob("chordcache-*"))) == 2  # the index, and a cache without videos
+    assert len(list(tmp_path.glob("chordcache-*"))) == 1
     del dataset
     gc.collect()
     assert list(tmp_path.glob("chordcache-*")) == []
@@ -236,14 +234,21 @@ def test_a_config_switches_the_source(
     [
         (
             {"source": _Halves(), "features": ["frames", "mel"]},
-            "^features: got 'mel' with a _Halves, expected only 'frames'.* take MP4Source or MappedMP4Source",
+            "^features: got 'mel' with a _Halves, expected only frames. For sound, take MP4Source or MappedMP4Source",
+        ),
+        (
+            {"features": ["frames", "flow"]},
+            "^features: got 'flow' with a MP4Source, expected only frames, librosa, mel, waveform.* build a cache",
         ),
         ({"videos": "train.txt"}, "^videos: got a selection and a set of videos, expected one of them$"),
         ({"index": "index.json"}, "^index and files: got both with a MP4Source, expected one of them"),
         ({"files": None}, "^index and files: got none with a MP4Source, expected one of them"),
         ({"files": lambda video: True}, "^files: got <function .*, expected a folder, or a sequence of paths"),
         ({"files": []}, "^files: got no video, expected a folder with videos"),
-        ({"clip_sampler": KeyframeSampler(4)}, "^clip_sampler: got one that needs keyframes, expected one that needs"),
+        (
+            {"source": _Halves(), "clip_sampler": KeyframeSampler(4)},
+            "^clip_sampler: got one that needs keyframes, expected one that needs",
+        ),
         ({"source": "cache"}, "^source: got 'cache', expected a VideoSource such as"),
         (
             {"source": StreamSource()},

@@ -109,7 +109,6 @@ PLACES = {
     "folder of artefacts": "npz/*",
     "tier": "lmdb",
     "partial files": ".partial",
-    "requests": ".on_demand",
 }
 """Name of each place to the pattern of its path"""
 

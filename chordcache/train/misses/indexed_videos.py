@@ -6,9 +6,8 @@ import os
 import warnings
 from array import array
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack, suppress
-from dataclasses import replace
-from functools import cached_property, partial
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -20,37 +19,38 @@ from chordcache.building.build_options import BuildOptions
 from chordcache.config.config import Config, config_from_json, trusted_names
 from chordcache.config.yaml_files import load_config
 from chordcache.errors import (
+    CacheWriteError,
     DamageError,
     FeatureAbsentError,
     FormatVersionError,
+    LockedError,
     MediaError,
     NotFoundError,
+    UnreadableError,
     UsageError,
     printable,
 )
-from chordcache.index.index_files import Index, read_index, temporary_index
-from chordcache.media.source_file import identity_or_none, real_folder
+from chordcache.features.packet_frames import PACKET_CODECS
+from chordcache.index.index_files import Index, temporary_index
+from chordcache.media.source_file import identity_or_none
 from chordcache.read.cache import Cache
-from chordcache.read.cached_videos import VideoSet, sample_of, stereo_of
+from chordcache.read.cached_videos import sample_of, stereo_of
 from chordcache.read.clips import HOW_TO_ADD, FeatureReader
 from chordcache.read.segment_of import SegmentOfFile
 from chordcache.read.selection import OtherSettings
 from chordcache.read.video import Video
 from chordcache.records import VideoRecord
-from chordcache.storage.annotation_names import AnnotationNames
 from chordcache.storage.artefacts.tiers import TIERS
 from chordcache.storage.cache_header import Header, read_header
 from chordcache.storage.catalog_columns import FeatureState
 from chordcache.storage.feature_info import FeatureInfo
-from chordcache.storage.layout import key_hash, video_key
+from chordcache.storage.layout import key_hash, key_of, video_key
+from chordcache.storage.lock import locked_key
 from chordcache.storage.opener import check_still_there
 from chordcache.storage.quarantine import Failure, read_quarantined
 from chordcache.storage.sidecar import Sidecar, read_sidecar
-from chordcache.temporary import keep_with, temporary_folder
-from chordcache.train.misses.background import background_of, prepare
-from chordcache.train.misses.from_source import SourceVideo, first_tiers, read_source
-from chordcache.train.misses.index_records import IndexRecords
-from chordcache.train.misses.source_videos import check_on_disk
+from chordcache.train.misses.builds import Miss, builds
+from chordcache.train.misses.source_videos import GIVEN, SourceVideos, StoredSource, check_on_disk
 
 _FROM_CACHE = ("error", "skip")
 """Values of ``on_miss`` with which no source is read"""
@@ -58,71 +58,63 @@ _FROM_CACHE = ("error", "skip")
 Sample = TypeVar("Sample")
 
 
-class IndexedVideos(VideoSet):
+class IndexedVideos(SourceVideos):
     """The videos of an index, cached or not. No video is opened before it is read. See ``chordcache.videos.indexed``.
 
-    Raises
-    ------
-    NotFoundError
-        If the index or the cache does not exist, or ``on_miss`` is "error" and a video is neither cached nor in
-        quarantine.
-    FeatureAbsentError
-        If the cache is not built for one of the features.
-    UsageError
-        If another argument is wrong, or index and cache have different folders for one root name.
+    Raises ``NotFoundError`` if the cache does not exist, or ``on_miss`` is "error" and a video is neither cached nor in
+    quarantine, ``FeatureAbsentError`` if the cache is not built for one of the features, and ``UsageError`` if another
+    argument is wrong, or index and cache have different folders for one root name.
     """
 
     def __init__(
         self,
-        index: Index | str | Path,
-        cache: Cache | str | Path | None,
+        index: Index,
+        cache: Cache | str | Path,
         features: Sequence[str],
         on_miss: str,
         config: Config | str | Path | None = None,
     ) -> None:
-        self._index = index if isinstance(index, Index) else read_index(index)
+        self._features, self._on_miss = tuple(features), on_miss
         if on_miss not in _FROM_CACHE:
-            check_on_disk(self._index.roots)
-        self._features = tuple(features)
-        self._on_miss = on_miss
+            check_on_disk(index)
         given = load_config(config)
         self._trusted = trusted_names(given)
         """Classes of plug-ins and models that the user has named, see ``config_from_json``"""
-        self.cache = self._cache_for(cache, config, given)
+        try:
+            self.cache = Cache(cache.path if isinstance(cache, Cache) else cache)
+        except NotFoundError:
+            if on_miss != "build" or isinstance(cache, Cache):
+                raise
+            self.cache = _new_cache(index, cache, self._features, given)
         header = read_header(self.cache.path)
-        self._check(header)
+        settings = config_from_json(header.config, trusted=self._trusted)
+        if config is not None and settings != load_config(config, settings):
+            raise UsageError(
+                f"config: got one that is not that of cache '{printable(self.cache.path)}', expected None for a cache "
+                "that exists. Leave config out, or build the cache with it."
+            )
+        self._check(index, header)
         self._fingerprints = header.fingerprints
+        self._why_not = _why_not_from_source(settings, self._features)
+        """Reason why sources cannot be read, or "" """
+        reads_sources = on_miss not in _FROM_CACHE and not self._why_not
         others = OtherSettings(self.cache, self._features)
-        misses = _Misses(self.cache, self._features, on_miss, others)
-        self._records = IndexRecords(self._index, misses.cause_of, self.cache.path)
-        misses.check(self._index)
+        misses = _Misses(self.cache, self._features, on_miss, others, settings)
+        source, links = StoredSource(settings) if reads_sources else None, header.follow_symlinks
+        of_cache = misses.cause_of, self.cache.path
+        super().__init__(source, index, self._features, settings, *of_cache, follow_symlinks=links)
+        misses.check(index, self._why_not)
         self._positions = np.asarray(misses.positions)
         """Position of each video in the catalog when the dataset was made, -1 if its source is read"""
         if others.keys:
             keys = self.cache.keys()
             others.left([keys[position] for position in self._positions if position >= 0])
-        self.labels, self.columns = self._records.labels, self._index.columns
         if on_miss == "build":
-            prepare(self.cache.path, self._index, self._trusted)
-
-    def __len__(self) -> int:
-        return len(self._records)
+            header.writable(self.cache.path)
+            _check_can_build(self.cache.path)
 
     def __repr__(self) -> str:
         return repr(self.cache)
-
-    def numbered_labels(self) -> tuple[list[str], np.ndarray]:
-        """Return the labels of the index, and the position there of every video's. See ``VideoSet``."""
-        return self.labels, self._records.label_ids
-
-    def annotation_names(self) -> AnnotationNames:
-        """Return the names in the annotations of all videos. See ``VideoSet``."""
-        return self._records.annotation_names
-
-    @property
-    def num_named(self) -> int | None:
-        """Number of videos that ``annotation_names`` counts. See ``VideoSet``."""
-        return self._records.num_named
 
     def feature_states(self, feature: str) -> np.ndarray:
         """Return the state of a feature in every video. See ``VideoSet``."""
@@ -132,7 +124,7 @@ class IndexedVideos(VideoSet):
 
     def keep(self, mask: np.ndarray) -> None:
         """Leave out the videos where the mask is False. See ``VideoSet``."""
-        self._records.keep(mask)
+        super().keep(mask)
         self._positions = self._positions[mask]
 
     @property
@@ -144,57 +136,25 @@ class IndexedVideos(VideoSet):
         """Close the cache in this process. See ``VideoSet``."""
         self.cache.close()
 
-    def _cache_for(self, cache: Cache | str | Path | None, config: Config | str | Path | None, given: Config) -> Cache:
-        """Open the cache. If it need not exist and does not, make it without a video."""
-        if cache is None:
-            with ExitStack() as stack:
-                opened = self._new_cache(stack.enter_context(temporary_folder()) / "cache", given)
-                keep_with(self, stack)
-            return opened
-        try:
-            opened = Cache(cache.path if isinstance(cache, Cache) else cache)
-        except NotFoundError:
-            if self._on_miss != "build" or isinstance(cache, Cache):
-                raise
-            return self._new_cache(cache, given)
-        own = config_from_json(read_header(opened.path).config, trusted=())
-        if own != load_config(config, own):
-            raise UsageError(
-                f"config: got one that is not that of cache '{printable(opened.path)}', expected None for a cache that "
-                "exists. Leave config out, or build the cache with it."
-            )
-        return opened
-
-    def _new_cache(self, cache: str | Path, config: Config) -> Cache:
-        index = self._index
-        flat = [tier for tier in TIERS if not TIERS[tier].one_file]  # these take any feature
-        tiers = first_tiers({tier: config.in_tier(tier) for tier in flat}, self._features)
-        with temporary_index(
-            (), roots=index.roots, level=index.level, follow_symlinks=index.follow_symlinks
-        ) as nothing:
-            options = BuildOptions(wait=True)
-            build(nothing, cache, tiers=list(tiers), features=self._features, config=config, options=options)
-        return Cache(cache)
-
-    def _check(self, header: Header) -> None:
+    def _check(self, index: Index, header: Header) -> None:
         path = printable(self.cache.path)
+        have = dict.fromkeys(name for names in header.features.values() for name in names)
         for name in self._features:
-            if not any(name in names for names in header.features.values()):
-                have = ", ".join(dict.fromkeys(name for names in header.features.values() for name in names))
+            if name not in have:
                 raise FeatureAbsentError(
-                    f"features: got '{name}', expected one of {have or 'none'}, which cache '{path}' is built for. "
-                    f"{HOW_TO_ADD}"
+                    f"features: got '{name}', expected one of {', '.join(have) or 'none'}, which cache '{path}' is "
+                    f"built for. {HOW_TO_ADD}"
                 )
         if self._on_miss in _FROM_CACHE:
             return
-        for label, folder in self._index.roots.items():
+        for label, folder in index.roots.items():
             there = header.roots.get(label, folder)
             if there != folder:
                 raise UsageError(
                     f"index: got root '{printable(label)}' in '{printable(folder)}', expected '{printable(there)}' as "
                     f"in cache '{path}'. Scan with another NAME=PATH."
                 )
-        if self._index.path.resolve() == (self.cache.path / "index.jsonl").resolve():
+        if index.path.resolve() == (self.cache.path / "index.jsonl").resolve():
             raise UsageError(
                 f"index: got '{path}/index.jsonl', expected the index that 'chordcache scan' wrote. Builds rewrite the "
                 "index inside a cache."
@@ -203,56 +163,58 @@ class IndexedVideos(VideoSet):
     def read(self, position: int, sample: Callable[[FeatureReader, Video], Sample]) -> Sample:
         """Return the result of ``sample`` for a reader and a video.
 
-        If the cached video turns out to be damaged, ``sample`` is called a second time, for the source.
-
-        Raises
-        ------
-        NotFoundError
-            If the video is not cached any more, or its source does not exist.
-        MediaError
-            If the source cannot be read.
-        DamageError
-            If the cached video is damaged, with ``on_miss`` "error" or "skip".
+        If the cached video turns out to be damaged, ``sample`` is called a second time, for the source. Raises
+        ``NotFoundError`` if the video is not cached any more, or its source does not exist, ``MediaError`` if the
+        source cannot be read, ``DamageError`` if the video is damaged and no source is read, and ``LockedError`` if its
+        build is to be waited for while another process writes to the cache.
         """
-        record = self._records[position]
-        origin = SourceVideo(record, os.path.join(self._index.roots[record.root], record.path), None)
+        record = self.record(position)
         if self._on_miss in _FROM_CACHE:
-            return sample_of(self.cache, partial(self._named, origin.key, record), sample)
+            return sample_of(self.cache, partial(self._named, record), sample)
         try:
-            video = self._cached(origin)
-            if video is not None:
+            if (video := self._cached(record)) is not None:
                 return sample(self.cache, video)
         except DamageError as error:
-            warnings.warn(f"{error}; its source is read instead", stacklevel=2)
-        if self._on_miss == "build" and (video := self._built(origin)) is not None:
-            return sample(self.cache, video)
+            instead = "the video is built again" if self._why_not else "its source is read instead"
+            warnings.warn(f"{error}; {instead}", stacklevel=2)
         check_still_there(self.cache.path)
-        header = read_header(self.cache.path)
-        if not (self._index.follow_symlinks or header.follow_symlinks):
-            origin = replace(origin, inside=real_folder(self._index.roots[record.root]))
-        with read_source(origin, header, self._features, trusted=self._trusted) as (reader, source):
-            return sample(reader, source)
+        try:
+            if self._on_miss == "build":
+                small = record.replace(packets=None)
+                miss = Miss(self.cache.path, small, self._index.source.header, self._trusted, bool(self._why_not))
+                builds().build(miss) if miss.waits else builds().begin(miss)
+            if not self._why_not:
+                return self.read_source(record, sample)
+        except MediaError as error:
+            what = f"{error.message}; video '{key_of(record)}' is not cached either. Restore or repair the file, or "
+            what += "scan again."
+            if (error.stage, error.cause) == ("open", "io"):
+                raise NotFoundError(what) from None
+            raise MediaError(error.stage, error.cause, what, error.num_frames_ok) from error
+        if self._on_miss != "build" or (video := self._cached(record)) is None:
+            raise _cannot_read(f"video '{key_of(record)}', which is not cached, with {self._why_not}")
+        return sample(self.cache, video)
 
-    def _named(self, key: str, record: VideoRecord) -> Video:
+    def _named(self, record: VideoRecord) -> Video:
         """Return the cached video of an item, or the segment of the file that is cached whole."""
-        video = self.cache[key if key in self.cache else video_key(record.root, record.path)]
-        return self._described(video, record)
+        key = key_of(record)
+        return self._described(self.cache[key if key in self.cache else video_key(record.root, record.path)], record)
 
-    def _cached(self, origin: SourceVideo) -> Video | None:
+    def _cached(self, record: VideoRecord) -> Video | None:
         """Return the video if it is cached with all features, and from the file that is at its path now. Else None.
 
         The sidecar is read instead of the catalog. The catalog does not have videos published after it was opened, but
         it has those in packs.
         """
-        record = origin.record
-        for key in dict.fromkeys((origin.key, video_key(record.root, record.path))):
+        for key in dict.fromkeys((key_of(record), video_key(record.root, record.path))):
             sidecar = self._sidecar_or_none(key)
-            if sidecar is None or not all(self._is_current(sidecar.feature(name)) for name in self._features):
+            infos = [sidecar.feature(name) for name in self._features] if sidecar else []
+            if sidecar is None or not all(map(self._is_current, infos)):
                 continue
-            if key != origin.key and sidecar.display_crop is not None:  # its bucket does not have all frames
-                continue
+            if sidecar.about.segment != record.segment and sidecar.display_crop is not None:
+                continue  # its bucket does not have all frames
             if sidecar.source != record.identity:  # another file may now be at the path
-                identity = identity_or_none(origin.path)
+                identity = identity_or_none(os.path.join(self._index.roots[record.root], record.path))
                 if identity not in (None, sidecar.source):
                     continue
             return self._described(Video(self.cache.path, sidecar), record)
@@ -278,40 +240,68 @@ class IndexedVideos(VideoSet):
         video.read_features = self._features
         return SegmentOfFile(video, record)
 
-    def _built(self, origin: SourceVideo) -> Video | None:
-        """Let the video be built in the background. Wait for it, and return it, if its source takes a whole decode."""
-        is_decoded_once = set(self._features) != {"frames"}
-        background = background_of(self.cache.path, self._index, self._trusted)
-        problem = background.ask(origin.record, waits=is_decoded_once)
-        if problem:
-            cache = printable(self.cache.path)
-            warnings.warn(f"background builds of cache '{cache}' have stopped for now: {problem}", stacklevel=3)
-        return self._cached(origin) if is_decoded_once else None
+
+def _new_cache(index: Index, cache: str | Path, features: Sequence[str], config: Config) -> Cache:
+    """Make a cache without a video, in the first tiers that take each file of a feature alone."""
+    flat = [tier for tier in TIERS if not TIERS[tier].one_file and set(config.in_tier(tier)) & set(features)]
+    header = {"roots": index.roots, "level": index.level, "follow_symlinks": index.follow_symlinks}
+    with temporary_index((), **header) as nothing:
+        build(nothing, cache, tiers=flat, features=features, config=config, options=BuildOptions(wait=True))
+    return Cache(cache)
+
+
+def _check_can_build(cache: Path) -> None:
+    try:
+        with suppress(LockedError), locked_key(cache, "check"):
+            pass
+    except (CacheWriteError, UnreadableError) as error:
+        raise UsageError(
+            f"on_miss: got 'build' for cache '{printable(cache)}', which cannot be written to ({error}), expected "
+            "'source'. Choose on_miss='source'."
+        ) from None
+
+
+def _why_not_from_source(settings: Config, features: Sequence[str]) -> str:
+    """Return why sources do not give features as a cache has them, or "" if they do."""
+    if others := [name for name in features if name not in GIVEN]:
+        return f"'{others[0]}', which takes a build, where a source gives {', '.join(GIVEN)}"
+    if settings.picture.buckets is not None:
+        return "frames.buckets, which are chosen for whole videos"
+    if "frames" in features and settings.frames is not None and settings.frames.codec in PACKET_CODECS:
+        return f"frames.codec {settings.frames.codec}, whose frames depend on those before them"
+    return ""
+
+
+def _cannot_read(what: str) -> UsageError:
+    return UsageError(f"on_miss: got {what}, expected a cached video. Take on_miss='build', or build the cache first.")
+
+
+def videos_without_cache(index: Index, features: Sequence[str], config: Config) -> SourceVideos:
+    """Return the videos of an index as a cache of a config would have them."""
+    if why_not := _why_not_from_source(config, features):
+        raise _cannot_read(f"'source' without a cache, with {why_not}")
+    return SourceVideos(StoredSource(config), index, features, config)
 
 
 class _Misses:
     """The records of an index that are not cached, in the order of the index."""
 
-    def __init__(self, cache: Cache, features: tuple[str, ...], on_miss: str, others: OtherSettings) -> None:
-        self._cache = cache
-        self._on_miss = on_miss
-        self._has_frames_only = features == ("frames",)
+    def __init__(
+        self, cache: Cache, features: tuple[str, ...], on_miss: str, others: OtherSettings, settings: Config
+    ) -> None:
+        self._cache, self._on_miss, self._has_frames_only = cache, on_miss, features == ("frames",)
         self._cached = {key[-16:]: position for position, key in enumerate(cache.keys())}
         """Hash at the end of each key to its position in the catalog"""
+        self._failures = {key[-16:]: failure for key, failure in read_quarantined(cache.path).items()}
         states = [cache.catalog.feature_states(name) for name in features]
         self._lacks = np.any(np.equal(states, FeatureState.NOT_BUILT), axis=0)
         if others.keys:
             self._lacks |= np.isin(cache.keys(), list(others.keys))
-        self._has_whole_files = config_from_json(read_header(cache.path).config, trusted=()).picture.buckets is None
+        self._has_whole_files = settings.picture.buckets is None
         """True if the item of a file has all of its frames, so that it serves the segments of the file"""
-        self._num_uncached = 0
-        self._first_uncached = ""
+        self._num_uncached, self._first_uncached = 0, ""
         self.positions = array("q")
         """Position in the catalog of each record that is kept, -1 if its source is read"""
-
-    @cached_property
-    def _failures(self) -> dict[str, Failure]:
-        return {key[-16:]: failure for key, failure in read_quarantined(self._cache.path).items()}
 
     def cause_of(self, record: VideoRecord) -> str | None:
         """Return the cause for which a record is in quarantine, "" if it is skipped, or None if it is kept."""
@@ -319,24 +309,22 @@ class _Misses:
         position = self._cached.get(key, -1)
         if record.error is not None and (position < 0 or self._cache[position].sidecar.source != record.identity):
             return ""  # the scan could not read the file, and no build has kept the frames before its damage
+        failure = self._failures.get(key)
         if position < 0 and self._has_whole_files and record.segment is not None:
             position = self._cached.get(key_hash(record.root, record.path), -1)
-            if position >= 0 and key in self._failures and not self._serves(position, record):
+            if position >= 0 and failure is not None and not self._serves(position, record):
                 position = -1
-        if position >= 0 and not self._lacks[position]:
-            self.positions.append(position)
-            return None
-        failure = self._failures.get(key)
-        if failure is not None and self._still_holds(failure, record):
-            return failure.cause
-        if position >= 0 and self._on_miss in _FROM_CACHE:  # see ``settle_absences``
-            self.positions.append(position)
-            return None
-        if self._on_miss == "skip":
-            return ""
-        self._num_uncached += 1
-        self._first_uncached = self._first_uncached or f"'{printable(record.path)}' of root '{printable(record.root)}'"
-        self.positions.append(-1)
+        if position < 0 or self._lacks[position]:
+            if failure is not None and self._still_holds(failure, record):
+                return failure.cause
+            if position < 0 or self._on_miss not in _FROM_CACHE:  # see ``settle_absences``
+                if self._on_miss == "skip":
+                    return ""
+                name = f"'{printable(record.path)}' of root '{printable(record.root)}'"
+                self._first_uncached = self._first_uncached or name
+                self._num_uncached += 1
+                position = -1
+        self.positions.append(position)
         return None
 
     def _serves(self, position: int, record: VideoRecord) -> bool:
@@ -355,12 +343,15 @@ class _Misses:
         is_another_file = record.identity is not None and failure.source != record.identity
         return not is_another_file and not (failure.fingerprints and self._has_frames_only)
 
-    def check(self, index: Index) -> None:
-        """Raise ``NotFoundError`` if a record must be cached and is not."""
-        if self._num_uncached and self._on_miss == "error":
+    def check(self, index: Index, why_not: str) -> None:
+        """Raise ``NotFoundError`` if a record must be cached and is not, ``UsageError`` if no source gives it."""
+        if not self._num_uncached or self._on_miss == "build":
+            return
+        counts = f"{self._num_uncached} of {counted(len(self.positions), 'video')} not in {self._cache!r}"
+        if self._on_miss == "error":
             raise NotFoundError(
-                f"index '{printable(index.path)}': got {self._num_uncached} of "
-                f"{counted(len(self.positions), 'video')} not in {self._cache!r}, such as "
-                f"{self._first_uncached}, expected all of them. Build them, or leave them out "
-                "with on_miss='skip', or read their files with on_miss='source'."
+                f"index '{printable(index.path)}': got {counts}, such as {self._first_uncached}, expected all of them. "
+                "Build them, or leave them out with on_miss='skip', or read their files with on_miss='source'."
             )
+        if why_not:
+            raise _cannot_read(f"'source' for {counts}, with {why_not}")
