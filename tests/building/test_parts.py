@@ -17,7 +17,6 @@ from helpers import processes, small_disks
 from helpers.parts import NUM_GOOD, WHAT, build_part, build_parts, is_whole, join, make_work, part_command
 
 import chordcache as cc
-from chordcache.building.pack import pack
 from chordcache.building.parts import balanced, estimated
 from chordcache.errors import LockedError, UsageError
 from chordcache.index.index_files import read_index
@@ -81,7 +80,6 @@ def test_a_part_goes_on_and_is_repaired_as_any_cache(work: Path, tmp_path: Path,
     assert run_cli("verify", "--repair", parts / "1", "-j1").returncode in (0, 6)
     again = run_cli("build", parts / "1/index.jsonl", "-o", parts / "1", "-j1")  # as findings say
     assert f"up to date {NUM_GOOD}, quarantined 1 of {NUM_GOOD + 1}" in again.stdout
-    pack(parts / "1")
     join(parts, tmp_path / "cache")
     is_whole(tmp_path / "cache", work / "whole")
 

@@ -232,9 +232,9 @@ def caches_that_explode(trial: Trial) -> Figures:
 
 _UNPICKLERS = {"pickle", "cPickle", "dill", "marshal", "shelve", "cloudpickle"}
 _EVALUATORS = {"eval", "exec", "compile", "__import__"}
-_OF_OWN_PROCESSES = {f"{name}.py: pickle" for name in ("worker", "messages")}
-"""Modules of ``engine`` that unpickle what the processes of a run send to each other, as multiprocessing does. They
-read no file"""
+_OF_OWN_PROCESSES = {"worker.py: pickle"}
+"""Module of ``engine`` that unpickles what the processes of a run send to each other, as multiprocessing does. It
+reads no file"""
 
 
 @experiment("S7", "the package's own code: no unpickling of files, no eval, no YAML but what is safe")

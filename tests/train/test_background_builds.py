@@ -20,6 +20,7 @@ from helpers.faulty_extractor import ENVIRONMENT, PLUG_IN, STARTS
 pytest.importorskip("torch")
 
 from chordcache.building.build import build
+from chordcache.building.build_options import BuildOptions
 from chordcache.index.index_files import read_index
 from chordcache.index.scan import scan
 from chordcache.verifying.verify import verify
@@ -118,7 +119,8 @@ def check_built(folder: Path, expected: dict[int, int]) -> None:
     report = verify(cache, jobs=1)
     assert report.damage == []
     assert f"the lists of the cache do not have {len(expected)} video" in report.notes[-1]
-    summary = build(folder / "index.jsonl", cache, config=folder / "mine.yaml", jobs=1)
+    waiting = BuildOptions(wait=True)  # for the child of a reader that has just ended
+    summary = build(folder / "index.jsonl", cache, config=folder / "mine.yaml", jobs=1, options=waiting)
     assert (summary.num_done, summary.num_up_to_date) == (0, len(expected))
     assert not list((cache / ".partial").glob("*"))
     report = verify(cache, jobs=1)

@@ -463,7 +463,9 @@ from torch import distributed
 import chordcache as cc
 
 folder, stop_at, *caches = sys.argv[1], int(sys.argv[2]), *sys.argv[3:]
-parts = [cc.ChordVideoDataset(cache, clip_sampler=cc.RandomClipSampler(2), size=(16, 16)) for cache in caches]
+CLASSES = ["jump", "run", "swim"]
+sampler = cc.RandomClipSampler(2)
+parts = [cc.ChordVideoDataset(c, clip_sampler=sampler, size=(16, 16), classes=CLASSES) for c in caches]
 dataset = cc.subset(cc.concat(parts, weights=[0.7, 0.3]), range(1, 10))
 distributed.init_process_group("gloo")
 sampler = cc.ChordSampler(dataset, num_samples=23, seed=5, batch_size=2)
@@ -501,7 +503,8 @@ def test_ranks_that_are_killed_go_on(
     caches: dict[str, Path], tmp_path: Path, world_size: int, later_world_size: int
 ) -> None:
     folders = [caches["a"], caches["b"]]
-    parts = [cc.ChordVideoDataset(f, clip_sampler=cc.RandomClipSampler(2), size=(16, 16)) for f in folders]
+    sampler = cc.RandomClipSampler(2)
+    parts = [cc.ChordVideoDataset(f, clip_sampler=sampler, size=(16, 16), classes=CLASSES) for f in folders]
     dataset = cc.subset(cc.concat(parts, weights=[0.7, 0.3]), range(1, 10))
     expected: Counter[str] = Counter()
     for epoch in range(2):

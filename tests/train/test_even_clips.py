@@ -318,7 +318,7 @@ def test_dataset_of_clips_by_time(cache: Path) -> None:
             pts = videos[index // 8].pts_seconds
             start = ClipRequest(seed=5, index=index).generator().random() * (np.ptp(pts) - 5 / 8)
             targets = pts[0] + start + np.arange(6) / 8
-            seconds = dataset[index]["pts_seconds"].numpy()
+            seconds = dataset[0, index]["pts_seconds"].numpy()
             assert seconds.tolist() == pts[nearest_of_all(pts, targets)].tolist()
             assert np.abs(seconds - targets).max() <= np.diff(pts).max() / 2 + 0.001
     assert np.diff(pts).max() > 4 * np.diff(pts).min()
