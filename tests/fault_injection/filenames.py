@@ -178,7 +178,7 @@ def _through(index: Path, other: Path, names: set[str]) -> None:
     records = list(cc.read_index(index))
     cc.read_index(index).write(other)
     if other.suffix == ".csv":
-        facts = dict.fromkeys(("identity", "level", "header", "packets", "audio", "content", "frames"))
+        facts = dict.fromkeys(("identity", "level", "header", "packets", "audio", "content"))
         records = [record.replace(**facts) for record in records]
     assert list(cc.read_index(other)) == records
     assert {record.path for record in records} == names

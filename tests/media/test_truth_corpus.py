@@ -151,7 +151,7 @@ def unequal_sources(root: Path, folder: Path, cached: list[cc.Video]) -> dict[st
     places = {record_key: place for place, record_key in enumerate(usable_keys(folder / "index.json"))}
 
     def difference(video: cc.Video) -> str | None:
-        one, other = (dataset[places[video.key]] for dataset in (from_cache, from_file))
+        one, other = (dataset[0, places[video.key]] for dataset in (from_cache, from_file))
         if not all(torch.equal(one[name], other[name]) for name in ("frames", "pts_seconds")):
             return "cache and file"
         numbers = random.Random(0).sample(range(video.num_frames), min(3, video.num_frames))
