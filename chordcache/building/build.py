@@ -118,7 +118,8 @@ def build(
         from chordcache.building.cluster_build import build_on_cluster  # most builds do not need it
 
         arguments = {"tiers": [*as_items(tiers or ())] or None, "features": [*as_items(features or ())] or None}
-        return build_on_cluster(plan, arguments, options, cluster, display, wait)
+        with stop_signals(resumes=True):
+            return build_on_cluster(plan, arguments, options, cluster, display, wait)
     with stop_signals(resumes=True), locked(folder, wait) as has_waited:
         if has_waited or earlier_header(folder) != plan.earlier:  # cache or index may have changed meanwhile
             plan = part_plan(planned(index), part)

@@ -29,7 +29,7 @@ from chordcache.engine.choice import Engine
 from chordcache.engine.cluster import check_address
 from chordcache.engine.display import Display
 from chordcache.engine.run_progress import Progress
-from chordcache.engine.signals import stop_signals, uninterruptible
+from chordcache.engine.signals import uninterruptible
 from chordcache.errors import (
     CacheWriteError,
     ChordcacheError,
@@ -101,7 +101,7 @@ def build_on_cluster(
         raise _exists(cache)
     cluster = _connected(engine)
     try:
-        with stop_signals(resumes=True), locked(folder, on_wait):
+        with locked(folder, on_wait):
             parts = _parts_in(folder)
             if earlier_header(cache) is None:
                 num_parts = _num_parts(plan, parts, engine, cluster)
