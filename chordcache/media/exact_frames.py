@@ -39,6 +39,8 @@ class FrameIndex:
     """[seconds] Duration of the last frame, see ``Media.last_frame_seconds``"""
     num_frames_skipped: int = 0
     """Number of frames before the first one, if the stream begins in the middle of a group of pictures"""
+    decoded_seconds: np.ndarray | None = None
+    """Times as a build decodes them [shape=(T,), dtype=float64, seconds], if they are not multiples of a tick"""
 
     def __len__(self) -> int:
         return len(self.pts)
@@ -46,6 +48,8 @@ class FrameIndex:
     @property
     def pts_seconds(self) -> np.ndarray:
         """Presentation times [shape=(T,), dtype=float64, seconds]."""
+        if self.decoded_seconds is not None:
+            return self.decoded_seconds
         return self.pts * self.time_base.numerator / self.time_base.denominator
 
     @property
@@ -211,11 +215,11 @@ class ExactFrames:
             self.sequential_reason = error.message
         self._reopen()
         with self.media.capture():
-            times = [round(frame.pts_seconds / _NANOSECOND) for frame in decode_frames(self.media)]
-        seek_frames = np.full(len(times), -1, np.int64)
-        return FrameIndex(
-            np.array(times, np.int64), _NANOSECOND, seek_frames, self.media.last_frame_seconds, self.media.num_skipped
-        )
+            seconds = np.array([frame.pts_seconds for frame in decode_frames(self.media)], np.float64)
+        pts = np.array([round(time / _NANOSECOND) for time in seconds.tolist()], np.int64)
+        seek_frames = np.full(len(pts), -1, np.int64)
+        last_seconds, num_skipped = self.media.last_frame_seconds, self.media.num_skipped
+        return FrameIndex(pts, _NANOSECOND, seek_frames, last_seconds, num_skipped, seconds)
 
     def _reopen(self) -> None:
         num_skipped, joints = self.media.num_skipped, self.media.joints
