@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 import os
 import tempfile
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, TextIO, TypeVar
@@ -90,7 +91,7 @@ def _texts_of(cell: str) -> tuple[str, ...]:
     return parse_json(cell, tuple[str, ...])
 
 
-class CsvRows:
+class CsvRows(ABC):
     """The rows of a CSV file with a column for the path. The subclasses are the two kinds of file.
 
     ``columns`` has the column of each meaning, and ``bounds`` the parameter of ``segment_between`` of each column that
@@ -191,13 +192,13 @@ class CsvRows:
         """Return the texts of the column "label"."""
         return labels_in(self.text(row, "label", line))
 
+    @abstractmethod
     def texts(self, row: Row, line: int) -> dict[str, Any]:
         """Return the labels and captions that a row states, by the fields of ``Description``."""
-        raise NotImplementedError
 
+    @abstractmethod
     def place(self, row: Row, line: int) -> tuple[str, str]:
         """Return root label and relative path of a row. Raises ``UsageError``."""
-        raise NotImplementedError
 
     def _check_path(self, path: str, problem: str | None, line: int) -> None:
         if problem:

@@ -46,7 +46,7 @@ class Rules(NamedTuple):
     facts: Any = fields_type()
     """Types of the parameters and the facts, as far as readers use them"""
     clocks: tuple[str, ...] = ("",)
-    """Those of ``CLOCK_FACTS`` of which the facts may have one, and "" if there may be a row for each frame"""
+    """Clocks of ``CLOCK_FACTS`` that its facts may have, and "" if there may be a row for each frame"""
     arrays: Callable[[FeatureInfo], Mapping[str, _Row | None]] = lambda info: {}
     """Function of the record that returns the other arrays: suffix to the row, or to None if only the array knows it"""
 
