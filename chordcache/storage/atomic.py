@@ -180,13 +180,6 @@ def _fsync(path: Path) -> None:
         os.close(fd)
 
 
-def sync_sidecars(cache: Path) -> None:
-    """Make the removal of sidecars of a cache durable."""
-    for inner in opener.list_folder(cache, "videos"):
-        with opener.open_folder(cache, f"videos/{inner}") as folder:
-            os.fsync(folder)
-
-
 def make_folder(folder: Path) -> None:
     """Make the folder of a cache and its parents. Their names are durable."""
     try:

@@ -51,10 +51,6 @@ class Sidecars:
         """Return whether no video is cached. Raises as ``iter_keys`` does."""
         return next(iter_keys(self.cache), None) is None
 
-    def has(self, key: str) -> bool:
-        """Return whether a video has a sidecar. Raises ``UnreadableError`` if the system does not say."""
-        return opener.exists(self.cache, sidecar_file(key))
-
     def read(self, key: str) -> Sidecar:
         """Return the sidecar of a video. Raises as ``read_sidecar`` does."""
         return self.row(key)[0]
