@@ -117,7 +117,7 @@ bench: bench-loader ## speed and memory, as ratios within one run; bench-loader 
 	$(BIN)/python bench/bench_sources.py $(CLIPS)
 	$(BIN)/python bench/bench_tiers.py $(CLIPS)
 	$(BIN)/python bench/bench_parts.py $(CLIPS)
-	$(BIN)/python bench/bench_plan.py $(CLIPS)
+	$(BIN)/python bench/bench_estimate.py $(CLIPS)
 	$(BIN)/python bench/bench_packs.py $(CLIPS)
 	$(BIN)/python bench/scale.py $(CLIPS)/animation/bigbuckbunny.mp4
 	$(BIN)/python bench/bench_report.py $(CLIPS)

@@ -15,6 +15,6 @@ EXPORT_FORMATS = ("webdataset", "parquet", "folder", "safetensors", "musubi-wan"
 EXPORT_FRAMES = ("jpg", "mp4", "none")
 """Forms of the frames of an export"""
 
-PLAN_FILES = 24
-"""Number of files that ``plan`` builds by default. Of 80 parts of clips, sizes by 200 samples of 24 were wrong by up to
-8 %, and sizes by samples of 10 by up to 14 %"""
+SAMPLE_ITEMS = 24
+"""Number of items that ``build --dry-run`` builds for its estimate by default. Of 200 samples of 80 parts of clips,
+sizes were wrong by up to 10 % with 24 items, and by up to 24 % with 12 (``bench/bench_estimate.py``)"""

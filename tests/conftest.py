@@ -58,7 +58,7 @@ for variable in [name for name in os.environ if name.startswith("CHORDCACHE_")]:
 LONGEST_FILES = (
     "test_truth_corpus.py",
     "test_limits.py",
-    "test_plan_command.py",
+    "test_estimate.py",
     "test_frameworks.py",
     "test_build.py",
     "test_truth_frames.py",

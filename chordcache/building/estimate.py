@@ -1,29 +1,40 @@
-"""The estimate of a build: bytes and CPU time of some files that were built, scaled by pixels and seconds."""
+"""The estimate of a build: pieces of some videos are built in a temporary folder, and scaled to all videos."""
 
 from __future__ import annotations
 
 import math
+import time
 from array import array
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from contextlib import closing
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 
 from chordcache.building.build_plan import ArtefactTask, BuildPlan
 from chordcache.building.build_task import BuildTask
-from chordcache.config.picture import PictureConfig
+from chordcache.building.file_build import build_file
+from chordcache.engine import pool, terminal
+from chordcache.engine.limits import Limits
+from chordcache.engine.signals import stop_signals
 from chordcache.media.geometry import expected_shape
-from chordcache.records import VideoRecord
+from chordcache.media.probe import probe
+from chordcache.records import PacketFacts, Segment
+from chordcache.storage import opener
+from chordcache.storage.quarantine import Failure
+from chordcache.storage.sidecar import files_of
+from chordcache.temporary import temporary_folder
 
 SEED = 0
-"""Seed of the sample of files"""
+"""Seed of the sample"""
 
 SIDECARS = "sidecars"
 """Name of the sidecars among the sizes"""
 
-_DEVIATIONS = 1.2816
-"""Standard deviations from the 10th to the 50th percentile, and from there to the 90th"""
+PIECE_SECONDS = 15.0
+"""[seconds] of a longer item that are built"""
 
 _TIME_ERROR = 0.1
 """Standard error of a CPU time, as a part of it: it depends on what else the machine does"""
@@ -41,20 +52,15 @@ class Range:
         """Return the range of a multiple."""
         return Range(self.value * factor, self.low * factor, self.high * factor)
 
-    @classmethod
-    def of(cls, value: float, deviation: float) -> Range:
-        """Return the range of a number with a standard deviation. A low end below zero is zero."""
-        return cls(value, max(0.0, value - _DEVIATIONS * deviation), value + _DEVIATIONS * deviation)
-
 
 @dataclass(frozen=True)
 class Estimate:
     """The size and the time of a build."""
 
     num_sampled: int
-    """Files that were built, at most 30 seconds of each"""
+    """Items that were built, at most ``PIECE_SECONDS`` of each"""
     num_failed: int
-    """Number of these that were not cached completely"""
+    """Number of these that failed"""
     failures: tuple[str, ...]
     """Messages of these"""
     num_unreadable: int
@@ -71,19 +77,115 @@ class Estimate:
     """[seconds] with ``jobs`` workers on as many processors, if disks and other processes do not make them wait"""
 
 
+class Draw(NamedTuple):
+    """One item of the sample."""
+
+    row: int
+    """Its row in the table of items"""
+    position: float
+    """Place of the middle of its piece, in [0, 1]"""
+    weight: float
+    """Number of items that it stands for"""
+
+
+class ItemTable:
+    """The numbers of each item on which the size and the time of its build depend."""
+
+    def __init__(self, plan: BuildPlan) -> None:
+        self._picture = plan.config.picture
+        artefacts = (a for a in plan.artefacts if all(spec.is_of_sound for spec in a.features))
+        self.of_sound = frozenset(map(size_name, artefacts))
+        """Names of sizes that grow with the seconds of sound"""
+        self.num_unreadable = 0
+        self._rows = array("d")
+
+    def add(self, number: int, tasks: Sequence[BuildTask]) -> None:
+        """Add the items of a file that have to be built. ``number`` is that of the file in the order of the plan."""
+        for place, task in enumerate(tasks):
+            if task.state == "missing" and task.item.identity is None:
+                self.num_unreadable += 1
+            elif task.state == "missing" and task.item.identity is not None:
+                size = task.item.identity.size / len(tasks)
+                self._rows.extend((*self._amounts(task), size, number, place))
+
+    def _amounts(self, task: BuildTask) -> tuple[float, float, float, float]:
+        """Return the pixels in the cache, the pixels to decode, the seconds of sound, and the seconds of the item.
+
+        They are NaN if the index does not state them.
+        """
+        header, seconds = task.item.header, task.item.known_seconds
+        if header is None or not header.average_fps or seconds is None:
+            return (math.nan,) * 4
+        size, source_fps = (header.display_width, header.display_height), header.average_fps
+        fps = min(source_fps, self._picture.fps or source_fps)
+        width, height, num_frames = expected_shape(self._picture, *size, seconds * fps)
+        cached_seconds = num_frames / fps
+        sound_seconds = cached_seconds if task.item.audio is not None else 0.0
+        return num_frames * width * height, cached_seconds * source_fps * size[0] * size[1], sound_seconds, seconds
+
+    @cached_property
+    def table(self) -> np.ndarray:
+        """All items, after the last one was added [shape=(N, 7), dtype=float64].
+
+        The columns are those of ``_amounts``, the share in the size of the file [bytes], the number of the file, and
+        the item's place in it. An item without facts gets those of others, by this size.
+        """
+        table = np.array(self._rows, np.float64).reshape(-1, 7)
+        sizes = table[:, 4]
+        for values in table[:, :4].T:
+            known = ~np.isnan(values)
+            ratio = values[known].sum() / max(sizes[known].sum(), 1.0) if known.any() else 1.0
+            values[~known] = ratio * sizes[~known]
+        return table
+
+    def draw(self, num_items: int) -> list[Draw]:
+        """Choose some items. Long ones may be chosen several times, in other places."""
+        table = self.table
+        if len(table) <= num_items and (self._picture.buckets or (table[:, 3] <= PIECE_SECONDS).all()):
+            return [Draw(row, 0.5, 1.0) for row in range(len(table))]
+        return draws(work_of(table), table[:, 4] / np.maximum(table[:, 1], 1.0), num_items)
+
+
+def work_of(table: np.ndarray) -> np.ndarray:
+    """Return the share of each item in the whole build, roughly [shape=(N,), dtype=float64, sum 1]."""
+    shares = table[:, :2] / np.maximum(table[:, :2].sum(axis=0), 1e-9)
+    work = shares.sum(axis=1) + 0.04 / max(1, len(table))
+    return np.asarray(work / work.sum())
+
+
+def draws(work: np.ndarray, density: np.ndarray, num_items: int) -> list[Draw]:
+    """Choose items at equal distances of work, in the order of ``density``, so that the sample has all densities.
+
+    Pictures with more detail take more bytes in the source and in the cache.
+
+    Notes
+    -----
+    Source: systematic sampling with probabilities in proportion to size, Sarndal, Swensson and Wretman, "Model Assisted
+    Survey Sampling", 1992, section 3.6.2.
+    """
+    order = np.argsort(density, kind="stable")
+    ends = np.cumsum(work[order])
+    places = (np.arange(num_items) + np.random.default_rng(SEED).random()) / num_items * ends[-1]
+    numbers = np.minimum(np.searchsorted(ends, places, side="right"), len(order) - 1)
+    rows = order[numbers]
+    positions = 1 - (ends[numbers] - places) / work[rows]
+    weights = ends[-1] / (num_items * work[rows])
+    return list(map(Draw, rows.tolist(), positions.tolist(), weights.tolist()))
+
+
+# Building
+
+
 @dataclass(frozen=True)
 class Measured:
-    """The measurements of a file, for the whole of it."""
+    """The measurements of an item, scaled to the whole of it."""
 
     cpu_seconds: float = 0.0
     num_bytes: Mapping[str, float] = field(default_factory=dict)
     """[bytes] by the names of ``size_name``, and ``SIDECARS``"""
-    deviation: float = 0.0
-    """[bytes] Standard error of their sum, of a file that was built in part"""
-    failures: tuple[str, ...] = ()
-    """Messages of items that failed"""
-    start_seconds: float = 0.0
-    """[seconds] CPU time that the worker had used before"""
+    failure: str = ""
+    started: float = 0.0
+    """[seconds] CPU time of the worker before"""
 
 
 def size_name(artefact: ArtefactTask) -> str:
@@ -91,181 +193,146 @@ def size_name(artefact: ArtefactTask) -> str:
     return f"{', '.join(artefact.names)} in {artefact.tier}"
 
 
-@dataclass(frozen=True)
-class FileSample:
-    """Some files of a table, chosen at random with probabilities in proportion to their work."""
+def build_sample(
+    tasks: Sequence[BuildTask], sample: Sequence[Draw], limits: Limits, *, shown: bool
+) -> tuple[list[Measured], float]:
+    """Build a piece of each item with one worker, in a temporary folder. ``shown`` shows a bar on a terminal.
 
-    rows: np.ndarray
-    """[shape=(n,), dtype=int64] in the table. Those with a like number of bytes for a pixel are beside each other"""
-    weights: np.ndarray
-    """[shape=(n,), dtype=float64] number of files that each stands for"""
-    files: Sequence[Sequence[BuildTask]] = ()
-    """The tasks of each"""
-    measured: Sequence[Measured] = ()
+    ``tasks`` are those of the sample.
 
-
-class FileTable:
-    """The numbers of each file that the size and the time of its build depend on.
-
-    They are pixels of cached frames, or seconds of sound, for each artefact that is missing, the number of items, and
-    pixels of decoded frames.
+    Returns the measurements of each, and the CPU time that a worker takes to start, with the imports that the features
+    need [seconds].
     """
-
-    def __init__(self, plan: BuildPlan) -> None:
-        self._picture = plan.config.picture
-        self.names = (*map(size_name, plan.artefacts), SIDECARS, "source")
-        """Names of the columns"""
-        self.num_unreadable = 0
-        self._rows = array("d")
-
-    def add(self, number: int, tasks: Sequence[BuildTask]) -> None:
-        """Add a file of this number in the order of the plan, if something of it is missing."""
-        self.num_unreadable += sum(task.state == "missing" and task.item.identity is None for task in tasks)
-        columns = dict.fromkeys(self.names, 0.0)
-        missing = to_build(tasks)
-        for task in missing:
-            pixels, sound, source = _amounts(task.item, self._picture)
-            columns[SIDECARS] += 1
-            columns["source"] += source
-            for artefact in task.artefacts:
-                is_of_sound = all(spec.is_of_sound for spec in artefact.features)
-                columns[size_name(artefact)] += sound if is_of_sound else pixels
-        if missing and missing[0].item.identity is not None:
-            self._rows.extend((*columns.values(), missing[0].item.identity.size, number))
-
-    @cached_property
-    def _table(self) -> np.ndarray:
-        """The columns, the bytes and the number of each file. A file without facts gets those of others, by size."""
-        table = np.asarray(self._rows, np.float64).reshape(-1, len(self.names) + 2)
-        sizes = table[:, -2]
-        for values in table[:, :-2].T:
-            known = ~np.isnan(values)
-            ratio = values[known].sum() / max(sizes[known].sum(), 1.0) if known.any() else 1.0
-            values[~known] = ratio * sizes[~known]
-        return table
-
-    @property
-    def columns(self) -> np.ndarray:
-        """Numbers of all files by ``names`` [shape=(N, k), dtype=float64]."""
-        return self._table[:, :-2]
-
-    def sample(self, num_files: int) -> tuple[FileSample, list[int]]:
-        """Choose files. Return them, and the number of each in the order of the plan."""
-        density = self._table[:, -2] / np.maximum(self._table[:, -3], 1.0)
-        sample = choose(work_of(self.columns), density, num_files)
-        return sample, self._table[sample.rows, -1].astype(int).tolist()
+    if not tasks:
+        return [], 0.0
+    measured = []
+    with (
+        stop_signals(),
+        temporary_folder() as folder,
+        terminal.progress_bar(len(tasks) + 1, "item", shown=shown, name="sample") as bar,
+    ):
+        alone = [replace(task, cache=folder, previous=None, kept=()) for task in tasks]
+        pieces = [_piece(task, draw.position) for task, draw in zip(alone, sample, strict=True)]
+        # The first build imports what the features need, so that its item is built twice
+        with closing(pool.run(_measure, pieces[:1] + pieces, jobs=1, limits=limits, ordered=True)) as results:
+            for _, result in results:
+                measured.append(Measured(failure=result.message) if isinstance(result, pool.Crash) else result)
+                bar.update()
+    first, *measured = measured
+    return measured, first.started + max(0.0, first.cpu_seconds - measured[0].cpu_seconds)
 
 
-def to_build(tasks: Sequence[BuildTask]) -> list[BuildTask]:
-    """Return the tasks of a file that make artefacts."""
-    return [task for task in tasks if task.state == "missing" and task.artefacts and task.item.identity is not None]
+def _measure(piece: tuple[BuildTask, float]) -> Measured:
+    """Build an item in a worker, and remove its artefacts. The numbers are those of a piece, times the second value."""
+    task, scale = piece
+    started = time.process_time()
+    (outcome,) = build_file([task])
+    seconds = (time.process_time() - started) * scale
+    if isinstance(outcome, Failure):
+        return Measured(seconds, failure=outcome.message, started=started)
+    num_bytes = {SIDECARS: len(outcome.to_line()) + 1.0}
+    for artefact in task.artefacts:
+        infos = [info for name in artefact.names if (info := outcome.feature(name, artefact.tier))]
+        num_bytes[size_name(artefact)] = scale * sum(file.num_bytes for file in files_of(infos))
+    for file in outcome.files:
+        opener.remove(task.cache, file.name)
+    return Measured(seconds, num_bytes, started=started)
 
 
-def _amounts(item: VideoRecord, picture: PictureConfig) -> tuple[float, float, float]:
-    """Return an item's pixels in the cache, seconds of sound and pixels to decode, or NaN if its length is unknown."""
-    header, seconds = item.header, item.known_seconds
-    if header is None or not header.average_fps or seconds is None:
-        return math.nan, math.nan, math.nan
-    size = header.display_width, header.display_height
-    fps = min(header.average_fps, picture.fps or header.average_fps)
-    width, height, num_frames = expected_shape(picture, *size, seconds * fps)
-    seconds = num_frames / fps
-    sound = seconds if item.audio is not None else 0.0
-    return num_frames * width * height, sound, seconds * header.average_fps * size[0] * size[1]
+def _piece(task: BuildTask, position: float) -> tuple[BuildTask, float]:
+    """Return the task for a piece of a long item, and how many times the item has the frames of the piece.
 
-
-# Which files are built
-
-
-def work_of(columns: np.ndarray) -> np.ndarray:
-    """Return the share of each file in the whole build, roughly [shape=(N,), dtype=float64, sum 1]."""
-    totals = columns.sum(axis=0)
-    used = totals > 0
-    shares = (columns[:, used] / totals[used]).sum(axis=1) / max(1, np.count_nonzero(used))
-    return np.asarray(0.98 * shares + 0.02 / max(1, len(columns)))
-
-
-def choose(work: np.ndarray, density: np.ndarray, num_files: int) -> FileSample:
-    """Choose files. Those with more work than a fair share are always chosen.
-
-    The others are taken at equal distances of work, in the order of ``density``: pictures with more detail take more
-    bytes in the source and in the cache.
-
-    Notes
-    -----
-    Source: systematic sampling with probabilities in proportion to size, Sarndal, Swensson and Wretman, "Model Assisted
-    Survey Sampling", 1992, section 3.6.2.
+    The piece begins with a keyframe, and its middle is about at ``position``. An item that takes the frames of a bucket
+    is built as a whole.
     """
-    probability = np.ones(len(work))
-    rest = np.arange(len(work) if num_files < len(work) else 0)
-    while len(rest):
-        num_left = num_files - (len(work) - len(rest))
-        probability[rest] = np.minimum(1.0, num_left * work[rest] / work[rest].sum())
-        is_certain = probability[rest] == 1.0
-        if not is_certain.any():
-            break
-        rest = rest[~is_certain]
-    order = np.argsort(density, kind="stable")
-    places = np.arange(min(num_files, len(work))) + np.random.default_rng(SEED).random()
-    rows = order[np.searchsorted(np.cumsum(probability[order]), places, side="right")]
-    return FileSample(rows, 1 / probability[rows])
+    record = task.item
+    packets = record.packets
+    if packets is None and task.picture.buckets is None:
+        packets = probe(task.source_path, root=record.root, relative_path=record.path, inside=task.inside).packets
+    if packets is None or not packets.num_frames or task.picture.buckets is not None:
+        return task, 1.0
+    first, behind = _span(record.segment, packets)
+    num_frames = math.ceil(PIECE_SECONDS * packets.num_frames / max(packets.duration_seconds, 1e-3))
+    if behind - first <= num_frames:
+        return task, 1.0
+    wanted = first + position * (behind - first) - num_frames / 2
+    start = max((k for k in packets.keyframe_numbers if first <= k <= wanted), default=first)
+    start = min(start, behind - num_frames)
+    segment = Segment(start_frame=start, end_frame=start + num_frames)
+    return replace(task, item=record.replace(segment=segment, content=None)), (behind - first) / num_frames
+
+
+def _span(segment: Segment | None, packets: PacketFacts) -> tuple[int, int]:
+    """Return the number of the first frame of an item, and that behind its last one."""
+    start = stop = None
+    if segment is not None:
+        fps = packets.num_frames / max(packets.duration_seconds, 1e-3)
+        start = segment.start_frame if segment.start_seconds is None else round(segment.start_seconds * fps)
+        stop = segment.end_frame if segment.end_seconds is None else round(segment.end_seconds * fps)
+    behind = packets.num_frames if stop is None else min(stop, packets.num_frames)
+    return min(start or 0, behind), behind
 
 
 # Scaling
 
 
-def scaled_total(sample: FileSample, values: np.ndarray, column: np.ndarray) -> tuple[float, np.ndarray]:
-    """Scale a sum over the sample by a column of all files.
+def total_of(values: np.ndarray, amounts: np.ndarray, weights: np.ndarray, total: float) -> tuple[float, np.ndarray]:
+    """Scale values of a sample to all items, in proportion to an amount whose total is known.
 
-    Returns the estimate of the sum over all files, and the contribution of each file of the sample to its error
-    [shape=(n,), dtype=float64].
+    ``values``, ``amounts`` and ``weights`` are those of each item of the sample [shape=(n,), dtype=float64]. Returns
+    the estimate, and the contribution of each item to its error [shape=(n,), dtype=float64].
     """
-    known = column[sample.rows]
-    weighted, total = float(sample.weights @ values), float(sample.weights @ known)
-    factor = float(column.sum()) / total if total > 0 else 1.0
-    has_others = total > 0 and np.count_nonzero(sample.weights > 1) > 1  # one file says nothing about the others
-    expected = weighted / total * known if has_others else 0.0
-    return factor * weighted, factor * sample.weights * (values - expected)
+    weighted, known = float(weights @ values), float(weights @ amounts)
+    factor = total / known if known > 0 else 1.0
+    expected = weighted / known * amounts if known > 0 else 0.0
+    return factor * weighted, factor * weights * (values - expected)
 
 
-def deviation_of(sample: FileSample, errors: np.ndarray) -> float:
-    """Return the standard deviation of a total, from the differences of neighbors.
+def range_of(value: float, errors: np.ndarray, is_all: bool, further: float = 0.0) -> Range:
+    """Return an estimate with its range. ``further`` is another standard error, which is independent of the sample.
 
-    Notes
-    -----
-    Source: Wolter, "Introduction to Variance Estimation", 2007, section 8.2, estimator v2.
+    The factor is close to the 90th percentile of Student's t, with one degree of freedom less than there are items.
     """
-    others = sample.weights > 1
-    values, left_out = errors[others], 1 - 1 / sample.weights[others]
-    if len(values) < 2:
-        return float(np.abs(values * left_out**0.5).sum())
-    steps = np.diff(values) ** 2 * (left_out[1:] + left_out[:-1]) / 2
-    return float((steps.sum() * len(values) / (2 * (len(values) - 1))) ** 0.5)
+    num = len(errors)
+    if is_all:
+        deviation = 0.0
+    elif num < 2:
+        deviation = value
+    else:
+        deviation = math.sqrt(num / (num - 1) * float(errors @ errors))
+    deviation = math.hypot(deviation, further) * (1.28 + 1.2 / max(1, num - 1))
+    return Range(value, max(0.0, value - deviation), value + deviation)
 
 
-def estimate_of(files: FileTable, sample: FileSample, start_seconds: float, jobs: int) -> Estimate:
-    """Return the estimate of a build from the measurements of a sample."""
-    measured, columns = sample.measured, files.columns
-    sizes, all_bytes, all_errors = {}, 0.0, np.zeros(len(measured))
-    for name, column in zip(files.names, columns.T, strict=True):
-        values = np.array([file.num_bytes.get(name, 0.0) for file in measured], float)
+def estimate_of(
+    items: ItemTable, sample: Sequence[Draw], measured: Sequence[Measured], start_seconds: float, jobs: int
+) -> Estimate:
+    """Return the estimate of a build from the measurements of a sample, see ``build_sample``."""
+    table, rows = items.table, [draw.row for draw in sample]
+    weights = np.array([draw.weight for draw in sample], float)
+    is_all = len(sample) == len(table) and bool((weights == 1).all())
+    sizes, all_bytes, all_errors = {}, 0.0, np.zeros(len(sample))
+    for name in dict.fromkeys(name for item in measured for name in item.num_bytes):
+        amounts = np.ones(len(table)) if name == SIDECARS else table[:, 2 if name in items.of_sound else 0]
+        values = np.array([item.num_bytes.get(name, 0.0) for item in measured], float)
+        num_bytes, errors = total_of(values, amounts[rows], weights, float(amounts.sum()))
         if values.any():
-            num_bytes, errors = scaled_total(sample, values, column)
-            sizes[name] = Range.of(num_bytes, deviation_of(sample, errors))
+            sizes[name] = range_of(num_bytes, errors, is_all)
             all_bytes, all_errors = all_bytes + num_bytes, all_errors + errors
-    in_part = float(sample.weights @ np.array([file.deviation**2 for file in measured], float))
-    times = np.array([file.cpu_seconds for file in measured], float)
-    cpu_seconds, errors = scaled_total(sample, times, work_of(columns))
-    cpu_seconds += start_seconds * jobs
-    cpu = Range.of(cpu_seconds, math.hypot(deviation_of(sample, errors), _TIME_ERROR * cpu_seconds))
+    work = work_of(table) if len(table) else np.zeros(0)
+    times = np.array([item.cpu_seconds for item in measured], float)
+    cpu_seconds, errors = total_of(times, work[rows], weights, 1.0)
+    cpu_seconds += start_seconds * min(jobs, max(1, len(table)))
+    cpu = range_of(cpu_seconds, errors, is_all, _TIME_ERROR * cpu_seconds)
+    failures = {draw.row: item.failure for draw, item in zip(sample, measured, strict=True) if item.failure}
     return Estimate(
-        num_sampled=len(measured),
-        num_failed=sum(bool(file.failures) for file in measured),
-        failures=tuple(dict.fromkeys(message for file in measured for message in file.failures)),
-        num_unreadable=files.num_unreadable,
+        num_sampled=len(set(rows)),
+        num_failed=len(failures),
+        failures=tuple(dict.fromkeys(failures.values())),
+        num_unreadable=items.num_unreadable,
         jobs=jobs,
         sizes=sizes,
-        num_bytes=Range.of(float(round(all_bytes)), math.hypot(deviation_of(sample, all_errors), in_part**0.5)),
+        num_bytes=range_of(float(round(all_bytes)), all_errors, is_all),
         cpu_seconds=cpu,
         elapsed_seconds=cpu.scaled(1 / jobs),
     )

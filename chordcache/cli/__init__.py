@@ -31,7 +31,6 @@ COMMANDS = {
     "Make a cache": {
         "scan": "Find all videos in folders and write an index.",
         "index": "Write an index from a published list of videos, without opening the videos.",
-        "plan": "Estimate the size and the time of a build into a new cache.",
         "build": "Decode the videos of an index into a cache.",
     },
     "Keep it": {

@@ -10,6 +10,7 @@ import click
 
 import chordcache as cc
 from chordcache.amounts import human_bytes
+from chordcache.choices import SAMPLE_ITEMS
 from chordcache.cli.commands import GroupedCommand
 from chordcache.cli.options import (
     build_settings_options,
@@ -19,6 +20,7 @@ from chordcache.cli.options import (
     json_option,
     limits_options,
     roots_option,
+    size_option,
     skipped_frames,
     split_names,
 )
@@ -35,11 +37,14 @@ from chordcache.errors import UsageError, printable
     help="Folder of the cache.", **variable_option(CACHE_VARIABLE),
 )  # fmt: skip
 @build_settings_options
-@click.option("--dry-run", is_flag=True, help="Print what would be built, and build nothing.")
 @click.option(
-    "--sample", type=int, metavar="N",
-    help="With --dry-run: build N files in a temporary folder, and estimate size and time from them.",
+    "--dry-run", is_flag=True, help="Print what would be built and why, and estimate its size and time. Change nothing."
+)
+@click.option(
+    "--sample", type=int, metavar="N", show_default=str(SAMPLE_ITEMS),
+    help="With --dry-run: build so many videos in a temporary folder for the estimate, at most 15 seconds of each.",
 )  # fmt: skip
+@size_option("--budget", "budget_bytes", help="With --dry-run: size such as 400GB. If it does not do, list presets.")
 @click.option(
     "--max-failures",
     metavar="N|P%",
@@ -72,6 +77,7 @@ def build(
     cache: str,
     dry_run: bool,
     sample: int | None,
+    budget_bytes: float | None,
     max_failures: str | None,
     fail_fast: bool,
     as_json: bool,
@@ -87,7 +93,8 @@ def build(
     [default: index.json] The columns 'start_seconds' and 'end_seconds', or 'start_frame' and 'end_frame', make a row a
     segment of its file.
 
-    Exit code 0: all videos are cached; 3: some are in quarantine; 10: INDEX has no videos.
+    Exit code 0: all videos are cached; 3: some are in quarantine; 7: --dry-run exceeds --budget; 10: INDEX has no
+    videos.
 
     \b
     Example:
@@ -98,15 +105,14 @@ def build(
     options = cc.BuildOptions("0" if fail_fast else max_failures, **chosen)
     if dry_run and options.part is not None:
         raise UsageError("--part: got it with --dry-run, expected one of them. A dry run is of the whole build.")
-    if sample is not None and not dry_run:
-        raise UsageError(f"--sample: got {sample} without --dry-run, expected both. Add --dry-run.")
+    for name, value in (("--sample", sample), ("--budget", budget_bytes)):
+        if value is not None and not dry_run:
+            raise UsageError(f"{name}: got it without --dry-run, expected both. Add --dry-run.")
     if dry_run:
-        from chordcache.cli.dry_run_output import dry_run_data, dry_run_lines  # not before: --help does not need it
+        from chordcache.cli import dry_run_output  # not before: --help does not need it
 
-        result = cc.dry_run(index, cache, options=options, sample=sample, progress=display, **arguments)
-        text = "\n".join(dry_run_lines(result, f" into {printable(result.plan.cache)}"))
-        echo_result(dry_run_data(result), text, as_json)
-        return
+        arguments |= {"options": options, "sample": SAMPLE_ITEMS if sample is None else sample, "progress": display}
+        click.get_current_context().exit(dry_run_output.run(index, cache, budget_bytes, as_json, **arguments))
     summary = cc.build(index, cache, options=options, progress=display, **arguments)
     line = (
         f"done {summary.num_done}, up to date {summary.num_up_to_date}, quarantined {summary.num_failed} of "

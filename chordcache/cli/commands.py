@@ -17,13 +17,11 @@ OPTION_GROUPS: Mapping[str, tuple[str, ...]] = {
         "videos", "video_template", "where", "roots", "follow_symlinks", "retry_quarantined", "prune", "prune_many",
     ),
     "What to do with damage": ("repair", "verify.dry_run"),
-    "Budget": ("budget_bytes", "budget_hours"),
-    "Sample": ("plan.sample",),
     "When to stop": ("max_failures", "fail_fast"),
     "Limits of one file": ("stall_seconds", "file_seconds", "memory_bytes"),
     "Processes": ("jobs", "engine", "address", "num_parts", "part", "wait"),
     "Output": (
-        "cache", "output", "dry_run", "build.sample", "as_json",
+        "cache", "output", "dry_run", "sample", "budget_bytes", "as_json",
         "quiet", "verbose", "help",
     ),
 }  # fmt: skip

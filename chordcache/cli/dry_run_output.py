@@ -1,4 +1,4 @@
-"""The output of a dry run, which ``build --dry-run`` and ``plan`` share."""
+"""``build --dry-run``: its output, and the presets that fit a budget."""
 
 from __future__ import annotations
 
@@ -8,17 +8,59 @@ from dataclasses import asdict, astuple, fields
 from typing import Any
 
 from chordcache.amounts import counted, exact_duration, human_bytes
-from chordcache.building.dry_run import DryRun
+from chordcache.building.dry_run import DryRun, dry_run
 from chordcache.building.estimate import Estimate, Range
 from chordcache.cli.options import index_effects
+from chordcache.cli.output import echo_result
 from chordcache.config.config import config_to_json
-from chordcache.errors import printable
-from chordcache.tools.plan import Budget, Plan
+from chordcache.config.presets import preset_names
+from chordcache.errors import UsageError, printable
+
+_EXCEEDS_BUDGET = 7
+"""Exit code"""
+
+_SMALLER = 0.99
+"""Largest size of a preset that is listed, as a part of that of the settings"""
+
+
+def run(index: str, cache: str, budget_bytes: float | None, as_json: bool, **arguments: Any) -> int:
+    """Print a dry run, whose ``arguments`` are those of ``dry_run``, and return the exit code.
+
+    If its estimate exceeds a budget, each preset is tried on top of the settings.
+    """
+    if budget_bytes is not None and not budget_bytes > 0:
+        raise UsageError(f"--budget: got {human_bytes(budget_bytes)}, expected more")
+    if budget_bytes is not None and not arguments["sample"]:
+        raise UsageError("--sample: got 0 with --budget, expected a positive number")
+    result = dry_run(index, cache, **arguments)
+    lines = dry_run_lines(result, f" into {printable(result.plan.cache)}")
+    data, exit_code = dry_run_data(result), 0
+    if budget_bytes is not None:
+        fits = result.estimate is None or result.estimate.num_bytes.high <= budget_bytes
+        others = {} if fits else _smaller(result, index, cache, **arguments)
+        data |= {"fits": fits, "alternatives": [{"preset": name, **asdict(other)} for name, other in others.items()]}
+        lines += _budget_lines(budget_bytes, fits, others)
+        data["exit_code"] = exit_code = 0 if fits else _EXCEEDS_BUDGET
+    echo_result(data, "\n".join(lines), as_json)
+    return exit_code
+
+
+def _smaller(result: DryRun, index: str, cache: str, **arguments: Any) -> dict[str, Estimate]:
+    """Return the presets that make the same features in fewer bytes, the smallest first."""
+    assert result.estimate is not None
+    features = [name for names in result.plan.requested.values() for name in names]
+    others = {}
+    for name in preset_names():
+        config = (*(arguments["config"] or ()), name)
+        other = dry_run(index, cache, **{**arguments, "config": config, "features": features}).estimate
+        if other is not None and other.num_bytes.value < _SMALLER * result.estimate.num_bytes.value:
+            others[name] = other
+    return dict(sorted(others.items(), key=lambda other: other[1].num_bytes.value))
 
 
 def dry_run_data(result: DryRun) -> dict[str, Any]:
     """Return a dry run as plain data for JSON."""
-    data = {field.name: getattr(result, field.name) for field in fields(result) if field.name not in ("plan", "sample")}
+    data = {field.name: getattr(result, field.name) for field in fields(result) if field.name != "plan"}
     plan, estimate = result.plan, result.estimate
     return {
         **data,
@@ -72,24 +114,21 @@ def _estimate_lines(estimate: Estimate) -> list[str]:
         (f"time, {counted(estimate.jobs, 'worker')}", _range_text(estimate.elapsed_seconds, exact_duration)),
     ]
     return [
-        f"sample: {counted(estimate.num_sampled, 'file')}{failed}{missing}",
+        f"sample: {counted(estimate.num_sampled, 'item')}{failed}{missing}",
         *(f"  failed: {printable(message)}" for message in estimate.failures[:3]),
         *(f"{name:26} {text}" for name, text in rows),
     ]
 
 
-def budget_lines(result: Plan, budget: Budget) -> list[str]:
-    """Return the lines about the budget of a plan."""
-    limits = [human_bytes(budget.budget_bytes)] if budget.budget_bytes is not None else []
-    limits += [f"{budget.budget_hours:g} h"] if budget.budget_hours is not None else []
-    if not limits:
-        return []
-    lines = [f"{' and '.join(limits)}: these settings {'fit' if result.fits else 'do not fit'}"]
-    for other in result.alternatives:
-        fits = "fits" if other.fits else "too much"
+def _budget_lines(budget_bytes: float, fits: bool, others: Mapping[str, Estimate]) -> list[str]:
+    """Return the lines about a budget, and the presets that make a smaller cache."""
+    lines = [f"{human_bytes(budget_bytes)}: these settings {'fit' if fits else 'do not fit'}"]
+    for name, other in others.items():
         size, time = _range_text(other.num_bytes, human_bytes), _range_text(other.elapsed_seconds, exact_duration)
-        lines.append(f"  {fits:8} {size:33} {time:33} -c {other.preset}")
-    if not result.fits and not any(other.fits for other in result.alternatives):
+        lines.append(
+            f"  {'fits' if other.num_bytes.high <= budget_bytes else 'too much':8} {size:33} {time:33} -c {name}"
+        )
+    if not fits and all(other.num_bytes.high > budget_bytes for other in others.values()):
         lines.append("no preset fits; a smaller frames.short_side or frames.fps makes all features smaller")
     return lines
 

@@ -188,7 +188,7 @@ def _disk(folder: Path, root: Path) -> Iterator[Finding]:
     status = os.statvfs(folder)
     free, total = status.f_bavail * status.f_frsize, status.f_blocks * status.f_frsize
     what = f"{human_bytes(free)} free of {human_bytes(total)}" if total else "not stated by the file system"
-    why = "A build ends with exit code 12 if the disk is full. 'chordcache plan' estimates the size of a cache."
+    why = "A build ends with exit code 12 if the disk is full. 'chordcache build --dry-run' estimates its size."
     yield _checked(total > 0 and free < _MIN_FREE_BYTES, "free space", what, why, f"df -h {printable(folder)}")
     num_free = status.f_favail
     what = f"{num_free} free of {status.f_files}" if status.f_files else "no limit"

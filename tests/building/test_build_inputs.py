@@ -23,7 +23,7 @@ def test_an_index_without_videos_is_an_error(tmp_path: Path, run_cli) -> None:
         done = run_cli("build", tmp_path / "l.csv", "-o", tmp_path / "cache", *options)
         assert done.returncode == 10, done.stderr
         assert f"INDEX: got '{tmp_path / 'l.csv'}' without videos, expected at least one" in done.stderr
-    assert run_cli("plan", tmp_path / "l.csv").returncode == 10
+    assert run_cli("build", tmp_path / "l.csv", "--dry-run").returncode == 10
 
 
 def test_a_folder_is_scanned_and_built(tmp_path: Path, clips: Path, run_cli) -> None:

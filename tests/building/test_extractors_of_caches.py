@@ -188,7 +188,6 @@ def test_only_a_section_that_names_all_models_is_trusted(own: dict[str, Any], is
         ("merge", "cache", "cache", "-o", "merged"),
         ("build", "index.json", "-o", "cache"),
         ("build", "index.json", "-o", "cache", "-c", "other.yaml"),
-        ("plan", "index.json", "-o", "cache"),
         ("report", "cache", "-o", "report.html"),
     ],
     ids=" ".join,

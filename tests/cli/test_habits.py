@@ -190,7 +190,7 @@ def test_a_broken_library_does_not_end_the_versions_of_doctor(run_process, tmp_p
 
 
 def test_commands_with_many_options_have_groups():
-    assert {"build", "scan", "verify", "plan", "index"} <= set(GROUPED)
+    assert {"build", "scan", "verify", "index"} <= set(GROUPED)
 
 
 @pytest.mark.parametrize("name", GROUPED)

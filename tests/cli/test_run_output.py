@@ -151,9 +151,7 @@ def test_json_is_one_object_with_names_of_one_kind(built: Path, monkeypatch: pyt
         assert all(name.endswith(("_seconds", "_share")) for name in numbers), (line, numbers)
 
 
-@pytest.mark.parametrize(
-    "command", ["scan", "index", "plan", "build", "verify", "merge", "gc", "info", "bench", "doctor"]
-)
+@pytest.mark.parametrize("command", ["scan", "index", "build", "verify", "merge", "gc", "info", "bench", "doctor"])
 def test_every_command_has_json(run_cli: Cli, command: str) -> None:
     assert "--json" in run_cli(command, "--help").stdout
 
@@ -335,14 +333,15 @@ def test_gc_as_json(built: Path, run_cli: Cli) -> None:
 
 
 def reasons(work: Path, **arguments: Any) -> dict[Reason, int]:
-    return dict(cc.dry_run(work / "index.json", work / "cache", **arguments).reasons)
+    return dict(cc.dry_run(work / "index.json", work / "cache", sample=0, **arguments).reasons)
 
 
 def test_dry_run_of_a_new_cache(scanned: Path, run_cli: Cli) -> None:
     assert reasons(scanned) == {Reason("new"): 2}
     done = run_cli("build", "--dry-run", cwd=scanned)
     assert "        2 new\n" in done.stdout
-    data = json.loads(run_cli("build", "--dry-run", "--json", cwd=scanned).stdout)
+    assert "\nsample: 2 items\n" in done.stdout
+    data = json.loads(run_cli("build", "--dry-run", "--sample", "0", "--json", cwd=scanned).stdout)
     assert data["reasons"] == [{"kind": "new", "detail": "", "num_videos": 2}]
     assert data["estimate"] is None
 

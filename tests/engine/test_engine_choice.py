@@ -15,7 +15,6 @@ from chordcache.engine import pool
 from chordcache.engine.choice import Engine, num_workers
 from chordcache.errors import UsageError
 from chordcache.tools.doctor import diagnose
-from chordcache.tools.plan import plan_build
 
 
 @pytest.mark.parametrize("arguments", [("none",), ("dask",), ("local", "host:1"), ("dask", "host:1", 2)])
@@ -90,7 +89,7 @@ def test_what_is_not_a_number_of_jobs(make_video: Callable[..., Path], tmp_path:
         lambda: cc.verify(tmp_path / "cache", jobs=jobs),
         lambda: cc.verify(tmp_path / "cache", level="quick", jobs=jobs),
         lambda: cc.repair(tmp_path / "cache", [], jobs=jobs),
-        lambda: plan_build(index, jobs=jobs),
+        lambda: cc.dry_run(index, tmp_path / "new", jobs=jobs),
         lambda: diagnose(tmp_path, jobs=jobs),
     ]
     for call in calls:
@@ -102,7 +101,7 @@ def test_what_is_not_a_number_of_jobs(make_video: Callable[..., Path], tmp_path:
 
 
 @pytest.mark.parametrize("jobs", ["0", "1.5", "True"])
-@pytest.mark.parametrize("command", ["scan", "build", "verify", "plan", "doctor"])
+@pytest.mark.parametrize("command", ["scan", "build", "verify", "doctor"])
 def test_a_wrong_number_of_jobs_on_the_command_line(tmp_path: Path, command: str, jobs: str) -> None:
     (tmp_path / "index.csv").write_text("path\na.mp4\n")
     arguments = {"verify": [], "doctor": [str(tmp_path)], "scan": [str(tmp_path)]}.get(

@@ -384,7 +384,7 @@ COMMANDS = (
         ["report", "cache", "-o", "report.html"],
     ),
     *(["info", "cache", "0-"], ["show", "cache", "0-", "-o", "0.png"], ["ls", "cache/index.jsonl"]),
-    *(["plan", "cache/index.jsonl", "-j1"], ["build", "cache/index.jsonl", "-o", "new", "--dry-run"]),
+    ["build", "cache/index.jsonl", "-o", "new", "--dry-run"],
 )
 
 BENCH = """

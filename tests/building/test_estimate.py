@@ -1,4 +1,4 @@
-"""The estimates of plan agree with what a build makes, and its budgets with what fits."""
+"""The estimate of a dry run agrees with what a build makes, and its budget with what fits."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ from chordcache.config.config import Config, config_from_json
 from chordcache.config.yaml_files import load_config, read_config
 from chordcache.engine import terminal
 from chordcache.errors import UsageError
-from chordcache.tools.plan import Budget, plan_build
 
 pytestmark = pytest.mark.usefixtures("inline")
 
@@ -182,7 +181,7 @@ def test_segments(film: Path, tmp_path: Path) -> None:
     result = estimated(tmp_path / "list.csv", tmp_path)
     size = built(tmp_path / "list.csv", tmp_path / "cache")
     assert_near(result.num_bytes, size, 0.15)
-    assert result.num_sampled == 1
+    assert result.num_sampled == 24
 
 
 def test_a_hand_written_list(pieces: Path, frames_of_pieces: Path, tmp_path: Path) -> None:
@@ -215,20 +214,23 @@ def test_unreadable_entries(pieces: Path, tmp_path: Path) -> None:
 
 def test_an_empty_index(tmp_path: Path, run_cli) -> None:
     (tmp_path / "list.csv").write_text("path\n")
-    result = run_cli("plan", "list.csv", "--budget", "1GB", cwd=tmp_path)
+    result = run_cli("build", "--dry-run", "list.csv", "--budget", "1GB", cwd=tmp_path)
     assert (result.returncode, result.stdout) == (10, "")
     assert "list.csv" in result.stderr
 
 
 def test_only_unreadable_entries(tmp_path: Path) -> None:
     (tmp_path / "list.csv").write_text("path\nmissing.mp4\n")
-    result = plan_build(tmp_path / "list.csv", budget=Budget(1.0))
-    numbers = result.dry_run.estimate
-    assert numbers is not None
-    assert (numbers.num_unreadable, numbers.num_bytes.value, numbers.cpu_seconds.value, result.fits) == (1, 0, 0, True)
+    numbers = estimated(tmp_path / "list.csv", tmp_path)
+    assert (numbers.num_unreadable, numbers.num_bytes.value, numbers.cpu_seconds.value) == (1, 0, 0)
 
 
-# Budgets
+def test_nothing_to_build(few: cc.ScanResult, tmp_path: Path) -> None:
+    built(few, tmp_path / "cache")
+    assert cc.dry_run(few, tmp_path / "cache").estimate is None
+
+
+# The command
 
 
 @pytest.fixture(scope="module")
@@ -236,111 +238,105 @@ def few(pieces: Path) -> cc.ScanResult:
     return cc.scan([pieces / f"{number:02}.mp4" for number in range(4)], jobs=1)
 
 
-def test_presets_that_fit(few: cc.ScanResult, tmp_path: Path) -> None:
-    size = built(few, tmp_path / "cache")
-    assert plan_build(few, budget=Budget(1.2 * size)).fits
-    result = plan_build(few, budget=Budget(0.6 * size))
-    assert not result.fits
-    fitting = {other.preset: other for other in result.alternatives if other.fits}
-    assert {"compact", "smallest"} <= fitting.keys()
-    assert "flow" not in fitting  # it has the same frames
-    true_size = built(few, tmp_path / "other", load_config("smallest"))
-    assert_near(fitting["smallest"].num_bytes, true_size, 0.05)
+def dry_run_of(run_cli, few: cc.ScanResult, folder: Path, *arguments: str) -> dict[str, Any]:
+    few.write(folder / "index.json")
+    result = run_cli("build", "--dry-run", "--json", *arguments, cwd=folder)
+    data: dict[str, Any] = json.loads(result.stdout)
+    assert result.returncode == data.get("exit_code", 0)
+    return data
 
 
-def test_a_terminal_shows_how_many_presets_were_tried(
-    few: cc.ScanResult, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(terminal, "is_terminal", lambda: True)
-    plan_build(few, budget=Budget(1.0), sample=1, progress=True)
-    text = capsys.readouterr().err
-    assert "sample: 100%" in text
-    assert "presets: 100%" in text
+def test_presets_that_fit(few: cc.ScanResult, tmp_path: Path, run_cli) -> None:
+    size = built(few, tmp_path / "other")
+    fitting = dry_run_of(run_cli, few, tmp_path, "--budget", f"{1.2 * size}B")
+    assert (fitting["fits"], fitting["alternatives"], fitting["exit_code"]) == (True, [], 0)
+    budget = 0.6 * size
+    result = dry_run_of(run_cli, few, tmp_path, "--budget", f"{budget}B")
+    assert (result["fits"], result["exit_code"]) == (False, 7)
+    sizes = {other["preset"]: other["num_bytes"] for other in result["alternatives"]}
+    assert {"compact", "smallest"} <= {name for name, numbers in sizes.items() if numbers["high"] <= budget}
+    assert "flow" not in sizes  # it has the same frames
+    assert [*sizes] == sorted(sizes, key=lambda name: sizes[name]["value"])
+    true_size = built(few, tmp_path / "smaller", load_config("smallest"))
+    assert sizes["smallest"]["value"] == pytest.approx(true_size, rel=0.05)
 
 
-def test_a_preset_keeps_the_other_settings(few: cc.ScanResult, tmp_path: Path) -> None:
+def test_a_preset_keeps_the_other_settings(few: cc.ScanResult, tmp_path: Path, run_cli) -> None:
     floats = {"flow": {**FLOW["features"]["flow"], "dtype": "float16"}}
-    config = config_from_json({"features": floats, "frames": {"short_side": 64}})
-    size = built(few, tmp_path / "cache", config, tiers=["npz"], features=["flow"])
-    budget = Budget(0.6 * size)
-    result = plan_build(few, tiers=["npz"], features=["flow"], config=config, sample=3, budget=budget)
-    flow = next(other for other in result.alternatives if other.preset == "flow")
+    settings = {"features": floats, "frames": {"short_side": 64}}
+    config = config_from_json(settings)
+    size = built(few, tmp_path / "other", config, tiers=["npz"], features=["flow"])
+    (tmp_path / "my.yaml").write_text(json.dumps(settings))
+    arguments = ("--tier", "npz", "--features", "flow", "-c", "my.yaml", "--budget", f"{0.6 * size}B")
+    result = dry_run_of(run_cli, few, tmp_path, *arguments)
+    flow = next(other for other in result["alternatives"] if other["preset"] == "flow")
     changed = config_from_json(read_config("flow"), config)
-    true_size = built(few, tmp_path / "other", changed, tiers=["npz"], features=["flow"])
-    assert_near(flow.num_bytes, true_size, 0.15)
+    true_size = built(few, tmp_path / "smaller", changed, tiers=["npz"], features=["flow"])
+    assert flow["num_bytes"]["value"] == pytest.approx(true_size, rel=0.15)
 
 
 def test_a_budget_that_cannot_be_met(few: cc.ScanResult, tmp_path: Path, run_cli) -> None:
     few.write(tmp_path / "index.json")
-    result = run_cli("plan", "--budget", "10kB", "--hours", "1e-9", "--sample", "1", cwd=tmp_path)
+    result = run_cli("build", "--dry-run", "--budget", "10kB", "--sample", "1", cwd=tmp_path)
     assert (result.returncode, result.stderr) == (7, "")
-    assert "\n10 kB and 1e-09 h: these settings do not fit\n" in result.stdout
+    assert "\n10 kB: these settings do not fit\n" in result.stdout
     assert re.search(r"^  too much .* -c smallest$", result.stdout, re.MULTILINE)
     assert result.stdout.splitlines()[-1].startswith("no preset fits; ")
-
-
-# The command
 
 
 def test_the_command(few: cc.ScanResult, tmp_path: Path, run_cli) -> None:
     few.write(tmp_path / "index.json")
     (tmp_path / "scratch").mkdir()
     environment = {"TMPDIR": str(tmp_path / "scratch")}
-    result = run_cli("plan", "-j", "8", "--budget", "1TB", "--hours", "24", cwd=tmp_path, env=environment)
+    result = run_cli("build", "--dry-run", "-j", "8", "--budget", "1TB", cwd=tmp_path, env=environment)
     assert (result.returncode, result.stderr) == (0, "")
     lines = result.stdout.splitlines()
-    assert lines[0] == "would build 4 of 4 videos (up to date 0, failed before 0)"
-    assert lines[4] == "sample: 4 files"
-    names = ("frames in lmdb ", "sidecars ", "all files ", "CPU time ", "time, 8 workers ")
+    assert lines[0] == f"would build 4 of 4 videos into {tmp_path / 'cache'} (up to date 0, failed before 0)"
+    assert lines[4] == "sample: 4 items"
+    names = ("sidecars ", "frames in lmdb ", "all files ", "CPU time ", "time, 8 workers ")
     assert [line[:26].rstrip() + " " for line in lines[5:-1]] == list(names)
-    assert lines[-1] == "1 TB and 24 h: these settings fit"
+    assert lines[-1] == "1 TB: these settings fit"
     assert os.listdir(tmp_path / "scratch") == []
     assert sorted(os.listdir(tmp_path)) == ["index.json", "scratch"]
 
 
-def test_the_command_is_a_dry_run_with_a_sample(few: cc.ScanResult, tmp_path: Path, run_cli) -> None:
-    few.write(tmp_path / "index.json")
-    planned = json.loads(run_cli("plan", "--sample", "2", "--json", cwd=tmp_path).stdout)
-    dry = json.loads(run_cli("build", "--dry-run", "--sample", "2", "--json", cwd=tmp_path).stdout)
-    assert (planned.pop("fits"), planned.pop("alternatives"), planned.pop("exit_code")) == (True, [], 0)
-    assert (planned.pop("command"), dry.pop("command")) == ("plan", "build")
-    assert planned.pop("cache") is None
-    assert dry.pop("cache") == str(tmp_path / "cache")
-    for data in (planned, dry):
-        times = [data["estimate"].pop(name) for name in ("cpu_seconds", "elapsed_seconds")]
-        assert [time.keys() for time in times] == [{"value", "low", "high"}] * 2
-    assert planned == dry
-    assert planned["estimate"]["num_sampled"] == 2
-    assert json.loads(run_cli("build", "--dry-run", "--json", cwd=tmp_path).stdout)["estimate"] is None
-    result = run_cli("build", "--sample", "2", cwd=tmp_path)
-    assert (result.returncode, result.stdout) == (2, "")
-    assert "--sample: got 2 without --dry-run, expected both" in result.stderr
+def test_a_terminal_shows_the_sample(
+    few: cc.ScanResult, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(terminal, "is_terminal", lambda: True)
+    cc.dry_run(few, tmp_path / "cache", sample=1, progress=True)
+    assert "sample: 100%" in capsys.readouterr().err
 
 
-def test_a_sample_of_no_files(few: cc.ScanResult, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="^sample: got 0, expected a positive number"):
-        cc.dry_run(few, tmp_path / "cache", sample=0)
+def test_json(few: cc.ScanResult, tmp_path: Path, run_cli) -> None:
+    data = dry_run_of(run_cli, few, tmp_path, "--sample", "2")
+    assert data["estimate"]["num_sampled"] == 2
+    assert data["estimate"]["cpu_seconds"].keys() == {"value", "low", "high"}
+    assert "fits" not in data
+    assert dry_run_of(run_cli, few, tmp_path, "--sample", "0")["estimate"] is None
+
+
+def test_a_sample_of_fewer_than_no_items(few: cc.ScanResult, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="^sample: got -1, expected a number of at least 0"):
+        cc.dry_run(few, tmp_path / "cache", sample=-1)
 
 
 @pytest.mark.parametrize(
-    ("arguments", "exit_code", "message"),
+    ("arguments", "message"),
     [
-        (("nowhere.json",), 10, "nowhere.json"),
-        (("--budget", "4XB"), 2, "--budget: got '4XB', expected a size with a unit, such as 400GB or 1.5TiB"),
-        (("--budget", "5"), 2, "--budget: got '5', expected a size with a unit, such as 400GB or 1.5TiB"),
-        (("--budget", "0B"), 2, "--budget: got 0.0, expected a positive number"),
-        (("--hours", "-1"), 2, "--hours: got -1.0, expected a positive number"),
-        (("--sample", "0"), 2, "--sample"),
-        (("--tier", "tape"), 2, "--tier: got 'tape'"),
-        (("--features", "smell"), 2, "--features: got 'smell'"),
+        (("--dry-run", "--budget", "4XB"), "--budget: got '4XB', expected a size with a unit, such as 400GB or 1.5TiB"),
+        (("--dry-run", "--budget", "5"), "--budget: got '5', expected a size with a unit, such as 400GB or 1.5TiB"),
+        (("--dry-run", "--budget", "0B"), "--budget: got 0 B, expected more"),
+        (("--dry-run", "--budget", "1GB", "--sample", "0"), "--sample: got 0 with --budget"),
+        (("--dry-run", "--sample", "-1"), "--sample: got -1"),
+        (("--sample", "2"), "--sample: got it without --dry-run, expected both"),
+        (("--budget", "1GB"), "--budget: got it without --dry-run, expected both"),
     ],
 )
-def test_wrong_arguments(
-    few: cc.ScanResult, tmp_path: Path, run_cli, arguments: tuple[str, ...], exit_code: int, message: str
-) -> None:
+def test_wrong_arguments(few: cc.ScanResult, tmp_path: Path, run_cli, arguments: tuple[str, ...], message: str) -> None:
     few.write(tmp_path / "index.json")
-    result = run_cli("plan", *arguments, cwd=tmp_path)
-    assert (result.returncode, result.stdout) == (exit_code, "")
+    result = run_cli("build", *arguments, cwd=tmp_path)
+    assert (result.returncode, result.stdout) == (2, "")
     assert message in result.stderr
 
 
@@ -360,53 +356,49 @@ def test_sizes(text: str, expected: float) -> None:
 # The statistics
 
 
-def files(num_files: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """Return two numbers of each file, and the work that follows from them."""
-    columns = np.exp(np.random.default_rng(seed).normal(0, 1, (num_files, 2)))
-    return columns, estimate.work_of(columns)
+def table_of(num_items: int, seed: int = 0) -> np.ndarray:
+    """Return pixels in the cache and to decode of each item, and numbers that do not matter here."""
+    table = np.ones((num_items, 7))
+    table[:, :2] = np.exp(np.random.default_rng(seed).normal(0, 1, (num_items, 2)))
+    return table
 
 
-def chosen(work: np.ndarray, num_sampled: int, seed: int, monkeypatch: pytest.MonkeyPatch) -> estimate.FileSample:
+def drawn(table: np.ndarray, num_items: int, seed: int, monkeypatch: pytest.MonkeyPatch) -> list[estimate.Draw]:
     monkeypatch.setattr(estimate, "SEED", seed)
-    return estimate.choose(work, np.random.default_rng(0).random(len(work)), num_sampled)
+    return estimate.draws(estimate.work_of(table), np.random.default_rng(0).random(len(table)), num_items)
 
 
-@pytest.mark.parametrize(("num_files", "num_sampled"), [(1, 24), (5, 24), (24, 24), (25, 24), (1000, 24), (1000, 1)])
-def test_a_sample_stands_for_all(num_files: int, num_sampled: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    _, work = files(num_files)
+@pytest.mark.parametrize(("num_items", "num_sampled"), [(1, 24), (25, 24), (1000, 24), (1000, 1)])
+def test_a_sample_stands_for_all(num_items: int, num_sampled: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = table_of(num_items)
+    work = estimate.work_of(table)
     for seed in range(20):
-        sample = chosen(work, num_sampled, seed, monkeypatch)
-        assert len(set(sample.rows.tolist())) == len(sample.rows) == min(num_files, num_sampled)
-        assert sample.weights @ work[sample.rows] == pytest.approx(1)
-        assert (sample.weights >= 1).all()
+        sample = drawn(table, num_sampled, seed, monkeypatch)
+        assert len(sample) == num_sampled
+        assert sum(draw.weight * work[draw.row] for draw in sample) == pytest.approx(1)
+        assert all(0 <= draw.position <= 1 for draw in sample)
 
 
 def test_a_huge_file_is_always_in_the_sample(monkeypatch: pytest.MonkeyPatch) -> None:
-    columns, _ = files(1000)
-    columns[500] = 1000 * columns.sum(axis=0)
+    table = table_of(1000)
+    table[500, :2] = 1000 * table.sum(axis=0)[:2]
     for seed in range(20):
-        sample = chosen(estimate.work_of(columns), 8, seed, monkeypatch)
-        assert sample.weights[sample.rows.tolist().index(500)] == 1
+        positions = [draw.position for draw in drawn(table, 8, seed, monkeypatch) if draw.row == 500]
+        assert len(positions) >= 7
+        assert np.allclose(np.abs(np.diff(positions)), 1 / 8, atol=0.02)
 
 
 def test_ranges_hold_the_truth_as_often_as_they_say(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sizes that depend on pixels, with a factor of their own for each file."""
-    columns, work = files(400)
-    truth = columns[:, 0] * np.exp(np.random.default_rng(1).normal(0, 0.3, 400))
+    """Sizes that depend on pixels, with a factor of their own for each item."""
+    table = table_of(400)
+    truth = table[:, 0] * np.exp(np.random.default_rng(1).normal(0, 0.3, 400))
     inside, relative = 0, []
     for seed in range(100):
-        sample = chosen(work, 24, seed, monkeypatch)
-        total, errors = estimate.scaled_total(sample, truth[sample.rows], columns[:, 0])
-        numbers = estimate.Range.of(total, estimate.deviation_of(sample, errors))
+        sample = drawn(table, 24, seed, monkeypatch)
+        rows, weights = [draw.row for draw in sample], np.array([draw.weight for draw in sample])
+        total, errors = estimate.total_of(truth[rows], table[rows, 0], weights, table[:, 0].sum())
+        numbers = estimate.range_of(total, errors, is_all=False)
         inside += numbers.low <= truth.sum() <= numbers.high
         relative.append(total / truth.sum() - 1)
     assert 65 <= inside <= 97
     assert abs(float(np.mean(relative))) < 0.03
-
-
-def test_a_multiple_of_a_column_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    columns, work = files(300)
-    sample = chosen(work, 24, 0, monkeypatch)
-    total, errors = estimate.scaled_total(sample, 3 * columns[sample.rows, 1], columns[:, 1])
-    assert total == pytest.approx(3 * columns[:, 1].sum())
-    assert estimate.deviation_of(sample, errors) < 1e-6 * total
