@@ -206,8 +206,6 @@ def _show_warning(ctx: click.Context, message: Warning | str, *_place: object) -
 
 def main() -> None:
     """Run the ``chordcache`` command."""
-    if "_CHORDCACHE_COMPLETE" in os.environ:
-        from chordcache.cli import shells  # noqa: F401 # replaces the scripts of click
     try:
         try:
             cli(prog_name="chordcache")

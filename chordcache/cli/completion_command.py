@@ -6,7 +6,9 @@ import click
 from click.shell_completion import get_completion_class
 
 from chordcache.cli.output import echo
-from chordcache.cli.shells import SHELLS
+
+SHELLS = ("bash", "zsh", "fish")
+"""Shells that have a completion"""
 
 
 @click.command()

@@ -55,7 +55,7 @@ def _items(kind: str, *values: str) -> list[CompletionItem]:
 
 def _labels(_ctx: click.Context, incomplete: str) -> list[CompletionItem]:
     words = ("dir",) if "dir".startswith(incomplete) else ()
-    return _items("plain", *words) + _items("file", incomplete)
+    return _items("file", incomplete) + _items("plain", *words)
 
 
 def _tiers(_ctx: click.Context, incomplete: str) -> list[CompletionItem]:
@@ -68,11 +68,12 @@ def _presets(_ctx: click.Context, incomplete: str) -> list[CompletionItem]:
     from chordcache.config.presets import preset_names, preset_summary
 
     names = [name for name in preset_names() if name.startswith(incomplete)]
-    return [*(CompletionItem(name, help=preset_summary(name)) for name in names), *_items("file", incomplete)]
+    presets = [CompletionItem(name, help=preset_summary(name)) for name in names]
+    return _items("file", incomplete) + presets  # bash completes files only if no word behind them fits
 
 
 def _features(ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-    """Return names of features of the config, after those that are already in the list."""
+    """Return names of features of the config."""
     from chordcache.config.config import Config
     from chordcache.config.yaml_files import load_config
 
@@ -80,9 +81,7 @@ def _features(ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         config = load_config(ctx.params.get("config"))
     except ChordcacheError:
         config = Config()
-    before, comma, last = incomplete.rpartition(",")
-    names = [name for name in config.names() if name.startswith(last) and name not in before.split(",")]
-    return _items("plain", *(f"{before}{comma}{name}" for name in names))
+    return _items("plain", *(name for name in config.names() if name.startswith(incomplete)))
 
 
 def default_cache() -> str:

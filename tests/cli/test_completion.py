@@ -8,14 +8,14 @@ import sys
 
 import click
 import pytest
-from click.shell_completion import get_completion_class
+from click.shell_completion import ShellComplete
 from helpers.catalogs import forge, sections_of
 from helpers.shell import Shell, make_files
 
 import chordcache as cc
-from chordcache.cli import cli, shells  # noqa: F401 # adds the scripts
+from chordcache.cli import cli
+from chordcache.cli.completion_command import SHELLS
 from chordcache.cli.options import cache_argument
-from chordcache.cli.shells import SHELLS
 from chordcache.cli.values import KEY
 from chordcache.storage.artefacts.tiers import TIERS
 from chordcache.storage.catalog_file import keys_beginning_with
@@ -24,59 +24,41 @@ from chordcache.storage.layout import video_key
 FILES = ("my index.json", "vidéo été.yaml", "größe/", "größte.json", "labels of all.csv", "it's.json", "a&b;c.json")
 
 
-@pytest.fixture
-def answer(monkeypatch, tmp_path):
-    """Function that returns the lines that a script gets for the beginning of a line."""
-    monkeypatch.chdir(tmp_path)
+def answer(*words: str, command: click.Command = cli) -> list[tuple[str, str]]:
+    """Return the kind and the text of each completion of the last word."""
+    complete = ShellComplete(command, {}, "chordcache", "_CHORDCACHE_COMPLETE")
+    return [(item.type, item.value) for item in complete.get_completions(list(words[:-1]), words[-1])]
 
-    def complete(line: str, *, shell: str = "bash", command: click.Command = cli) -> list[str]:
-        monkeypatch.setenv("COMP_LINE", line)
-        return get_completion_class(shell)(command, {}, "chordcache", "_CHORDCACHE_COMPLETE").complete().split("\n")
 
-    return complete
+def plain(*words: str) -> list[tuple[str, str]]:
+    return [("plain", word) for word in words]
 
 
 @pytest.mark.parametrize(
-    ("line", "kind", "begin", "words"),
+    ("words", "completions"),
     [
-        ("chordcache bui", "none", "", ["build"]),
-        ("chordcache in", "none", "", ["index", "info"]),
-        ("chordcache build --ti", "none", "", ["--tier"]),
-        ("chordcache build ", "file", "", []),
-        ("chordcache build my\\ in", "file", "", []),
-        ("chordcache build 'my in", "file", "", []),
-        ("chordcache build -o ", "dir", "", []),
-        ("chordcache build --output=ca", "dir", "--output=", []),
-        ("chordcache build --tier ", "none", "", list(TIERS)),
-        ("chordcache build --tier=n", "none", "--tier=", ["npz"]),
-        ("chordcache build --features ", "none", "", ["frames", "flow", "motion", "mel"]),
-        ("chordcache build --features mel,", "none", "", ["mel,frames", "mel,flow", "mel,motion"]),
-        ("chordcache build -c flow --features m", "none", "", []),
-        ("chordcache build -c nothing --features m", "none", "", ["motion", "mel"]),
-        ("chordcache build -c s", "file", "", ["smallest"]),
-        ("chordcache build --root videos=/da", "dir", "videos=", []),
-        ("chordcache build --root=videos=/da", "dir", "--root=videos=", []),
-        ("chordcache scan --labels d", "file", "", ["dir"]),
-        ("chordcache scan a b ", "file", "", []),
-        ("chordcache verify ", "dir", "", []),
-        ("chordcache merge a b", "dir", "", []),
-        ("chordcache info ", "file", "", []),
-        ("chordcache doctor -c co", "file", "", ["compact"]),
-        ("chordcache completion z", "none", "", ["zsh"]),
-        ("chordcache nonsense ", "none", "", None),
-        ("", "none", "", None),
+        (["bui"], plain("build")),
+        (["in"], plain("index", "info")),
+        (["build", "--ti"], plain("--tier")),
+        (["build", "my in"], [("file", "my in")]),
+        (["build", "-o", ""], [("dir", "")]),
+        (["build", "--tier", ""], plain(*TIERS)),
+        (["build", "--features", ""], plain("frames", "flow", "motion", "mel")),
+        (["build", "-c", "flow", "--features", "m"], []),
+        (["build", "-c", "nothing", "--features", "m"], plain("motion", "mel")),
+        (["build", "-c", "s"], [("file", "s"), *plain("smallest")]),
+        (["scan", "--labels", "d"], [("file", "d"), *plain("dir")]),
+        (["scan", "a", "b", ""], [("file", "")]),
+        (["verify", ""], [("dir", "")]),
+        (["merge", "a", "b"], [("dir", "b")]),
+        (["info", ""], [("file", "")]),
+        (["doctor", "-c", "co"], [("file", "co"), *plain("compact")]),
+        (["completion", "z"], plain("zsh")),
     ],
 )
-def test_answers(answer, line, kind, begin, words):
-    completions = answer(line)
-    assert completions[:2] == [kind, begin]
-    if words is not None:
-        assert completions[2:] == words
-
-
-def test_words_have_descriptions_where_the_shell_shows_them(answer):
-    assert "build:Decode the videos of an index into a cache." in answer("chordcache ", shell="zsh")
-    assert "build\tDecode the videos of an index into a cache." in answer("chordcache ", shell="fish")
+def test_completions(tmp_path, monkeypatch, words, completions):
+    monkeypatch.chdir(tmp_path)
+    assert answer(*words) == completions
 
 
 # Keys
@@ -105,16 +87,13 @@ def cache(tmp_path_factory, make_video, run_cli):
     return folder / "my cache"
 
 
-def test_keys_of_a_cache(answer, cache, monkeypatch):
-    quoted = str(cache).replace(" ", "\\ ")
-    assert [key[:-17] for key in answer(f"chordcache look {quoted} ", command=looking)[2:]] == [
-        "apple",
-        "apricot",
-        "berry",
-    ]
-    assert [key[:-17] for key in answer(f"chordcache look {quoted} ap", command=looking)[2:]] == ["apple", "apricot"]
-    assert answer("chordcache look nowhere a", command=looking)[2:] == []
-    monkeypatch.setenv("CHORDCACHE_CACHE", str(cache))
+def test_keys_of_a_cache(cache):
+    def keys(*words: str) -> list[str]:
+        return [key[:-17] for _, key in answer("look", *words, command=looking)]
+
+    assert keys(str(cache), "") == ["apple", "apricot", "berry"]
+    assert keys(str(cache), "ap") == ["apple", "apricot"]
+    assert keys("nowhere", "a") == []
     assert len(keys_beginning_with(cache, "b")) == 1
 
 
@@ -134,14 +113,15 @@ def test_a_shell_gets_no_other_letters_than_those_of_keys(tmp_path, cache, keys)
     assert keys_beginning_with("a\0b", "") == []
 
 
-@pytest.mark.parametrize("line", ["chordcache ", "chordcache build --tier ", "chordcache look {cache} a"])
-def test_completion_loads_nothing_heavy(cache, line):
+@pytest.mark.parametrize("words", [[""], ["build", "--tier", ""], ["show", "{cache}", "a"]])
+def test_completion_loads_nothing_heavy(cache, words):
     """A completion of a key by the type itself, since a user waits for it."""
     code = (
-        "import os, sys\n"
-        f"os.environ['COMP_LINE'] = {line.format(cache=cache.name)!r}\n"
-        "from chordcache.cli import cli, shells\n"
-        "shells._Complete(cli, {}, 'chordcache', '').complete()\n"
+        "import sys\n"
+        "from click.shell_completion import ShellComplete\n"
+        "from chordcache.cli import cli\n"
+        f"words = {[word.format(cache=cache.name) for word in words]!r}\n"
+        "ShellComplete(cli, {}, 'chordcache', '').get_completions(words[:-1], words[-1])\n"
         "from chordcache.storage.catalog_file import keys_beginning_with\n"
         f"assert keys_beginning_with({str(cache)!r}, 'b')\n"
         "print(*{name.partition('.')[0] for name in sys.modules})"
@@ -181,14 +161,9 @@ def shell(request, tmp_path_factory, make_video):
         ("chordcache build a", ["build", "a&b;c.json"]),
         ("chordcache verify gr", ["verify", "größe/"]),
         ("chordcache build --tier np", ["build", "--tier", "npz"]),
-        ("chordcache build --tier=np", ["build", "--tier=npz"]),
-        ("chordcache build --features frames,mo", ["build", "--features", "frames,motion"]),
         ("chordcache build -c multi", ["build", "-c", "multimodal"]),
         ("chordcache build -c vid", ["build", "-c", "vidéo été.yaml"]),
         ("chordcache build -o gr", ["build", "-o", "größe/"]),
-        ("chordcache build --output=gr", ["build", "--output=größe/"]),
-        ("chordcache build --root=videos=gr", ["build", "--root=videos=größe/"]),
-        ("chordcache build --root videos=gr", ["build", "--root", "videos=größe/"]),
         ("chordcache scan --labels lab", ["scan", "--labels", "labels of all.csv"]),
         ("chordcache doctor -c comp", ["doctor", "-c", "compact"]),
         ("chordcache show kept appl", ["show", "kept", video_key("videos", "applause.mp4")]),

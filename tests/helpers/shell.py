@@ -51,7 +51,8 @@ class Shell:
             START[name], cwd=folder, env=environment, preexec_fn=lambda: os.login_tty(child), pass_fds=[child]
         )
         os.close(child)
-        self._run(f"source {home / 'script'}; chordcache ready")
+        before = "autoload -Uz compinit; compinit -i -D; " if name == "zsh" else ""
+        self._run(f"{before}source {home / 'script'}; chordcache ready")
 
     def words(self, typed: str) -> list[str]:
         """Return the arguments of ``chordcache`` after some text was typed, then TAB, then Enter."""
