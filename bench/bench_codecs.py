@@ -95,14 +95,14 @@ def build(work: Path, name: str, settings: Mapping[str, object]) -> float:
 def stored_luma(cache: cc.Cache, video: cc.Video) -> list[np.ndarray]:
     """Return the full-range luma of every cached frame."""
     info = video.feature("frames")
-    with open_artefact(cache.path / info.file.name, info.file.num_bytes) as artefact:
-        if info.params["codec"] in PACKET_CODECS:
-            pictures = iter_pictures(artefact, info, range(video.num_frames))
-            return [plane_array(picture.planes[0]).astype(np.float32) for picture in pictures]
-        if info.params["codec"] == "yuv420":
-            return list(split(artefact.rows("frames", range(video.num_frames)))[0].astype(np.float32))
-        records = artefact.records("frames", range(video.num_frames))
-        return [cv2.imdecode(np.frombuffer(r, np.uint8), cv2.IMREAD_GRAYSCALE).astype(np.float32) for r in records]
+    artefact = open_artefact(cache.path / info.file.name, info.file.num_bytes)
+    if info.params["codec"] in PACKET_CODECS:
+        pictures = iter_pictures(artefact, info, range(video.num_frames))
+        return [plane_array(picture.planes[0]).astype(np.float32) for picture in pictures]
+    if info.params["codec"] == "yuv420":
+        return list(split(artefact.rows("frames", range(video.num_frames)))[0].astype(np.float32))
+    records = artefact.records("frames", range(video.num_frames))
+    return [cv2.imdecode(np.frombuffer(r, np.uint8), cv2.IMREAD_GRAYSCALE).astype(np.float32) for r in records]
 
 
 def psnr(a: np.ndarray, b: np.ndarray) -> float:

@@ -45,7 +45,7 @@ OWNERS = {
     "cv2": ("chordcache.media.opencv",),
     "diffusers": ("chordcache.features.networks.*",),
     "distributed": ("chordcache.engine.dask_cluster",),
-    "h5py": ("chordcache.storage.artefacts.hdf5_store",),
+    "h5py": ("chordcache.storage.artefacts.hdf5_writer",),
     "huggingface_hub": ("chordcache.features.networks.pretrained",),
     "jinja2": ("chordcache.look.report.*",),
     "joblib": ("chordcache.engine.pool",),

@@ -49,7 +49,7 @@ def pack(
 ) -> PackSummary:
     """Copy a cache into a packed one: a few large files, which are read, verified, pushed and unpacked.
 
-    A packed cache is read-only: commands that change a cache refuse it. Files of HDF5 stay files of their own.
+    A packed cache is read-only: commands that change a cache refuse it.
 
     Parameters
     ----------
@@ -94,8 +94,6 @@ def pack(
             with terminal.progress_bar(len(keys), "video", shown=progress) as bar:
                 for group in placed(map(sidecars.read_stored, keys), size):
                     write_pack(source, target, group)
-                    for sidecar in group:
-                        _copy_files(source, target, [file for file in sidecar.files if file.packed is None])
                     bar.update(len(group))
             groups = placed(map(sidecars.read_stored, keys), size)
             rows = (sidecar for group in groups for sidecar in group)

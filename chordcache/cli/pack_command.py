@@ -20,8 +20,7 @@ def pack(cache: str, output: str, size: float, move: bool, as_json: bool) -> Non
     """Copy a cache into a read-only one of few large files.
 
     A million videos have two million files and more, which many shared disks do not take. A packed cache has a few
-    thousand. It is read, verified and pushed as before. Files of the tier hdf5 stay files of their own. To build on it,
-    unpack it first.
+    thousand. It is read, verified and pushed as before. To build on it, unpack it first.
 
     \b
     Example:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from chordcache.arguments import did_you_mean
-from chordcache.config.checks import Section, check_keys, check_number
+from chordcache.config.checks import Section, check_keys
 from chordcache.config.features import FEATURE_SECTIONS, FlowConfig, MelConfig, MotionConfig, PluginConfig
 from chordcache.config.picture import FramesConfig, PictureConfig
 from chordcache.errors import ConfigError
@@ -28,12 +28,10 @@ _TRAIN_SECTIONS = (
 
 @dataclass(frozen=True)
 class Hdf5Config:
-    """The features in HDF5 files, and the settings of these files."""
+    """The features in HDF5 files."""
 
     features: tuple[str, ...] = ("frames", "flow", "mel")
     """Features that the file of a video has"""
-    chunk_frames: int = 1
-    """Rows of a chunk. 1 reads random clips fastest"""
 
     def __post_init__(self) -> None:
         names: Any = self.features
@@ -42,7 +40,6 @@ class Hdf5Config:
         if len(set(names)) < len(names):
             raise ConfigError(f"hdf5.features: got {list(names)}, expected each name once")
         object.__setattr__(self, "features", tuple(names))
-        check_number("hdf5.chunk_frames", self.chunk_frames, int, 1, 4096)
 
 
 @dataclass(frozen=True)
@@ -105,8 +102,6 @@ class Config:
 
     def writer_options(self, tier: str) -> dict[str, Any]:
         """Return the keyword arguments of the writer of a tier."""
-        if tier == "hdf5":
-            return {"chunk_frames": self.hdf5.chunk_frames}
         settings = self.frames.codec_settings if tier == "lmdb" and self.frames else {}
         return {name: settings[name] for name in ("gop", "stride") if name in settings}
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -161,13 +161,16 @@ def open_feature(video: Video, info: FeatureInfo) -> Iterator[Artefact]:
     files, file = files_of(video.cache_path), info.file
     assert file is not None, "an absent feature"
     path = video.path_of(file)
-    if files is not None:
-        opened = _opened_by_ranges(video, info, file) if has_ranges(file) else _opened(files, video, path, file)
-    else:
-        opened = open_artefact(path, file.num_bytes, video.claims, file.packed)
     try:
-        with opened as artefact:
-            yield artefact
+        if files is None:
+            yield open_artefact(path, file.num_bytes, video.claims, file.packed)
+        else:
+            with (
+                _opened_by_ranges(video, info, file)
+                if has_ranges(file)
+                else _opened(files, video, path, file) as artefact
+            ):
+                yield artefact
     except MemoryError as error:
         raise out_of_memory(video, info, error) from None
     except DamageError as error:
@@ -191,15 +194,13 @@ def _opened(files: BucketFiles, video: Video, path: Path, file: StoredFile) -> I
     files.ensure(path, file)
     try:
         try:
-            stack = ExitStack()
-            artefact = stack.enter_context(open_artefact(path, file.num_bytes, video.claims))
+            artefact = open_artefact(path, file.num_bytes, video.claims)
         except DamageError:
             if opener.exists(video.cache_path, file.name):
                 raise
             files.ensure(path, file)
-            artefact = stack.enter_context(open_artefact(path, file.num_bytes, video.claims))
-        with stack:
-            yield artefact
+            artefact = open_artefact(path, file.num_bytes, video.claims)
+        yield artefact
     except DamageError as error:
         raise DamageError(f"{error}; remove the file, and it is fetched again, or raise the limit") from None
 
@@ -210,8 +211,7 @@ def _opened_by_ranges(video: Video, info: FeatureInfo, file: StoredFile) -> Iter
     ranged = RangedFile(video.cache_path, file, max([video.num_frames, *info.num_rows.values()]))
     try:
         ranged.ensure()
-        with open_artefact(ranged.path, file.num_bytes, video.claims, ranges=ranged) as artefact:
-            yield artefact
+        yield open_artefact(ranged.path, file.num_bytes, video.claims, ranges=ranged)
     except DamageError as error:
         ranged.remove()
         raise DamageError(f"{error}. {FETCH_AGAIN}") from None

@@ -48,8 +48,6 @@ def _record_problem(info: FeatureInfo) -> str | None:
         return "a feature or a tier that does not exist"
     if (info.absent is None) != (info.file is not None):
         return "a file of an absent feature, or none of a cached one"
-    if info.file is not None and info.file.packed is not None and not TIERS[info.tier].is_flat:
-        return "a place in a pack that no file of it has"
     if info.absent is not None and (info.shape or info.num_rows):
         return "rows of an absent feature"
     return None

@@ -6,7 +6,7 @@ import errno
 import os
 import stat
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -24,7 +24,7 @@ _BLOCK_BYTES = 1 << 20
 """Size of the pieces in which a file is read [bytes]"""
 
 
-def open_file(cache: Path, file: StoredFile, claims: Claims) -> AbstractContextManager[Artefact]:
+def open_file(cache: Path, file: StoredFile, claims: Claims) -> Artefact:
     """Open a file. Raises as ``open_artefact`` does."""
     return open_artefact(cache / file.name, file.num_bytes, claims, file.packed)
 

@@ -1,8 +1,7 @@
 """The files of a packed cache: those of many videos in one, so that a cache of a million videos has few files.
 
 A pack has files as they are, each from a multiple of 4096 on, with zeros between and behind them. Its name is a hash of
-their digests. The sidecars, which are in the catalog, state the pack and the place of each file. Files of HDF5 stay
-beside packs, since HDF5 opens files by name.
+their digests. The sidecars, which are in the catalog, state the pack and the place of each file.
 """
 
 from __future__ import annotations
@@ -15,11 +14,10 @@ from typing import BinaryIO, NamedTuple
 from chordcache.digests import file_digest, hex128
 from chordcache.errors import DamageError, printable
 from chordcache.storage import feature_files, opener
-from chordcache.storage.artefacts.tiers import TIERS
 from chordcache.storage.atomic import no_space_as_error, partial_file, publish_all
 from chordcache.storage.feature_info import Packed, StoredFile
 from chordcache.storage.layout import place_of
-from chordcache.storage.sidecar import Sidecar, files_of
+from chordcache.storage.sidecar import Sidecar
 
 _ALIGNMENT = 4096
 _BLOCK_BYTES = 1 << 20
@@ -33,14 +31,9 @@ def aligned(position: int) -> int:
     return -(-position // _ALIGNMENT) * _ALIGNMENT
 
 
-def packable(sidecar: Sidecar) -> list[StoredFile]:
-    """Return the files of a video that go into a pack, in order."""
-    return files_of(info for info in sidecar.features if TIERS[info.tier].is_flat)
-
-
 def num_bytes_in_pack(sidecar: Sidecar) -> int:
     """Return the space of the files of a video in a pack [bytes]."""
-    return sum(aligned(file.num_bytes) for file in packable(sidecar))
+    return sum(aligned(file.num_bytes) for file in sidecar.files)
 
 
 def placed(sidecars: Iterable[Sidecar], size: int) -> Iterator[list[Sidecar]]:
@@ -61,11 +54,11 @@ def placed(sidecars: Iterable[Sidecar], size: int) -> Iterator[list[Sidecar]]:
 
 
 def _placed(sidecars: list[Sidecar]) -> list[Sidecar]:
-    name = hex128("".join(file.digest for sidecar in sidecars for file in packable(sidecar)).encode())
+    name = hex128("".join(file.digest for sidecar in sidecars for file in sidecar.files).encode())
     with_places, end = [], 0
     for sidecar in sidecars:
         places = {}
-        for file in packable(sidecar):
+        for file in sidecar.files:
             places[file.name] = Packed(name, end)
             end = aligned(end + file.num_bytes)
         with_places.append(sidecar.with_places(places))
@@ -77,7 +70,7 @@ def write_pack(source: Path, target: Path, sidecars: list[Sidecar]) -> int:
 
     Raises ``DamageError`` if a file is not what was written, and ``NoSpaceError``.
     """
-    files = [file for sidecar in sidecars for file in packable(sidecar)]
+    files = [file for sidecar in sidecars for file in sidecar.files]
     if not files:
         return 0
     name, last = place_of(files[-1])
@@ -111,7 +104,7 @@ class Pack(NamedTuple):
 def packs_of(sidecars: Iterable[Sidecar]) -> list[Pack]:
     """Return the packs that videos have files in, by name."""
     packs: dict[str, Pack] = {}
-    for file in (file for sidecar in sidecars for file in packable(sidecar)):
+    for file in (file for sidecar in sidecars for file in sidecar.files):
         name = place_of(file)[0]
         if file.packed is not None:
             packs.setdefault(name, Pack(name, [])).files.append(file)

@@ -351,8 +351,8 @@ def _check_rows(check: _Check, sidecar: Sidecar, file: StoredFile) -> list[Damag
             decode(number, row)
 
     try:
-        with feature_files.open_file(check.cache, file, sidecar.claims) as artefact:
-            pts_seconds, source_frames, _ = map(artefact.array, FRAME_ARRAYS)
+        artefact = feature_files.open_file(check.cache, file, sidecar.claims)
+        pts_seconds, source_frames, _ = map(artefact.array, FRAME_ARRAYS)
         if pts_seconds[0] != sidecar.start_seconds or np.any(np.diff(source_frames) <= 0):
             raise DamageError("its times disagree with the sidecar's")
         num_rows = {name: count for info in infos for name, count in info.num_rows.items()}

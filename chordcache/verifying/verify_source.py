@@ -72,8 +72,7 @@ def compare_with_source(cache: Path, sidecar: Sidecar, config: Config, path: str
     if len(facts.pts_seconds) != num_frames:
         raise _differs(f"got {counted(len(facts.pts_seconds), 'frame')}, expected {num_frames} as in the cache")
     for file in sidecar.files:
-        with feature_files.open_file(cache, file, sidecar.claims) as artefact:
-            _compare_frames(artefact, facts)
+        _compare_frames(feature_files.open_file(cache, file, sidecar.claims), facts)
     for comparer in comparers:
         absent = decode_pass.results[comparer.feature].absent
         if absent is not None:
@@ -146,28 +145,28 @@ class _Comparer:
         first = self._num_taken.get(name, 0)
         self._num_taken[name] = first + len(rows)
         info = self._info
-        with feature_files.open_file(self._cache, self._file, self._claims) as artefact:
-            if "row_seconds" in info.facts:
-                numbers = range(first, min(first + len(rows), info.num_rows[name]))
-                self._compare(name, first, np.asarray(rows)[: len(numbers)], artefact.rows(name, numbers))
-                return
-            for i, row in enumerate(rows):
-                number = self._shown[first + i]
-                if number >= info.num_rows[name] or not self._is_followed(first + i):
-                    continue
-                if _is_packets(info):
-                    self._compare_planes(number, np.asarray(row), read_planes(artefact, info, number))
-                elif info.feature == "frames" and info.params["codec"] == "jpeg":
-                    cached = self._decoded(next(iter(artefact.records(name, [number]))))
-                    self._require(number, _psnr_db(cached, self._decoded(row)))
+        artefact = feature_files.open_file(self._cache, self._file, self._claims)
+        if "row_seconds" in info.facts:
+            numbers = range(first, min(first + len(rows), info.num_rows[name]))
+            self._compare(name, first, np.asarray(rows)[: len(numbers)], artefact.rows(name, numbers))
+            return
+        for i, row in enumerate(rows):
+            number = self._shown[first + i]
+            if number >= info.num_rows[name] or not self._is_followed(first + i):
+                continue
+            if _is_packets(info):
+                self._compare_planes(number, np.asarray(row), read_planes(artefact, info, number))
+            elif info.feature == "frames" and info.params["codec"] == "jpeg":
+                cached = self._decoded(next(iter(artefact.records(name, [number]))))
+                self._require(number, _psnr_db(cached, self._decoded(row)))
+            else:
+                again, cached = np.asarray(row)[None], artefact.rows(name, [number])
+                if info.feature != "frames":
+                    self._compare(name, number, again, cached)
+                elif info.params["codec"] == "yuv420":
+                    self._compare_planes(number, again[0], cached[0])
                 else:
-                    again, cached = np.asarray(row)[None], artefact.rows(name, [number])
-                    if info.feature != "frames":
-                        self._compare(name, number, again, cached)
-                    elif info.params["codec"] == "yuv420":
-                        self._compare_planes(number, again[0], cached[0])
-                    else:
-                        self._require(number, _psnr_db(cached, again) if again.shape == cached.shape else 0.0)
+                    self._require(number, _psnr_db(cached, again) if again.shape == cached.shape else 0.0)
 
     def _is_followed(self, position: int) -> bool:
         """Return whether the next frame was shown too, or does not exist. A row may depend on it."""

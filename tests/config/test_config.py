@@ -150,7 +150,6 @@ def test_features_of_a_tier() -> None:
             "features.latent: got parameters other than plain",
         ),
         ({"features": []}, r"features: got \[\], expected a mapping"),
-        ({"hdf5": {"chunk_frames": 0}}, "hdf5.chunk_frames: got 0"),
         ({"hdf5": {"features": "flow"}}, "hdf5.features: got 'flow', expected a list"),
         ({"hdf5": {"features": ["flow", "flow"]}}, "expected each name once"),
         ({"frames": {"hdr": "hable"}}, "frames.hdr: got 'hable', expected one of as_is, tonemap"),

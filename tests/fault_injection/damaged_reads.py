@@ -188,8 +188,8 @@ def _percent(cache: Path, cost: Callable[[Artefact, list[int]], float]) -> float
             open_files.forget(path)
             of_samples.append(_seconds(lambda position=position: dataset[position]))
             open_files.forget(path)
-            with open_files.open_artefact(path, info.file.num_bytes) as artefact:
-                of_checks.append(cost(artefact, numbers))
+            artefact = open_files.open_artefact(path, info.file.num_bytes)
+            of_checks.append(cost(artefact, numbers))
         percents.append(100 * min(of_checks) / min(of_samples))
     return max(percents)
 

@@ -44,7 +44,7 @@ features:
   motion: null
   mel: {n_mels: 80, sample_rate: 16000}
   own: {extractor: "package.module:Class", gain: [1, 2.5, x]}
-hdf5: {features: [frames, flow], chunk_frames: 4}
+hdf5: {features: [frames, flow]}
 """
 _LABELS = b'path,label,caption,further\n0.mp4,cat,"a, b",x\n1.mp4,\'=dog,,"""j\\u00f6"""\n'
 _LIST = b'path,label,caption\nvideos/0.mp4,cat,\n"videos/1.mp4",dog,"two\nlines"\n'

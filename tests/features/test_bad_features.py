@@ -280,7 +280,7 @@ CHANGES: list[dict[str, Any]] = [
     {**FULL, "features": {"flow": {"method": "dis", "dtype": "int8"}, "mel": {"n_mels": 40}}},
     {"features": {"flow": None, "motion": None}, "hdf5": {"features": ["frames", "mel"]}},
     {"features": {"flow": {"method": "dis"}, "mel": None}, "hdf5": {"features": ["flow"]}},
-    {"features": {"motion": None}, "hdf5": {"features": ["frames", "flow", "mel"], "chunk_frames": 4}},
+    {"features": {"motion": None}, "hdf5": {"features": ["frames", "flow", "mel"]}},
 ]
 
 

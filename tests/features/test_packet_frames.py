@@ -100,16 +100,16 @@ def jpegs(pieces: Path) -> cc.Cache:
 def stored(cache: cc.Cache, video: cc.Video) -> list[bytes]:
     """All records of a video."""
     info = video.feature("frames")
-    with open_artefact(cache.path / info.file.name, info.file.num_bytes) as artefact:
-        return [bytes(record) for record in artefact.records("frames", range(video.num_frames))]
+    artefact = open_artefact(cache.path / info.file.name, info.file.num_bytes)
+    return [bytes(record) for record in artefact.records("frames", range(video.num_frames))]
 
 
 def planes(cache: cc.Cache, video: cc.Video, numbers: Sequence[int]) -> list[bytes]:
     """The planes of decoded frames."""
     info = video.feature("frames")
-    with open_artefact(cache.path / info.file.name, info.file.num_bytes) as artefact:
-        pictures = iter_pictures(artefact, info, numbers)
-        return [b"".join(plane_array(plane).tobytes() for plane in picture.planes) for picture in pictures]
+    artefact = open_artefact(cache.path / info.file.name, info.file.num_bytes)
+    pictures = iter_pictures(artefact, info, numbers)
+    return [b"".join(plane_array(plane).tobytes() for plane in picture.planes) for picture in pictures]
 
 
 def psnr(a: np.ndarray, b: np.ndarray) -> float:
@@ -334,13 +334,12 @@ def test_packets_that_are_not_of_a_chain_are_damage(cache: cc.Cache) -> None:
     wrong = [{"gop": info.params["gop"] + 1}] if info.params["gop"] > 1 else []
     for params in [*wrong, {"codec": "h264" if info.params["codec"] == "mpeg4" else "mpeg4"}]:
         lies = info.replace(params={**info.params, **params})
-        with open_artefact(cache.path / info.file.name, info.file.num_bytes) as artefact, pytest.raises(DamageError):
+        artefact = open_artefact(cache.path / info.file.name, info.file.num_bytes)
+        with pytest.raises(DamageError):
             list(iter_pictures(artefact, lies, range(NUM_FRAMES)))
     lies = info.replace(shape=(NUM_FRAMES, 64, 64, 3))
-    with (
-        open_artefact(cache.path / info.file.name, info.file.num_bytes) as artefact,
-        pytest.raises(DamageError, match="expected 64x64"),
-    ):
+    artefact = open_artefact(cache.path / info.file.name, info.file.num_bytes)
+    with pytest.raises(DamageError, match="expected 64x64"):
         list(iter_pictures(artefact, lies, [0]))
 
 
@@ -349,7 +348,8 @@ def test_a_context_that_failed_is_not_used_again(cache: cc.Cache) -> None:
     info, whole = video.feature("frames"), cache.read(0)
     lies = info.replace(params={**info.params, "codec": "h264" if info.params["codec"] == "mpeg4" else "mpeg4"})
     for number in range(0, NUM_FRAMES, 5):
-        with open_artefact(cache.path / info.file.name, info.file.num_bytes) as artefact, pytest.raises(DamageError):
+        artefact = open_artefact(cache.path / info.file.name, info.file.num_bytes)
+        with pytest.raises(DamageError):
             list(iter_pictures(artefact, lies, [number]))
         assert np.array_equal(cache.read(0, indices=[number])[0], whole[number])
 

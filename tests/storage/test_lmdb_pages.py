@@ -99,7 +99,6 @@ def test_all_values_are_where_liblmdb_finds_them(tmp_path: Path, sizes: list[int
     for numbers in (range(len(records)), order):
         if artefact.streamed:
             assert [bytes(record) for record in artefact.records("frames", numbers)] == [records[n] for n in numbers]
-    artefact.close()
 
 
 def resealed(data: bytes) -> bytes:
@@ -149,7 +148,6 @@ def outcome(path: Path, records: list[bytes]) -> str:
                 artefact.array(name)
         except DamageError:
             is_whole = False
-    artefact.close()
     return "read" if is_whole else "damaged"
 
 
@@ -181,4 +179,3 @@ def test_a_file_that_is_cut_while_it_is_open_is_damage(tmp_path: Path) -> None:
                 assert [bytes(read) for read in artefact.records("frames", [number])] == [record]
                 num_read += 1
         assert num_read < len(records)
-        artefact.close()

@@ -134,8 +134,7 @@ def link_or_copy(cache: Path, name: str) -> None:
 
 
 def artefact(cache: Path, name: str) -> None:
-    with open_artefact(cache / name, (cache / name).stat().st_size):
-        pass
+    open_artefact(cache / name, (cache / name).stat().st_size)
 
 
 READS: dict[str, Callable[[Path, str], object]] = {

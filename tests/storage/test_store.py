@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import io
 import multiprocessing
 import os
@@ -46,8 +45,8 @@ def some_records(num_records: int, size: int = 3000) -> list[bytes]:
 
 
 def read_all(path: Path, num_bytes: int, numbers: list[int]) -> list[bytes]:
-    with open_artefact(path, num_bytes) as artefact:
-        return [bytes(record) for record in artefact.records("frames", numbers)]
+    artefact = open_artefact(path, num_bytes)
+    return [bytes(record) for record in artefact.records("frames", numbers)]
 
 
 # The file
@@ -186,9 +185,9 @@ bits = [random.below(len(data) * 8) for _ in range(150)]
 bits += [(page + byte) * 8 + random.below(8) for page in range(0, len(data), 4096) for byte in range(0, 48, 1)][:700]
 
 def outcome():
-    with open_artefact(path, size) as artefact:
-        values = [bytes(record) for record in artefact.records("frames", range(artefact.num_rows("frames")))]
-        return values, [artefact.array(n).tobytes() for n in ("pts_seconds", "source_frames", "frames.xxh3_64")]
+    artefact = open_artefact(path, size)
+    values = [bytes(record) for record in artefact.records("frames", range(artefact.num_rows("frames")))]
+    return values, [artefact.array(n).tobytes() for n in ("pts_seconds", "source_frames", "frames.xxh3_64")]
 
 child = os.fork()
 if child == 0:
@@ -256,9 +255,8 @@ def test_files_kept_open_are_those_that_the_process_has_open(tmp_path: Path) -> 
 
 def test_more_environments_in_use_at_once_than_are_kept_open(tmp_path: Path) -> None:
     sizes = {tmp_path / f"{number}.lmdb": write(tmp_path / f"{number}.lmdb", [b"x" * 50]) for number in range(134)}
-    with contextlib.ExitStack() as stack:
-        held = [stack.enter_context(open_artefact(path, num_bytes)) for path, num_bytes in sizes.items()]
-        assert all(bytes(next(artefact.records("frames", [0]))) == b"x" * 50 for artefact in held)
+    held = [open_artefact(path, num_bytes) for path, num_bytes in sizes.items()]
+    assert all(bytes(next(artefact.records("frames", [0]))) == b"x" * 50 for artefact in held)
     path, num_bytes = next(iter(sizes.items()))
     assert read_all(path, num_bytes, [0]) == [b"x" * 50]
     assert len(open_files._kept) <= 129
@@ -282,14 +280,14 @@ def test_hard_links_of_one_file_are_open_together(tmp_path: Path) -> None:
     path, other, link = (tmp_path / name for name in ("a.lmdb", "other.lmdb", "b.lmdb"))
     num_bytes, other_bytes = write(path, [b"one"]), write(other, [b"two"])
     os.link(path, link)
-    with open_artefact(path, num_bytes) as a:
-        with open_artefact(link, num_bytes) as b:
-            os.replace(other, path)
-            assert read_all(path, other_bytes, [0]) == [b"two"]
-            assert [bytes(*artefact.records("frames", [0])) for artefact in (a, b)] == [b"one", b"one"]
-        open_files.forget(link)
-        assert bytes(*a.records("frames", [0])) == b"one"
-        assert read_all(link, num_bytes, [0]) == [b"one"]
+    a = open_artefact(path, num_bytes)
+    b = open_artefact(link, num_bytes)
+    os.replace(other, path)
+    assert read_all(path, other_bytes, [0]) == [b"two"]
+    assert [bytes(*artefact.records("frames", [0])) for artefact in (a, b)] == [b"one", b"one"]
+    open_files.forget(link)
+    assert bytes(*a.records("frames", [0])) == b"one"
+    assert read_all(link, num_bytes, [0]) == [b"one"]
     del a, b
     for file in (path, link):
         open_files.forget(file)

@@ -104,10 +104,6 @@ class Artefact(ABC):
             raise self._damage(f"got {max(0, size)} bytes, expected {num_bytes}")
         self._read_contents()
 
-    def close(self) -> None:
-        """Release the file now. It is released with its last user otherwise."""
-        self._close()
-
     @property
     def streamed(self) -> frozenset[str]:
         """Names of the streamed arrays."""

@@ -13,9 +13,6 @@ from typing import Any
 
 import numpy as np
 
-MAX_HEADER_BYTES = 4096
-"""Limit on the size of a header [bytes]. A header of 32 axes needs less."""
-
 _MAGIC = b"\x93NUMPY\x01\x00"
 _HEADER = re.compile(
     rb"\{'descr': '([<|](?:[biufc]\d\d?|S[1-9]\d{0,8}))', "
@@ -38,16 +35,15 @@ def dumps(values: np.ndarray) -> bytes:
     return header_of(values.shape, values.dtype) + values.tobytes()
 
 
-def parse_header(start: bytes, num_bytes: int) -> tuple[tuple[int, ...], np.dtype[Any], int]:
-    """Return shape and dtype, and the offset of the values, which fill the rest of the file.
+def loads(data: bytes) -> np.ndarray:
+    """Return the array of a ``.npy`` file's bytes, read-only and without a copy.
 
-    ``start`` has the first ``MAX_HEADER_BYTES`` of a file of ``num_bytes``, or the whole file if it is shorter. Raises
-    ``ValueError`` if the header or the size is not as ``dumps`` writes it.
+    Raises ``ValueError`` if the header or the size is not as ``dumps`` writes it.
     """
-    if len(start) < 10 or not start.startswith(_MAGIC):
+    if len(data) < 10 or not data.startswith(_MAGIC):
         raise ValueError("not an npy file")
-    offset = 10 + struct.unpack("<H", start[8:10])[0]
-    match = _HEADER.fullmatch(start[10:offset])
+    offset = 10 + struct.unpack("<H", data[8:10])[0]
+    match = _HEADER.fullmatch(data[10:offset])
     if match is None:
         raise ValueError("an npy header that was not written here")
     try:
@@ -55,18 +51,8 @@ def parse_header(start: bytes, num_bytes: int) -> tuple[tuple[int, ...], np.dtyp
     except TypeError as error:
         raise ValueError(error) from None
     shape = tuple(int(part) for part in match[2].split(b",") if part.strip())
-    if len(shape) > _MAX_AXES or math.prod(n or 1 for n in shape) * dtype.itemsize > _MAX_ARRAY_BYTES:
+    if not 0 < len(shape) <= _MAX_AXES or math.prod(n or 1 for n in shape) * dtype.itemsize > _MAX_ARRAY_BYTES:
         raise ValueError(f"an array of impossible shape {shape}")
-    if offset + math.prod(shape) * dtype.itemsize != num_bytes:
-        raise ValueError(f"an array of {dtype} {shape} in {num_bytes} bytes")
-    return shape, dtype, offset
-
-
-def loads(data: bytes) -> np.ndarray:
-    """Return the array of a ``.npy`` file's bytes, read-only and without a copy. Raises ``ValueError``."""
-    shape, dtype, offset = parse_header(data[:MAX_HEADER_BYTES], len(data))
-    if not math.prod(shape):
-        values = np.empty(shape, dtype)
-        values.setflags(write=False)
-        return values
-    return np.frombuffer(data, dtype, offset=offset).reshape(shape)
+    if offset + math.prod(shape) * dtype.itemsize != len(data):
+        raise ValueError(f"an array of {dtype} {shape} in {len(data)} bytes")
+    return np.ndarray(shape, dtype, data, offset)

@@ -1,17 +1,15 @@
 """The artefacts that this process has open.
 
 Opening an artefact takes longer than reading a clip of it, so a process keeps those that it opened last. Threads and
-forked processes share flat files, which are read by position. HDF5 does not survive a fork with open files, so its
-files are closed before a fork.
+forked processes share them, since files are read by position.
 """
 
 from __future__ import annotations
 
 import os
-import threading
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any
@@ -30,9 +28,6 @@ FRAME_ARRAYS = ("pts_seconds", "source_frames", "keyframes")
 _MAX_OPEN = 128
 """Number of artefacts that a process keeps open. They are opened once although a loader fetches 64 clips ahead."""
 
-_FORK_PATIENCE_SECONDS = 5
-"""Time that a fork waits for readers of HDF5 in other threads [seconds]. A clip takes milliseconds."""
-
 _CHECK_RECORDS = 1000
 """Number of records that are checked at once."""
 
@@ -50,24 +45,28 @@ def create_artefact(path: Path, **options: Any) -> ArtefactWriter:
     return writer
 
 
-def _open(path: Path, *details: Any) -> Artefact:
-    artefact: Artefact = resolve_name(tier_of(path).artefact)(path, *details)
-    return artefact
-
-
 _kept: OrderedDict[tuple[Path, Packed | None], tuple[tuple[int, int] | None, Artefact]] = OrderedDict()
 """Artefacts by path and place, each with its inode, the one opened first at the front. A lock is not used, since a fork
-could copy one that another thread holds: each call is atomic. The last user of an artefact closes it."""
+could copy one that another thread holds: each call is atomic."""
 
 
-def _kept_artefact(
-    path: Path, num_bytes: int, claims: Claims | None, packed: Packed | None, ranges: Ranges | None = None
+def open_artefact(
+    path: Path,
+    num_bytes: int,
+    claims: Claims | None = None,
+    packed: Packed | None = None,
+    ranges: Ranges | None = None,
 ) -> Artefact:
+    """Open an artefact, or return it if this process has it open. The last user of an artefact closes it.
+
+    The parameters are those of ``Artefact``. The suffix of the path names the store. Raises ``UsageError`` if it
+    belongs to no tier, and as ``Artefact`` does.
+    """
     # The inode is read before the file is opened: if the file is replaced meanwhile, the next user sees it
     inode = _inode_of(path if packed is None else path.parents[2] / pack_file(packed.pack))
     known, artefact = _kept.get((path, packed), (None, None))
     if artefact is None or known != inode:
-        artefact = _open(path, num_bytes, claims, packed, ranges)
+        artefact = resolve_name(tier_of(path).artefact)(path, num_bytes, claims, packed, ranges)
         _kept[path, packed] = inode, artefact
     with suppress(KeyError):  # another thread may have removed it
         _kept.move_to_end((path, packed))
@@ -83,89 +82,6 @@ def _inode_of(path: str | Path) -> tuple[int, int] | None:
     except OSError:
         return None
     return status.st_dev, status.st_ino
-
-
-class _Hdf5Users:
-    """The readers of HDF5 in this process. A fork waits for them, and new ones wait for the fork."""
-
-    def __init__(self) -> None:
-        self._leaked: list[object] = []
-        self._reset()
-
-    def _reset(self) -> None:
-        self._in_use: list[Artefact] = []
-        self._changed = threading.Condition()
-        self._is_forking = False
-
-    @contextmanager
-    def add(self, open_: Callable[[], Artefact]) -> Iterator[Artefact]:
-        with self._changed:
-            self._changed.wait_for(lambda: not self._is_forking)
-            artefact = open_()
-            self._in_use.append(artefact)
-        try:
-            yield artefact
-        finally:
-            with self._changed:
-                self._in_use.remove(artefact)
-                self._changed.notify_all()
-
-    def before_fork(self) -> None:
-        """Let no new reader in, wait for the current readers, close everything."""
-        with self._changed:
-            self._is_forking = True
-            self._changed.wait_for(lambda: not self._in_use, timeout=_FORK_PATIENCE_SECONDS)
-            for place in list(_kept):  # other threads may add and remove flat files meanwhile
-                if not tier_of(place[0]).is_flat:
-                    _, artefact = _kept.pop(place, (None, None))
-                    if artefact is not None and artefact not in self._in_use:
-                        artefact.close()
-
-    def after_fork_in_parent(self) -> None:
-        with self._changed:
-            self._is_forking = False
-            self._changed.notify_all()
-
-    def after_fork_in_child(self) -> None:
-        # These belong to threads that the child does not have, so the child must not close them
-        self._leaked.append(self._in_use)
-        self._reset()
-
-
-_hdf5_users = _Hdf5Users()
-
-
-def guard_forks() -> None:
-    """Register the hook that closes files of HDF5 before a fork. It runs before the hooks registered so far.
-
-    h5py takes its own lock before a fork, and a reader that waits for that lock would never release its file. So the
-    HDF5 store calls this function after it has loaded h5py.
-    """
-    os.register_at_fork(
-        before=_hdf5_users.before_fork,
-        after_in_parent=_hdf5_users.after_fork_in_parent,
-        after_in_child=_hdf5_users.after_fork_in_child,
-    )
-
-
-@contextmanager
-def open_artefact(
-    path: Path,
-    num_bytes: int,
-    claims: Claims | None = None,
-    packed: Packed | None = None,
-    ranges: Ranges | None = None,
-) -> Iterator[Artefact]:
-    """Open an artefact, or return it if this process has it open. Do not fork while one of HDF5 is in use.
-
-    The parameters are those of ``Artefact``. The suffix of the path names the store. Raises ``UsageError`` if it
-    belongs to no tier, and as ``Artefact`` does.
-    """
-    if tier_of(path).is_flat:
-        yield _kept_artefact(path, num_bytes, claims, packed, ranges)
-    else:
-        with _hdf5_users.add(lambda: _kept_artefact(path, num_bytes, claims, packed)) as artefact:
-            yield artefact
 
 
 def forget(path: Path) -> None:
@@ -193,12 +109,12 @@ def check_artefact(
     ``DamageError`` at the first row, record or array that changed, or if an array is missing, unexpected, or of another
     length.
     """
-    with open_artefact(path, num_bytes, claims, packed) as artefact:
-        _check_names(artefact, num_rows, whole)
-        for name in num_rows:
-            done = 0
-            while done < num_rows[name]:
-                done = _check_span(artefact, name, done, look)
+    artefact = open_artefact(path, num_bytes, claims, packed)
+    _check_names(artefact, num_rows, whole)
+    for name in num_rows:
+        done = 0
+        while done < num_rows[name]:
+            done = _check_span(artefact, name, done, look)
     forget(path)
 
 

@@ -21,8 +21,6 @@ class Tier:
     """"module:Class" of its ``Artefact``"""
     one_file: bool = False
     """True if all features of a video share a file. Otherwise each has its own"""
-    is_flat: bool = True
-    """True if files are read by position, so that threads and forked processes can share an open one"""
 
 
 KINDS = "biufcS"
@@ -44,15 +42,14 @@ TIERS: Mapping[str, Tier] = {
     ),
     "npz": Tier(
         suffix=".npz",
-        writer=f"{_STORES}.npz_store:NpzArtefactWriter",
-        artefact=f"{_STORES}.npz_store:NpzArtefact",
+        writer=f"{_STORES}.npz_writer:NpzArtefactWriter",
+        artefact=f"{_STORES}.array_file:ArrayFile",
     ),
     "hdf5": Tier(
         suffix=".h5",
-        writer=f"{_STORES}.hdf5_store:Hdf5ArtefactWriter",
-        artefact=f"{_STORES}.hdf5_store:Hdf5Artefact",
+        writer=f"{_STORES}.hdf5_writer:Hdf5ArtefactWriter",
+        artefact=f"{_STORES}.array_file:ArrayFile",
         one_file=True,
-        is_flat=False,
     ),
 }
 """Name of each tier to the tier, in the order in which readers look for a feature."""

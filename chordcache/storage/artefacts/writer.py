@@ -6,7 +6,7 @@ import os
 import re
 from abc import ABC, abstractmethod
 from array import array
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -28,10 +28,6 @@ _MIN_FREE_BYTES = 32 << 20
 """Free space under which a disk counts as full if a library fails without a reason [bytes]."""
 
 
-_COPY_BYTES = 1 << 20
-"""Size of the pieces in which a spool is copied [bytes]."""
-
-
 @dataclass
 class StreamedArray:
     """A streamed array during writing."""
@@ -40,34 +36,6 @@ class StreamedArray:
     dtype: np.dtype[Any] | None
     """Dtype of the rows, or None if the rows are records"""
     digests: array[int] = field(default_factory=lambda: array("Q"))
-
-
-class Spool:
-    """A file beside an artefact, for rows whose number is not known yet.
-
-    It is not buffered: a failed write raises at once, not at the close.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self._file = open(path, "w+b", buffering=0)  # noqa: SIM115 -- closed by close
-
-    def append(self, data: bytes | memoryview) -> None:
-        """Write bytes at the end. Raises ``OSError``."""
-        rest = memoryview(data)
-        while rest:
-            rest = rest[self._file.write(rest) :]
-
-    def blocks(self) -> Iterator[bytes]:
-        """Yield all bytes, a few at a time. Raises ``OSError``."""
-        self._file.seek(0)
-        while block := self._file.read(_COPY_BYTES):
-            yield block
-
-    def close(self) -> None:
-        """Remove the file, unless this was done before."""
-        if not self._file.closed:
-            self._file.close()
-            os.unlink(self._file.name)
 
 
 class ArtefactWriter(ABC):
@@ -79,7 +47,6 @@ class ArtefactWriter(ABC):
     def __init__(self, path: Path) -> None:
         self.path = path
         self._streams: dict[str, StreamedArray] = {}
-        self._spools: dict[str, Spool] = {}
 
     def __enter__(self) -> ArtefactWriter:
         return self
@@ -139,14 +106,9 @@ class ArtefactWriter(ABC):
     def _finish(self, arrays: Mapping[str, np.ndarray], attributes: Mapping[str, Mapping[str, Any]]) -> None:
         """Write the whole arrays and the digests, close the file, and check what was written."""
 
-    def _add_spool(self, name: str) -> None:
-        """Make a spool for a streamed array. Raises ``OSError``."""
-        self._spools[name] = Spool(self.path.with_name(f"{self.path.name}.{len(self._spools)}.spool"))
-
+    @abstractmethod
     def _close(self) -> None:
         """Release the files, finished or not."""
-        for spool in self._spools.values():
-            spool.close()
 
 
 def write_error(path: Path, error: Exception) -> CacheWriteError:

@@ -16,7 +16,6 @@ import numpy as np
 
 from chordcache.errors import UsageError
 from chordcache.storage import opener
-from chordcache.storage.artefacts.tiers import tier_of
 from chordcache.storage.feature_info import StoredFile
 from chordcache.storage.remote.fetching import BucketFiles, files_of
 from chordcache.storage.remote.messages import Span
@@ -34,8 +33,7 @@ _GAP_BLOCKS = 8
 _HEAD_BYTES = 12 << 10
 _TAIL_BYTES, _TAIL_BYTES_OF_ROW = 20 << 10, 32
 """Sizes of the parts of an artefact that are read when it is opened [bytes]. The arrays of digests, times and frame
-numbers, and the list of all arrays, are at its end. The first three pages of LMDB, and the header of the first array of
-NPZ, are at its beginning"""
+numbers, and the table of all arrays, are at its end. The first three pages of LMDB are at its beginning"""
 
 _TRIES = 10
 """Number of times that a file may be removed while it is read"""
@@ -43,7 +41,7 @@ _TRIES = 10
 
 def has_ranges(file: StoredFile) -> bool:
     """Return whether a file is fetched by ranges."""
-    return LEAST_BYTES <= file.num_bytes < 1 << 62 and tier_of(Path(file.name)).is_flat
+    return LEAST_BYTES <= file.num_bytes < 1 << 62
 
 
 def file_of(file: str) -> str:
