@@ -14,6 +14,7 @@ import h5py
 import numpy as np
 from conftest import run_chordcache
 from helpers import processes
+from helpers.array_tables import line_of, table_of
 from helpers.cache_contents import READERS
 from helpers.catalogs import forge, sections_of
 
@@ -309,20 +310,22 @@ def hdf5_that_leads_out(trial: Trial) -> Figures:
     elsewhere.mkdir()
     artefact = _artefact(cache, "0.mp4", "hdf5")
     secret = Path(shutil.copy(artefact, elsewhere / "secret.h5"))
-    with h5py.File(artefact) as file:
-        names = list(file)
+    names = list(table_of(artefact))
     maximum_mib = 0.0
     for name in names:
         shutil.copy(secret, artefact)
-        with h5py.File(artefact, "r+") as file:
-            del file[name]
-            _WAYS_OUT[trial.variant](file, name, secret)
+        with h5py.File(artefact, "r+") as h5:
+            del h5[name]
+            _WAYS_OUT[trial.variant](h5, name, secret)
+        with artefact.open("ab") as file:  # what was free may have other bytes now
+            file.write(b"\n" + line_of(table_of(secret)))
         _seal_artefact(cache, "0.mp4", "hdf5")
-        run, ends, _, mib = _read(trial.folder)
-        assert sorted(ends) == ["1.mp4", "2.mp4", "3.mp4", "DamageError"], ends
+        run, ends, modules, mib = _read(trial.folder)
+        assert {"1.mp4", "2.mp4", "3.mp4"} < set(ends) <= {"0.mp4", "1.mp4", "2.mp4", "3.mp4", "DamageError"}, ends
+        assert "h5py" not in modules
         verified = traced(trial.folder, "verify", "cache", "--deep", "--json", "-j1")
         damaged = {finding["file"] for finding in json.loads(verified.stdout)["damage"]}
-        assert damaged == {str(artefact.relative_to(cache))}, verified.stdout
+        assert damaged <= {str(artefact.relative_to(cache))}, verified.stdout
         assert run.touched_below(elsewhere) | verified.touched_below(elsewhere) == set()
         maximum_mib = max(maximum_mib, mib)
         assert mib < _MAX_READER_MIB

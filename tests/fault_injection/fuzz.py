@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from conftest import write_video
 from helpers import processes
+from helpers.array_tables import sealed_again
 
 import chordcache as cc
 from chordcache.config.config import config_from_json
@@ -182,9 +183,10 @@ def _put(folder: Path, number: int, seed: Sidecar, data: bytes, *, resealed: boo
     old = seed.features[0]
     file = layout.file_of_key(old.file.name, key)
     (folder / file).parent.mkdir(parents=True, exist_ok=True)
-    (folder / file).write_bytes(data)
+    (folder / file).write_bytes(sealed_again(data) if resealed and not file.endswith(".lmdb") else data)
     digest = digest_file(folder / file) if resealed else old.file.digest
-    infos = tuple(info.replace(file=StoredFile(file, len(data), digest)) for info in seed.features)
+    num_bytes = (folder / file).stat().st_size
+    infos = tuple(info.replace(file=StoredFile(file, num_bytes, digest)) for info in seed.features)
     path = folder / layout.sidecar_file(key)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(seed.replace(key=key, path=f"{number}.mp4", features=infos).to_line() + "\n")

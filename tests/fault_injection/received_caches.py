@@ -7,20 +7,19 @@ import os
 import resource
 import shutil
 import tempfile
-import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from helpers import processes
+from helpers.array_tables import Arrays, entry_of, line_of
 from helpers.catalogs import forge, rows_of, sections_of
 from helpers.ffmpeg import ffmpeg
 
 from chordcache.building.pack import pack
 from chordcache.digests import digest64, digest_file, hex128
 from chordcache.storage import sealed_json
-from chordcache.storage.artefacts import npy
 from chordcache.storage.artefacts.open_files import create_artefact
 from chordcache.storage.catalog_file import CATALOG, HEAD_BYTES
 from fault_injection.corruptions import copy_of
@@ -114,14 +113,13 @@ def _flow_in_a_hole(cache: Path, elsewhere: Path) -> None:
     numbers = np.arange(num_rows + 1)
     arrays = {"flow.xxh3_64": np.full(num_rows, digest, "<u8"), "pts_seconds": numbers / 25}
     arrays |= {"source_frames": numbers, "keyframes": numbers[:1]}
-    with zipfile.ZipFile(path, "w") as archive:
-        with archive.open("flow.npy", "w", force_zip64=True) as member:
-            member.write(npy.header_of((num_rows, side, side, 2), np.dtype("<f2")))
-            hole = num_rows * side * side * 4
-            member._file_size += hole  # type: ignore[attr-defined] # zipfile cannot leave a hole
-            archive.fp.seek(hole, os.SEEK_CUR)  # type: ignore[union-attr]
+    table: Arrays = {"flow": {"offset": 0, "shape": [num_rows, side, side, 2], "dtype": "<f2"}}
+    with path.open("wb") as artefact:
+        artefact.seek(num_rows * side * side * 4)
         for name, values in arrays.items():
-            archive.writestr(f"{name}.npy", npy.dumps(values))
+            table[name] = entry_of(artefact.tell(), values)
+            artefact.write(values.tobytes())
+        artefact.write(b"\n" + line_of(table))
     size, file = path.stat().st_size, str(path.relative_to(cache))
     flow = {"shape": [num_rows, side, side, 2], "dtype": "float16", "num_rows": {"flow": num_rows}}
 

@@ -546,7 +546,7 @@ def test_every_video_of_a_faulty_extractor_is_quarantined(
 
 LOADED = """
 import json
-readers = ('lmdb_reader', 'npz_store', 'hdf5_store')
+readers = ('lmdb_reader', 'array_file')
 stores = {'h5py', 'lmdb', *(f'chordcache.storage.artefacts.{name}' for name in readers)}
 print(json.dumps(sorted(stores & {*sys.modules})))
 """
@@ -572,7 +572,7 @@ def test_quick_verify_reads_no_artefact(cache: Path) -> None:
 
 @pytest.mark.parametrize(
     ("feature", "store"),
-    [("frames", "chordcache.storage.artefacts.lmdb_reader"), ("flow", "chordcache.storage.artefacts.npz_store")],
+    [("frames", "chordcache.storage.artefacts.lmdb_reader"), ("flow", "chordcache.storage.artefacts.array_file")],
 )
 def test_reading_loads_one_store(whole: Path, feature: str, store: str) -> None:
     code = "import sys, chordcache as cc\nwith cc.open_cache(sys.argv[1]) as cache: cache.read(0, sys.argv[2])"
