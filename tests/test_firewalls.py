@@ -14,7 +14,7 @@ HEAVY = {"av", "cv2", "librosa", "h5py", "lmdb", "msgspec", "torch"}
 """Not for ``chordcache --help``."""
 
 BUILDING = {"av", "cv2", "librosa", "joblib", "click", "lmdb", "h5py"}
-"""Not for reading a cached clip of the tiers lmdb and npz."""
+"""Not for reading a cached clip."""
 
 
 def packages_loaded_by(code: str, *args: object) -> set[str]:
@@ -66,7 +66,9 @@ def test_a_single_worker_loads_no_joblib() -> None:
 def cache(tmp_path_factory: pytest.TempPathFactory, make_video, run_cli) -> Path:
     folder = tmp_path_factory.mktemp("firewall")
     make_video(folder / "videos" / "a.mp4", num_frames=20)
-    for arguments in (["scan", "videos"], ["build", "--tier", "lmdb", "--tier", "npz", "--features", "frames,motion"]):
+    (folder / "c.yaml").write_text("hdf5: {features: [frames, motion]}")
+    tiers = [word for tier in ("lmdb", "npz", "hdf5") for word in ("--tier", tier)]
+    for arguments in (["scan", "videos"], ["build", "-c", "c.yaml", *tiers, "--features", "frames,motion"]):
         result = run_cli(*arguments, cwd=folder)
         assert result.returncode == 0, result.stderr
     return folder / "cache"
@@ -80,11 +82,24 @@ with chordcache.open_cache(sys.argv[1]) as cache:
     assert len(cache.read(video, "motion", 0, 16)) == 16
     assert cache.read(video.key, "frames", indices=[19, 3]).shape == (2, 48, 64, 3)
     assert len(video.pts_seconds) == 20
+    for name in ("frames", "motion"):
+        assert len(cache.read(video, name, 0, 16, tier="hdf5")) == 16
 """
 
 
 def test_reading_a_clip_loads_nothing_that_builds(cache: Path) -> None:
     assert not packages_loaded_by(READ, cache) & (BUILDING | {"torch"})
+
+
+def test_a_cache_is_read_and_verified_without_the_packages_that_write_it(cache: Path) -> None:
+    code = f"""
+import sys
+sys.modules |= dict.fromkeys(("h5py", "lmdb"))  # an import of them raises ImportError
+{READ}
+assert chordcache.verify(sys.argv[1], level="deep", jobs=1).damage == []
+assert sys.modules["h5py"] is sys.modules["lmdb"] is None
+"""
+    packages_loaded_by(code, cache)
 
 
 def test_a_cached_source_loads_nothing_that_builds(cache: Path) -> None:
