@@ -34,7 +34,7 @@ def environment(proxy: buckets.Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module")
 def work(tmp_path_factory: pytest.TempPathFactory, make_video: Callable[..., Path]) -> Path:
-    """A folder with caches of the same videos: loose, packed and mixed with a file of HDF5."""
+    """A folder with caches of the same videos, loose and packed."""
     work = tmp_path_factory.mktemp("buckets")
     for number in range(buckets.NUM_VIDEOS):
         make_video(work / "videos" / f"{number}.mp4", num_frames=20 + number, audio=True)

@@ -255,7 +255,7 @@ class Artefact(ABC):
         return self._fd if self._ranges is None else self._ranges.fetch([(start, start + size)])
 
     def _read_into(self, start: int, memory: memoryview) -> None:
-        """Read bytes from a place of a flat artefact on, into memory."""
+        """Read bytes from a place of the artefact on, into memory."""
         with self._errors():
             fd = self._file_with(start, len(memory))
             while memory:
