@@ -30,7 +30,7 @@ SOME_VARIANTS: Mapping[str, Sequence[str]] = {
     "any_name": (),
     "hdf5_that_leads_out": ("external storage", "a claim of 512 GiB"),
     "mutants_of_media": (".mp4", ".mkv"),
-    "resealed_mutants_of_artefacts": ("lmdb",),
+    "resealed_mutants_of_artefacts": ("lmdb", "hdf5"),
 }
 """Experiments that take long, and whose other variants run the same code."""
 
