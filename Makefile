@@ -78,8 +78,8 @@ test-scale: $(STAMP) tools compiled ## builds on real clusters of Dask and Ray; 
 test-pose: $(POSE_STAMP) tools ## the tests of body landmarks, in .venv-pose
 	$(POSE_BIN)/python -m pytest tests/features/pose_landmarks.py
 
-test-formats: $(FORMATS_STAMP) tools ## exports with the libraries that they are for, and buckets with a server of them, in .venv-formats
-	$(FORMATS_BIN)/python -m pytest $(IN_PARALLEL) tests/formats/libraries.py tests/formats/buckets.py tests/formats/bucket_ranges.py tests/formats/bucket_sources.py
+test-formats: $(FORMATS_STAMP) tools ## exports with the libraries that they are for, and object stores with a server of them, in .venv-formats
+	$(FORMATS_BIN)/python -m pytest $(IN_PARALLEL) tests/formats/libraries.py tests/formats/object_stores.py tests/formats/object_store_sources.py
 
 $(FORMATS_STAMP): pyproject.toml
 	$(PYTHON) -m venv .venv-formats

@@ -126,21 +126,21 @@ class StoppedError(ChordcacheError):
         return f"stopped by signal {self.signal_number}{'; the same command resumes' * self.resumes}"
 
 
-_BUCKET_PATH = re.compile(r"/(s3a?|gs|gcs|az|azure|adl|abfss?):/([^/]+)(?:/(.*))?", re.DOTALL)
+_OBJECT_PATH = re.compile(r"/(s3a?|gs|gcs|az|azure|adl|abfss?):/([^/]+)(?:/(.*))?", re.DOTALL)
 
 
-def match_of_bucket(path: str) -> re.Match[str] | None:
-    """Match the path of an object or a folder in a bucket: scheme, bucket and name, see ``bucket``."""
-    return _BUCKET_PATH.fullmatch(path)
+def match_of_object(path: str) -> re.Match[str] | None:
+    """Match the path of an object or a folder in an object store: scheme, store and name."""
+    return _OBJECT_PATH.fullmatch(path)
 
 
 def printable(name: str | os.PathLike[str]) -> str:
     """Return a file's name for people and terminals, with control characters and undecodable bytes escaped.
 
-    The path of an object in a bucket becomes its URL.
+    The path of an object in an object store becomes its URL.
     """
     text = str(name)
-    if match := match_of_bucket(text):
+    if match := match_of_object(text):
         text = "/".join(filter(None, (f"{match[1]}://{match[2]}", match[3])))
     return "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in text)
 

@@ -7,7 +7,6 @@ from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 
-from chordcache.bucket import source_folder
 from chordcache.building.build_options import BuildOptions
 from chordcache.building.build_plan import BuildPlan, resolve_features
 from chordcache.building.existing_cache import as_cached, earlier_header
@@ -20,6 +19,7 @@ from chordcache.errors import UsageError, printable
 from chordcache.index.column_types import check_values, merged_columns
 from chordcache.index.index_files import Index, cached_index, no_videos, read_index
 from chordcache.media.versions import tool_versions
+from chordcache.object_stores.client import source_folder
 from chordcache.storage import atomic, layout
 from chordcache.storage.cache_header import Header, check_named, read_header, roots_now, write_header
 from chordcache.storage.find_sidecars import iter_keys

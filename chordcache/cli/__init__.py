@@ -42,8 +42,8 @@ COMMANDS = {
     },
     "Use it": {
         "export": "Write a cache in a format of other libraries.",
-        "push": "Copy a cache into a bucket.",
-        "pull": "Copy a cache from a bucket into a folder.",
+        "push": "Copy a cache into an object store.",
+        "pull": "Copy a cache from an object store into a folder.",
     },
     "Look at it": {
         "info": "Show what a cache, an index or one video contains.",

@@ -89,7 +89,8 @@ def build(
     Run the same command again to resume, or after videos or settings changed. It builds only what is missing or stale.
     A file that fails is listed in CACHE/quarantine.jsonl, and the build continues.
 
-    INDEX is the output of 'chordcache scan', a folder of videos, a URL of a bucket, or a CSV file with a column 'path'.
+    INDEX is the output of 'chordcache scan', a folder of videos, the URL of an object store, or a CSV file
+    with a column 'path'.
     [default: index.json] The columns 'start_seconds' and 'end_seconds', or 'start_frame' and 'end_frame', make a row a
     segment of its file.
 

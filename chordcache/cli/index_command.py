@@ -36,7 +36,7 @@ def index(source: str, output: str, as_json: bool, **arguments: Any) -> None:
     """Write an index from a published list of videos, without opening the videos.
 
     LIST is a file, or a folder for the formats lerobot, pairs, cosmos, webdataset and frames. Items whose file is
-    missing are left out. The URL of a bucket stands for all videos below it.
+    missing are left out. The URL of an object store stands for all videos below it.
 
     Exit code 0: all files of the list are there; 3: some are missing.
 

@@ -16,16 +16,16 @@ from chordcache.errors import printable
 @click.argument("cache", type=FOLDER)
 @json_option
 def pull(url: str, cache: str, as_json: bool) -> None:
-    """Copy a cache from a bucket into a folder.
+    """Copy a cache from an object store into a folder.
 
     URL is where 'chordcache push' copied the cache. CACHE is a new folder, or one of an earlier pull, which gets what
     is missing. The digest of each file is compared while it arrives.
 
     \b
     Example:
-      chordcache pull s3://bucket/cache cache
+      chordcache pull s3://data/cache cache
     """
-    from chordcache.formats import pull as copying  # --help does not need it
+    from chordcache.object_stores import pull as copying  # --help does not need it
 
     summary = copying.pull(url, cache, progress=True)
     line = (

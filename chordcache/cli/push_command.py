@@ -15,17 +15,17 @@ from chordcache.errors import printable
 @click.argument("url")
 @json_option
 def push(cache: str, url: str, as_json: bool) -> None:
-    """Copy a cache into a bucket.
+    """Copy a cache into an object store.
 
-    URL is a bucket and a prefix in it: s3://BUCKET/PREFIX, gs://... or az://... Endpoint and credentials come from the
+    URL names a place in an object store: s3://NAME/PREFIX, gs://... or az://... Endpoint and credentials come from the
     environment. The list of videos comes last. After a stop, or when the cache has changed, the same command sends what
     is missing.
 
     \b
     Example:
-      chordcache push cache s3://bucket/cache
+      chordcache push cache s3://data/cache
     """
-    from chordcache.formats import push as copying  # --help does not need it
+    from chordcache.object_stores import push as copying  # --help does not need it
 
     summary = copying.push(cache, url, progress=True)
     line = (

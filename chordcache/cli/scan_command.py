@@ -48,8 +48,8 @@ from chordcache.errors import printable
 def scan(roots: tuple[str, ...], output: str, as_json: bool, display: Display, **options: Any) -> None:
     """Find all videos in folders and write an index.
 
-    ROOT is a folder, a file, or the URL of a bucket. NAME=PATH gives it another name than that of the folder. A second
-    scan with the same .json or .jsonl output reads only files that changed.
+    ROOT is a folder, a file, or the URL of an object store. NAME=PATH gives it another name than that of the folder. A
+    second scan with the same .json or .jsonl output reads only files that changed.
 
     Exit code 0: all videos can be read; 3: the index lists some as broken; 10: no root has a video.
 

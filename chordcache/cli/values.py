@@ -22,21 +22,21 @@ Completer = Callable[[click.Context, str], Sequence[CompletionItem]]
 class Completed(click.types.StringParamType):
     """Text whose end a shell completes. All values but URLs are valid, since the public functions check them.
 
-    With ``takes_buckets``, so are URLs of buckets.
+    With ``takes_urls``, so are URLs of object stores.
 
     ``click.Path`` is not used. It fails on a name that no file can have, with another exit code.
     """
 
-    def __init__(self, completer: Completer, *, takes_buckets: bool = False, may_have_spaces: bool = False) -> None:
-        self.completer, self._takes_buckets, self._may_have_spaces = completer, takes_buckets, may_have_spaces
+    def __init__(self, completer: Completer, *, takes_urls: bool = False, may_have_spaces: bool = False) -> None:
+        self.completer, self._takes_urls, self._may_have_spaces = completer, takes_urls, may_have_spaces
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Return the text. Raises ``UsageError`` for a URL, which would become a relative path."""
         if param is not None and "://" in str(value):
-            from chordcache.bucket import bucket_path  # --help does not need it
+            from chordcache.object_stores.client import object_path  # --help does not need it
             from chordcache.storage.layout import check_local
 
-            if not (self._takes_buckets and bucket_path(str(value).rpartition("=")[2])):
+            if not (self._takes_urls and object_path(str(value).rpartition("=")[2])):
                 check_local(str(param.name), value)
         return super().convert(value, param, ctx)
 
@@ -100,10 +100,10 @@ def _keys(ctx: click.Context, incomplete: str) -> list[CompletionItem]:
 PATH = Completed(lambda _ctx, incomplete: _items("file", incomplete))
 FOLDER = Completed(lambda _ctx, incomplete: _items("dir", incomplete))
 NAMED_FOLDER = Completed(
-    lambda _ctx, incomplete: _items("dir", incomplete[incomplete.find("=") + 1 :]), takes_buckets=True
+    lambda _ctx, incomplete: _items("dir", incomplete[incomplete.find("=") + 1 :]), takes_urls=True
 )
 """A folder of sources, also with a name before it: NAME=PATH"""
-SOURCE = Completed(lambda _ctx, incomplete: _items("file", incomplete), takes_buckets=True)
+SOURCE = Completed(lambda _ctx, incomplete: _items("file", incomplete), takes_urls=True)
 """A file or a folder of sources"""
 LABELS = Completed(_labels)
 """A CSV file of labels, or the word dir"""

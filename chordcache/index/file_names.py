@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from itertools import pairwise
 
-from chordcache.bucket import bucket_path
+from chordcache.object_stores.client import object_path
 from chordcache.records import Segment, VideoRecord
 
 _MAX_FOLDERS = 1 << 16
@@ -83,7 +83,7 @@ class ListRoots:
         return self._names.place(self._absolute(path), self.roots)
 
     def _absolute(self, path: str) -> str:
-        return path if path[:1] == "/" else bucket_path(path) or f"{self._base}/{path}"  # os.path.join is slow
+        return path if path[:1] == "/" else object_path(path) or f"{self._base}/{path}"  # os.path.join is slow
 
     def add_outer_roots(self, paths: Iterable[str]) -> dict[str, str]:
         """Add roots for the paths outside of all others: the innermost folder of those below each top-level folder.

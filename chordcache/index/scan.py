@@ -12,7 +12,6 @@ from pathlib import Path
 
 from chordcache.amounts import counted, first_few
 from chordcache.arguments import check_choice, names_arguments
-from chordcache.bucket import bucket_path, is_in_bucket
 from chordcache.choices import SCAN_LEVELS
 from chordcache.engine import pool, terminal
 from chordcache.engine.choice import Engine, engine_of
@@ -26,9 +25,10 @@ from chordcache.index.index_files import Index, IndexWriter, check_output, read_
 from chordcache.index.labels import Labels
 from chordcache.index.previous import ReusableRecords
 from chordcache.index.walk import Corpus, CorpusFile, check_apart, parse_roots
-from chordcache.media.bucket_objects import ObjectLooks
 from chordcache.media.probe import probe
 from chordcache.media.source_file import look_or_none, real_folder
+from chordcache.object_stores.client import is_in_store, object_path
+from chordcache.object_stores.sources import ObjectLooks
 from chordcache.records import Identity, RunSummary, VideoRecord
 from chordcache.storage.run_log import RunNotes, recorded
 from chordcache.temporary import keep_with, temporary_folder
@@ -163,7 +163,7 @@ def scanned(
     ``check`` is called before the scan, with an index of the folder that has no records. It raises for other arguments.
     The other parameters and the errors are those of ``scan``. Its warnings are printed as messages of ``progress``.
     """
-    if isinstance(index, Index) or not (os.path.isdir(index) or bucket_path(os.fspath(index))):
+    if isinstance(index, Index) or not (os.path.isdir(index) or object_path(os.fspath(index))):
         return index
     roots = {corpus.label: corpus.folder for corpus in parse_roots([os.fspath(index)])}
     with temporary_index((), roots=roots, level=None) as nothing:
@@ -271,7 +271,7 @@ class _Scan:
             for file in self._files(corpus):
                 path = os.path.join(corpus.folder, file.path)
                 identity = None
-                if file.is_video and is_in_bucket(path):
+                if file.is_video and is_in_store(path):
                     identity = objects.identity_or_none(path)
                 elif file.is_video and (state := look_or_none(path, inside)):
                     identity = state.identity

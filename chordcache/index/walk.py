@@ -10,10 +10,10 @@ import stat
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from chordcache.bucket import is_in_bucket, source_folder
 from chordcache.errors import NotFoundError, UsageError, printable
-from chordcache.media.bucket_objects import iter_names
 from chordcache.media.source_file import leads_out, real_folder
+from chordcache.object_stores.client import is_in_store, source_folder
+from chordcache.object_stores.sources import iter_names
 
 VIDEO_SUFFIXES = frozenset(
     "mp4 m4v mov qt mkv webm avi flv f4v wmv asf mpg mpeg mpe m1v m2v mp2v vob ts mts m2ts m2t 3gp 3g2 ogv ogm mxf gif "
@@ -66,9 +66,9 @@ def iter_files(root: str, *, follow_symlinks: bool = False) -> Iterator[CorpusFi
     With ``follow_symlinks``, it follows links out of the root too. A folder is walked once, under the name that comes
     first. A link back into the root's own tree is skipped, because its target is walked under its own name.
 
-    In a bucket, only suffixes decide what is a video, and the names of all objects are in memory.
+    In an object store, only suffixes decide what is a video, and the names of all objects are in memory.
     """
-    if is_in_bucket(root):
+    if is_in_store(root):
         yield from (CorpusFile(name, is_video=_suffix_of(name) in VIDEO_SUFFIXES) for name in iter_names(root))
         return
     if not os.path.lexists(root):
@@ -193,7 +193,7 @@ class Corpus:
 
 
 def parse_roots(args: Sequence[str]) -> list[Corpus]:
-    """Return the corpora that the command line names, in order: folders, files, URLs of buckets, or NAME=PATH.
+    """Return the corpora that the command line names, in order: folders, files, URLs of object stores, or NAME=PATH.
 
     Files of one folder make one corpus. The default label is the folder's name, for a file that of the file's folder.
     Raises ``NotFoundError``, or ``UsageError`` if two folders have the same label or a folder has none.
@@ -230,10 +230,10 @@ def _parse_root(arg: str) -> Corpus:
     if not equals or not re.fullmatch(r"\w[\w.-]*", name) or os.path.lexists(arg):
         name, path = "", arg
     folder, file_name = source_folder(path), ""
-    in_bucket = is_in_bucket(folder)
-    if not in_bucket and not (path and os.path.lexists(folder)):
+    in_store = is_in_store(folder)
+    if not in_store and not (path and os.path.lexists(folder)):
         raise NotFoundError(f"no such corpus '{printable(path)}'. Correct the path, or mount its disk.")
-    if _suffix_of(folder) in VIDEO_SUFFIXES if in_bucket else not os.path.isdir(folder):
+    if _suffix_of(folder) in VIDEO_SUFFIXES if in_store else not os.path.isdir(folder):
         folder, file_name = os.path.split(folder)
     label = name or os.path.basename(folder)
     if not label:

@@ -12,12 +12,12 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 
-from chordcache.bucket import is_in_bucket
 from chordcache.errors import MediaError
-from chordcache.media.bucket_objects import ObjectLooks, fetched, identity_of_object
 from chordcache.media.inner_source import InnerSource, inner_source, split_inner
 from chordcache.media.picture_folders import is_picture
 from chordcache.media.source_bytes import as_media_error
+from chordcache.object_stores.client import is_in_store
+from chordcache.object_stores.sources import ObjectLooks, fetched, identity_of_object
 from chordcache.records import Identity
 
 TICK_SECONDS = 0.02
@@ -56,12 +56,12 @@ class OpenSource:
 
 def real_folder(folder: str) -> str:
     """Return the real path of a root, for ``inside`` of the functions below. The root itself may be a link."""
-    return folder if is_in_bucket(folder) else os.path.realpath(folder)
+    return folder if is_in_store(folder) else os.path.realpath(folder)
 
 
 def leads_out(path: str, inside: str | None) -> bool:
     """Return whether links lead a path out of a real folder; False if the folder is None."""
-    return inside is not None and not is_in_bucket(path) and _target_below(inside, path) is None
+    return inside is not None and not is_in_store(path) and _target_below(inside, path) is None
 
 
 def _target_below(inside: str, path: str) -> str | None:
@@ -77,7 +77,7 @@ def _target_below(inside: str, path: str) -> str | None:
 def open_source(path: str, inside: str | None = None, *, settled: bool = False) -> Iterator[OpenSource]:
     """Open a file that is to be read. All that is read from ``place`` is of the file that was checked.
 
-    An object of a bucket is copied to a temporary file. A member of a tar file is copied to memory. So are the pictures
+    An object of a store is copied to a temporary file. A member of a tar file is copied to memory. So are the pictures
     of a folder and of an episode in a Parquet file, as a video without sound.
 
     Parameters
@@ -102,9 +102,9 @@ def open_source(path: str, inside: str | None = None, *, settled: bool = False) 
     CacheWriteError
         If the folder of temporary files does not take the copy of an object.
     UsageError
-        If a bucket needs other credentials or settings, or pyarrow is not installed.
+        If an object store needs other credentials or settings, or pyarrow is not installed.
     """
-    if is_in_bucket(path):
+    if is_in_store(path):
         with fetched(path) as (fd, identity):
             yield OpenSource(_PLACE.format(fd), _state_of_object(identity))
         return
@@ -208,7 +208,7 @@ def _settled_state(fd: int, look_inside: _LookInside) -> SourceState:
 
 def look(path: str, inside: str | None = None) -> SourceState:
     """Return the state of a file that is to be read. Raises as ``open_source``."""
-    if is_in_bucket(path):
+    if is_in_store(path):
         return _state_of_object(identity_of_object(path))
     with _opened(path, inside) as (fd, look_inside):
         return _state(fd, look_inside)
@@ -253,11 +253,11 @@ class FolderLooks:
 
     def has_source(self, path: str) -> bool:
         """Return whether a path leads to a file, an object, a folder of pictures, or into a tar or Parquet file."""
-        return self._objects.identity_or_none(path) is not None if is_in_bucket(path) else _is_source(path)
+        return self._objects.identity_or_none(path) is not None if is_in_store(path) else _is_source(path)
 
     def look_or_none(self, path: str, inside: str | None = None) -> SourceState | None:
         """Return the state of a file, or None if it is not a regular file below ``inside``, or is behind a link."""
-        if is_in_bucket(path):
+        if is_in_store(path):
             identity = self._objects.identity_or_none(path)
             return _state_of_object(identity) if identity else None
         if split_inner(path):

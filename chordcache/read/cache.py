@@ -16,14 +16,14 @@ from chordcache.features.built_in import read_side
 from chordcache.features.frames import FramesReadSide
 from chordcache.media.cropping import Rectangle
 from chordcache.media.frame_numbers import frame_numbers
+from chordcache.object_stores.local_folder import let_fetch, local_folder, open_local_folder
 from chordcache.read.near_keys import hint_for
 from chordcache.read.video import Video, open_feature
 from chordcache.storage.catalog import Catalog
 from chordcache.storage.feature_info import FeatureInfo
 from chordcache.storage.layout import cache_folder, is_url
 from chordcache.storage.opener import check_still_there
-from chordcache.storage.remote.fetching import files_of, fill_from, let_fill, mark_of
-from chordcache.storage.remote.mark import check_holds_all
+from chordcache.storage.origin import check_holds_all
 from chordcache.storage.row_clock import FrameGroups, has_times, is_of_video
 from chordcache.storage.sidecar import Sidecar
 
@@ -58,7 +58,7 @@ class Cache:
 
     def __init__(self, path: str | Path) -> None:
         self.path = cache_folder(path, "path")
-        if files_of(self.path) is None:
+        if local_folder(self.path) is None:
             check_holds_all(self.path)
         self._opened: _Opened | None = _Opened(Catalog(self.path), {})  # raises now rather than in a worker
 
@@ -70,11 +70,12 @@ class Cache:
         return cache
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"path": self.path, "mark": mark_of(self.path)}
+        folder = local_folder(self.path)
+        return {"path": self.path, "origin": folder and folder.origin}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.path = state["path"]
-        let_fill(self.path, state.get("mark"))
+        let_fetch(self.path, state.get("origin"))
         self._opened = None
 
     def __enter__(self) -> Cache:
@@ -345,11 +346,11 @@ def open_cache(path: str | Path, *, local: str | Path | None = None, limit: int 
     Parameters
     ----------
     path : str or Path
-        Folder of a cache, or the URL of a cache in a bucket, to which ``chordcache push`` copied it.
+        Folder of a cache, or the URL of a cache in an object store, to which ``chordcache push`` copied it.
     local : str or Path, optional
         For a URL, a folder on a local disk. It gets the lists of the cache now, and each file when it is first read.
         Processes may share it. Only this function, and the processes that get its cache, open it: a folder from
-        someone else does not make a process connect to a bucket.
+        someone else does not make a process connect to an object store.
     limit : int or str
         Size of the files in ``local`` at most [bytes], such as "500GB". Those that were read least lately go first.
 
@@ -361,19 +362,19 @@ def open_cache(path: str | Path, *, local: str | Path | None = None, limit: int 
     Raises
     ------
     NotFoundError
-        If the cache or the bucket does not exist.
+        If the cache or the object store does not exist.
     DamageError, FormatVersionError
         If the cache cannot be read, or its lists arrive with other bytes than were written.
     UsageError
         If ``local`` is missing or holds something else, obstore is not installed, or credentials are missing.
     UnreadableError
-        If the bucket does not answer. This takes half a minute at most.
+        If the object store does not answer. This takes half a minute at most.
 
     Examples
     --------
     ::
 
-        cache = open_cache("s3://bucket/cache", local="/nvme/cache", limit="500GB")
+        cache = open_cache("s3://data/cache", local="/nvme/cache", limit="500GB")
         dataset = ChordVideoDataset(cache, features=("frames",))
     """
     if not is_url(path):
@@ -385,5 +386,5 @@ def open_cache(path: str | Path, *, local: str | Path | None = None, limit: int 
     folder = cache_folder(local, "local")
     num_bytes = int(parsed_bytes(limit, "limit")) if isinstance(limit, str) else limit
     check_at_least(1, limit=num_bytes)
-    fill_from(folder, str(path), num_bytes)
+    open_local_folder(folder, str(path), num_bytes)
     return Cache(folder)

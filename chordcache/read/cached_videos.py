@@ -13,6 +13,7 @@ import numpy as np
 from chordcache.amounts import counted
 from chordcache.errors import DamageError, FeatureAbsentError, UsageError
 from chordcache.features.built_in import read_sides
+from chordcache.object_stores.local_folder import local_folder
 from chordcache.read.cache import Cache
 from chordcache.read.clips import HOW_TO_ADD, ClipReader, FeatureReader
 from chordcache.read.selection import OtherSettings, Videos, positions_of, select_keys, warn_of_left_out
@@ -21,7 +22,6 @@ from chordcache.storage.annotation_names import AnnotationNames
 from chordcache.storage.cache_header import read_header
 from chordcache.storage.catalog_columns import FeatureState
 from chordcache.storage.quarantine import read_quarantined
-from chordcache.storage.remote.fetching import files_of
 
 Sample = TypeVar("Sample")
 
@@ -79,8 +79,11 @@ class VideoSet(ABC):
 
     @property
     def fetches(self) -> bool:
-        """True if the files of videos come from a bucket."""
+        """True if the files of videos come from an object store."""
         return False
+
+    def fetch(self, position: int, features: Sequence[str]) -> None:  # noqa: B027 # only in an object store
+        """Fetch the files of some features of a video from an object store. Raises as ``read``."""
 
     def close(self) -> None:  # noqa: B027 # files are only open while a sample is read
         """Close what is open in this process. It is opened again when a video is read."""
@@ -208,8 +211,17 @@ class CachedVideos(VideoSet):
 
     @property
     def fetches(self) -> bool:
-        """True if the files of videos come from a bucket. See ``VideoSet``."""
-        return files_of(self._cache.path) is not None
+        """True if the files of videos come from an object store. See ``VideoSet``."""
+        return local_folder(self._cache.path) is not None
+
+    def fetch(self, position: int, features: Sequence[str]) -> None:
+        """Fetch the files of some features of a video. See ``VideoSet``."""
+        folder = local_folder(self._cache.path)
+        if folder is not None:
+            video = self._video(position)
+            for info in filter(None, map(video.sidecar.feature, features)):
+                if info.file is not None:
+                    folder.ensure(info.file)
 
     def __iter__(self) -> Iterator[Video]:
         return map(self._video, range(self._num_videos))

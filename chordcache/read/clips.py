@@ -15,9 +15,8 @@ from chordcache.features.built_in import read_side, read_sides
 from chordcache.features.read_side import FIRST_FRAME_LATENTS, VARIANTS, Arrays, Clip, EncodedFrames, ReadSide
 from chordcache.media.cropping import CropBox, Rectangle
 from chordcache.read.crops import SpatialTransform, choose_crop
-from chordcache.read.video import Video, open_feature, out_of_memory
+from chordcache.read.video import Video, out_of_memory
 from chordcache.storage.feature_info import FeatureInfo
-from chordcache.storage.row_clock import FrameGroups, has_times, is_of_video
 
 MISSING = ("error", "zeros", "skip")
 
@@ -139,27 +138,6 @@ class ClipReader:
             for own in arrays:
                 own["present"] = np.array(present)
         return arrays
-
-    def fetch(self, video: Video, numbers: np.ndarray) -> None:
-        """Fetch what ``read`` reads of a clip of frames from the bucket of its cache.
-
-        Of a feature of sound or text, only what is read when it is opened. Raises as ``Cache.read``.
-        """
-        rows = np.unique(numbers) + video.first_row
-        for info in filter(None, map(video.sidecar.feature, self.features)):
-            if info.absent is not None:
-                continue
-            with open_feature(video, info) as artefact:
-                if has_times(info.facts) or is_of_video(info.facts):
-                    continue
-                groups = FrameGroups.of(info.facts)
-                for array, num_rows in info.num_rows.items():
-                    wanted: Sequence[int] = range(rows[0], min(rows[-1] + 1, num_rows))  # flow is read between frames
-                    if groups is not None:
-                        wanted = np.unique(groups.rows_of(rows, num_rows, array)).tolist()
-                    elif info.feature == "frames":
-                        wanted = rows.tolist()
-                    artefact.fetch(array, wanted)
 
     def _clips(self, reader: FeatureReader, video: Video, views: Sequence[ClipView], *, one_thread: bool) -> list[Clip]:
         """Return the clips of samples."""

@@ -10,19 +10,20 @@ import numpy as np
 
 from chordcache.amounts import counted
 from chordcache.arguments import did_you_mean
-from chordcache.errors import DamageError, FeatureAbsentError, UnreadableError, printable
+from chordcache.errors import DamageError, FeatureAbsentError, UnreadableError, UsageError, printable
 from chordcache.features.built_in import read_side, read_sides
 from chordcache.features.item_fields import fits
+from chordcache.object_stores.local_folder import LocalFolder, local_folder
 from chordcache.records import ContentFacts
 from chordcache.storage import opener
 from chordcache.storage.artefacts.artefact import Artefact
 from chordcache.storage.artefacts.claims import Claims
 from chordcache.storage.artefacts.open_files import open_artefact
 from chordcache.storage.feature_info import FeatureInfo, StoredFile
-from chordcache.storage.remote.fetching import BucketFiles, files_of
-from chordcache.storage.remote.messages import FETCH_AGAIN
-from chordcache.storage.remote.ranges import RangedFile, has_ranges
 from chordcache.storage.sidecar import Sidecar
+
+_TRIES = 10
+"""Number of times that a file of a cache in an object store may be removed before it is open"""
 
 
 class Video:
@@ -158,23 +159,19 @@ class Video:
 @contextmanager
 def open_feature(video: Video, info: FeatureInfo) -> Iterator[Artefact]:
     """Open the file of a feature. If the file is damaged, the error says how to repair it."""
-    files, file = files_of(video.cache_path), info.file
+    folder, file = local_folder(video.cache_path), info.file
     assert file is not None, "an absent feature"
     path = video.path_of(file)
     try:
-        if files is None:
+        if folder is None:
             yield open_artefact(path, file.num_bytes, video.claims, file.packed)
         else:
-            with (
-                _opened_by_ranges(video, info, file)
-                if has_ranges(file)
-                else _opened(files, video, path, file) as artefact
-            ):
+            with _opened(folder, video, path, file) as artefact:
                 yield artefact
     except MemoryError as error:
         raise out_of_memory(video, info, error) from None
     except DamageError as error:
-        if files is not None:
+        if folder is not None:
             raise
         name = f"'{printable(path)}'"
         what = str(error) if name in str(error) or file.packed else f"{name} is damaged: {error}"
@@ -189,29 +186,19 @@ def out_of_memory(video: Video, info: FeatureInfo, error: MemoryError) -> Unread
 
 
 @contextmanager
-def _opened(files: BucketFiles, video: Video, path: Path, file: StoredFile) -> Iterator[Artefact]:
-    """Open a file in a folder that fills itself from a bucket. Another process may remove it."""
-    files.ensure(path, file)
-    try:
+def _opened(folder: LocalFolder, video: Video, path: Path, file: StoredFile) -> Iterator[Artefact]:
+    """Open a file of a cache in an object store. Another process may remove it before it is open."""
+    is_open = False
+    for _ in range(_TRIES):
+        folder.ensure(file)
         try:
             artefact = open_artefact(path, file.num_bytes, video.claims)
-        except DamageError:
-            if opener.exists(video.cache_path, file.name):
-                raise
-            files.ensure(path, file)
-            artefact = open_artefact(path, file.num_bytes, video.claims)
-        yield artefact
-    except DamageError as error:
-        raise DamageError(f"{error}; remove the file, and it is fetched again, or raise the limit") from None
-
-
-@contextmanager
-def _opened_by_ranges(video: Video, info: FeatureInfo, file: StoredFile) -> Iterator[Artefact]:
-    """Open the file of a feature of which only some ranges are in such a folder."""
-    ranged = RangedFile(video.cache_path, file, max([video.num_frames, *info.num_rows.values()]))
-    try:
-        ranged.ensure()
-        yield open_artefact(ranged.path, file.num_bytes, video.claims, ranges=ranged)
-    except DamageError as error:
-        ranged.remove()
-        raise DamageError(f"{error}. {FETCH_AGAIN}") from None
+            is_open = True
+            yield artefact
+            return
+        except DamageError as error:
+            if is_open or opener.exists(video.cache_path, file.name):
+                raise folder.removed(file, error) from None
+    raise UsageError(
+        f"limit: got one at which '{file.name}' is removed before it is read, expected more. Raise the limit."
+    )

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from chordcache.arguments import did_you_mean
-from chordcache.bucket import is_in_bucket, source_folder
 from chordcache.errors import DamageError, NotFoundError, UnreadableError, UsageError, printable
 from chordcache.json_records import Record
+from chordcache.object_stores.client import is_in_store, source_folder
 from chordcache.storage.atomic import publish_text
 from chordcache.storage.opener import exists, make_folder
 from chordcache.storage.sealed_json import read_sealed, seal_versioned
@@ -82,16 +82,16 @@ def roots_now(known: Mapping[str, str], moved: Mapping[str, str] | None, *, open
 
 
 def check_named(roots: Mapping[str, str], named: Mapping[str, str] | None) -> None:
-    """Raise ``UsageError`` if a root is in a bucket that a cache states, and not its user.
+    """Raise ``UsageError`` if a root is in an object store that a cache states, and not its user.
 
-    A cache from someone else could have this process connect to any bucket.
+    A cache from someone else could have this process connect to any object store.
     """
     for label, folder in roots.items():
-        if is_in_bucket(folder) and label not in (named or {}):
+        if is_in_store(folder) and label not in (named or {}):
             url = printable(folder)
             raise UsageError(
                 f"roots: got '{url}' for '{printable(label)}' from the cache, expected it from its user, since a cache "
-                f"could name any bucket. If it is right, give it: roots (--root {printable(label)}={url})."
+                f"could name any object store. If it is right, give it: roots (--root {printable(label)}={url})."
             )
 
 

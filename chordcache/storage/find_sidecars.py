@@ -22,7 +22,7 @@ from chordcache.storage.catalog import Catalog, names_of_files
 from chordcache.storage.catalog_columns import publish_catalog
 from chordcache.storage.catalog_file import CATALOG, names_videos
 from chordcache.storage.layout import fan_of, is_key, sidecar_file
-from chordcache.storage.remote.mark import check_holds_all
+from chordcache.storage.origin import check_holds_all
 from chordcache.storage.sidecar import Sidecar, not_cached, read_sidecar_line
 
 T = TypeVar("T")
@@ -158,7 +158,7 @@ def iter_keys(cache: Path) -> Iterator[str]:
 def _check_is_new(cache: Path) -> None:
     """Raise ``UnreadableError`` if videos were cached, so that their sidecars are lost, not copied or not mounted.
 
-    Raises ``UsageError`` if the folder fills itself from a bucket.
+    Raises ``UsageError`` if the folder holds some files of an object store.
     """
     if not opener.exists(cache, "chordcache.json"):
         return

@@ -53,8 +53,8 @@ def check_local(name: str, path: str | os.PathLike[str]) -> None:
     """Raise ``UsageError`` if a path is a URL. It would become a folder "s3:" in the working folder."""
     if is_url(path):
         raise UsageError(
-            f"{name}: got '{printable(path)}', expected a path on a mounted disk. Copy between a bucket and a disk "
-            "with 'chordcache push' and 'chordcache pull', or read a bucket by open_cache(URL, local=FOLDER)."
+            f"{name}: got '{printable(path)}', expected a path on a mounted disk. Copy between an object store and a "
+            "disk with 'chordcache push' and 'chordcache pull', or read one there by open_cache(URL, local=FOLDER)."
         )
 
 

@@ -16,7 +16,7 @@ from chordcache.errors import ChordcacheError, LockedError, UsageError, printabl
 from chordcache.storage import opener
 from chordcache.storage.atomic import KEY_LOCK, PARTIALS, make_folder, no_space_as_error, writing_to
 from chordcache.storage.opener import readable
-from chordcache.storage.remote.mark import check_holds_all
+from chordcache.storage.origin import check_holds_all
 
 _FILE = ".lock"
 _MAX_OWNER_BYTES = 400
@@ -33,7 +33,8 @@ def locked(cache: Path, on_wait: Callable[[str], None] | None = None) -> Iterato
     that process. A signal whose handler raises ends the wait.
 
     Raises ``LockedError`` if another process holds the cache, ``UsageError`` if the folder cannot be made, written or
-    locked, or fills itself from a bucket, and ``UnreadableError`` if the file to lock is a link, a folder or a pipe.
+    locked, or holds some files of an object store, and ``UnreadableError`` if the file to lock is a link, a folder or a
+    pipe.
     """
     check_holds_all(cache)
     fd = _open(cache)
@@ -56,7 +57,7 @@ def locked_for_reading(cache: Path) -> Iterator[None]:
     A cache that no process locked so far, such as a copy, has no file to lock, and is not locked. On a disk whose locks
     do not reach other machines, a build there may begin meanwhile. Raises ``LockedError`` if a process writes to the
     cache, ``UnreadableError`` if the file to lock cannot be read, and ``UsageError`` if the folder cannot be locked, or
-    fills itself from a bucket.
+    holds some files of an object store.
     """
     check_holds_all(cache)
     try:
@@ -86,8 +87,8 @@ def locked_key(cache: Path, key: str, *, waits: bool = False) -> Iterator[None]:
     that is killed leaves the file of the second lock, which the next build removes.
 
     Raises ``LockedError`` if another command writes to the cache, or another process adds this video,
-    ``UsageError`` if the cache fills itself from a bucket, ``UnreadableError`` if a link is in the place of a file, and
-    ``CacheWriteError`` if the cache does not exist any more, or cannot be written to.
+    ``UsageError`` if the cache holds some files of an object store, ``UnreadableError`` if a link is in the place of a
+    file, and ``CacheWriteError`` if the cache does not exist any more, or cannot be written to.
     """
     check_holds_all(cache)
     file = f"{PARTIALS}/{key}{KEY_LOCK}"

@@ -17,8 +17,8 @@ from chordcache.errors import UnreadableError, UsageError
 from chordcache.read.video import Video
 from chordcache.train.batches import FrameBuffer, FrameMemory, allocate
 
-FETCHES_AT_ONCE = 32
-"""Samples that are fetched from a bucket at a time"""
+FETCHES_AT_ONCE = 16
+"""Samples whose files a process fetches from an object store at a time"""
 
 NO_LABELS = (
     "classes: got no label in any sample, so that label is -1 everywhere, expected labels. Scan with --labels, then "
@@ -71,7 +71,7 @@ class ClipDataset(Dataset[dict[str, Any]], ABC):
         drawn = [self._drawn(index) for index in indices]
         try:
             return self._read(drawn, buffers)
-        except UnreadableError:  # of a bucket that does not answer: the next try takes as long
+        except UnreadableError:  # of an object store that does not answer: the next try takes as long
             raise
         except Exception:  # item boundary: the first sample that fails is looked for
             for index, buffer in zip(drawn, buffers, strict=True) if len(drawn) > 1 else ():
@@ -84,11 +84,11 @@ class ClipDataset(Dataset[dict[str, Any]], ABC):
 
     @property
     def fetches(self) -> bool:
-        """True if the files of some videos come from a bucket."""
+        """True if the files of some videos come from an object store."""
         return False
 
     def fetch(self, index: tuple[int, int]) -> None:
-        """Fetch what is read of a sample (epoch, position) from a bucket. Raises as ``__getitem__``."""
+        """Fetch the files of a sample (epoch, position) from an object store. Raises as ``__getitem__``."""
 
     @abstractmethod
     def describe(self, index: tuple[int, int]) -> tuple[Video, tuple[int, ...]]:

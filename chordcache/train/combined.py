@@ -133,11 +133,11 @@ class _CombinedDataset(ClipDataset):
 
     @property
     def fetches(self) -> bool:
-        """True if the files of some videos come from a bucket, see ``ClipDataset``."""
+        """True if the files of some videos come from an object store, see ``ClipDataset``."""
         return any(dataset.fetches for dataset in self._parts)
 
     def fetch(self, index: tuple[int, int]) -> None:
-        """Fetch what is read of a sample from a bucket, see ``ClipDataset``."""
+        """Fetch the files of a sample from an object store, see ``ClipDataset``."""
         place, own = self._locate(index[1])
         self._parts[place].fetch((index[0], own))
 

@@ -276,13 +276,13 @@ class ChordVideoDataset(ClipDataset):
 
     @property
     def fetches(self) -> bool:
-        """True if the files of videos come from a bucket, see ``ClipDataset``."""
+        """True if the files of videos come from an object store, see ``ClipDataset``."""
         return self._videos.fetches
 
     def fetch(self, index: tuple[int, int]) -> None:
-        """Fetch what is read of a sample from a bucket, see ``ClipDataset``."""
+        """Fetch the files of a sample from an object store, see ``ClipDataset``."""
         if self.fetches:
-            self._of_video(index, self._samples.fetch)
+            self._videos.fetch(index[1] // self._clips_per_video, self._clips.features)
 
     def describe(self, index: tuple[int, int]) -> tuple[Video, tuple[int, ...]]:
         """Describe a sample, see ``ClipDataset``."""

@@ -136,7 +136,8 @@ def make_loader(
     prefetch_factor : int
         Batches that each worker prepares ahead.
     start_method : {"fork", "forkserver", "spawn"}, optional
-        Start method of the workers. By default Python's on this platform.
+        Start method of the workers. By default Python's on this platform, and "forkserver" for a cache in an object
+        store, whose client does not survive a fork.
     collate : callable
         Function that makes a batch from a list of samples, such as
         ``functools.partial(chordcache.collate, tokenizer=...)``.
@@ -165,7 +166,7 @@ def make_loader(
         num_workers=num_workers,
         collate_fn=collate,
         pin_memory=torch.cuda.is_available(),
-        multiprocessing_context=start_method if num_workers else None,
+        multiprocessing_context=(start_method or ("forkserver" if dataset.fetches else None)) if num_workers else None,
         persistent_workers=num_workers > 0,
         prefetch_factor=prefetch_factor if num_workers else None,
     )
@@ -187,7 +188,7 @@ class _BatchesOfSize(BatchSampler):
 _DECODERS = ("cpu", "cuda")
 
 _CLIPS_FETCHED_AHEAD = 64
-"""Samples that are fetched from a bucket ahead of the one that is read"""
+"""Samples that are fetched from an object store ahead of the one that is read"""
 
 
 @names_arguments

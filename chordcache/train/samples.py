@@ -54,10 +54,6 @@ class SampleReader:
         rows = numbers + video.first_row
         return shape_of_clip(video.feature("latents"), rows, crop, (video.height, video.width))
 
-    def fetch(self, request: ClipRequest, video: Video) -> None:
-        """Fetch what ``read`` reads of a sample from the bucket of its cache, without a decode."""
-        self._clips.fetch(video, self._view(video, request)[0])
-
     def read(
         self,
         requests: Sequence[ClipRequest],

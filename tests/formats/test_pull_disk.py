@@ -1,4 +1,4 @@
-"""``pull`` on a disk that is full: it says so before it copies, and names the file. The bucket is a folder."""
+"""``pull`` on a disk that is full: it says so before it copies, and names the file. The object store is a folder."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from typing import Any
 import pytest
 
 import chordcache as cc
-from chordcache.bucket import Entry
 from chordcache.errors import NotFoundError
-from chordcache.formats import pull as pulling
+from chordcache.object_stores import lists, local_folder
+from chordcache.object_stores import pull as pulling
+from chordcache.object_stores.client import Entry
 from chordcache.storage import atomic
-from chordcache.storage.remote import local_store
 
 
-class FolderBucket:
-    """A cache in a folder, read as a bucket. ``opened`` has the names of the objects that were read."""
+class FolderStore:
+    """A cache in a folder, read as an object store. ``opened`` has the names of the objects that were read."""
 
     def __init__(self, url: str) -> None:
         self.url, self.opened = url, []
@@ -47,45 +47,45 @@ class FolderBucket:
 
 
 @pytest.fixture
-def bucket(tmp_path: Path, make_video: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> FolderBucket:
+def store(tmp_path: Path, make_video: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> FolderStore:
     make_video(tmp_path / "videos" / "a.mp4", num_frames=4)
     cc.build(tmp_path / "videos", tmp_path / "cache", jobs=1)
-    bucket = FolderBucket(str(tmp_path / "cache"))
-    monkeypatch.setattr(pulling, "Bucket", lambda url: bucket)
-    return bucket
+    store = FolderStore(str(tmp_path / "cache"))
+    monkeypatch.setattr(pulling, "ObjectStore", lambda url: store)
+    return store
 
 
 def test_the_space_is_compared_before_the_lists(
-    bucket: FolderBucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    store: FolderStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     status = list(os.statvfs(tmp_path))
     status[3] = status[4] = 0  # no free block
     monkeypatch.setattr(atomic, "_disk_of", lambda path: os.statvfs_result(status))
     with pytest.raises(cc.NoSpaceError, match=r"no space left for .* MiB in cache '.*pulled'"):
         pulling.pull("s3://x/y", tmp_path / "pulled")
-    assert not bucket.opened
+    assert not store.opened
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO, errno.EDQUOT], ids=errno.errorcode.get)
 @pytest.mark.parametrize("what", ["catalog.bin", "lmdb/"])
 def test_the_file_that_does_not_fit_is_named(
-    bucket: FolderBucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str, number: int
+    store: FolderStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str, number: int
 ) -> None:
     def fail(path: Path, mode: str) -> Any:
-        if bucket.opened and (what == "lmdb/" or path.name == what):
+        if store.opened and (what == "lmdb/" or path.name == what):
             raise OSError(number, os.strerror(number))
         return open(path, mode)
 
     if what == "lmdb/":  # the lists do fit
-        download = local_store.download
+        download = local_folder.download
 
         def failing(*arguments: Any) -> None:
-            monkeypatch.setattr(local_store, "open", fail, raising=False)
+            monkeypatch.setattr(local_folder, "open", fail, raising=False)
             download(*arguments)
 
         monkeypatch.setattr(pulling, "download", failing)
     else:
-        monkeypatch.setattr(local_store, "open", fail, raising=False)
+        monkeypatch.setattr(lists, "open", fail, raising=False)
     with pytest.raises(cc.CacheWriteError, match=os.strerror(number)[1:]) as error:
         pulling.pull("s3://x/y", tmp_path / "pulled")
     assert ".partial" not in str(error.value)
@@ -94,5 +94,5 @@ def test_the_file_that_does_not_fit_is_named(
     if what == "lmdb/":
         assert "/pulled/lmdb/" in str(error.value)
     monkeypatch.undo()
-    monkeypatch.setattr(pulling, "Bucket", lambda url: bucket)
+    monkeypatch.setattr(pulling, "ObjectStore", lambda url: store)
     assert pulling.pull("s3://x/y", tmp_path / "pulled").num_videos == 1

@@ -11,7 +11,6 @@ from types import MappingProxyType
 
 from chordcache.amounts import counted
 from chordcache.arguments import as_items
-from chordcache.bucket import bucket_path
 from chordcache.config.bounds import MAX_PATH_CHARS, too_long
 from chordcache.engine.signals import stop_signals
 from chordcache.errors import ChordcacheError, NotFoundError, UsageError, printable
@@ -25,6 +24,7 @@ from chordcache.index.lists.items import Item, ItemList, ListOptions, described
 from chordcache.index.lists.locate import NUM_EXAMPLES, Locator, OutsideError
 from chordcache.index.lists.tables import as_text
 from chordcache.index.walk import parse_roots
+from chordcache.object_stores.client import object_path
 from chordcache.records import VideoRecord
 from chordcache.storage import layout
 
@@ -70,8 +70,8 @@ def index_list(
     Parameters
     ----------
     source : str or Path
-        The list: a file, or a folder for the formats that are folders. The URL of a bucket, such as
-        "s3://bucket/clips", stands for all videos below it, by their suffixes, and takes no further arguments.
+        The list: a file, or a folder for the formats that are folders. The URL of an object store, such as
+        "s3://data/clips", stands for all videos below it, by their suffixes, and takes no further arguments.
     output : str or Path
         Index to write, ``.json``, ``.jsonl`` or ``.csv``.
     format : str
@@ -101,13 +101,13 @@ def index_list(
         If a signal stopped the run. An earlier index stays unchanged too.
     """
     check_output(output)
-    if bucket_path(os.fspath(source)):
+    if object_path(os.fspath(source)):
         if format != "csv" or videos or where or options not in (None, ListOptions()):
             raise UsageError(
                 f"source: got '{printable(source)}' with further arguments, expected them with a list. Give the list, "
-                "and the bucket with videos (--videos)."
+                "and the object store with videos (--videos)."
             )
-        return _index_bucket(os.fspath(source), output)
+        return _index_store(os.fspath(source), output)
     if os.path.realpath(source) == os.path.realpath(output):
         raise UsageError(f"output: got '{printable(output)}', which is the list itself, expected another file")
     layout.check_local("source", source)
@@ -124,7 +124,7 @@ def index_list(
         return _ListReader(listed, locator, where, (roots_note(added),)).write(output)
 
 
-def _index_bucket(url: str, output: str | Path) -> ListSummary:
+def _index_store(url: str, output: str | Path) -> ListSummary:
     """Write an index of the videos below a URL, of one listing."""
     started = time.monotonic()
     (corpus,) = parse_roots([url])

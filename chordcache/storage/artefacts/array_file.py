@@ -28,7 +28,7 @@ import numpy as np
 
 from chordcache.digests import digest64, sealed_body
 from chordcache.json_records import Limit, Record, parse_json
-from chordcache.storage.artefacts.artefact import Artefact, runs
+from chordcache.storage.artefacts.artefact import Artefact
 from chordcache.storage.artefacts.claims import Layout
 from chordcache.storage.artefacts.tiers import DIGESTS, OFFSETS
 
@@ -131,13 +131,6 @@ class ArrayFile(Artefact):
         if digest64(data) != stored.digest:
             raise self._damage(f"its array '{name}' is not what was written")
         return np.ndarray(stored.shape, stored.dtype, data)
-
-    def _spans(self, name: str, numbers: Sequence[int]) -> list[tuple[int, int]]:
-        if name + OFFSETS in self._stored:
-            offsets = self._offsets_of(name).tolist()
-            return [(offsets[run.start], offsets[run.stop]) for run in runs(numbers)]
-        size, first = self.layout(name).row_bytes, self._stored[name].offset
-        return [(first + run.start * size, first + run.stop * size) for run in runs(numbers)]
 
     def _read_rows(self, name: str, start: int, stop: int, out: np.ndarray) -> None:
         offset = self._stored[name].offset + start * self.layout(name).row_bytes

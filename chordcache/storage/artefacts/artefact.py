@@ -12,16 +12,16 @@ import math
 import os
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import numpy as np
 
 from chordcache.digests import digest64
-from chordcache.errors import ChordcacheError, DamageError, UnreadableError, UsageError, printable
+from chordcache.errors import DamageError, UnreadableError, UsageError, printable
 from chordcache.storage import opener
 from chordcache.storage.artefacts.claims import Claims, Layout
 from chordcache.storage.artefacts.tiers import DIGESTS
@@ -52,26 +52,12 @@ _FRAME_DTYPES = {
 """Whole arrays about frames. Each has an axis, and the first two a value for each frame"""
 
 
-class Ranges(Protocol):
-    """A file of which only some ranges are there. The others are fetched when they are read."""
-
-    def open(self) -> int:
-        """Open the file, and return its descriptor."""
-
-    def fetch(self, spans: Iterable[tuple[int, int]]) -> int:
-        """Return the descriptor of the file, which has these ranges. Each has its first byte, and that behind it."""
-
-    def close(self) -> None:
-        """Close the file."""
-
-
 class Artefact(ABC):
     """A published artefact opened for reading. ``storage.artefacts.open_files.open_artefact`` makes it.
 
     ``num_bytes`` is its size according to the sidecar, and ``claims`` has the other statements of the sidecar, or is
     None for a file that this process has just written. ``packed`` is its place in a pack, or None for a file of its
-    own. ``ranges`` takes the place of the file if only ranges of it are there. Raises ``DamageError`` if the file is
-    missing, has another size or is not such an artefact.
+    own. Raises ``DamageError`` if the file is missing, has another size or is not such an artefact.
     """
 
     _ERRORS: ClassVar[tuple[type[Exception], ...]]
@@ -83,10 +69,8 @@ class Artefact(ABC):
         num_bytes: int,
         claims: Claims | None = None,
         packed: Packed | None = None,
-        ranges: Ranges | None = None,
     ) -> None:
         self.path = path
-        self._ranges = ranges
         self._num_bytes = num_bytes
         self._claims = claims and claims.of_file(path)
         self._layouts: dict[str, Layout] = {}
@@ -95,11 +79,11 @@ class Artefact(ABC):
         self._streamed: frozenset[str] | None = None
         self._start = 0 if packed is None else packed.offset
         """Place of its first byte in the open file"""
-        self._fd = _open(path, packed) if ranges is None else ranges.open()
+        self._fd = _open(path, packed)
         # Not by a ``close`` of the last user: another thread may still read
-        self._close = weakref.finalize(self, *([os.close, self._fd] if ranges is None else [ranges.close]))
+        self._close = weakref.finalize(self, os.close, self._fd)
         size = os.fstat(self._fd).st_size - self._start
-        if size < num_bytes or (size > num_bytes and packed is None and ranges is None):
+        if size < num_bytes or (size > num_bytes and packed is None):
             self._close()
             raise self._damage(f"got {max(0, size)} bytes, expected {num_bytes}")
         self._read_contents()
@@ -174,11 +158,10 @@ class Artefact(ABC):
         out = self.memory_for(name, (len(numbers), *layout.row_shape), layout.dtype, out)
         digests = self._digests(name)
         self._check_numbers("row", numbers, len(digests))
-        self.fetch(name, numbers)
         pieces = list(_pieces(numbers, out))
         for run, target in pieces:
             self._read_rows(name, run.start, run.stop, target)
-        if self._ranges is not None or not self._checked[name][list(numbers)].all():
+        if not self._checked[name][list(numbers)].all():
             for run, target in pieces:
                 self._check_rows(name, run, target, digests)
         return out
@@ -198,7 +181,6 @@ class Artefact(ABC):
             raise UsageError(f"'{name}' of '{printable(self.path)}' holds rows, no records: read them as such")
         digests = self._digests(name)
         self._check_numbers("record", numbers, len(digests))
-        self.fetch(name, numbers)
         wanted = zip(numbers, digests[list(numbers)].tolist(), strict=True)
         pairs = zip(wanted, self._iter_records(name, numbers), strict=True)
         while few := list(_first_few(pairs)):
@@ -207,12 +189,6 @@ class Artefact(ABC):
                     raise self._damage(f"record {number} is not what was written")
             for _, record in few:
                 yield record
-
-    def fetch(self, name: str, numbers: Sequence[int]) -> None:
-        """Fetch rows or records of a streamed array that are not there, all at once. The numbers are as in ``rows``."""
-        if self._ranges is not None and len(numbers):
-            self.layout(name)
-            self._ranges.fetch(self._spans(name, numbers))
 
     def _check_numbers(self, what: str, numbers: Sequence[int], num_rows: int) -> None:
         if len(numbers) and not (min(numbers) >= 0 and max(numbers) < num_rows):
@@ -230,9 +206,7 @@ class Artefact(ABC):
 
     def _check_rows(self, name: str, run: range, values: np.ndarray, digests: np.ndarray) -> None:
         checked = self._checked[name]
-        # A range that was removed and fetched again may be another one
-        is_new = ~checked[run.start : run.stop] if self._ranges is None else np.ones(len(run), bool)
-        for i in np.flatnonzero(is_new).tolist():
+        for i in np.flatnonzero(~checked[run.start : run.stop]).tolist():
             if digest64(values[i : i + 1]) != digests[run[i]]:
                 raise self._damage(f"row {run[i]} of '{name}' is not what was written")
             checked[run[i]] = True
@@ -245,21 +219,14 @@ class Artefact(ABC):
         """Turn ``_ERRORS`` into ``DamageError``."""
         try:
             yield
-        except ChordcacheError:  # from a bucket
-            raise
         except self._ERRORS as error:
             raise self._damage(error) from None
-
-    def _file_with(self, start: int, size: int) -> int:
-        """Return the descriptor of the file, which has these bytes of the artefact."""
-        return self._fd if self._ranges is None else self._ranges.fetch([(start, start + size)])
 
     def _read_into(self, start: int, memory: memoryview) -> None:
         """Read bytes from a place of the artefact on, into memory."""
         with self._errors():
-            fd = self._file_with(start, len(memory))
             while memory:
-                num_read = os.preadv(fd, [memory], self._start + start)
+                num_read = os.preadv(self._fd, [memory], self._start + start)
                 if not num_read:
                     raise self._damage("it was cut short")
                 memory, start = memory[num_read:], start + num_read
@@ -268,9 +235,8 @@ class Artefact(ABC):
         """Return bytes of the file, in memory of their own: readers in other threads keep theirs."""
         if not (start >= 0 and 0 <= size <= self._num_bytes - start):
             raise self._damage(f"bytes {start} to {start + size} lie outside of it")
-        fd = self._file_with(start, size)
         try:
-            data = os.pread(fd, size, self._start + start)
+            data = os.pread(self._fd, size, self._start + start)
         except OSError as error:
             raise self._damage(error) from None
         if len(data) < size:  # a system call returns at most 2 GiB
@@ -314,10 +280,6 @@ class Artefact(ABC):
     @abstractmethod
     def _read_array(self, name: str) -> np.ndarray:
         """Return an existing whole array, read-only, with an axis. Raise ``DamageError`` if its values changed."""
-
-    @abstractmethod
-    def _spans(self, name: str, numbers: Sequence[int]) -> list[tuple[int, int]]:
-        """Return the ranges of the file with some rows or records."""
 
     @abstractmethod
     def _read_rows(self, name: str, start: int, stop: int, out: np.ndarray) -> None:

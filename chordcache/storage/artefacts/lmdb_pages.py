@@ -92,16 +92,10 @@ class Values:
     """Offset and size of each other value [bytes]"""
 
 
-def find_values(
-    read: Read,
-    num_bytes: int,
-    max_rows: int | None = None,
-    fetch: Callable[[list[tuple[int, int]]], object] | None = None,
-) -> Values:
+def find_values(read: Read, num_bytes: int, max_rows: int | None = None) -> Values:
     """Walk the tree of an environment. ``num_bytes`` is the size of the file with its footer.
 
-    ``max_rows``, the largest number of records, bounds the pages that are read. ``fetch`` gets all ranges that are read
-    next, if each read of its own takes long: first byte and end. Raises ``ValueError`` if a page is not
+    ``max_rows``, the largest number of records, bounds the pages that are read. Raises ``ValueError`` if a page is not
     what was written, or names something that cannot be.
     """
     digest, page_bytes, num_pages = FOOTER.unpack(read(num_bytes - FOOTER.size, FOOTER.size))
@@ -116,8 +110,6 @@ def find_values(
     page_numbers = np.frombuffer(listed, "<u8")
     if int(page_numbers.max()) >= end // page_bytes or (page_numbers[1:] <= page_numbers[:-1]).any():
         raise ValueError(_CHANGED)
-    if fetch is not None:
-        fetch([(run.start * page_bytes, run.stop * page_bytes) for run in runs(page_numbers.tolist())])
     checked = digest_of_parts()
     pages: dict[int, memoryview | None] = {}
     step = _BLOCK_BYTES // page_bytes

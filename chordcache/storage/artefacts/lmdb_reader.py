@@ -77,8 +77,7 @@ class LmdbArtefact(Artefact):
         self._chains: ChainIndex | None = None
         self._stream = Layout(0)
         with self._errors():
-            fetch = None if self._ranges is None else self._ranges.fetch
-            self._values = find_values(self._read, self._num_bytes, self._claims and self._claims.max_rows, fetch)
+            self._values = find_values(self._read, self._num_bytes, self._claims and self._claims.max_rows)
         most = self._claims and self._claims.max_chain_bytes
         if most and (sizes := self._values.sizes).max(initial=0) > most:
             raise self._damage(f"got a record of {sizes.max()} bytes, expected at most {most} for its picture")
@@ -147,12 +146,6 @@ class LmdbArtefact(Artefact):
             raise self._damage(f"record {wanted[np.argmin(is_there)]} is missing")
         return positions
 
-    def _spans(self, name: str, numbers: Sequence[int]) -> list[tuple[int, int]]:
-        chains, values = self._chains, self._values
-        positions = self._positions(numbers if chains is None else [chains.start(number) for number in numbers])
-        places = values.places[positions]
-        return list(zip(places.tolist(), (places + values.sizes[positions]).tolist(), strict=True))
-
     def _read_rows(self, name: str, start: int, stop: int, out: np.ndarray) -> None:
         positions = self._positions(range(start, stop))
         rows = out.reshape(len(out), -1)
@@ -165,9 +158,7 @@ class LmdbArtefact(Artefact):
     def _iter_values(self, numbers: Sequence[int]) -> Iterator[memoryview]:
         """Yield records. Neighbors in the file are read at once, with what lies between them."""
         positions, values = self._positions(numbers), self._values
-        return self._iter_pieces(
-            values.places[positions], values.sizes[positions], _GAP_BYTES if self._ranges is None else 0
-        )
+        return self._iter_pieces(values.places[positions], values.sizes[positions], _GAP_BYTES)
 
     def _iter_cut(self, chains: ChainIndex, numbers: Sequence[int]) -> Iterator[memoryview]:
         """Yield records of chains. Each chain is read once for records that follow each other."""

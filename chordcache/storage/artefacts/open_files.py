@@ -15,7 +15,7 @@ from pkgutil import resolve_name
 from typing import Any
 
 from chordcache.errors import DamageError, printable
-from chordcache.storage.artefacts.artefact import Artefact, Ranges
+from chordcache.storage.artefacts.artefact import Artefact
 from chordcache.storage.artefacts.claims import Claims
 from chordcache.storage.artefacts.tiers import tier_of
 from chordcache.storage.artefacts.writer import ArtefactWriter
@@ -26,7 +26,7 @@ FRAME_ARRAYS = ("pts_seconds", "source_frames", "keyframes")
 """Whole arrays about the frames of a video, which each of its artefacts has."""
 
 _MAX_OPEN = 128
-"""Number of artefacts that a process keeps open. They are opened once although a loader fetches 64 clips ahead."""
+"""Number of artefacts that a process keeps open."""
 
 _CHECK_RECORDS = 1000
 """Number of records that are checked at once."""
@@ -50,13 +50,7 @@ _kept: OrderedDict[tuple[Path, Packed | None], tuple[tuple[int, int] | None, Art
 could copy one that another thread holds: each call is atomic."""
 
 
-def open_artefact(
-    path: Path,
-    num_bytes: int,
-    claims: Claims | None = None,
-    packed: Packed | None = None,
-    ranges: Ranges | None = None,
-) -> Artefact:
+def open_artefact(path: Path, num_bytes: int, claims: Claims | None = None, packed: Packed | None = None) -> Artefact:
     """Open an artefact, or return it if this process has it open. The last user of an artefact closes it.
 
     The parameters are those of ``Artefact``. The suffix of the path names the store. Raises ``UsageError`` if it
@@ -66,7 +60,7 @@ def open_artefact(
     inode = _inode_of(path if packed is None else path.parents[2] / pack_file(packed.pack))
     known, artefact = _kept.get((path, packed), (None, None))
     if artefact is None or known != inode:
-        artefact = resolve_name(tier_of(path).artefact)(path, num_bytes, claims, packed, ranges)
+        artefact = resolve_name(tier_of(path).artefact)(path, num_bytes, claims, packed)
         _kept[path, packed] = inode, artefact
     with suppress(KeyError):  # another thread may have removed it
         _kept.move_to_end((path, packed))

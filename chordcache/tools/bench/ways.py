@@ -10,9 +10,9 @@ from pathlib import Path
 
 from chordcache.amounts import counted
 from chordcache.arguments import check_at_least, check_positive
-from chordcache.bucket import is_in_bucket
 from chordcache.errors import UsageError, printable
 from chordcache.media.source_file import identity_or_none
+from chordcache.object_stores.client import is_in_store
 from chordcache.read.cache import open_cache
 from chordcache.read.video import Video
 from chordcache.storage.cache_header import read_header, roots_now
@@ -119,8 +119,8 @@ def sample_of_cache(cache: str | Path, roots: Mapping[str, str] | None) -> Video
 
 
 def _why_no_source(videos: Sequence[Video], paths: Sequence[str]) -> str | None:
-    if any(map(is_in_bucket, paths)):
-        return "the sources are in a bucket"
+    if any(map(is_in_store, paths)):
+        return "the sources are in an object store"
     identities = [identity_or_none(path) for path in paths]
     missing = [path for path, identity in zip(paths, identities, strict=True) if identity is None]
     if missing:

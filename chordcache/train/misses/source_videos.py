@@ -14,7 +14,6 @@ from typing import Any, TypeVar, cast
 
 import numpy as np
 
-from chordcache.bucket import is_in_bucket
 from chordcache.config.config import Config
 from chordcache.config.picture import FramesConfig, PictureConfig
 from chordcache.errors import UsageError, printable
@@ -37,6 +36,7 @@ from chordcache.media.planes import to_rgb
 from chordcache.media.scaling import PictureScaler
 from chordcache.media.segments import end_of, span_of
 from chordcache.media.source_file import identify, open_source, real_folder
+from chordcache.object_stores.client import is_in_store
 from chordcache.read.cached_videos import VideoSet
 from chordcache.read.clips import FeatureReader
 from chordcache.read.selection import warn_of_left_out
@@ -225,7 +225,7 @@ class SourceVideos(VideoSet):
     in the quarantine of ``cache``, or "" to leave it out, or None to keep it. By default, it leaves out what the scan
     could not read.
 
-    Raises ``UsageError`` if the source is live, if it cannot give one of the features, if a root is in a bucket, or if
+    Raises ``UsageError`` if the source is live, if it cannot give one of the features, if a root is in a store, or if
     no video is left. A source of None is never read.
     """
 
@@ -345,11 +345,11 @@ def _check_source(source: VideoSource, index: Index, features: Iterable[str]) ->
 
 
 def check_on_disk(index: Index) -> None:
-    """Raise ``UsageError`` if a root is in a bucket: what reads it does not survive the fork of a DataLoader."""
+    """Raise ``UsageError`` if a root is in an object store: what reads it does not survive the fork of a DataLoader."""
     for label, folder in index.roots.items():
-        if is_in_bucket(folder):
+        if is_in_store(folder):
             raise UsageError(
-                f"index: got root '{printable(label)}' in the bucket '{printable(folder)}', expected a folder of "
+                f"index: got root '{printable(label)}' in the object store '{printable(folder)}', expected a folder of "
                 "this machine. Build a cache, and read it with on_miss='error' or 'skip'."
             )
 

@@ -1,4 +1,4 @@
-"""Sources that are objects of a bucket. One is copied to a temporary file while it is read.
+"""Sources that are objects of a store. One is copied to a temporary file while it is read.
 
 The identity of an object is its size and its tag, in the place of the time of a file.
 """
@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from chordcache import progress
-from chordcache.bucket import Bucket, Entry, split_path
 from chordcache.digests import hex64
 from chordcache.errors import (
     CacheWriteError,
@@ -22,13 +21,14 @@ from chordcache.errors import (
     UsageError,
     printable,
 )
+from chordcache.object_stores.client import Entry, ObjectStore, split_path
 from chordcache.records import Identity
 
 _MAX_LISTED = 1_000_000
 """Number of objects of which ``ObjectLooks`` remembers the identity"""
 
-_buckets: dict[str, Bucket] = {}
-"""URL to the bucket"""
+_stores: dict[str, ObjectStore] = {}
+"""URL to the object store"""
 
 
 @contextmanager
@@ -36,16 +36,16 @@ def fetched(path: str) -> Iterator[tuple[int, Identity]]:
     """Yield the descriptor of a copy of an object, and the object's identity.
 
     The copy is in ``TMPDIR``, without a name. Raises ``MediaError``, ``io`` or ``changed``, ``CacheWriteError``, and
-    ``UsageError`` as ``Bucket()`` does.
+    ``UsageError`` as ``ObjectStore()`` does.
     """
     with _room_in_tmpdir(path):
         file = tempfile.TemporaryFile(prefix="chordcache-", buffering=0)  # noqa: SIM115 -- closed below
     with file:
-        bucket, name = _bucket_of(path)
+        store, name = _store_of(path)
         with _as_media_error(of_one=True):
-            entry = bucket.entry(name)
+            entry = store.entry(name)
             progress.expect(entry.num_bytes)
-            for block in bucket.whole(name, entry):
+            for block in store.whole(name, entry):
                 with _room_in_tmpdir(path):
                     while block:
                         block = block[file.write(block) :]
@@ -55,19 +55,19 @@ def fetched(path: str) -> Iterator[tuple[int, Identity]]:
 
 def identity_of_object(path: str) -> Identity:
     """Return the identity of an object. Raises as ``fetched`` does."""
-    bucket, name = _bucket_of(path)
+    store, name = _store_of(path)
     with _as_media_error(of_one=True):
-        return _identity_of(bucket.entry(name))
+        return _identity_of(store.entry(name))
 
 
 def iter_names(folder: str) -> Iterator[str]:
     """Yield the names of all objects below a folder, relative to it, in the order of their bytes.
 
-    Raises ``NotFoundError`` if there are none, and as ``Bucket.entries`` does.
+    Raises ``NotFoundError`` if there are none, and as ``ObjectStore.entries`` does.
     """
-    bucket, below = _bucket_of(folder)
+    store, below = _store_of(folder)
     start = f"{below}/" if below else ""
-    names = sorted((name.removeprefix(start) for name in bucket.entries(below or None)), key=os.fsencode)
+    names = sorted((name.removeprefix(start) for name in store.entries(below or None)), key=os.fsencode)
     if not names:
         raise NotFoundError(f"no objects at '{printable(folder)}'; check the URL")
     return iter(names)
@@ -87,10 +87,10 @@ class ObjectLooks:
             if self._num_listed >= _MAX_LISTED:
                 self._folders.clear()
                 self._num_listed = 0
-            bucket, below = _bucket_of(folder)
+            store, below = _store_of(folder)
             try:
                 with _as_media_error(of_one=False):
-                    self._folders[folder] = bucket.folder(below)
+                    self._folders[folder] = store.folder(below)
             except MediaError:  # a later read of the object raises the reason
                 self._folders[folder] = {}
             self._num_listed += len(self._folders[folder])
@@ -98,21 +98,21 @@ class ObjectLooks:
         return _identity_of(entry) if entry and entry.etag else None
 
 
-def _bucket_of(path: str) -> tuple[Bucket, str]:
+def _store_of(path: str) -> tuple[ObjectStore, str]:
     url, name = split_path(path)
-    return _buckets.get(url) or _buckets.setdefault(url, Bucket(url)), name
+    return _stores.get(url) or _stores.setdefault(url, ObjectStore(url)), name
 
 
 def _identity_of(entry: Entry) -> Identity:
     """Return size and tag. The tag is a time before 1970, which no time of a file is likely to be."""
     if entry.etag is None:
-        raise MediaError("open", "io", "the bucket does not state its ETag, without which changes cannot be seen")
+        raise MediaError("open", "io", "the object store does not state its ETag, without which changes cannot be seen")
     return Identity(entry.num_bytes, -1 - (int(hex64(entry.etag.encode()), 16) >> 2))
 
 
 @contextmanager
 def _as_media_error(*, of_one: bool) -> Iterator[None]:
-    """Raise errors of a bucket as ``MediaError``. A refusal to read ``of_one`` object is not of all others."""
+    """Raise errors of an object store as ``MediaError``. A refusal to read ``of_one`` object is not of all others."""
     try:
         yield
     except DamageError as error:

@@ -1,4 +1,4 @@
-"""Caches in buckets. No test_*.py, since they need the environment of `make test-formats`: obstore and moto."""
+"""Caches in object_stores. No test_*.py, since they need the environment of `make test-formats`: obstore and moto."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers import buckets, small_disks
-from helpers.buckets import CONFIG, NUM_VIDEOS, assert_equal, contents
+from helpers import object_stores, small_disks
+from helpers.object_stores import CONFIG, NUM_VIDEOS, assert_equal, contents
 
 import chordcache as cc
-from chordcache.bucket import Bucket
-from chordcache.formats.pull import pull
-from chordcache.formats.push import push
+from chordcache.object_stores.client import ObjectStore
+from chordcache.object_stores.pull import pull
+from chordcache.object_stores.push import push
+from chordcache.read.video import open_feature
 from chordcache.storage.layout import place_of
-from chordcache.storage.remote.fetching import files_of
-from chordcache.storage.remote.mark import Mark, write_mark
+from chordcache.storage.origin import Origin, write_origin
 
-pytest_plugins = ["helpers.bucket_fixtures"]
+pytest_plugins = ["helpers.object_store_fixtures"]
 pytestmark = pytest.mark.usefixtures("environment")
 
 Cli = Callable[..., subprocess.CompletedProcess[str]]
@@ -56,7 +56,7 @@ def test_a_pulled_cache_is_the_pushed_one(cache: Path, url: str, tmp_path: Path,
 
 
 def test_a_push_sends_what_has_changed(
-    work: Path, loose: Path, url: str, proxy: buckets.Proxy, tmp_path: Path, run_cli: Cli
+    work: Path, loose: Path, url: str, proxy: object_stores.Proxy, tmp_path: Path, run_cli: Cli
 ) -> None:
     cache = loose
     first = push(cache, url)
@@ -84,10 +84,12 @@ def with_more_mels(work: Path) -> Path:
     return path
 
 
-def test_a_stopped_push_has_no_list_and_resumes(cache: Path, url: str, proxy: buckets.Proxy, tmp_path: Path) -> None:
+def test_a_stopped_push_has_no_list_and_resumes(
+    cache: Path, url: str, proxy: object_stores.Proxy, tmp_path: Path
+) -> None:
     order: list[str] = []
 
-    def fault(_handler: Any, method: str, path: str, answer: buckets.Answer) -> buckets.Answer:
+    def fault(_handler: Any, method: str, path: str, answer: object_stores.Answer) -> object_stores.Answer:
         if method in ("PUT", "POST") and "cache/" in path:
             name = path.partition("?")[0].rpartition("/cache/")[2]
             order.append(name)
@@ -143,7 +145,7 @@ def test_a_damaged_artefact_is_not_pushed(loose: Path, url: str) -> None:
 # Reading on demand
 
 
-def test_a_cache_in_a_bucket_reads_as_its_folder(cache: Path, url: str, proxy: buckets.Proxy, tmp_path: Path) -> None:
+def test_a_remote_cache_reads_as_its_folder(cache: Path, url: str, proxy: object_stores.Proxy, tmp_path: Path) -> None:
     push(cache, url)
     proxy.reset()
     local = tmp_path / "local"
@@ -165,9 +167,9 @@ def test_a_cache_in_a_bucket_reads_as_its_folder(cache: Path, url: str, proxy: b
 
 
 def test_a_folder_from_a_stranger_connects_to_nothing(
-    loose: Path, url: str, proxy: buckets.Proxy, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    loose: Path, url: str, proxy: object_stores.Proxy, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """Its mark names a bucket that the user of this process did not name."""
+    """Its mark names an object store that the user of this process did not name."""
     push(loose, url)
     with cc.open_cache(url, local=tmp_path / "local") as reader:
         reader.read(0, "frames", 0, 1)
@@ -180,7 +182,7 @@ def test_a_folder_from_a_stranger_connects_to_nothing(
     assert not proxy.requests
     forged = tmp_path / "forged"
     shutil.copytree(loose, forged)
-    write_mark(forged, Mark(url, 1 << 40))
+    write_origin(forged, Origin(url, 1 << 40))
     with pytest.raises(cc.UsageError, match="which holds some files of"):
         cc.open_cache(forged)
     assert not proxy.requests
@@ -188,19 +190,21 @@ def test_a_folder_from_a_stranger_connects_to_nothing(
 
 READER = """
 import hashlib, sys, chordcache as cc
-cache = cc.open_cache(sys.argv[1], local=sys.argv[2])
-digest = hashlib.sha256()
-for video in cache:
-    digest.update(cache.read(video, "frames").tobytes())
-print(digest.hexdigest())
+cache = cc.open_cache(sys.argv[1], local=sys.argv[2], limit=int(sys.argv[3]))
+for _ in range(int(sys.argv[4])):
+    digest = hashlib.sha256()
+    for video in cache:
+        digest.update(cache.read(video, "frames").tobytes())
+    print(digest.hexdigest())
 """
 
 
-def start_reader(url: str, local: Path) -> subprocess.Popen[str]:
-    return subprocess.Popen([sys.executable, "-c", READER, url, str(local)], stdout=subprocess.PIPE, text=True)
+def start_reader(url: str, local: Path, limit: int = 1 << 40, times: int = 1) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", READER, url, str(local), str(limit), str(times)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
 
 
-def test_processes_fetch_each_file_once(packed: Path, url: str, proxy: buckets.Proxy, tmp_path: Path) -> None:
+def test_processes_fetch_each_file_once(packed: Path, url: str, proxy: object_stores.Proxy, tmp_path: Path) -> None:
     push(packed, url)
     proxy.reset()
     proxy.fault = lambda _handler, _method, _path, answer: (time.sleep(0.05), answer)[1]
@@ -214,9 +218,9 @@ def test_processes_fetch_each_file_once(packed: Path, url: str, proxy: buckets.P
         assert len(proxy.gets(name)) == 1
 
 
-def test_a_killed_reader_leaves_no_halves(loose: Path, url: str, proxy: buckets.Proxy, tmp_path: Path) -> None:
+def test_a_killed_reader_leaves_no_halves(loose: Path, url: str, proxy: object_stores.Proxy, tmp_path: Path) -> None:
     push(loose, url)
-    proxy.fault = buckets.of_objects("/lmdb/", buckets.stall, times=1)
+    proxy.fault = object_stores.of_objects("/lmdb/", object_stores.stall, times=1)
     reader = start_reader(url, tmp_path / "local")
     end = time.monotonic() + 20
     while not list((tmp_path / "local").glob(".partial/*")) or not proxy.gets("/lmdb/"):
@@ -228,26 +232,6 @@ def test_a_killed_reader_leaves_no_halves(loose: Path, url: str, proxy: buckets.
     proxy.reset()
     with cc.open_cache(url, local=tmp_path / "local") as again:
         assert_equal(cc.open_cache(loose), again)
-
-
-def test_a_killed_process_that_fetches(loose: Path, url: str, proxy: buckets.Proxy, tmp_path: Path) -> None:
-    push(loose, url)
-    reader = cc.open_cache(url, local=tmp_path / "local")
-    proxy.fault = buckets.of_objects("/lmdb/", buckets.stall)
-    files = files_of(tmp_path / "local")
-    assert files is not None
-    with ThreadPoolExecutor() as pool:
-        readings = [pool.submit(reader.read, number, "frames") for number in range(3)]
-        end = time.monotonic() + 20
-        while len(proxy.gets("/lmdb/")) < 3:
-            assert time.monotonic() < end
-            time.sleep(0.01)
-        files.close()
-        for reading in readings:
-            with pytest.raises(cc.UnreadableError, match="the process that fetches files ended with code -9"):
-                reading.result(timeout=20)
-    proxy.reset()
-    assert_equal(cc.open_cache(loose), reader)
 
 
 def test_the_files_that_were_read_least_lately_go(loose: Path, url: str, tmp_path: Path) -> None:
@@ -274,26 +258,119 @@ def test_the_files_that_were_read_least_lately_go(loose: Path, url: str, tmp_pat
 
 
 def reader_of_frames(video: cc.Video) -> Any:
-    from chordcache.read.video import open_feature
-
     return open_feature(video, video.feature("frames"))
 
 
-def test_a_forked_loader_reads_after_its_parent_has(loose: Path, url: str, tmp_path: Path) -> None:
-    """The threads of the store do not survive a fork."""
+def test_small_folders_are_emptied_while_they_are_read(packed: Path, url: str, tmp_path: Path) -> None:
+    """Each process removes files that the others read."""
+    push(packed, url)
+    expected = start_reader(url, tmp_path / "alone").communicate(timeout=60)[0]
+    limit = max(video.feature("frames").file.num_bytes for video in cc.open_cache(packed)) * 2
+    readers = [start_reader(url, tmp_path / "local", limit, times=6) for _ in range(3)]
+    assert {reader.communicate(timeout=120)[0] for reader in readers} == {expected * 6}
+
+
+def test_loaders(loose: Path, url: str, tmp_path: Path) -> None:
+    """Loaders of one process with threads, and of workers."""
     push(loose, url)
-    cache = cc.open_cache(url, local=tmp_path / "local")
-    dataset, plain = (
-        cc.ChordVideoDataset(of, clip_sampler=cc.RegularClipSampler(num_frames=8)) for of in (cache, loose)
+    features = ("frames", "flow", "mel")
+    datasets = []
+    for of in (cc.open_cache(url, local=tmp_path / "local"), loose):
+        sampler = cc.RegularClipSampler(num_frames=8)
+        datasets.append(cc.ChordVideoDataset(of, clip_sampler=sampler, features=features, clips_per_video=2))
+    dataset, plain = datasets
+    expected = list(cc.make_loader(plain, batch_size=2, shuffle=False))
+    joined = cc.subset(cc.concat([dataset]), range(len(dataset)))
+    makers: list[Callable[[], Any]] = [
+        lambda: cc.make_loader(joined, batch_size=2, num_workers=2, shuffle=False),
+        lambda: cc.ClipLoader(joined, batch_size=2, num_threads=2, shuffle=False),
+        lambda: cc.make_loader(dataset, batch_size=2, num_workers=1, shuffle=False),
+    ]
+    for make in makers:
+        for name in artefacts(tmp_path / "local"):
+            (tmp_path / "local" / name).unlink()
+        batches = list(make())
+        assert artefacts(tmp_path / "local")
+        assert len(batches) == len(expected)
+        for batch, other in zip(batches, expected, strict=True):
+            assert batch["video"] == other["video"]
+            for name in ("frames", "flows", "pts_seconds"):
+                np.testing.assert_array_equal(batch[name], other[name])
+
+
+FORKING = """
+import os, sys, threading, time, chordcache as cc
+cache = cc.open_cache(sys.argv[1], local=sys.argv[2])
+%s
+"""
+
+
+def run_forking(url: str, local: Path, code: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", FORKING % code, url, str(local)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def test_forked_workers_of_a_parent_that_has_opened_the_cache(loose: Path, url: str, tmp_path: Path) -> None:
+    push(loose, url)
+    code = """
+dataset = cc.ChordVideoDataset(cache, clip_sampler=cc.RegularClipSampler(num_frames=8))
+loader = cc.make_loader(dataset, batch_size=2, num_workers=2, start_method="fork", shuffle=False)
+print(sum(int(batch["frames"].sum()) for batch in loader))
+"""
+    plain = cc.ChordVideoDataset(loose, clip_sampler=cc.RegularClipSampler(num_frames=8))
+    expected = sum(int(sample["frames"].sum()) for sample in plain)
+    assert run_forking(url, tmp_path / "local", code).communicate(timeout=60)[0] == f"{expected}\n"
+
+
+def test_a_fork_after_a_fetch_is_an_error(loose: Path, url: str, tmp_path: Path) -> None:
+    """The threads of obstore do not survive it: a request would hang. What is in the folder is read."""
+    push(loose, url)
+    code = """
+cache.read(0, "frames")
+if os.fork() == 0:
+    cache.read(0, "frames")
+    try:
+        cache.read(1, "frames")
+    except cc.UsageError as error:
+        print(error, flush=True)
+        os._exit(3)
+print(os.waitstatus_to_exitcode(os.wait()[1]))
+"""
+    output = run_forking(url, tmp_path / "local", code).communicate(timeout=60)[0].splitlines()
+    assert output[0].startswith("start_method: got 'fork' after a request to an object store")
+    assert output[1] == "3"
+    dataset = cc.ChordVideoDataset(
+        cc.open_cache(url, local=tmp_path / "other"), clip_sampler=cc.RegularClipSampler(num_frames=8)
     )
     dataset[0]  # by the parent
-    loader = cc.make_loader(dataset, batch_size=2, num_workers=2, start_method="fork", shuffle=False)
-    batches = list(loader)
-    expected = list(cc.make_loader(plain, batch_size=2, num_workers=0, shuffle=False))
-    assert len(batches) == len(expected)
-    for batch, other in zip(batches, expected, strict=True):
-        assert batch["video"] == other["video"]
-        np.testing.assert_array_equal(batch["frames"], other["frames"])
+    with pytest.raises(cc.UsageError, match="expected 'forkserver' or 'spawn'"):
+        list(cc.make_loader(dataset, batch_size=2, num_workers=2, start_method="fork"))
+    assert len(list(cc.make_loader(dataset, batch_size=2, num_workers=2))) == NUM_VIDEOS // 2
+
+
+def test_a_fork_in_the_middle_of_a_fetch(loose: Path, url: str, proxy: object_stores.Proxy, tmp_path: Path) -> None:
+    """The child does not hold the lock of a file after its parent was killed."""
+    push(loose, url)
+    proxy.fault = object_stores.of_objects("/lmdb/", object_stores.stall, times=1)
+    code = """
+threading.Thread(target=cache.read, args=(0, "frames"), daemon=True).start()
+while not os.path.isdir(sys.argv[2] + "/.partial"):
+    time.sleep(0.01)
+time.sleep(1)
+child = os.fork()
+print("forked", flush=True)
+time.sleep(60)
+"""
+    parent = run_forking(url, tmp_path / "local", code)
+    assert parent.stdout is not None
+    assert parent.stdout.readline() == "forked\n"
+    parent.kill()
+    proxy.reset()
+    (expected,) = {start_reader(url, tmp_path / "alone").communicate(timeout=60)[0]}
+    started = start_reader(url, tmp_path / "local")
+    assert started.communicate(timeout=30)[0] == expected  # the child sleeps for longer
+    parent.stdout.close()
+    parent.wait()
 
 
 def test_a_clip_loader_fetches_ahead(packed: Path, url: str, tmp_path: Path) -> None:
@@ -320,7 +397,7 @@ def test_other_folders_are_refused(loose: Path, url: str, tmp_path: Path, run_cl
         cc.open_cache(url, local=loose)
     assert artefacts(loose)
     cc.open_cache(url, local=tmp_path / "local")
-    with pytest.raises(cc.UsageError, match=f"which is filled from '{url}'"):
+    with pytest.raises(cc.UsageError, match=f"which has files of '{url}'"):
         cc.open_cache(f"{url}2", local=tmp_path / "local")
     for command in (["info"], ["ls"], ["show"]):
         result = run_cli(*command, str(tmp_path / "local"), *(["0"] if command == ["show"] else []), cwd=tmp_path)
@@ -341,21 +418,21 @@ def test_other_folders_are_refused(loose: Path, url: str, tmp_path: Path, run_cl
 # Faults
 
 
-def test_503_twice_and_a_cut_are_tried_again(cache: Path, url: str, proxy: buckets.Proxy, tmp_path: Path) -> None:
-    proxy.fault = buckets.fail_first(2)
+def test_503_twice_and_a_cut_are_tried_again(cache: Path, url: str, proxy: object_stores.Proxy, tmp_path: Path) -> None:
+    proxy.fault = object_stores.fail_first(2)
     push(cache, url)
-    proxy.fault = buckets.fail_first(2)
+    proxy.fault = object_stores.fail_first(2)
     pull(url, tmp_path / "pulled")
     assert_equal(cc.open_cache(cache), cc.open_cache(tmp_path / "pulled"))
-    proxy.fault = buckets.of_objects("/cache/", buckets.cut, times=2)
+    proxy.fault = object_stores.of_objects("/cache/", object_stores.cut, times=2)
     reader = cc.open_cache(url, local=tmp_path / "local")
-    proxy.fault = buckets.of_objects("/cache/", buckets.cut, times=2)
+    proxy.fault = object_stores.of_objects("/cache/", object_stores.cut, times=2)
     assert_equal(cc.open_cache(cache), reader)
 
 
 FAULTS = {
-    "flipped": (buckets.flip, cc.DamageError, "other bytes|damaged|is not what was written"),
-    "cut": (buckets.cut, cc.UnreadableError, "expected its content"),
+    "flipped": (object_stores.flip, cc.DamageError, "other bytes|damaged|is not what was written"),
+    "cut": (object_stores.cut, cc.UnreadableError, "expected its content"),
 }
 
 
@@ -368,13 +445,13 @@ def assert_nothing_has_come(folder: Path) -> None:
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_lasting_faults_are_errors(
-    request: pytest.FixtureRequest, url: str, proxy: buckets.Proxy, tmp_path: Path, fault: str
+    request: pytest.FixtureRequest, url: str, proxy: object_stores.Proxy, tmp_path: Path, fault: str
 ) -> None:
     cache: Path = request.getfixturevalue("packed" if fault == "flipped" else "loose")
     change, error, text = FAULTS[fault]
     push(cache, url)
     reader = cc.open_cache(url, local=tmp_path / "local")
-    proxy.fault = buckets.of_objects("/cache/", change)
+    proxy.fault = object_stores.of_objects("/cache/", change)
     calls: list[Callable[[], object]] = [
         lambda: reader.read(0, "frames"),
         lambda: cc.open_cache(url, local=tmp_path / "new"),
@@ -389,25 +466,33 @@ def test_lasting_faults_are_errors(
     assert_equal(cc.open_cache(cache), reader)
 
 
-def test_a_server_that_stalls(loose: Path, url: str, proxy: buckets.Proxy, tmp_path: Path) -> None:
+def test_a_server_that_stalls(loose: Path, url: str, proxy: object_stores.Proxy, tmp_path: Path) -> None:
     """It sends half of each object, and does not answer when it gets an artefact. All calls wait at once."""
     push(loose, url)
     reader, other = cc.open_cache(url, local=tmp_path / "local"), f"{url.removesuffix('/cache')}-other"
-    stalled = buckets.of_objects("/cache/", buckets.stall)
+    dataset = cc.ChordVideoDataset(reader, clip_sampler=cc.RegularClipSampler(num_frames=8))
+    batches = iter(cc.ClipLoader(cc.subset(dataset, [1]), batch_size=1, num_threads=1))
+    stalled = object_stores.of_objects("/cache/", object_stores.stall)
 
-    def fault(handler: Any, method: str, path: str, answer: buckets.Answer) -> buckets.Answer | None:
+    def fault(handler: Any, method: str, path: str, answer: object_stores.Answer) -> object_stores.Answer | None:
         if method == "PUT" and "-other/lmdb/" in path:
             time.sleep(60)
             return None
-        got: buckets.Answer | None = stalled(handler, method, path, answer)
+        got: object_stores.Answer | None = stalled(handler, method, path, answer)
         return got
 
     proxy.fault = fault
     calls: list[tuple[Callable[[], object], type[Exception], str]] = [
         (lambda: reader.read(0, "frames"), cc.UnreadableError, "expected its content"),
+        (lambda: next(batches), cc.UnreadableError, "expected its content"),
+        (lambda: dataset.__getitems__([2, 3]), cc.UnreadableError, "expected its content"),
         (lambda: cc.open_cache(url, local=tmp_path / "new"), cc.UnreadableError, "expected its content"),
         (lambda: pull(url, tmp_path / "pulled"), cc.UnreadableError, "expected its content"),
-        (lambda: push(loose, other), cc.CacheWriteError, "the bucket does not take it: .*. The same command resumes"),
+        (
+            lambda: push(loose, other),
+            cc.CacheWriteError,
+            "the object store does not take it: .*The same command resumes",
+        ),
     ]
     with ThreadPoolExecutor() as pool:
         futures = [pool.submit(call) for call, _, _ in calls]
@@ -418,6 +503,48 @@ def test_a_server_that_stalls(loose: Path, url: str, proxy: buckets.Proxy, tmp_p
     proxy.reset()
     assert_equal(cc.open_cache(loose), reader)
     assert push(loose, other).num_present > 0
+
+
+def test_an_object_that_is_cut_short_or_missing(loose: Path, url: str, tmp_path: Path) -> None:
+    push(loose, url)
+    reader = cc.open_cache(url, local=tmp_path / "local")
+    files = [reader[number].feature("frames").file for number in range(2)]
+    store = ObjectStore(url)
+    store.write(files[0].name, [(loose / files[0].name).read_bytes()[:5000]])
+    store.remove([files[1].name])
+    for number, text in enumerate(("got other bytes", "got no object")):
+        with pytest.raises(cc.DamageError, match=text):
+            reader.read(number, "frames")
+    assert not artefacts(tmp_path / "local")
+    push(loose, url)
+    assert_equal(cc.open_cache(loose), reader)
+
+
+def test_a_damaged_file_is_fetched_again(loose: Path, url: str, tmp_path: Path) -> None:
+    push(loose, url)
+    reader = cc.open_cache(url, local=tmp_path / "local")
+    file = reader[0].feature("frames").file
+    expected = reader.read(0, "frames")
+    path = tmp_path / "local" / file.name
+    data = path.read_bytes()
+    path.unlink()
+    path.write_bytes(bytes(255 - byte for byte in data))
+    with pytest.raises(cc.DamageError, match="is damaged: .*Run the same command again"):
+        reader.read(0, "frames")
+    np.testing.assert_array_equal(reader.read(0, "frames"), expected)
+
+
+@pytest.mark.parametrize("num_bytes", [1 << 45, 1 << 63])
+def test_a_sidecar_that_claims_an_absurd_size(loose: Path, url: str, tmp_path: Path, num_bytes: int) -> None:
+    push(loose, url)
+    for limit in (1 << 40, 1 << 64):
+        reader = cc.open_cache(url, local=tmp_path / f"local{limit}", limit=min(limit, (1 << 63) - 1))
+        video = reader[0]
+        info = video.feature("frames")
+        forged = info.replace(file=info.file.replace(num_bytes=num_bytes))
+        with pytest.raises((cc.UsageError, cc.DamageError, cc.UnreadableError)), open_feature(video, forged):
+            pass
+        assert not artefacts(tmp_path / f"local{limit}")
 
 
 def test_a_full_disk(cache: Path, url: str, tmp_path: Path) -> None:
@@ -443,30 +570,32 @@ def test_a_full_disk(cache: Path, url: str, tmp_path: Path) -> None:
         assert_equal(cc.open_cache(cache), cc.open_cache(disk / "pulled"))
 
 
-def test_a_large_object_is_sent_in_parts(url: str, proxy: buckets.Proxy) -> None:
+def test_a_large_object_is_sent_in_parts(url: str, proxy: object_stores.Proxy) -> None:
     """An object of more than 8 MiB, also with errors between. One that is damaged on its way leaves nothing."""
-    bucket = Bucket(url)
+    store = ObjectStore(url)
     blocks = [np.random.default_rng(number).bytes(1 << 20) for number in range(19)]
-    proxy.fault = buckets.fail_first(2)
-    bucket.write("packs/large", iter(blocks))
+    proxy.fault = object_stores.fail_first(2)
+    store.write("packs/large", iter(blocks))
     assert len([path for method, path, _ in proxy.requests if method == "PUT" and "partNumber" in path]) >= 3
-    entry = bucket.entries()["packs/large"]
+    entry = store.entries()["packs/large"]
     assert entry.num_bytes == 19 << 20
-    assert b"".join(bucket.whole("packs/large", entry)) == b"".join(blocks)
+    assert b"".join(store.whole("packs/large", entry)) == b"".join(blocks)
 
     def damaged() -> Iterator[bytes]:
         yield from blocks
         raise cc.DamageError("damaged")
 
     with pytest.raises(cc.DamageError, match="damaged"):
-        bucket.write("packs/other", damaged())
-    assert list(bucket.entries()) == ["packs/large"]
+        store.write("packs/other", damaged())
+    assert list(store.entries()) == ["packs/large"]
 
 
-def test_an_object_that_changes_while_it_is_read(loose: Path, url: str, proxy: buckets.Proxy, tmp_path: Path) -> None:
+def test_an_object_that_changes_while_it_is_read(
+    loose: Path, url: str, proxy: object_stores.Proxy, tmp_path: Path
+) -> None:
     push(loose, url)
 
-    def fault(_handler: Any, method: str, path: str, answer: buckets.Answer) -> buckets.Answer:
+    def fault(_handler: Any, method: str, path: str, answer: object_stores.Answer) -> object_stores.Answer:
         if method == "HEAD" and path.endswith("catalog.bin"):
             return answer[0], {**answer[1], "ETag": '"0123"'}, answer[2]
         return answer
@@ -479,20 +608,20 @@ def test_an_object_that_changes_while_it_is_read(loose: Path, url: str, proxy: b
     assert not (tmp_path / "local" / "catalog.bin").exists()
 
 
-def test_a_missing_bucket_prefix_or_key(loose: Path, url: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_missing_store_prefix_or_key(loose: Path, url: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     missing = "s3://not-there/cache"
     for call in (
         lambda: push(loose, missing),
         lambda: pull(missing, tmp_path / "pulled"),
         lambda: cc.open_cache(missing, local=tmp_path / "local"),
     ):
-        with pytest.raises(cc.NotFoundError, match="no bucket 's3://not-there'"):
+        with pytest.raises(cc.NotFoundError, match="no object store 's3://not-there'"):
             call()
     for call in (lambda: pull(url, tmp_path / "pulled"), lambda: cc.open_cache(url, local=tmp_path / "local")):
         with pytest.raises(cc.NotFoundError, match=f"no cache at '{url}'"):
             call()
-    with pytest.raises(cc.UsageError, match="expected s3://BUCKET/PREFIX"):
-        push(loose, "ftp://bucket/cache")
+    with pytest.raises(cc.UsageError, match="expected s3://NAME/PREFIX"):
+        push(loose, "ftp://store/cache")
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
     monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
     with pytest.raises(cc.UsageError, match="AWS_ACCESS_KEY_ID: got nothing, expected credentials"):
@@ -500,11 +629,11 @@ def test_a_missing_bucket_prefix_or_key(loose: Path, url: str, monkeypatch: pyte
     assert not (tmp_path / "pulled").exists()
 
 
-def test_a_bucket_in_another_region(loose: Path, url: str, proxy: buckets.Proxy, tmp_path: Path) -> None:
+def test_another_region(loose: Path, url: str, proxy: object_stores.Proxy, tmp_path: Path) -> None:
     body = b"<Error><Code>PermanentRedirect</Code><Message>use another endpoint</Message></Error>"
-    proxy.fault = lambda _handler, _method, _path, _answer: (301, {"x-amz-bucket-region": "eu-west-1"}, body)
+    proxy.fault = lambda _handler, _method, _path, _answer: (301, {"x-amz-store-region": "eu-west-1"}, body)
     for call in (lambda: push(loose, url), lambda: pull(url, tmp_path / "pulled")):
-        with pytest.raises(cc.UsageError, match="AWS_REGION: got us-east-1, and the bucket of"):
+        with pytest.raises(cc.UsageError, match="AWS_REGION: got us-east-1, and 's3://data"):
             call()
 
 
@@ -520,15 +649,15 @@ def test_without_obstore(loose: Path, url: str, monkeypatch: pytest.MonkeyPatch)
         push(loose, url)
 
 
-def test_names_in_a_bucket_are_never_names_on_the_disk(
-    loose: Path, url: str, proxy: buckets.Proxy, tmp_path: Path
+def test_names_of_objects_are_never_names_on_the_disk(
+    loose: Path, url: str, proxy: object_stores.Proxy, tmp_path: Path
 ) -> None:
     """A listing with names that leave the folder, and an object that claims an absurd size."""
     push(loose, url)
     entry = b"<Contents><Key>%s</Key><LastModified>2026-01-01T00:00:00.000Z</LastModified><ETag>1</ETag><Size>3</Size>"
-    prefix = url.removeprefix("s3://bucket/").encode()
+    prefix = url.removeprefix("s3://data/").encode()
 
-    def fault(_handler: Any, method: str, path: str, answer: buckets.Answer) -> buckets.Answer:
+    def fault(_handler: Any, method: str, path: str, answer: object_stores.Answer) -> object_stores.Answer:
         if "list-type" in path:
             names = [prefix + b"/packs/evil.pack", prefix + b"/packs/" + b"0" * 32 + b".pack", *leaving]
             items = b"".join(entry % name + b"</Contents>" for name in names)

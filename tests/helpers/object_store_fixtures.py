@@ -1,4 +1,4 @@
-"""Fixtures of a server of buckets, of the environment that leads to it, and of caches for it."""
+"""Fixtures of a server of object stores, of the environment that leads to it, and of caches for it."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from pathlib import Path
 import pytest
 
 import chordcache as cc
-from helpers import buckets
+from helpers import object_stores
 
 
 @pytest.fixture(scope="module")
-def proxy() -> Iterator[buckets.Proxy]:
-    with buckets.moto() as port:
-        proxy = buckets.Proxy(port)
+def proxy() -> Iterator[object_stores.Proxy]:
+    with object_stores.moto() as port:
+        proxy = object_stores.Proxy(port)
         yield proxy
         proxy.close()
 
 
 @pytest.fixture
-def environment(proxy: buckets.Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
+def environment(proxy: object_stores.Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in os.environ:
         if name.startswith("AWS_"):
             monkeypatch.delenv(name)
-    for name, value in {**buckets.VARIABLES, "AWS_ENDPOINT_URL": proxy.url, "NO_PROXY": "127.0.0.1"}.items():
+    for name, value in {**object_stores.VARIABLES, "AWS_ENDPOINT_URL": proxy.url, "NO_PROXY": "127.0.0.1"}.items():
         monkeypatch.setenv(name, value)
     proxy.reset()
 
@@ -35,10 +35,10 @@ def environment(proxy: buckets.Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(scope="module")
 def work(tmp_path_factory: pytest.TempPathFactory, make_video: Callable[..., Path]) -> Path:
     """A folder with caches of the same videos, loose and packed."""
-    work = tmp_path_factory.mktemp("buckets")
-    for number in range(buckets.NUM_VIDEOS):
+    work = tmp_path_factory.mktemp("stores")
+    for number in range(object_stores.NUM_VIDEOS):
         make_video(work / "videos" / f"{number}.mp4", num_frames=20 + number, audio=True)
-    (work / "config.yaml").write_text(buckets.CONFIG)
+    (work / "config.yaml").write_text(object_stores.CONFIG)
     cc.scan([work / "videos"], output=work / "index.json", labels="dir", jobs=1)
     cc.build(work / "index.json", work / "loose", config=work / "config.yaml", tiers=("lmdb", "npz", "hdf5"), jobs=1)
     return work
@@ -64,4 +64,4 @@ def cache(request: pytest.FixtureRequest) -> Path:
 
 @pytest.fixture
 def url(request: pytest.FixtureRequest) -> str:
-    return f"s3://bucket/{request.node.name.translate(str.maketrans('[]', '__'))}/cache"
+    return f"s3://data/{request.node.name.translate(str.maketrans('[]', '__'))}/cache"

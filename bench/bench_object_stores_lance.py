@@ -1,6 +1,6 @@
-"""Random clips from a bucket: a cache that is read through a local folder, and a Lance dataset of the same JPEGs.
+"""Random clips from an object store: a cache read through a local folder, and a Lance dataset of the same JPEGs.
 
-The server is that of ``bench_buckets.py``. Lance has a row for each frame, and keeps nothing on the local disk, so that
+The server is that of ``bench_object_stores.py``. Lance has a row for each frame, and keeps nothing on the disk, so that
 each epoch fetches its clips. Both readers have 64 clips on the way and two threads that decode. Each runs in a new
 process with an empty folder in each round. obstore and pylance must be installed.
 """
@@ -26,7 +26,7 @@ from typing import Any, NamedTuple, TypeVar
 import lance
 import numpy as np
 import pyarrow
-from bench_buckets import BATCH_SIZE, NUM_FRAMES, loader_of, start_server
+from bench_object_stores import BATCH_SIZE, NUM_FRAMES, loader_of, start_server
 from bench_packs import many
 
 import chordcache as cc
@@ -82,7 +82,7 @@ def lance_reader(video_frames: int, frame_shape: tuple[int, ...]) -> Callable[[]
     """Return a function that reads an epoch: a random clip of each video, in random order."""
     options = {"allow_http": "true", "aws_region": "us-east-1", "aws_skip_signature": "true"}
     dataset = lance.dataset(
-        "s3://bucket/lance", storage_options=options | {"aws_endpoint": os.environ["AWS_ENDPOINT_URL"]}
+        "s3://data/lance", storage_options=options | {"aws_endpoint": os.environ["AWS_ENDPOINT_URL"]}
     )
     buffers = cycle(np.empty((BATCH_SIZE * NUM_FRAMES, *frame_shape), np.uint8) for _ in range(NUM_THREADS + 2))
 
@@ -119,7 +119,7 @@ def two_epochs(
     if name == "Lance":
         epoch = lance_reader(*video)
     else:
-        epoch = partial(iter, loader_of(cc.open_cache(f"s3://bucket/{name}", local=local / "cache")))
+        epoch = partial(iter, loader_of(cc.open_cache(f"s3://data/{name}", local=local / "cache")))
     epochs = []
     for _ in range(2):
         wall, cpu, num_bytes = time.perf_counter(), cpu_seconds(), num_sent.value

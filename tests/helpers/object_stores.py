@@ -1,4 +1,4 @@
-"""A server of buckets on this machine, moto, with a proxy before it that breaks answers, and caches for it."""
+"""A server of object stores on this machine, moto, with a proxy before it that breaks answers, and caches for it."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class Proxy:
 
 @contextmanager
 def moto() -> Iterator[int]:
-    """Run a server of buckets, and yield its port. It holds one bucket, named "bucket"."""
+    """Run a server of object stores, and yield its port. It holds one store, named "data"."""
     code = (
         "from moto.server import ThreadedMotoServer; import sys, logging\n"
         "logging.getLogger('werkzeug').disabled = True\n"
@@ -105,7 +105,7 @@ def moto() -> Iterator[int]:
     assert process.stdout is not None
     try:
         port = int(process.stdout.readline())
-        request = urllib.request.Request(f"http://127.0.0.1:{port}/bucket", method="PUT")
+        request = urllib.request.Request(f"http://127.0.0.1:{port}/data", method="PUT")
         urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request).close()
         yield port
     finally:

@@ -1,4 +1,4 @@
-"""The common part of ``push`` and ``pull``: the files of a cache in a bucket, and several copies at a time."""
+"""The common part of ``push`` and ``pull``: the files of a cache in a store, and several copies at a time."""
 
 from __future__ import annotations
 

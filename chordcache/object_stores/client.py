@@ -1,8 +1,8 @@
-"""A bucket, or a part of one: its objects are files of a cache or sources. The owner of obstore.
+"""An object store, or a part of one: its objects are files of a cache or sources. The owner of obstore.
 
-Call it neither in a process that forks later nor in a forked one. The threads of obstore do not survive a fork.
+The threads of obstore do not survive a fork: a request in a process that was forked after one would hang.
 
-A source in a bucket has a path as a file has: ``/s3:/bucket/clips/a.mp4`` is ``s3://bucket/clips/a.mp4``.
+A source in an object store has a path as a file has: ``/s3:/data/clips/a.mp4`` is ``s3://data/clips/a.mp4``.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import re
 import socket
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from itertools import chain
@@ -25,7 +25,7 @@ from chordcache.errors import (
     NotFoundError,
     UnreadableError,
     UsageError,
-    match_of_bucket,
+    match_of_object,
     printable,
 )
 
@@ -76,54 +76,57 @@ _MAX_PARTS_AT_ONCE = 2
 _BLOCK_BYTES = 1 << 20
 
 _OTHER_REGION = ("PermanentRedirect", "AuthorizationHeaderMalformed", "IllegalLocationConstraintException")
-"""Codes of S3 for a bucket in another region"""
+"""Codes of S3 for an object store in another region"""
 
 _BAD_NAME = re.compile(r'invalid path: (?:Error parsing )?Path "(.*?)"(?::| contained)', re.DOTALL)
 """Error of obstore about the name of an object in a listing"""
 
 _CODE = re.compile(r"<Code>([^<]*)</Code>")
 
+_first_user = 0
+"""Process that sent the first request, this one or one that it was forked from"""
 
-def bucket_path(url: str) -> str | None:
-    """Return the path of an object or a folder, or None for what is not a URL of a bucket.
+
+def object_path(url: str) -> str | None:
+    """Return the path of an object or a folder, or None for what is not a URL of an object store.
 
     Examples
     --------
-    >>> bucket_path("s3://bucket/clips/")
-    '/s3:/bucket/clips'
+    >>> object_path("s3://data/clips/")
+    '/s3:/data/clips'
     """
     scheme, separator, rest = url.partition("://")
     path = os.path.normpath(f"/{scheme}:/{rest}") if separator else ""
-    return path if is_in_bucket(path) else None
+    return path if is_in_store(path) else None
 
 
 def source_folder(path: str | os.PathLike[str]) -> str:
-    """Return the absolute path of a root that a person wrote: a folder, or the URL of a bucket."""
-    return bucket_path(os.fspath(path)) or str(absolute(path))
+    """Return the absolute path of a root that a person wrote: a folder, or the URL of an object store."""
+    return object_path(os.fspath(path)) or str(absolute(path))
 
 
-def is_in_bucket(path: str) -> bool:
-    """Return whether an absolute path is of a source in a bucket, or of a folder there."""
-    return match_of_bucket(path) is not None
+def is_in_store(path: str) -> bool:
+    """Return whether an absolute path is of a source in an object store, or of a folder there."""
+    return match_of_object(path) is not None
 
 
 def split_path(path: str) -> tuple[str, str]:
-    """Return the URL of a bucket, and the name of an object or a folder in it."""
-    match = match_of_bucket(path)
+    """Return the URL of an object store, and the name of an object or a folder in it."""
+    match = match_of_object(path)
     assert match is not None
     return f"{match[1]}://{match[2]}", match[3] or ""
 
 
 class Entry(NamedTuple):
-    """An object of a bucket, as a listing has it."""
+    """An object of an object store, as a listing has it."""
 
     num_bytes: int
     etag: str | None
     """Tag that differs for other content. For an object that S3 got with one request, the MD5 of its content"""
 
 
-class Bucket:
-    """The objects below a URL such as ``s3://bucket/prefix``. Endpoint and credentials come from the environment.
+class ObjectStore:
+    """The objects below a URL such as ``s3://data/prefix``. Endpoint and credentials come from the environment.
 
     Several threads may share it. Raises ``UsageError`` if obstore is not installed, does not know the URL, or has no
     credentials.
@@ -142,7 +145,7 @@ class Bucket:
         scheme = url.partition("://")[0]
         cloud = {"s3a": "s3", "gcs": "gs"}.get(scheme, "az" if scheme[:2] in ("az", "ab", "ad") else scheme)
         if cloud not in _CREDENTIALS:
-            raise UsageError(f"url: got '{printable(url)}', expected s3://BUCKET/PREFIX, gs://... or az://...")
+            raise UsageError(f"url: got '{printable(url)}', expected s3://NAME/PREFIX, gs://... or az://...")
         endpoints = [value for name, value in os.environ.items() if name.startswith("AWS_ENDPOINT")]
         allowed = {"allow_http": any(endpoint.startswith("http://") for endpoint in endpoints)}
         try:
@@ -151,7 +154,7 @@ class Bucket:
                 for options in (_TO_READ, _TO_WRITE)
             )
         except (self._obstore.exceptions.BaseError, ValueError) as error:
-            raise UsageError(f"url: got '{printable(url)}', expected a bucket: {_reason(error)}") from None
+            raise UsageError(f"url: got '{printable(url)}', expected an object store: {_reason(error)}") from None
         if not _has_credentials(cloud):
             raise self._no_credentials(cloud)
 
@@ -164,7 +167,7 @@ class Bucket:
         )
 
     def check_exists(self) -> None:
-        """Raise ``NotFoundError`` if the bucket does not exist. A missing object does not say so."""
+        """Raise ``NotFoundError`` if the object store does not exist. A missing object does not say so."""
         with self._errors("."):
             self._obstore.list_with_delimiter(self._to_read, "packs")
 
@@ -181,7 +184,7 @@ class Bucket:
             return {item["path"].rpartition("/")[2]: Entry(item["size"], item["e_tag"]) for item in items}
 
     def entry(self, name: str) -> Entry:
-        """Return one object. Raises ``NotFoundError``, also if the bucket does not exist."""
+        """Return one object. Raises ``NotFoundError``, also if the object store does not exist."""
         with self._errors(name):
             item = self._obstore.head(self._to_read, name)
             return Entry(item["size"], item["e_tag"])
@@ -189,8 +192,8 @@ class Bucket:
     def blocks(self, name: str, start: int, num_bytes: int, etag: str | None = None) -> Iterator[bytes]:
         """Read bytes of an object. There are fewer if the object ends before them.
 
-        Raises ``NotFoundError``, ``UnreadableError`` if the bucket does not answer, and ``DamageError`` if the object
-        has another tag than ``etag``.
+        Raises ``NotFoundError``, ``UnreadableError`` if the object store does not answer, and ``DamageError`` if the
+        object has another tag than ``etag``.
         """
         if not num_bytes:
             return
@@ -202,15 +205,6 @@ class Bucket:
                 if rest < 0:  # a server that ignores the range
                     raise DamageError(f"'{printable(self.url)}/{name}': got more bytes than were asked for")
                 yield bytes(block)
-
-    def ranges(self, name: str, spans: Sequence[tuple[int, int]]) -> list[bytes]:
-        """Read ranges of an object, several at a time. One is shorter if the object ends before it.
-
-        Each has its first byte, and the byte behind it. Raises as ``blocks`` does.
-        """
-        starts, ends = zip(*spans, strict=True)
-        with self._errors(name):
-            return list(map(bytes, self._obstore.get_ranges(self._to_read, name, starts=starts, ends=ends, coalesce=0)))
 
     def whole(self, name: str, entry: Entry) -> Iterator[bytes]:
         """Read a whole object as it was when it was listed. Raises as ``blocks`` does, also if it changes."""
@@ -234,7 +228,7 @@ class Bucket:
     def write(self, name: str, blocks: Iterable[bytes]) -> None:
         """Write an object. It appears complete or not at all, and not if ``blocks`` raises.
 
-        Raises ``CacheWriteError`` if the bucket does not take it.
+        Raises ``CacheWriteError`` if the object store does not take it.
         """
         blocks, first = iter(blocks), b""
         while len(first) <= _PART_BYTES and (block := next(blocks, b"")):
@@ -254,7 +248,8 @@ class Bucket:
 
     @contextmanager
     def _errors(self, name: str, *, writes: bool = False) -> Iterator[None]:
-        """Turn the errors of obstore into those of this package."""
+        """Send requests, and turn the errors of obstore into those of this package."""
+        _check_not_forked()
         try:
             yield
         except (FileNotFoundError, PermissionError, self._obstore.exceptions.BaseError) as error:
@@ -265,8 +260,8 @@ class Bucket:
     def _error(self, name: str, error: BaseException, writes: bool) -> ChordcacheError:
         what, text, reason = f"'{printable(self.url)}/{name}'", str(error), _reason(error)
         if reason == "NoSuchBucket" or (name == "." and "status code: 404" in text):
-            bucket = "/".join(self.url.split("/")[:3])
-            return NotFoundError(f"no bucket '{printable(bucket)}'; make it, or check the URL '{printable(self.url)}'")
+            store = printable("/".join(self.url.split("/")[:3]))
+            return NotFoundError(f"no object store '{store}'; make it, or check the URL '{printable(self.url)}'")
         if isinstance(error, FileNotFoundError):
             return NotFoundError(f"no such object {what}")
         if match := _BAD_NAME.search(text):
@@ -277,8 +272,8 @@ class Bucket:
         if reason in _OTHER_REGION or "redirect without LOCATION" in text:
             region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION") or "us-east-1"
             return UsageError(
-                f"AWS_REGION: got {printable(region)}, and the bucket of '{printable(self.url)}' is in another region. "
-                "Set the region of the bucket."
+                f"AWS_REGION: got {printable(region)}, and '{printable(self.url)}' is in another region. Set the "
+                "region of the object store."
             )
         if _METADATA[0] in text:
             return self._no_credentials("s3")
@@ -287,8 +282,20 @@ class Bucket:
         if "status code: 412" in text or isinstance(error, self._obstore.exceptions.PreconditionError):
             return DamageError(f"{what}: it changed while it was read. Run the same command again.")
         if writes:
-            return CacheWriteError(f"{what}: the bucket does not take it: {reason}. The same command resumes.")
+            return CacheWriteError(f"{what}: the object store does not take it: {reason}. The same command resumes.")
         return UnreadableError(f"{what}: got {reason}, expected its content. Run the same command again.")
+
+
+def _check_not_forked() -> None:
+    """Raise ``UsageError`` if this process was forked after a request."""
+    global _first_user
+    if _first_user not in (0, os.getpid()):
+        raise UsageError(
+            "start_method: got 'fork' after a request to an object store, whose threads do not survive it, expected "
+            "'forkserver' or 'spawn' (multiprocessing_context= of a DataLoader). Set it, or read and copy nothing of "
+            "an object store before the fork."
+        )
+    _first_user = os.getpid()
 
 
 def _reason(error: BaseException) -> str:

@@ -1,4 +1,4 @@
-"""``push``: copy a cache into a bucket, so that a reader never finds a list of files that are not there."""
+"""``push``: copy a cache into a store, so that a reader never finds a list of files that are not there."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import hashlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from chordcache.bucket import Bucket, Entry
 from chordcache.digests import file_digest
 from chordcache.engine.signals import stop_signals
 from chordcache.errors import UsageError, printable
-from chordcache.formats.bucket_copy import (
+from chordcache.object_stores.client import Entry, ObjectStore
+from chordcache.object_stores.copies import (
     OTHER_LISTS,
     CopySummary,
     copy_all,
@@ -36,9 +36,9 @@ _BLOCK_BYTES = 1 << 20
 
 
 def push(cache: str | Path, url: str, *, progress: bool = False) -> CopySummary:
-    """Copy a cache into a bucket, or the changes since an earlier push.
+    """Copy a cache into a store, or the changes since an earlier push.
 
-    Files of videos come first and the list of videos last. So a reader of the bucket sees the earlier cache until the
+    Files of videos come first and the list of videos last. So a reader of the store sees the earlier cache until the
     new one is complete. Artefacts that are there are not sent again: their names are made of their content. Nothing is
     removed but sidecars of videos that left the cache.
 
@@ -47,7 +47,7 @@ def push(cache: str | Path, url: str, *, progress: bool = False) -> CopySummary:
     cache : str or Path
         The cache.
     url : str
-        A bucket and a prefix in it, such as "s3://bucket/cache".
+        An object store and a prefix in it, such as "s3://data/cache".
     progress : bool
         True to show a progress bar on standard error, if that is a terminal.
 
@@ -61,41 +61,41 @@ def push(cache: str | Path, url: str, *, progress: bool = False) -> CopySummary:
     UsageError
         If the prefix holds something else, or another or a later state of the cache, or credentials are missing.
     NotFoundError
-        If the cache or the bucket does not exist.
+        If the cache or the object store does not exist.
     DamageError, UnreadableError
         If the cache is damaged, or a file cannot be read.
     LockedError
         If another process writes to the cache.
     CacheWriteError, StoppedError
-        If the bucket takes no data, or a signal stopped it. The same call resumes.
+        If the object store takes no data, or a signal stopped it. The same call resumes.
     """
-    folder, bucket = cache_folder(cache), Bucket(url)
+    folder, store = cache_folder(cache), ObjectStore(url)
     read_header(folder)
     with stop_signals(resumes=True), locked_for_reading(folder):
-        return _Push(folder, bucket).run(progress)
+        return _Push(folder, store).run(progress)
 
 
 class _Push:
-    """A push under the lock of the cache. Raises ``UsageError`` if the bucket holds something else."""
+    """A push under the lock of the cache. Raises ``UsageError`` if the object store holds something else."""
 
-    def __init__(self, cache: Path, bucket: Bucket) -> None:
-        self._cache, self._bucket = cache, bucket
+    def __init__(self, cache: Path, store: ObjectStore) -> None:
+        self._cache, self._store = cache, store
         self._sidecars = Sidecars(cache)
         self._keys = self._sidecars.sorted_keys()
-        self._entries = bucket.entries()
-        self._check_bucket()
+        self._entries = store.entries()
+        self._check_store()
         self._check_catalog()
 
-    def _check_bucket(self) -> None:
-        """Raise ``UsageError`` unless the bucket holds nothing, or an earlier state of the cache."""
-        name, url = printable(self._cache), printable(self._bucket.url)
+    def _check_store(self) -> None:
+        """Raise ``UsageError`` unless the object store holds nothing, or an earlier state of the cache."""
+        name, url = printable(self._cache), printable(self._store.url)
         if not opener.exists(self._cache, RUNS_FILE):
             what = f"cache: got '{name}' without {RUNS_FILE}, expected the log of its builds"
             raise UsageError(f"{what}. Run the same 'chordcache build' again.")
         for other in self._entries:
             if not is_of_cache(other, TIERS):
                 raise UsageError(f"url: got '{url}', which holds '{printable(other)}', expected a new prefix")
-        log = self._bucket.read(RUNS_FILE) or b""
+        log = self._store.read(RUNS_FILE) or b""
         if self._entries and not is_earlier(log, opener.read_file(self._cache, RUNS_FILE)):
             raise UsageError(
                 f"url: got '{url}', which holds another cache or a later state of this one, expected a new prefix, or "
@@ -128,20 +128,20 @@ class _Push:
                 self._send(name, [])
         for name in ("chordcache.json", "catalog.bin"):
             self._send(name, _blocks(self._cache, name))
-        self._bucket.remove(stale_sidecars(self._entries, loose))
+        self._store.remove(stale_sidecars(self._entries, loose))
         return CopySummary(len(self._keys), num_files, num_bytes, len(files) - len(missing))
 
     def _has(self, file: StoredFile | Pack) -> bool:
-        """Return whether the bucket has an artefact or a pack. Its name stands for its content."""
+        """Return whether the object store has an artefact or a pack. Its name stands for its content."""
         entry = self._entries.get(file.name)
         return entry is not None and entry.num_bytes == file.num_bytes
 
     def _copy(self, file: StoredFile | Pack) -> int:
         if isinstance(file, Pack):
             check_pack(self._cache, file)
-            self._bucket.write(file.name, _blocks(self._cache, file.name))
+            self._store.write(file.name, _blocks(self._cache, file.name))
         else:
-            self._bucket.write(file.name, self._checked(file))
+            self._store.write(file.name, self._checked(file))
         return file.num_bytes
 
     def _checked(self, file: StoredFile) -> Iterator[bytes]:
@@ -160,11 +160,11 @@ class _Push:
         return len(line)
 
     def _send(self, name: str, blocks: Iterable[bytes]) -> None:
-        """Send a file, unless its content is small and the bucket has it. Its tag is its MD5 in S3."""
+        """Send a file, unless its content is small and the object store has it. Its tag is its MD5 in S3."""
         entry = self._entries.get(name)
         if entry is not None and isinstance(blocks, list) and _is_md5(entry, b"".join(blocks)):
             return
-        self._bucket.write(name, blocks)
+        self._store.write(name, blocks)
 
 
 def _is_md5(entry: Entry, content: bytes) -> bool:

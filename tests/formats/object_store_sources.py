@@ -1,4 +1,4 @@
-"""Sources in buckets. No test_*.py, since they need the environment of `make test-formats`: obstore and moto."""
+"""Sources in object_stores. No test_*.py, since they need the environment of `make test-formats`: obstore and moto."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers import buckets, processes, small_disks
+from helpers import object_stores, processes, small_disks
 
 import chordcache as cc
-from chordcache.bucket import Bucket
 from chordcache.index.lists.write import index_list
+from chordcache.object_stores.client import ObjectStore
 from chordcache.verifying.verify import verify
 
-pytest_plugins = ["helpers.bucket_fixtures"]
+pytest_plugins = ["helpers.object_store_fixtures"]
 pytestmark = pytest.mark.usefixtures("environment")
 
 Cli = Callable[..., subprocess.CompletedProcess[str]]
@@ -27,7 +27,7 @@ OTHERS = ("._run.mp4", "note.txt", "run/.keep")
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory: pytest.TempPathFactory, make_video: Callable[..., Path]) -> Path:
-    folder = tmp_path_factory.mktemp("bucket_sources") / "corpus"
+    folder = tmp_path_factory.mktemp("store_sources") / "corpus"
     for path, num_frames in VIDEOS.items():
         make_video(folder / path, num_frames=num_frames, audio=True)
     return folder
@@ -35,19 +35,19 @@ def corpus(tmp_path_factory: pytest.TempPathFactory, make_video: Callable[..., P
 
 @pytest.fixture
 def url(request: pytest.FixtureRequest, corpus: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> str:
-    """The corpus in a bucket, with a ``TMPDIR`` of its own for the copies."""
-    url = f"s3://bucket/{request.node.name.translate(str.maketrans('[]', '__'))}/corpus"
+    """The corpus in an object store, with a ``TMPDIR`` of its own for the copies."""
+    url = f"s3://data/{request.node.name.translate(str.maketrans('[]', '__'))}/corpus"
     for path in VIDEOS:
-        Bucket(url).write(path, [(corpus / path).read_bytes()])
+        ObjectStore(url).write(path, [(corpus / path).read_bytes()])
     for path in OTHERS:
-        Bucket(url).write(path, [b"not a video"])
+        ObjectStore(url).write(path, [b"not a video"])
     (tmp_path / "copies").mkdir()
     monkeypatch.setenv("TMPDIR", os.fspath(tmp_path / "copies"))
     return url
 
 
 @pytest.fixture
-def index(url: str, tmp_path: Path, proxy: buckets.Proxy) -> Path:
+def index(url: str, tmp_path: Path, proxy: object_stores.Proxy) -> Path:
     index_list(url, tmp_path / "index.json")
     proxy.reset()
     return tmp_path / "index.json"
@@ -63,16 +63,16 @@ def assert_equal(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> No
         np.testing.assert_array_equal(frames, other[name])
 
 
-def gets(proxy: buckets.Proxy) -> list[str]:
+def gets(proxy: object_stores.Proxy) -> list[str]:
     """Requests for contents of objects."""
     return [path for _, path, _ in proxy.gets("/corpus/") if "list-type" not in path]
 
 
-def test_a_bucket_builds_as_its_folder(
+def test_an_object_store_builds_as_its_folder(
     corpus: Path,
     url: str,
     index: Path,
-    proxy: buckets.Proxy,
+    proxy: object_stores.Proxy,
     run_cli: Cli,
     tmp_path: Path,
 ) -> None:
@@ -104,12 +104,12 @@ def test_only_an_object_with_another_tag_is_built_again(
     corpus: Path,
     url: str,
     index: Path,
-    proxy: buckets.Proxy,
+    proxy: object_stores.Proxy,
     tmp_path: Path,
 ) -> None:
     cc.build(index, tmp_path / "cache", jobs=1)
-    Bucket(url).write("run/1.mp4", [(corpus / "run/2.mp4").read_bytes()])
-    Bucket(url).write("run/2.mp4", [(corpus / "run/2.mp4").read_bytes()])  # as it was, but later
+    ObjectStore(url).write("run/1.mp4", [(corpus / "run/2.mp4").read_bytes()])
+    ObjectStore(url).write("run/2.mp4", [(corpus / "run/2.mp4").read_bytes()])  # as it was, but later
     findings = verify(tmp_path / "cache", source=True, roots={"corpus": url_path(url)}, jobs=1).damage
     assert [(damage.kind, damage.file.rpartition("/")[2]) for damage in findings] == [("stale", "1.mp4")]
     proxy.reset()
@@ -125,7 +125,7 @@ def url_path(url: str) -> str:
     return "/" + url.replace("://", ":/")
 
 
-def test_lists_name_objects(url: str, proxy: buckets.Proxy, tmp_path: Path, run_cli: Cli) -> None:
+def test_lists_name_objects(url: str, proxy: object_stores.Proxy, tmp_path: Path, run_cli: Cli) -> None:
     (tmp_path / "list.csv").write_text(f"path,label\nrun/2.mp4,x\nrun/9.mp4,x\n{url}/run/1.mp4,y\n")
     proxy.reset()
     result = run_cli(
@@ -145,12 +145,12 @@ def test_lists_name_objects(url: str, proxy: buckets.Proxy, tmp_path: Path, run_
 def test_503_twice_and_a_cut_are_tried_again(
     corpus: Path,
     index: Path,
-    proxy: buckets.Proxy,
+    proxy: object_stores.Proxy,
     tmp_path: Path,
 ) -> None:
-    proxy.fault = buckets.fail_first(2)
+    proxy.fault = object_stores.fail_first(2)
     cc.build(index, tmp_path / "cache", jobs=1)
-    proxy.fault = buckets.of_objects("/corpus/", buckets.cut, times=2)
+    proxy.fault = object_stores.of_objects("/corpus/", object_stores.cut, times=2)
     cc.build(index, tmp_path / "other", jobs=1)
     assert_equal(frames_of(tmp_path / "cache"), frames_of(tmp_path / "other"))
 
@@ -159,21 +159,21 @@ def test_503_twice_and_a_cut_are_tried_again(
 def test_one_object_that_cannot_be_read(
     url: str,
     index: Path,
-    proxy: buckets.Proxy,
+    proxy: object_stores.Proxy,
     run_cli: Cli,
     tmp_path: Path,
     fault: str,
 ) -> None:
     """The others are built, and the same command builds it later."""
 
-    def replace(handler: object, answer: buckets.Answer) -> buckets.Answer:
+    def replace(handler: object, answer: object_stores.Answer) -> object_stores.Answer:
         return 412, {}, b"<Error><Code>PreconditionFailed</Code></Error>"
 
-    def forbid(handler: object, answer: buckets.Answer) -> buckets.Answer:
+    def forbid(handler: object, answer: object_stores.Answer) -> object_stores.Answer:
         return 403, {}, b"<Error><Code>InvalidObjectState</Code></Error>"
 
-    change = {"cut": buckets.cut, "changed": replace, "forbidden": forbid}[fault]
-    proxy.fault = buckets.of_objects("run/1.mp4", change)
+    change = {"cut": object_stores.cut, "changed": replace, "forbidden": forbid}[fault]
+    proxy.fault = object_stores.of_objects("run/1.mp4", change)
     command = ("build", str(index), "-o", str(tmp_path / "cache"))
     result = run_cli(*command)
     assert result.returncode == 3, result.stderr
@@ -188,7 +188,7 @@ def test_one_object_that_cannot_be_read(
 
 def test_a_cache_from_a_stranger_connects_to_nothing(
     index: Path,
-    proxy: buckets.Proxy,
+    proxy: object_stores.Proxy,
     run_cli: Cli,
     tmp_path: Path,
 ) -> None:
@@ -205,19 +205,19 @@ def test_a_cache_from_a_stranger_connects_to_nothing(
     for call in calls:
         result = run_cli(*call)
         assert result.returncode == 2, result
-        assert "--root corpus=s3://bucket/" in result.stderr
+        assert "--root corpus=s3://data/" in result.stderr
     assert proxy.requests == []
     assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize("on_miss", ["source", "build"])
-def test_a_dataset_reads_no_source_in_a_bucket(
+def test_a_dataset_reads_no_source_in_a_store(
     index: Path,
-    proxy: buckets.Proxy,
+    proxy: object_stores.Proxy,
     tmp_path: Path,
     on_miss: str,
 ) -> None:
-    with pytest.raises(cc.UsageError, match="in the bucket 's3://bucket/.* Build a cache"):
+    with pytest.raises(cc.UsageError, match="in the object store 's3://data/.* Build a cache"):
         cc.ChordVideoDataset(cc.videos.indexed(index, tmp_path / "cache", on_miss=on_miss))
     assert not (tmp_path / "cache").exists()
     cc.build(index, tmp_path / "cache", jobs=1)
@@ -243,8 +243,10 @@ def test_a_full_folder_of_temporary_files(
 
 
 @pytest.mark.parametrize("name", ["../up.mp4", "a//b.mp4", "./c.mp4"], ids=["above", "empty", "here"])
-def test_names_that_are_not_paths(url: str, proxy: buckets.Proxy, run_cli: Cli, tmp_path: Path, name: str) -> None:
-    def rename(_handler: object, _method: str, path: str, answer: buckets.Answer) -> buckets.Answer:
+def test_names_that_are_not_paths(
+    url: str, proxy: object_stores.Proxy, run_cli: Cli, tmp_path: Path, name: str
+) -> None:
+    def rename(_handler: object, _method: str, path: str, answer: object_stores.Answer) -> object_stores.Answer:
         status, headers, body = answer
         return status, headers, body.replace(b"run/1.mp4", name.encode())
 
@@ -256,17 +258,17 @@ def test_names_that_are_not_paths(url: str, proxy: buckets.Proxy, run_cli: Cli, 
     assert not (tmp_path / "index.json").exists()
 
 
-def test_missing_and_refused_buckets(url: str, run_cli: Cli, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_missing_and_refused_stores(url: str, run_cli: Cli, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     output = ("-o", str(tmp_path / "index.json"))
     for command in ("index", "scan"):
-        for place in ("s3://nobucket/x", f"{url}/nothing"):
+        for place in ("s3://not-there/x", f"{url}/nothing"):
             result = run_cli(command, place, *output)
             assert (result.returncode, place.split("/")[2] in result.stderr) == (10, True)
         assert run_cli(command, "https://example.com/x", *output).returncode == 2
     assert run_cli("index", url, "--videos", url, *output).returncode == 2
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.delenv(name)
-    monkeypatch.setattr("chordcache.media.bucket_objects._buckets", {})
+    monkeypatch.setattr("chordcache.object_stores.sources._stores", {})
     result = run_cli("index", url, *output)
     assert (result.returncode, "AWS_ACCESS_KEY_ID: got nothing" in result.stderr) == (2, True), result.stderr
     assert not (tmp_path / "index.json").exists()

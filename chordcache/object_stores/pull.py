@@ -1,4 +1,4 @@
-"""``pull``: copy a cache from a bucket into a folder. Nothing gets its name before its content is proven."""
+"""``pull``: copy a cache from an object store into a folder. Nothing gets its name before its content is proven."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 
-from chordcache.bucket import Bucket
 from chordcache.engine.signals import stop_signals
 from chordcache.errors import DamageError, UsageError, printable
-from chordcache.formats.bucket_copy import (
+from chordcache.object_stores.client import ObjectStore
+from chordcache.object_stores.copies import (
     OTHER_LISTS,
     CopySummary,
     copy_all,
@@ -18,6 +18,8 @@ from chordcache.formats.bucket_copy import (
     is_earlier,
     stale_sidecars,
 )
+from chordcache.object_stores.lists import copy_lists, entries_of
+from chordcache.object_stores.local_folder import download
 from chordcache.storage import atomic, opener
 from chordcache.storage.cache_header import read_header
 from chordcache.storage.catalog import Catalog
@@ -25,9 +27,8 @@ from chordcache.storage.feature_info import StoredFile
 from chordcache.storage.find_sidecars import iter_keys
 from chordcache.storage.layout import cache_folder, sidecar_file
 from chordcache.storage.lock import locked
+from chordcache.storage.origin import check_holds_all
 from chordcache.storage.packs import Pack, check_pack
-from chordcache.storage.remote.local_store import copy_lists, download, entries_of
-from chordcache.storage.remote.mark import check_holds_all
 from chordcache.storage.run_log import RUNS_FILE
 from chordcache.storage.sidecar import Sidecar
 
@@ -35,14 +36,14 @@ _SIDECARS_AT_ONCE = 256
 
 
 def pull(url: str, cache: str | Path, *, progress: bool = False) -> CopySummary:
-    """Copy a cache from a bucket into a folder, or the changes since an earlier pull.
+    """Copy a cache from an object store into a folder, or the changes since an earlier pull.
 
     The digest of each artefact is compared while it arrives. The header and the catalog come last.
 
     Parameters
     ----------
     url : str
-        The URL to which ``push`` copied the cache, such as "s3://bucket/cache".
+        The URL to which ``push`` copied the cache, such as "s3://data/cache".
     cache : str or Path
         A new folder, or one that an earlier ``pull`` of this cache made.
     progress : bool
@@ -58,34 +59,34 @@ def pull(url: str, cache: str | Path, *, progress: bool = False) -> CopySummary:
     UsageError
         If the folder holds something else, or credentials are missing.
     NotFoundError
-        If the cache or the bucket does not exist.
+        If the cache or the object store does not exist.
     DamageError
         If other bytes arrive than were written.
     UnreadableError
-        If the bucket does not answer. The same call resumes.
+        If the object store does not answer. The same call resumes.
     LockedError
         If another process writes to the cache.
     NoSpaceError, CacheWriteError, StoppedError
         As their names say. The same call resumes.
     """
-    folder, bucket = cache_folder(cache), Bucket(url)
+    folder, store = cache_folder(cache), ObjectStore(url)
     with stop_signals(resumes=True):
-        entries = entries_of(bucket, (RUNS_FILE, *OTHER_LISTS, "chordcache.json", "catalog.bin"))
-        log = bucket.read(RUNS_FILE)
-        _check_folder(folder, bucket, log)
+        entries = entries_of(store, (RUNS_FILE, *OTHER_LISTS, "chordcache.json", "catalog.bin"))
+        log = store.read(RUNS_FILE)
+        _check_folder(folder, store, log)
         with locked(folder), atomic.writing_to(folder):
             atomic.remove_partials(folder)
             atomic.check_space(folder, sum(entry.num_bytes for entry in entries.values()))
             with atomic.partial_folder(folder) as lists:
-                copy_lists(bucket, lists, entries)
-                return _Pull(bucket, folder, lists, list(entries)).run(progress)
+                copy_lists(store, lists, entries)
+                return _Pull(store, folder, lists, list(entries)).run(progress)
 
 
-def _check_folder(folder: Path, bucket: Bucket, log: bytes | None) -> None:
+def _check_folder(folder: Path, store: ObjectStore, log: bytes | None) -> None:
     """Raise ``UsageError`` unless a folder is new, or an earlier pull of the cache made it."""
     if not os.path.lexists(folder):
         return
-    name, url = printable(folder), printable(bucket.url)
+    name, url = printable(folder), printable(store.url)
     if not folder.is_dir():
         raise UsageError(f"cache: got '{name}', expected a folder. Name another one.")
     check_holds_all(folder)
@@ -102,8 +103,8 @@ def _check_folder(folder: Path, bucket: Bucket, log: bytes | None) -> None:
 class _Pull:
     """A pull under the lock of the new cache, with its lists in a partial folder."""
 
-    def __init__(self, bucket: Bucket, cache: Path, lists: Path, names: list[str]) -> None:
-        self._bucket, self._cache, self._lists, self._names = bucket, cache, lists, names
+    def __init__(self, store: ObjectStore, cache: Path, lists: Path, names: list[str]) -> None:
+        self._store, self._cache, self._lists, self._names = store, cache, lists, names
         self._catalog = Catalog(lists)
         self._is_packed = read_header(lists).is_packed
         try:
@@ -111,7 +112,7 @@ class _Pull:
                 pass
         except DamageError as error:
             what = str(error).partition("; run")[0]
-            raise DamageError(f"the catalog of '{printable(bucket.url)}' is damaged: {what}") from None
+            raise DamageError(f"the catalog of '{printable(store.url)}' is damaged: {what}") from None
 
     def run(self, progress: bool) -> CopySummary:
         """Copy what is missing."""
@@ -140,11 +141,11 @@ class _Pull:
         with atomic.writing_to(path), atomic.partial_file(self._cache) as partial:
             if isinstance(file, Pack):
                 with open(partial, "xb") as target:
-                    for block in self._bucket.whole(file.name, self._bucket.entry(file.name)):
+                    for block in self._store.whole(file.name, self._store.entry(file.name)):
                         target.write(block)
                 check_pack(self._cache, file, os.path.relpath(partial, self._cache))
             else:
-                download(self._bucket, file, partial)
+                download(self._store, file, partial)
             atomic.publish_all(self._cache, {partial: file.name})
         return file.num_bytes
 

@@ -1,7 +1,7 @@
-"""A cache in a bucket, read by a loader through a local folder: the time waited, and the bytes fetched.
+"""A cache in an object store, read by a loader through a local folder: the time waited, and the bytes fetched.
 
-The bucket is a server of files in a process of its own on this machine, with a latency before each answer. obstore must
-be installed. The consumer takes batches at half the rate at which the loader reads them from the local cache.
+The store is a server of files in a process of its own on this machine, with a latency before each answer. It needs
+obstore. The consumer takes batches at half the rate at which the loader reads them from the local cache.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def serve(root: Path, latency_seconds: float, port: Connection, num_sent: Synchr
         def do_GET(self) -> None:
             time.sleep(latency_seconds)
             url = urlsplit(self.path)
-            file = root / unquote(url.path).removeprefix("/bucket").strip("/")
+            file = root / unquote(url.path).removeprefix("/data").strip("/")
             if "list-type" in url.query:
                 self.answer_list(parse_qs(url.query).get("prefix", [""])[0])
                 return
@@ -96,7 +96,7 @@ def serve(root: Path, latency_seconds: float, port: Connection, num_sent: Synchr
 
 
 def start_server(root: Path, latency_ms: float) -> tuple[BaseProcess, Synchronized[int]]:
-    """Serve a folder as s3://bucket to this process and its children. Return the process and the bytes that it sent."""
+    """Serve a folder as s3://data to this process and its children. Return the process and the bytes that it sent."""
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
     num_sent = context.Value("q")
@@ -154,9 +154,9 @@ def main() -> None:
         started = time.perf_counter()
         num_batches = len(list(local))
         batch_seconds = (time.perf_counter() - started) / num_batches
-        remote = loader_of(cc.open_cache("s3://bucket/cache", local=folder / "local"))
+        remote = loader_of(cc.open_cache("s3://data/cache", local=folder / "local"))
         read = arguments.videos * clip_bytes(cc.open_cache(folder / "cache"))
-        for row, loader in (("local", local), ("bucket, first epoch", remote), ("bucket, second epoch", remote)):
+        for row, loader in (("local", local), ("store, first epoch", remote), ("store, second epoch", remote)):
             before = num_sent.value
             waited = [seconds for when, seconds in waits(loader, 2 * batch_seconds) if when > WARM_UP_SECONDS]
             share = sum(waited) / (sum(waited) + 2 * batch_seconds * len(waited))
