@@ -20,9 +20,7 @@ _LOADED = ("extractor", "model", "tokenizer", "pooled_model", "pooled_tokenizer"
 """Keys of a feature that name code, or files outside of a cache"""
 _TAKEN_NAMES = ("frames", "pts_seconds", "source_frames", "keyframes")
 
-_TRAIN_SECTIONS = (
-    "source", "dataset", "clip_sampler", "time_transform", "crop", "augment", "collate", "sampler", "loader",
-)  # fmt: skip
+_TRAIN_SECTIONS = ("source", "dataset", "clip_sampler", "crop", "augment", "collate", "sampler", "loader")
 """Keys of ``train``. Each has a mapping with a name and arguments, only ``dataset`` does not have a name"""
 
 
@@ -129,10 +127,8 @@ def _check_train(key: str, section: Any) -> None:
         if not isinstance(section, Mapping):
             raise ConfigError(f"train.{key}: got {section!r}, expected a mapping of arguments")
         return
-    several = section if key == "time_transform" and isinstance(section, (list, tuple)) else [section]
-    for part in several:
-        if not isinstance(part, Mapping) or not isinstance(part.get("name"), str):
-            raise ConfigError(f"train.{key}: got {part!r}, expected a mapping with a name and arguments")
+    if not isinstance(section, Mapping) or not isinstance(section.get("name"), str):
+        raise ConfigError(f"train.{key}: got {section!r}, expected a mapping with a name and arguments")
 
 
 def trusted_names(config: Config) -> frozenset[str]:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from multiprocessing.context import get_spawning_popen
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import torch
@@ -27,7 +27,7 @@ from chordcache.read.video import Video
 from chordcache.train.batches import FrameBuffer
 from chordcache.train.clip_dataset import NO_LABELS, ClipDataset
 from chordcache.train.fields import Classes, all_labels, class_names, field_reader
-from chordcache.train.instantiate import checked_sampler
+from chordcache.train.instantiate import NAMED, instantiate
 from chordcache.train.samplers.clip_request import EPOCHS, ClipRequest, ClipSampler, clip_shape
 from chordcache.train.samplers.clip_samplers import RegularClipSampler
 from chordcache.train.samples import SampleReader
@@ -179,7 +179,7 @@ class ChordVideoDataset(ClipDataset):
     ) -> None:
         check_at_least(0, seed=seed)
         check_at_least(1, clips_per_video=clips_per_video)
-        self._sampler = checked_sampler(clip_sampler)
+        self._sampler = _checked_sampler(clip_sampler)
         names, variants = cached_features(checked_names("features", features, "features"))
         self._clips = ClipReader(
             features=names,
@@ -374,3 +374,16 @@ class _SharedEpoch:
             self._open(os.open(state, os.O_RDWR | os.O_CLOEXEC))
         else:
             self.__init__(state)  # type: ignore[misc]
+
+
+def _checked_sampler(sampler: object) -> ClipSampler:
+    """Return the sampler that an argument means: an object, a name, or a config for ``instantiate``."""
+    if isinstance(sampler, (str, Mapping)):
+        config = {"name": sampler} if isinstance(sampler, str) else sampler
+        sampler = instantiate("clip_sampler", config, "clip_sampler")
+    if isinstance(sampler, type) or not callable(getattr(sampler, "frame_numbers", None)):
+        raise UsageError(
+            f"clip_sampler: got {sampler!r}, expected an object with frame_numbers, such as a "
+            f"RandomClipSampler(), or one of the names {', '.join(NAMED['clip_sampler'])}"
+        )
+    return cast(ClipSampler, sampler)

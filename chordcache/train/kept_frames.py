@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from contextvars import ContextVar
 from itertools import chain
+from typing import Any
 
 import numpy as np
 
@@ -39,15 +39,6 @@ class KeptFrames:
         hits = f"{counted(self.num_hits, 'hit')}, {self.num_misses:,} missed"
         return f"<KeptFrames of {counted(len(self._frames), 'frame')}: {sizes}, {hits}>"
 
-    @contextmanager
-    def in_use(self) -> Iterator[None]:
-        """Let ``kept`` of this thread return readers that keep frames here."""
-        token = _in_use.set(self)
-        try:
-            yield
-        finally:
-            _in_use.reset(token)
-
     def read(self, reader: FeatureReader, video: Video, numbers: Sequence[int] | np.ndarray) -> list[np.ndarray] | None:
         """Return frames [shape=(H, W, 3), dtype=uint8], read-only. None if none are in memory, and none fit."""
         info = video.feature("frames")
@@ -71,16 +62,10 @@ class KeptFrames:
         return [frames[place] for place in places]
 
 
-_in_use: ContextVar[KeptFrames | None] = ContextVar("frames that are kept", default=None)
+frames_of_thread: ContextVar[KeptFrames | None] = ContextVar("frames that this thread keeps", default=None)
 
 
-def kept(reader: FeatureReader) -> FeatureReader:
-    """Return a reader that keeps frames, if the loader of this thread does so, or else the reader itself."""
-    frames = _in_use.get()
-    return reader if frames is None else _KeepingReader(reader, frames)
-
-
-class _KeepingReader:
+class KeepingReader:
     """Reader that takes frames from memory, and keeps those that it decodes. The pixels are those of its reader."""
 
     def __init__(self, reader: FeatureReader, frames: KeptFrames) -> None:
@@ -88,21 +73,13 @@ class _KeepingReader:
         self.read_encoded = reader.read_encoded
 
     def read(
-        self,
-        video: Video,
-        feature: str = "frames",
-        start: int | None = None,
-        stop: int | None = None,
-        *,
-        indices: Sequence[int] | np.ndarray | None = None,
-        out: np.ndarray | None = None,
+        self, video: Video, feature: str = "frames", *rows: Any, indices: Any = None, out: Any = None
     ) -> np.ndarray:
         """Read a feature of one video, as ``Cache.read`` does."""
-        frames = None
-        if feature == "frames" and indices is not None:
-            frames = self._frames.read(self._reader, video, indices)
+        is_kept = feature == "frames" and indices is not None
+        frames = self._frames.read(self._reader, video, indices) if is_kept else None
         if not frames:
-            return self._reader.read(video, feature, start, stop, indices=indices, out=out)
+            return self._reader.read(video, feature, *rows, indices=indices, out=out)
         shape = (len(frames), *frames[0].shape)
         return np.stack(frames, out=checked_out(feature, shape, np.dtype(np.uint8), out))
 

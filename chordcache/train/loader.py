@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -19,7 +18,6 @@ from chordcache.train.batches import (
     Batch,
     BatchUnderWay,
     Collate,
-    FrameBuffer,
     RecycledMemory,
     SideStream,
     allocate_pinned,
@@ -27,7 +25,7 @@ from chordcache.train.batches import (
 from chordcache.train.clip_dataset import FETCHES_AT_ONCE, ClipDataset
 from chordcache.train.collate import collate
 from chordcache.train.gpu_decode import gpu_decoder
-from chordcache.train.kept_frames import KeptFrames
+from chordcache.train.kept_frames import KeptFrames, frames_of_thread
 from chordcache.train.samplers.budget_batches import BudgetBatchSampler
 from chordcache.train.samplers.distributed import ChordSampler, check_not_of_torch
 
@@ -304,7 +302,7 @@ class ClipLoader(_Resumable):
         return self._counted(self._batches)
 
     def _batches(self) -> Iterator[Batch]:
-        pool = ThreadPoolExecutor(self._num_threads, thread_name_prefix="chordcache-clips")
+        pool = ThreadPoolExecutor(self._num_threads, "chordcache-clips", frames_of_thread.set, (self.kept_frames,))
         try:
             for under_way in self._ahead(pool):
                 with record_function("chordcache: wait for a batch"):
@@ -314,17 +312,21 @@ class ClipLoader(_Resumable):
             # Without waiting: the garbage collector may run this in one of the threads that it would wait for
             pool.shutdown(wait=False, cancel_futures=True)
 
-    def _read(self, indices: Sequence[tuple[int, int]], buffers: Sequence[FrameBuffer]) -> list[Batch]:
-        with nullcontext() if self.kept_frames is None else self.kept_frames.in_use():
-            return self.dataset.read_samples(indices, buffers)
-
     def _ahead(self, pool: ThreadPoolExecutor) -> Iterator[BatchUnderWay]:
         """Yield batches in their order, ``prefetch`` behind the batch that was started last."""
         stream = SideStream(self._device) if self._device is not None and self._device.type == "cuda" else None
         pending: deque[BatchUnderWay] = deque()
         for indices in self._fetched_ahead():
             pending.append(
-                BatchUnderWay(self._read, indices, self._collate, self._allocate, self._device, stream, self._decode)
+                BatchUnderWay(
+                    self.dataset.read_samples,
+                    indices,
+                    self._collate,
+                    self._allocate,
+                    self._device,
+                    stream,
+                    self._decode,
+                )
             )
             pending[-1].begin(pool, self._num_threads)
             if len(pending) > self._prefetch:

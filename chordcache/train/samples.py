@@ -22,7 +22,7 @@ from chordcache.read.clips import ClipReader, ClipView, FeatureReader
 from chordcache.read.video import Video
 from chordcache.train.batches import FrameBuffer
 from chordcache.train.fields import Classes, FieldReader
-from chordcache.train.kept_frames import kept
+from chordcache.train.kept_frames import KeepingReader, frames_of_thread
 from chordcache.train.samplers.clip_request import EPOCHS, ClipRequest, ClipSampler, RandomStream
 
 
@@ -74,7 +74,9 @@ class SampleReader:
             views.append(ClipView(numbers, crop, out, position, noise))
             frames.append(tensor)
             captions.append(caption)
-        arrays = self._clips.read(kept(reader), video, views, one_thread=get_worker_info() is not None)
+        kept = frames_of_thread.get()
+        source = reader if kept is None else KeepingReader(reader, kept)
+        arrays = self._clips.read(source, video, views, one_thread=get_worker_info() is not None)
         parts = zip(requests, views, arrays, frames, captions, strict=True)
         return [self._sample(video, *of_sample) for of_sample in parts]
 

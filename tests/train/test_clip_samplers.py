@@ -638,7 +638,7 @@ def test_samplers_by_name() -> None:
         (
             {"name": "best"},
             ConfigError,
-            "'best', expected one of adaptive, audio_peak, keyframe, latent_clips, random, regular, schedule, uniform$",
+            "'best', expected one of adaptive, audio_peak, keyframe, latent_clips, random, regular, schedule, uniform",
         ),
         ({}, ConfigError, "^clip_sampler: got the name None, expected one of"),
         (

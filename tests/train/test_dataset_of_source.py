@@ -15,6 +15,8 @@ from helpers.inline import HERE
 
 torch = pytest.importorskip("torch")
 
+from helpers.training import make_dataset  # noqa: E402
+
 import chordcache as cc  # noqa: E402
 from chordcache.config.config import config_from_json  # noqa: E402
 from chordcache.config.picture import FramesConfig, PictureConfig  # noqa: E402
@@ -22,7 +24,6 @@ from chordcache.errors import MediaError, NotFoundError, UsageError  # noqa: E40
 from chordcache.sources.live import CameraSource, StreamSource  # noqa: E402
 from chordcache.sources.mapped_mp4 import MappedMP4Source  # noqa: E402
 from chordcache.sources.video_source import CachedSource, VideoSource  # noqa: E402
-from chordcache.train.from_config import make_dataset  # noqa: E402
 from chordcache.train.samplers.clip_samplers import KeyframeSampler  # noqa: E402
 from chordcache.train.samplers.content_samplers import AdaptiveSampler  # noqa: E402
 from chordcache.train.videos import from_files  # noqa: E402
@@ -203,26 +204,28 @@ def test_content_of_a_scan_is_used(index: cc.Index, cache: Path) -> None:
 # A config
 
 
-@pytest.mark.parametrize(("name", "source"), [("mp4", cc.MP4Source), ("mapped_mp4", MappedMP4Source)])
+@pytest.mark.parametrize(("mapped", "source"), [(False, cc.MP4Source), (True, MappedMP4Source)])
 def test_a_config_switches_the_source(
-    cache: Path, videos: Path, index: cc.Index, name: str, source: type[VideoSource]
+    cache: Path, videos: Path, index: cc.Index, tmp_path: Path, mapped: bool, source: type[VideoSource]
 ) -> None:
     train: dict[str, Any] = {
         "dataset": {"size": [40, 40]},
         "clip_sampler": {"name": "random", "num_frames": 4, "stride": 2},
     }
-    config: dict[str, Any] = {**RAW, "train": {**train, "source": {"name": name, "path": str(videos)}}}
+    config: dict[str, Any] = {
+        **RAW,
+        "train": {**train, "source": {"name": "mp4", "mapped": mapped, "path": str(videos)}},
+    }
     dataset = make_dataset(config)
     assert type(dataset._videos._source) is source
-    in_order = {"videos": list(_keys(dataset))}
-    cached = {**train, "source": {"name": "cache", "path": str(cache)}, "dataset": {**train["dataset"], **in_order}}
+    cached = {**train, "source": {"name": "cache", "path": str(cache), "videos": list(_keys(dataset))}}
     of_cache = make_dataset({**RAW, "train": cached})
     for number in range(3):
         assert_same(dataset[0, number], of_cache[0, number], but=("label",))
-    config["train"]["source"] = {"name": name}
-    of_index = make_dataset(config, index=index)
-    assert of_index.classes == ["run"]
-    with pytest.raises(UsageError, match="^train.source: got the name 'stream', expected one of cache, mp4, mapped_m"):
+    index.write(tmp_path / "index.json")
+    config["train"]["source"] = {"name": "mp4", "index": str(tmp_path / "index.json")}
+    assert make_dataset(config).classes == ["run"]
+    with pytest.raises(UsageError, match="^train.source: got the name 'stream', expected one of cache, index, mp4$"):
         make_dataset({"train": {"source": {"name": "stream"}}})
 
 

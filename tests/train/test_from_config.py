@@ -14,6 +14,7 @@ import pytest
 import yaml
 
 torch = pytest.importorskip("torch")
+from helpers.training import make_dataset  # noqa: E402
 from torch.utils.data import DataLoader  # noqa: E402
 
 import chordcache as cc  # noqa: E402
@@ -21,7 +22,6 @@ from chordcache.config.config import Config, config_from_json, config_to_json  #
 from chordcache.config.yaml_files import load_config  # noqa: E402
 from chordcache.errors import ConfigError, UsageError  # noqa: E402
 from chordcache.read.crops import Pad  # noqa: E402
-from chordcache.train.from_config import make_dataset  # noqa: E402
 from chordcache.train.instantiate import NAMED  # noqa: E402
 from chordcache.train.samplers.time_transforms import FrameDrop, TemporalCrop, TimeWarp  # noqa: E402
 
@@ -93,7 +93,7 @@ def test_dataset_is_the_one_made_by_hand(train: dict[str, Any], cache: Path, tmp
     path.write_text(yaml.safe_dump({"train": train}))
     expected = by_hand(cache)
     for config in ({"train": train}, path, str(path), load_config(path)):
-        dataset = make_dataset(config)
+        dataset: Any = cc.from_config(config)[0]
         assert dataset._sampler == expected._sampler
         assert dataset._clips == expected._clips
         assert len(dataset) == len(expected) == 16
@@ -107,8 +107,8 @@ def test_each_section_is_switched_by_its_name(train: dict[str, Any]) -> None:
         return make_dataset({"train": {**train, **sections}})
 
     sampler = {"name": "regular", "num_frames": 4}
-    assert changed(clip_sampler=sampler, time_transform=None)._sampler == cc.RegularClipSampler(4)
-    one = changed(clip_sampler=sampler, time_transform={"name": "temporal_crop", "num_frames": 2})
+    assert changed(clip_sampler=sampler)._sampler == cc.RegularClipSampler(4)
+    one = changed(clip_sampler={"name": "temporal_crop", "num_frames": 2, "sampler": sampler})
     assert one._sampler == TemporalCrop(cc.RegularClipSampler(4), 2)
     assert changed(crop={"name": "pad", "size": [32, 48]})._clips.spatial_transform == Pad((32, 48))
     assert changed(crop=None, dataset={"size": [8, 8]})._clips.spatial_transform == cc.CenterCrop((8, 8))
@@ -125,8 +125,7 @@ def test_arguments_replace_those_of_the_config(train: dict[str, Any], cache: Pat
 
 
 def test_a_missing_cache_is_built_with_the_same_config(train: dict[str, Any], videos: Path, tmp_path: Path) -> None:
-    train["dataset"] = {"index": str(videos / "index.csv"), "on_miss": "source"}
-    del train["source"]
+    train["source"] = {"name": "index", "path": str(videos / "index.csv"), "on_miss": "source"}
     dataset = make_dataset({"frames": {"short_side": 32}, "train": train}, crop=None, size=None)
     assert dataset[0]["frames"].shape == (16, 3, 32, 48)
 
@@ -136,23 +135,21 @@ def test_videos_of_an_index_as_a_config_names_them(train: dict[str, Any], videos
     shutil.copy(videos / "0.mp4", videos / "new.mp4")
     options: dict[str, Any] = {"clip_sampler": cc.RegularClipSampler(4), "size": (16, 16), "clips_per_video": 1}
     for on_miss, number in (("skip", 4), ("source", 5)):
-        train["dataset"] = {"index": str(videos / "more.csv"), "on_miss": on_miss}
+        train["source"] = {"name": "index", "path": str(videos / "more.csv"), "cache": str(cache), "on_miss": on_miss}
         of_index = cc.videos.indexed(videos / "more.csv", cache, on_miss=on_miss)
         with contextlib.nullcontext() if on_miss == "source" else pytest.warns(UserWarning, match="1 not cached"):
             by_hand = cc.ChordVideoDataset(of_index, **options)
             of_config = make_dataset({"train": train}, **options)
-            of_set = make_dataset({"train": {**train, "dataset": {"videos": "none.txt"}}}, cache=of_index, **options)
-            of_arguments = make_dataset(
-                {"train": {**train, "dataset": {}}}, index=videos / "more.csv", on_miss=on_miss, **options
-            )
-        for dataset in (of_config, of_set, of_arguments):
+            of_set = make_dataset({"train": {**train, "source": {"name": "none"}}}, cache=of_index, **options)
+        for dataset in (of_config, of_set):
             assert len(dataset) == len(by_hand) == number
             assert_equal(dataset[0, number - 1], by_hand[0, number - 1])
 
 
 def test_a_selection_as_a_config_names_it(train: dict[str, Any], videos: Path, cache: Path) -> None:
     (videos / "split.txt").write_text("3.mp4\nnone.mp4\n1.mp4\n")
-    train["dataset"] = {"videos": str(videos / "split.txt"), "on_miss": "skip"}
+    train["dataset"] = {}
+    train["source"] |= {"videos": str(videos / "split.txt"), "on_miss": "skip"}
     with pytest.warns(UserWarning, match="left out 1 of 3 videos: 1 not cached"):
         dataset = make_dataset({"train": train})
     assert [dataset[0, i]["caption"] for i in range(2)] == ["video 3", "video 1"]
@@ -256,7 +253,7 @@ def test_captions(train: dict[str, Any], tmp_path: Path) -> None:
     tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel({"video": 1, "?": 0}, unk_token="?"))
     tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
     tokenizer.save(str(tmp_path / "tokenizer.json"))
-    train["collate"] = {"name": "pad_and_tokenize", "tokenizer": str(tmp_path / "tokenizer.json")}
+    train["collate"] = {"name": "pad", "tokenizer": str(tmp_path / "tokenizer.json")}
     batch = next(iter(cc.from_config({"train": train})[1]))
     assert batch["caption_ids"].tolist() == [[1, 0], [1, 0]]
 
@@ -275,25 +272,28 @@ def test_a_config_without_a_loader_and_a_config_as_dataset(train: dict[str, Any]
 @pytest.mark.parametrize(
     ("section", "value", "match"),
     [
-        ("source", {"name": "tape"}, "^train.source: got the name 'tape', expected one of cache, mp4, mapped_mp4$"),
+        ("source", {"name": "tape"}, "^train.source: got the name 'tape', expected one of cache, index, mp4$"),
         ("source", {"name": "cache"}, "^train.source 'cache': got no 'path', expected a value"),
-        ("dataset", {"speed": 1}, "^train.dataset: got 'speed', expected one of features, size, "),
         (
             "clip_sampler",
             {"name": "best"},
             "^train.clip_sampler: got the name 'best', expected one of adaptive, audio_peak, ",
         ),
         ("clip_sampler", {"name": "random", "n": 1}, "^train.clip_sampler 'random': got 'n', expected one of num_fr"),
-        ("time_transform", [{"name": "x"}], "^train.time_transform: got the name 'x', expected one of time_warp, fra"),
-        ("time_transform", [{"name": "temporal_crop"}], "^train.time_transform 'temporal_crop': got no 'num_frames'"),
+        (
+            "clip_sampler",
+            {"name": "time_warp", "sampler": {"name": "x"}},
+            "^train.clip_sampler.sampler: got the name 'x'",
+        ),
+        ("clip_sampler", {"name": "time_warp"}, "^train.clip_sampler 'time_warp': got no 'sampler', expected a value"),
         ("crop", {"name": "zoom"}, "^train.crop: got the name 'zoom', expected one of center_crop, random_resized_"),
         ("crop", {"name": "pad", "p": 1}, "^train.crop 'pad': got 'p', expected one of size$"),
         ("crop", {"name": "horizontal_flip", "of": {"name": "x"}}, "^train.crop.of: got the name 'x', expected one of"),
         ("crop", {"name": "horizontal_flip", "of": 3}, "^train.crop.of: got 3, expected a mapping with a name"),
         ("augment", {"name": "x"}, "^train.augment: got the name 'x', expected one of batch$"),
         ("augment", {"name": "batch", "x": 1}, "^train.augment 'batch': got 'x', expected one of policy, geometric, "),
-        ("collate", {"name": "x"}, "^train.collate: got the name 'x', expected one of pad, pad_and_tokenize$"),
-        ("collate", {"name": "pad", "x": 1}, "^train.collate 'pad': got 'x', expected a name only$"),
+        ("collate", {"name": "x"}, "^train.collate: got the name 'x', expected one of pad$"),
+        ("collate", {"name": "pad", "x": 1}, "^train.collate 'pad': got 'x', expected one of tokenizer$"),
         ("sampler", {"name": "x"}, "^train.sampler: got the name 'x', expected one of distributed, budget$"),
         ("sampler", {"name": "distributed", "dataset": 1}, "^train.sampler 'distributed': got 'dataset', expected one"),
         ("loader", {"name": "x"}, "^train.loader: got the name 'x', expected one of threads, workers$"),
@@ -313,10 +313,23 @@ def test_unknown_names_and_arguments(train: dict[str, Any], section: str, value:
         ("crop", {"name": "pad", "size": 3}, r"^train.crop: size: got 3, expected \(height, width\)"),
         ("augment", {"name": "batch", "mix": "x"}, "^train.augment: mix: got 'x', expected one of"),
         ("loader", {"name": "threads", "batch_size": 0}, "batch_size: got 0, expected"),
-        ("dataset", {"size": [64, 64]}, r"^train.dataset: size: got \(64, 64\) and a crop, expected one of them"),
-        ("dataset", {"index": "i.csv", "videos": "s.txt"}, "^train.dataset: videos: got a selection and an index, exp"),
-        ("dataset", {"on_miss": "build"}, "^train.dataset: on_miss: got 'build' without an index, expected one of er"),
-        ("dataset", {"on_miss": "skp"}, "^train.dataset: on_miss: got 'skp', expected one of error, skip. Did you me"),
+        ("dataset", {"size": [64, 64]}, r"^train.dataset: size: got \[64, 64\] and a crop, expected one of them"),
+        (
+            "dataset",
+            {"speed": 1},
+            "^train.dataset: speed: got an argument that .* does not have, expected one of cache",
+        ),
+        ("dataset", {"videos": "s.txt"}, "^train.dataset: videos: got a selection and a set of videos, expected one"),
+        (
+            "source",
+            {"name": "cache", "path": "c", "on_miss": "build"},
+            "^train.source: on_miss: got 'build' without an",
+        ),
+        (
+            "source",
+            {"name": "cache", "path": "c", "on_miss": "skp"},
+            "^train.source: on_miss: got 'skp', expected one ",
+        ),
         ("source", None, "^train.dataset: cache: got None, expected a folder or a Cache"),
     ],
 )
@@ -331,9 +344,9 @@ def test_videos_that_arguments_do_not_name(train: dict[str, Any], videos: Path, 
             make_dataset({"train": train}, **removed)
     with pytest.raises(UsageError, match="^train.dataset: videos: got a selection and a set of videos"):
         make_dataset({"train": train}, cache=cc.videos.cached(cache), videos=["0.mp4"])
-    files = {"source": {"name": "mp4", "path": str(videos)}, "dataset": {"on_miss": "skip"}}
-    with pytest.raises(UsageError, match="^train.dataset: on_miss: got 'skip' and a MP4Source, expected one of them"):
-        make_dataset({"train": files})
+    files = {**train, "source": {"name": "mp4", "path": str(videos)}}
+    with pytest.raises(ConfigError, match="^train.source 'mp4': got 'videos', expected one of path, index, mapped$"):
+        make_dataset({"train": files}, videos=["0.mp4"])
 
 
 @pytest.mark.parametrize(
@@ -343,7 +356,6 @@ def test_videos_that_arguments_do_not_name(train: dict[str, Any], videos: Path, 
         ({"optimizer": {}}, "^train.optimizer: got an unknown key, expected one of source, dataset, clip_sampler, "),
         ({"crop": {"size": 3}}, r"^train.crop: got {'size': 3}, expected a mapping with a name"),
         ({"loader": "threads"}, "^train.loader: got 'threads', expected a mapping with a name"),
-        ({"time_transform": [1]}, "^train.time_transform: got 1, expected a mapping with a name"),
         ({"dataset": 1}, "^train.dataset: got 1, expected a mapping of arguments"),
         ({"crop": {"name": "pad", "size": {1}}}, "^train: got a value other than plain data"),
     ],
