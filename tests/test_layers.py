@@ -86,6 +86,7 @@ OWNERS = {
         "chordcache.train.samplers.budget_batches",
         "chordcache.train.samplers.distributed",
         "chordcache.train.samples",
+        "chordcache.train.shared_batches",
         "chordcache.tools.bench.readers",
     ),
     "torchvision": ("chordcache.train.gpu_decode",),

@@ -19,6 +19,7 @@ from torch.utils.data import get_worker_info
 
 from chordcache.features.read_side import EncodedFrames
 from chordcache.train.gpu_decode import FrameDecoder
+from chordcache.train.shared_batches import allocate_shared
 
 Batch: TypeAlias = dict[str, Any]
 Collate: TypeAlias = Callable[[Sequence[Batch]], Batch]
@@ -63,13 +64,11 @@ class FrameMemory:
 
 
 def allocate(shape: tuple[int, ...]) -> torch.Tensor:
-    """Allocate new memory. In a DataLoader's worker process it is shared, so that a batch is not copied when sent."""
-    if get_worker_info() is None:
-        # Not torch.empty: numpy requests huge pages, which cut the time of first access to new memory to a quarter
-        return torch.from_numpy(np.empty(shape, np.uint8))
-    # Not share_memory_(), which copies contents that are not yet there. default_collate does the same as here
-    storage = torch.UntypedStorage._new_shared(torch.Size(shape).numel())  # type: ignore[no-untyped-call]
-    return torch.empty(0, dtype=torch.uint8).set_(storage).view(shape)
+    """Allocate memory. In a DataLoader's worker process it is shared, so that a batch is not copied when sent."""
+    if get_worker_info() is not None:
+        return allocate_shared(shape)
+    # Not torch.empty: numpy requests huge pages, which cut the time of first access to new memory to a quarter
+    return torch.from_numpy(np.empty(shape, np.uint8))
 
 
 def allocate_pinned(shape: tuple[int, ...]) -> torch.Tensor:
