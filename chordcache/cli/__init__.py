@@ -58,8 +58,10 @@ COMMANDS = {
         "help": "Print the help of a command.",
     },
 }
-"""Heading to its commands, in the order in which a user needs them, with the first sentence of each. A command is the
-function of that name in its own module, which --help does not load"""
+"""Heading to its commands, in the order in which a user needs them, with the first sentence of each"""
+
+_MODULES = dict(zip(COMMANDS, ("make", "keep", "use", "look", "machine"), strict=True))
+"""Heading to the module with the functions of its commands, which --help does not load"""
 
 _SUMMARIES = {name: summary for commands in COMMANDS.values() for name, summary in commands.items()}
 
@@ -86,9 +88,11 @@ class _Commands(SuggestingGroup):
         return commands + click.Command.shell_complete(self, ctx, incomplete)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in _SUMMARIES:
+        heading = next((heading for heading, commands in COMMANDS.items() if cmd_name in commands), None)
+        if heading is None:
             return None
-        command: click.Command = getattr(importlib.import_module(f"chordcache.cli.{cmd_name}_command"), cmd_name)
+        module = importlib.import_module(f"chordcache.cli.{_MODULES[heading]}_commands")
+        command: click.Command = getattr(module, cmd_name)
         command.context_class = HelpContext
         return command
 

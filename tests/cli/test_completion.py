@@ -14,7 +14,7 @@ from helpers.shell import Shell, make_files
 
 import chordcache as cc
 from chordcache.cli import cli
-from chordcache.cli.completion_command import SHELLS
+from chordcache.cli.machine_commands import SHELLS
 from chordcache.cli.options import cache_argument
 from chordcache.cli.values import KEY
 from chordcache.storage.artefacts.tiers import TIERS

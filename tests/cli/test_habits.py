@@ -34,7 +34,7 @@ def run(tmp_path, monkeypatch):
 def test_a_question_that_is_not_answered_is_not_a_bug(run, monkeypatch):
     """The end of the input is Ctrl-C: 130, not 1, which stands for a bug."""
     monkeypatch.setattr("chordcache.collect_garbage", lambda *args, **options: ["npz/aa/a.npz"])
-    monkeypatch.setattr("chordcache.cli.gc_command.sys", SimpleNamespace(stdin=SimpleNamespace(isatty=lambda: True)))
+    monkeypatch.setattr("chordcache.cli.keep_commands.sys", SimpleNamespace(stdin=SimpleNamespace(isatty=lambda: True)))
     result = run("gc")
     assert result.exit_code == 130
     assert result.stderr.endswith("chordcache gc: error: interrupted\n")

@@ -20,7 +20,7 @@ from fault_injection.harness import Figures, Trial, experiment
 
 AT_THE_GATE = """
 import fcntl, os, sys, time
-import chordcache.building.build, chordcache.cli.build_command
+import chordcache.building.build, chordcache.cli.make_commands
 from chordcache.cli import main
 with open(os.environ["GATE"]) as gate:
     open(os.environ["GATE"] + "-" + str(os.getpid()), "w").close()

@@ -464,7 +464,7 @@ def test_the_command(built, tmp_path):
 
 
 def test_jinja_is_loaded_only_for_a_page():
-    code = "import sys, chordcache, chordcache.cli, chordcache.cli.report_command\nassert 'jinja2' not in sys.modules"
+    code = "import sys, chordcache, chordcache.cli, chordcache.cli.look_commands\nassert 'jinja2' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
     assert importlib.util.find_spec("jinja2") is not None
     assert os.path.exists(ASSETS / "page.html.j2")

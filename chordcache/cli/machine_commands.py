@@ -1,13 +1,15 @@
-"""``chordcache doctor``."""
+"""Commands below "This machine and this program": ``doctor``, ``completion``, ``help``."""
 
 from __future__ import annotations
 
 import dataclasses
 
 import click
+from click.shell_completion import get_completion_class
 
+from chordcache.cli.commands import HelpContext, unknown_command
 from chordcache.cli.options import jobs_option, json_option
-from chordcache.cli.output import echo_result
+from chordcache.cli.output import echo, echo_help, echo_result
 from chordcache.cli.values import CONFIG, FOLDER
 from chordcache.errors import printable
 
@@ -54,3 +56,47 @@ def _print_config(config: tuple[str, ...], as_json: bool) -> None:
     loaded = load_config(config)
     data = {"config": {**config_to_json(loaded), "train": loaded.train}}
     echo_result(data, config_to_yaml(loaded).rstrip("\n"), as_json)
+
+
+SHELLS = ("bash", "zsh", "fish")
+"""Shells that have a completion"""
+
+
+@click.command()
+@click.argument("shell", type=click.Choice(SHELLS), metavar="bash|zsh|fish")
+def completion(shell: str) -> None:
+    """Print the script that completes commands in a shell.
+
+    In a new shell, the TAB key then completes commands, options, files, folders, tiers, features, presets, and keys of
+    a cache.
+
+    \b
+    Example:
+      chordcache completion bash >> ~/.bashrc
+      chordcache completion zsh >> ~/.zshrc
+      chordcache completion fish > ~/.config/fish/completions/chordcache.fish
+    """
+    ctx = click.get_current_context().find_root()
+    cls = get_completion_class(shell)
+    assert cls is not None
+    echo(cls(ctx.command, {}, "chordcache", "_CHORDCACHE_COMPLETE").source(), nl=False)
+
+
+@click.command()
+@click.argument("names", nargs=-1, metavar="[COMMAND]...")
+def help(names: tuple[str, ...]) -> None:
+    """Print the help of a command.
+
+    'chordcache help build' is the same as 'chordcache build --help'.
+
+    \b
+    Example:
+      chordcache help build
+    """
+    ctx = click.get_current_context().find_root()
+    for name in names:
+        command = ctx.command.get_command(ctx, name) if isinstance(ctx.command, click.Group) else None
+        if command is None:
+            raise unknown_command(name, ctx.command.list_commands(ctx) if isinstance(ctx.command, click.Group) else ())
+        ctx = HelpContext(command, info_name=name, parent=ctx)
+    echo_help(ctx)

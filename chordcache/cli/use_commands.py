@@ -1,4 +1,4 @@
-"""``chordcache export``."""
+"""Commands below "Use it": ``export``, ``push``, ``pull``."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 import chordcache as cc
-from chordcache.amounts import counted
+from chordcache.amounts import counted, human_bytes
 from chordcache.choices import EXPORT_FORMATS, EXPORT_FRAMES
 from chordcache.cli.options import cache_argument, json_option, roots_option, where_option
 from chordcache.cli.output import echo_result
@@ -56,3 +56,52 @@ def export(cache: str, output: str, whole: bool, as_json: bool, **options: Any) 
     ]
     samples = f"{counted(summary.num_samples, 'sample')} in {counted(summary.num_files, 'file')}"
     echo_result(summary._asdict(), "; ".join([f"{printable(output)}: {samples}", *left_out]), as_json)
+
+
+@click.command()
+@cache_argument(has_option=False)
+@click.argument("url")
+@json_option
+def push(cache: str, url: str, as_json: bool) -> None:
+    """Copy a cache into an object store.
+
+    URL names a place in an object store: s3://NAME/PREFIX, gs://... or az://... Endpoint and credentials come from the
+    environment. The list of videos comes last. After a stop, or when the cache has changed, the same command sends what
+    is missing.
+
+    \b
+    Example:
+      chordcache push cache s3://data/cache
+    """
+    from chordcache.object_stores import push as copying  # --help does not need it
+
+    summary = copying.push(cache, url, progress=True)
+    line = (
+        f"{printable(url)}: sent {counted(summary.num_files, 'file')}, {human_bytes(summary.num_bytes)}; "
+        f"{counted(summary.num_present, 'file')} there already; {counted(summary.num_videos, 'video')}"
+    )
+    echo_result(summary, line, as_json)
+
+
+@click.command()
+@click.argument("url")
+@click.argument("cache", type=FOLDER)
+@json_option
+def pull(url: str, cache: str, as_json: bool) -> None:
+    """Copy a cache from an object store into a folder.
+
+    URL is where 'chordcache push' copied the cache. CACHE is a new folder, or one of an earlier pull, which gets what
+    is missing. The digest of each file is compared while it arrives.
+
+    \b
+    Example:
+      chordcache pull s3://data/cache cache
+    """
+    from chordcache.object_stores import pull as copying  # --help does not need it
+
+    summary = copying.pull(url, cache, progress=True)
+    line = (
+        f"{printable(cache)}: got {counted(summary.num_files, 'file')}, {human_bytes(summary.num_bytes)}; "
+        f"{counted(summary.num_present, 'file')} there already; {counted(summary.num_videos, 'video')}"
+    )
+    echo_result(summary, line, as_json)
