@@ -212,7 +212,7 @@ def build_sample(
         terminal.progress_bar(len(tasks) + 1, "item", shown=shown, name="sample") as bar,
     ):
         alone = [replace(task, cache=folder, previous=None, kept=()) for task in tasks]
-        pieces = [_piece(task, draw.position) for task, draw in zip(alone, sample, strict=True)]
+        pieces = [(task, draw.position) for task, draw in zip(alone, sample, strict=True)]
         # The first build imports what the features need, so that its item is built twice
         with closing(pool.run(_measure, pieces[:1] + pieces, jobs=1, limits=limits, ordered=True)) as results:
             for _, result in results:
@@ -222,12 +222,13 @@ def build_sample(
     return measured, first.started + max(0.0, first.cpu_seconds - measured[0].cpu_seconds)
 
 
-def _measure(piece: tuple[BuildTask, float]) -> Measured:
-    """Build an item in a worker, and remove its artefacts. The numbers are those of a piece, times the second value."""
-    task, scale = piece
+def _measure(whole: tuple[BuildTask, float]) -> Measured:
+    """Build the piece of an item at a position in a worker, remove its artefacts, and scale its numbers to the item."""
     started = time.process_time()
+    task, scale = _piece(*whole)
+    begun = time.process_time()
     (outcome,) = build_file([task])
-    seconds = (time.process_time() - started) * scale
+    seconds = (time.process_time() - begun) * scale
     if isinstance(outcome, Failure):
         return Measured(seconds, failure=outcome.message, started=started)
     num_bytes = {SIDECARS: len(outcome.to_line()) + 1.0}

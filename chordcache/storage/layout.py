@@ -156,12 +156,6 @@ def artefact_file(
     return f"{tier}/{fan_of(key)}/{key}{feature}.{generation}{TIERS[tier].suffix}"
 
 
-def file_of_key(file: str, key: str) -> str:
-    """Return the name of an artefact as one of another video. The artefact is of the same source and parameters."""
-    tier, _, name = file.split("/")
-    return f"{tier}/{fan_of(key)}/{key}.{name.partition('.')[2]}"
-
-
 def is_plain_path(path: str) -> bool:
     """Return whether a path is ASCII without NUL, and no part of it is empty or begins with a dot.
 

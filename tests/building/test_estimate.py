@@ -198,6 +198,15 @@ def test_a_hand_written_list(pieces: Path, frames_of_pieces: Path, tmp_path: Pat
     assert width > known_width
 
 
+@pytest.mark.usefixtures("workers")
+def test_only_workers_open_videos(pieces: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file that stops the decoder then stops a worker with its limits."""
+    os.link(pieces / "00.mp4", tmp_path / "00.mp4")
+    (tmp_path / "list.csv").write_text("path\n00.mp4\n")
+    monkeypatch.setattr(estimate, "probe", None)  # in this process
+    assert estimated(tmp_path / "list.csv", tmp_path).num_failed == 0
+
+
 def test_unreadable_entries(pieces: Path, tmp_path: Path) -> None:
     videos = tmp_path / "videos"
     videos.mkdir()

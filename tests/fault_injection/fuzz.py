@@ -181,7 +181,8 @@ def _put(folder: Path, number: int, seed: Sidecar, data: bytes, *, resealed: boo
     """Write an artefact and a sidecar that names it, and return its key."""
     key = layout.video_key(seed.root, f"{number}.mp4")
     old = seed.features[0]
-    file = layout.file_of_key(old.file.name, key)
+    tier, _, name = old.file.name.split("/")
+    file = f"{tier}/{layout.fan_of(key)}/{key}.{name.partition('.')[2]}"
     (folder / file).parent.mkdir(parents=True, exist_ok=True)
     (folder / file).write_bytes(sealed_again(data) if resealed and not file.endswith(".lmdb") else data)
     digest = digest_file(folder / file) if resealed else old.file.digest

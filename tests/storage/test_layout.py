@@ -125,11 +125,6 @@ def test_files_of_one_feature_have_its_name() -> None:
     assert [name.split(".")[1] for name in names] == ["flow", "mel"]
     assert all(layout.key_of_artefact("npz", name) for name in names)
     assert not any(layout.key_of_artefact(tier, name) for tier in ("lmdb", "hdf5") for name in names)
-    of_other = [layout.file_of_key(name, "other-fedcba9876543210") for name in names]
-    assert all(
-        layout.key_of_artefact("npz", name) and name.startswith("npz/fe/other-fedcba9876543210.") for name in of_other
-    )
-    assert [name.split(".")[1:] for name in of_other] == [name.split(".")[1:] for name in names]
 
 
 @given(NAMES)
