@@ -34,9 +34,11 @@ def run(index: str, cache: str, budget_bytes: float | None, as_json: bool, **arg
         raise UsageError("--sample: got 0 with --budget, expected a positive number")
     result = dry_run(index, cache, **arguments)
     lines = dry_run_lines(result, f" into {printable(result.plan.cache)}")
-    data, exit_code = dry_run_data(result), 0
+    data, exit_code, estimate = dry_run_data(result), 0, result.estimate
     if budget_bytes is not None:
-        fits = result.estimate is None or result.estimate.num_bytes.high <= budget_bytes
+        if estimate is not None and 0 < estimate.num_sampled == estimate.num_failed:
+            raise UsageError(f"--sample: got items that all failed ({estimate.failures[0]}), expected more. Raise it.")
+        fits = estimate is None or estimate.num_bytes.high <= budget_bytes
         others = {} if fits else _smaller(result, index, cache, **arguments)
         data |= {"fits": fits, "alternatives": [{"preset": name, **asdict(other)} for name, other in others.items()]}
         lines += _budget_lines(budget_bytes, fits, others)

@@ -293,6 +293,14 @@ def test_a_budget_that_cannot_be_met(few: cc.ScanResult, tmp_path: Path, run_cli
     assert result.stdout.splitlines()[-1].startswith("no preset fits; ")
 
 
+def test_a_budget_needs_a_sample_that_can_be_built(tmp_path: Path, run_cli) -> None:
+    (tmp_path / "a.mp4").write_bytes(b"not a video" * 1000)
+    (tmp_path / "list.csv").write_text("path\na.mp4\n")
+    result = run_cli("build", "list.csv", "--dry-run", "--budget", "1GB", cwd=tmp_path)
+    assert (result.returncode, result.stdout) == (2, "")
+    assert "--sample: got items that all failed (" in result.stderr
+
+
 def test_the_command(few: cc.ScanResult, tmp_path: Path, run_cli) -> None:
     few.write(tmp_path / "index.json")
     (tmp_path / "scratch").mkdir()
