@@ -54,7 +54,7 @@ def fetch_lists(folder: Path, origin: Origin) -> None:
     Raises ``NotFoundError`` if the object store has no cache, and as ``copy_lists`` and ``publish_all`` do.
     """
     store = ObjectStore(origin.url)
-    with locked(folder, "lists"):
+    with no_space_as_error(folder), locked(folder, "lists"):
         remove_partials(folder, of_all_machines=True, min_age_seconds=_MAX_PARTIAL_SECONDS)
         entries = entries_of(store, _LISTS)
         tags = {name: entry.etag for name, entry in entries.items()}

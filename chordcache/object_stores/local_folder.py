@@ -93,11 +93,12 @@ class LocalFolder:
                 f"limit: got {self.origin.limit} bytes, expected at least the {stored.num_bytes} of '{stored.name}'. "
                 "Raise the limit."
             )
-        with locked(self._folder, stored.name.rpartition("/")[2]):
+        path = self._folder / stored.name
+        with no_space_as_error(path), locked(self._folder, path.name):
             if opener.exists(self._folder, stored.name):  # another one has fetched it
                 return
             self._make_room(stored.num_bytes)
-            with no_space_as_error(self._folder / stored.name), partial_file(self._folder) as partial:
+            with partial_file(self._folder) as partial:
                 download(self._store, stored, partial)
                 publish_all(self._folder, {partial: stored.name})
 
@@ -132,15 +133,14 @@ class LocalFolder:
     def _used(self) -> Iterator[list[int]]:
         """Lock the number of bytes of all files, and yield it in a list. The sum of the list is the new number.
 
-        A process that was killed leaves a number that is too large. The next look at all files corrects it.
+        A process that was killed leaves a number that is too large. The next look at all files corrects it. All numbers
+        are of one length, so that a kill or a full disk leaves one.
         """
-        with _lock(self._folder, _USED_FILE) as fd:
-            text = os.pread(fd, 32, 0)
+        with no_space_as_error(self._folder), _lock(self._folder, _USED_FILE) as fd:
+            text = os.pread(fd, 32, 0).strip()
             used = [int(text) if text.isdigit() else 0]
             yield used
-            with no_space_as_error(self._folder):
-                os.ftruncate(fd, 0)
-                os.pwrite(fd, b"%d" % sum(used), 0)
+            os.pwrite(fd, b"%20d" % sum(used), 0)
 
 
 _folders: dict[Path, LocalFolder] = {}

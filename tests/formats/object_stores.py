@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import pickle
+import random
+import resource
 import shutil
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -232,6 +235,36 @@ def test_a_killed_reader_leaves_no_halves(loose: Path, url: str, proxy: object_s
     proxy.reset()
     with cc.open_cache(url, local=tmp_path / "local") as again:
         assert_equal(cc.open_cache(loose), again)
+
+
+def test_readers_that_are_killed_at_random(loose: Path, url: str, proxy: object_stores.Proxy, tmp_path: Path) -> None:
+    """Among lists and artefacts. The other reader of the folder goes on, and so does a new one."""
+    push(loose, url)
+    source = cc.open_cache(loose)
+    largest = max(video.feature("frames").file.num_bytes for video in source)
+    expected = start_reader(url, tmp_path / "alone").communicate(timeout=60)[0]
+    for seed in range(4):
+        chance, local = random.Random(seed), tmp_path / str(seed)
+        proxy.reset()
+        proxy.fault = object_stores.of_objects("/cache/", object_stores.drip)
+        readers = [start_reader(url, local, (1 << 40, 2 * largest)[seed // 2 % 2]) for _ in range(2)]
+        end = time.monotonic() + 60
+        while not proxy.gets(("catalog.bin", "/lmdb/")[seed % 2]):
+            assert time.monotonic() < end
+            time.sleep(0.01)
+        time.sleep(chance.random() / 2)
+        readers[0].kill()
+        assert readers[1].communicate(timeout=60)[0] == expected
+        readers[0].communicate()
+        assert_complete(local, loose)
+        assert_equal(source, cc.open_cache(url, local=local))
+
+
+def assert_complete(local: Path, cache: Path) -> None:
+    """Check that the folder has artefacts, and that each is that of a loose cache."""
+    assert artefacts(local)
+    for name in artefacts(local):
+        assert (local / name).read_bytes() == (cache / name).read_bytes()
 
 
 def test_the_files_that_were_read_least_lately_go(loose: Path, url: str, tmp_path: Path) -> None:
@@ -547,27 +580,65 @@ def test_a_sidecar_that_claims_an_absurd_size(loose: Path, url: str, tmp_path: P
         assert not artefacts(tmp_path / f"local{limit}")
 
 
-def test_a_full_disk(cache: Path, url: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("new_disk", [small_disks.tmpfs, small_disks.ext4], ids=["tmpfs", "ext4"])
+def test_a_full_disk(
+    cache: Path, loose: Path, url: str, tmp_path: Path, new_disk: Any, capfd: pytest.CaptureFixture[str]
+) -> None:
     push(cache, url)
-    with small_disks.tmpfs(tmp_path / "disk", "4m", may_be_open=True) as disk:
-        reader = cc.open_cache(url, local=disk / "local")
+    with new_disk(tmp_path / "disk", "8m", may_be_open=True) as disk:
+        reader = cc.open_cache(url, local=disk / "local", limit=1 << 40)
         filler = disk / "filler"
-        filler.write_bytes(bytes((4 << 20) - (300 << 10)))
+        filler.write_bytes(bytes(os.statvfs(disk).f_bavail * os.statvfs(disk).f_bsize - (300 << 10)))
         with pytest.raises(cc.NoSpaceError, match=r"no space left for \d\.\d MiB in cache .* make room"):
             pull(url, disk / "pulled")
         assert not list((disk / "pulled").glob("*/*/*")), "the sizes were compared before the first copy"
-        with pytest.raises(cc.NoSpaceError, match="make room"):
+        with pytest.raises(cc.NoSpaceError, match=f"no space left on device at '{disk / 'local'}/.*make room"):
             contents(reader)
-        for folder in (disk / "pulled", disk / "local"):
-            for name in artefacts(folder):
-                assert (folder / name).read_bytes()
-            assert not list(folder.glob("packs/*.pack"))
+        assert not artefacts(disk / "pulled")
+        assert not list(disk.glob("*/packs/*.pack"))
         assert not (disk / "pulled" / "catalog.bin").exists()
+        with filler.open("ab", buffering=0) as file, suppress(OSError):
+            while True:
+                file.write(bytes(512))
+        process = start_reader(url, disk / "local")
+        assert (process.communicate(timeout=60)[0], process.returncode) == ("", 1)
+        assert f"NoSpaceError: no space left on device at '{disk / 'local'}/" in capfd.readouterr().err
+        assert_complete(disk / "local", loose)
         filler.unlink()
+        assert len(start_reader(url, disk / "local").communicate(timeout=60)[0]) == 65
         assert_equal(cc.open_cache(cache), reader)
         shutil.rmtree(disk / "local")
         pull(url, disk / "pulled")
         assert_equal(cc.open_cache(cache), cc.open_cache(disk / "pulled"))
+
+
+def test_a_disk_without_room_for_names(loose: Path, url: str, tmp_path: Path) -> None:
+    push(loose, url)
+    with small_disks.tmpfs(tmp_path / "disk", "8m,nr_inodes=60", may_be_open=True) as disk:
+        reader = cc.open_cache(url, local=disk / "local")
+        (disk / "filler").mkdir()
+        with suppress(OSError):
+            for number in range(100):
+                (disk / "filler" / str(number)).touch()
+        for call in (lambda: contents(reader), lambda: cc.open_cache(url, local=disk / "local")):
+            with pytest.raises(cc.NoSpaceError, match=f"no space left on device at '{disk / 'local'}.*make room"):
+                call()
+        shutil.rmtree(disk / "filler")
+        assert_equal(cc.open_cache(loose), reader)
+
+
+def test_the_sum_of_sizes_outlives_a_full_disk(loose: Path, url: str, tmp_path: Path) -> None:
+    push(loose, url)
+    reader, sum_file = cc.open_cache(url, local=tmp_path / "local"), tmp_path / "local" / ".used"
+    reader.read(0, "frames")
+    num_bytes, limits = int(sum_file.read_text()), resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))
+    try:
+        with pytest.raises(cc.NoSpaceError, match=f"file too large at '{tmp_path / 'local'}'"):
+            reader.read(1, "frames")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert int(sum_file.read_text()) == num_bytes > 0
 
 
 def test_a_large_object_is_sent_in_parts(url: str, proxy: object_stores.Proxy) -> None:

@@ -157,6 +157,15 @@ def stall(handler: Any, answer: Answer) -> None:
     time.sleep(60)
 
 
+def drip(handler: Any, answer: Answer) -> None:
+    """Send the body slowly."""
+    status, headers, body = answer
+    handler.send(status, headers, body, 0)
+    for start in range(0, len(body), 4096):
+        time.sleep(0.002)
+        handler.wfile.write(body[start : start + 4096])
+
+
 def flip(_handler: Any, answer: Answer) -> Answer:
     """Change a bit in the middle of the body."""
     status, headers, body = answer
