@@ -316,18 +316,9 @@ class ClipLoader(_Resumable):
         """Yield batches in their order, ``prefetch`` behind the batch that was started last."""
         stream = SideStream(self._device) if self._device is not None and self._device.type == "cuda" else None
         pending: deque[BatchUnderWay] = deque()
+        read, collate, allocate = self.dataset.read_samples, self._collate, self._allocate
         for indices in self._fetched_ahead():
-            pending.append(
-                BatchUnderWay(
-                    self.dataset.read_samples,
-                    indices,
-                    self._collate,
-                    self._allocate,
-                    self._device,
-                    stream,
-                    self._decode,
-                )
-            )
+            pending.append(BatchUnderWay(read, indices, collate, allocate, self._device, stream, self._decode))
             pending[-1].begin(pool, self._num_threads)
             if len(pending) > self._prefetch:
                 yield pending.popleft()
