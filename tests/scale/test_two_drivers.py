@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
@@ -23,8 +24,10 @@ def test_two_drivers_of_one_cache(trial: int, small_material: Material, start: S
     command = small_material.command(cache, cluster, "--parts", "3")
     with started(command) as first:
         assert processes.wait_until(lambda: num_built(cache) >= 1, 120)
+        first.send_signal(signal.SIGSTOP)  # on a busy machine, it would end before the third one begins
         with started([*command, "--wait"]) as second:
             refused = run(command)
+            first.send_signal(signal.SIGCONT)
             outputs = [driver.communicate(timeout=300) for driver in (first, second)]
     assert (refused.returncode, "is being written by process" in refused.stderr) == (11, True), refused.stderr
     assert [first.returncode, second.returncode] == [3, 2], outputs
