@@ -114,8 +114,10 @@ def build_on_cluster(
                     with build_progress("build", plan, rows, display) as progress:
                         _Run(cluster, order, options, folder, num_parts, progress, limit).run()
             elif not parts or joined_before(parts, cache) is None:
-                if set(opener.list_folder(folder)) <= {".lock"}:  # another driver has ended meanwhile
-                    shutil.rmtree(folder, ignore_errors=True)
+                with suppress(OSError):  # another driver has removed the folder of the lock meanwhile, or it is in use
+                    if not parts:
+                        opener.remove(folder, ".lock")
+                        folder.rmdir()
                 raise _exists(cache)
             summary = merge(_parts_in(folder), cache, move=True)
             shutil.rmtree(folder, ignore_errors=True)
