@@ -70,7 +70,7 @@ class ArrayFileWriter(ArtefactWriter):
         super().__init__(path)
         self._spools: dict[str, Spool] = {}
         self._ends: dict[str, array[int]] = {}
-        """Where each record of an array of records begins and the last one ends"""
+        """Start of each record of an array of records, and the end of the last one"""
 
     def _begin(self, name: str, stream: StreamedArray) -> None:
         with self._errors():
