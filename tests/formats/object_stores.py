@@ -390,8 +390,8 @@ threading.Thread(target=cache.read, args=(0, "frames"), daemon=True).start()
 while not os.path.isdir(sys.argv[2] + "/.partial"):
     time.sleep(0.01)
 time.sleep(1)
-child = os.fork()
-print("forked", flush=True)
+if os.fork():
+    print("forked", flush=True)
 time.sleep(60)
 """
     parent = run_forking(url, tmp_path / "local", code)
