@@ -114,8 +114,11 @@ def opencv_seeks(folder: Path, videos: Path) -> Callable[[], None]:
 
 def report_crops(folder: Path, runs: int) -> None:
     """Compare crops of a cache of short side 256 with decoding its pictures alone, by CPU time."""
-    rivals = [("cut to 224x224", "none", Cut()), ("size=(224, 224)", ">= 0.87, that is 1 / 1.15", cc.CenterCrop(CROP))]
-    rivals.append(("RandomResizedCrop", ">= 0.77, that is 1 / 1.3", cc.RandomResizedCrop(CROP)))
+    rivals = [
+        ("cut to 224x224", "none", Cut()),
+        ("size=(224, 224)", ">= 0.87, that is 1 / 1.15", cc.crops.CenterCrop(CROP)),
+    ]
+    rivals.append(("RandomResizedCrop", ">= 0.77, that is 1 / 1.3", cc.crops.RandomResizedCrop(CROP)))
     report_all(
         [
             (f"bare JPEG loop / ClipLoader, 1 thread, {name}", target, epoch(one_thread(dataset_of(folder, crop))))

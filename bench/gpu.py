@@ -163,7 +163,7 @@ def frames_of(batches: Any) -> Iterator[torch.Tensor]:
 
 def compare_pixels(cache: Path, codec: str, side: int) -> None:
     """Print the PSNR of the frames that the GPU decodes to those of the CPU, for a plain and for a scaled crop."""
-    for crop in (cc.CenterCrop((side, side)), cc.RandomResizedCrop((side, side))):
+    for crop in (cc.crops.CenterCrop((side, side)), cc.crops.RandomResizedCrop((side, side))):
         dataset = cc.ChordVideoDataset(cache, clip_sampler=SAMPLER, crop=crop, clips_per_video=64)
         pairs = zip(
             cc.ClipLoader(dataset, BATCH_SIZE, device="cuda"),
@@ -178,7 +178,7 @@ def compare_pixels(cache: Path, codec: str, side: int) -> None:
 def compare_threads(cache: Path, codec: str, side: int, decode: str, trainer: Trainer) -> None:
     """Print how many batches of eight threads, while the GPU trains, equal those of one thread that waits for it."""
     dataset = cc.ChordVideoDataset(
-        cache, clip_sampler=SAMPLER, crop=cc.RandomResizedCrop((side, side)), clips_per_video=480
+        cache, clip_sampler=SAMPLER, crop=cc.crops.RandomResizedCrop((side, side)), clips_per_video=480
     )
     alone = []
     for batch in cc.ClipLoader(dataset, BATCH_SIZE, num_threads=1, prefetch=0, device="cuda", decode=decode):

@@ -1,8 +1,8 @@
 """A cache of video frames that is made offline and feeds PyTorch.
 
-These are the names that most programs use. The others are imported from their folders: more crops from
-``chordcache.read.crops``, more sources of frames from ``chordcache.sources``, the base class of plug-ins from
-``chordcache.features.base``, the classes of results from ``chordcache.records`` and
+These are the names that most programs use. The others are imported from their folders: more sources of frames from
+``chordcache.sources``, batches of one budget from ``chordcache.train.samplers.budget_batches``, the base class of
+plug-ins from ``chordcache.features.base``, the classes of results from ``chordcache.records`` and
 ``chordcache.storage.feature_info``.
 
 All names but the exceptions are loaded when they are first used. So ``import chordcache`` is fast, and a program that
@@ -39,21 +39,14 @@ if TYPE_CHECKING:
     from chordcache.building.build_options import BuildOptions as BuildOptions
     from chordcache.building.dry_run import dry_run as dry_run
     from chordcache.building.merge import merge as merge
-    from chordcache.engine.limits import Limits as Limits
-    from chordcache.formats.decode_video import decode_video as decode_video
     from chordcache.formats.export import export as export
-    from chordcache.index.index_files import Index as Index
     from chordcache.index.index_files import read_index as read_index
     from chordcache.index.scan import scan as scan
     from chordcache.look.draw_sheet import show as show
     from chordcache.look.report.make import report as report
-    from chordcache.look.summary import summarize as summarize
+    from chordcache.read import crops as crops
     from chordcache.read.cache import Cache as Cache
     from chordcache.read.cache import open_cache as open_cache
-    from chordcache.read.crops import CenterCrop as CenterCrop
-    from chordcache.read.crops import HorizontalFlip as HorizontalFlip
-    from chordcache.read.crops import RandomResizedCrop as RandomResizedCrop
-    from chordcache.read.crops import Resize as Resize
     from chordcache.read.video import Video as Video
     from chordcache.sources.media_file import MP4Source as MP4Source
     from chordcache.tools.bench.loader_waits import bench_loader as bench_loader
@@ -68,7 +61,6 @@ if TYPE_CHECKING:
     from chordcache.train.from_config import from_config as from_config
     from chordcache.train.loader import ClipLoader as ClipLoader
     from chordcache.train.loader import make_loader as make_loader
-    from chordcache.train.samplers.budget_batches import BudgetBatchSampler as BudgetBatchSampler
     from chordcache.train.samplers.clip_samplers import RandomClipSampler as RandomClipSampler
     from chordcache.train.samplers.clip_samplers import RegularClipSampler as RegularClipSampler
     from chordcache.train.samplers.distributed import ChordSampler as ChordSampler
@@ -80,29 +72,22 @@ __version__ = "0.1.0"
 
 _LAZY = {
     "BatchAugment": "chordcache.train.augment",
-    "BudgetBatchSampler": "chordcache.train.samplers.budget_batches",
     "BuildOptions": "chordcache.building.build_options",
     "Cache": "chordcache.read.cache",
     "CaptionTokenizer": "chordcache.train.captions",
-    "CenterCrop": "chordcache.read.crops",
     "ChordSampler": "chordcache.train.samplers.distributed",
     "ChordVideoDataset": "chordcache.train.dataset",
     "ClipLoader": "chordcache.train.loader",
-    "HorizontalFlip": "chordcache.read.crops",
-    "Index": "chordcache.index.index_files",
-    "Limits": "chordcache.engine.limits",
     "MP4Source": "chordcache.sources.media_file",
     "RandomClipSampler": "chordcache.train.samplers.clip_samplers",
-    "RandomResizedCrop": "chordcache.read.crops",
     "RegularClipSampler": "chordcache.train.samplers.clip_samplers",
-    "Resize": "chordcache.read.crops",
     "Video": "chordcache.read.video",
     "bench_loader": "chordcache.tools.bench.loader_waits",
     "build": "chordcache.building.build",
     "collate": "chordcache.train.collate",
     "collect_garbage": "chordcache.verifying.repair",
     "concat": "chordcache.train.combined",
-    "decode_video": "chordcache.formats.decode_video",
+    "crops": "chordcache.read.crops",
     "dry_run": "chordcache.building.dry_run",
     "export": "chordcache.formats.export",
     "from_config": "chordcache.train.from_config",
@@ -116,7 +101,6 @@ _LAZY = {
     "scan": "chordcache.index.scan",
     "show": "chordcache.look.draw_sheet",
     "subset": "chordcache.train.combined",
-    "summarize": "chordcache.look.summary",
     "verify": "chordcache.verifying.verify",
     "videos": "chordcache.train.videos",
 }
@@ -139,7 +123,7 @@ def _load(name: str) -> Any:
             raise
         message = f"{name} needs {package}: pip install 'chordcache[{extra}]'"
         raise ModuleNotFoundError(message, name=error.name) from None
-    value = globals()[name] = getattr(module, name, module)  # ``samplers`` and ``videos`` are modules
+    value = globals()[name] = getattr(module, name, module)  # ``samplers``, ``videos`` and ``crops`` are modules
     return value
 
 

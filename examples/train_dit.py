@@ -26,6 +26,7 @@ import torch
 from torch import nn
 
 import chordcache as cc
+from chordcache.train.samplers.budget_batches import BudgetBatchSampler
 from chordcache.train.samplers.latent_clips import LatentClipSampler
 
 NUM_COMPARED = 5
@@ -110,7 +111,7 @@ class Run:
             clips_per_video=self.args.clips_per_video,
             seed=self.args.seed,
         )
-        batches = cc.BudgetBatchSampler(
+        batches = BudgetBatchSampler(
             dataset,
             cc.ChordSampler(dataset, seed=self.args.seed),
             max_frames=self.args.batch_size * self.clip_frames,

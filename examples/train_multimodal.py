@@ -76,7 +76,7 @@ def make_loader(args: argparse.Namespace) -> tuple[cc.ClipLoader, int]:
         cache,
         clip_sampler=cc.RandomClipSampler(num_frames=NUM_FRAMES, stride=STRIDE),
         features=("frames", "flow", "mel"),
-        crop=cc.HorizontalFlip(0.5, cc.RandomResizedCrop(SIZE, scale=(0.5, 1.0))),
+        crop=cc.crops.HorizontalFlip(0.5, cc.crops.RandomResizedCrop(SIZE, scale=(0.5, 1.0))),
         missing="zeros",  # a silent video, or one of a single frame
         videos=lambda video: video.label is not None,
         seed=args.seed,

@@ -14,6 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 import chordcache as cc
+from chordcache.train.samplers.budget_batches import BudgetBatchSampler
 
 
 def train(cache: str, checkpoint: str, num_epochs: int = 2, max_steps: int | None = None) -> None:
@@ -24,7 +25,7 @@ def train(cache: str, checkpoint: str, num_epochs: int = 2, max_steps: int | Non
     dataset = cc.ChordVideoDataset(
         cache, clip_sampler=cc.RandomClipSampler(num_frames=2, stride=1), size=(16, 16), clips_per_video=3
     )
-    batches = cc.BudgetBatchSampler(dataset, max_frames=8)  # splits the batches across ranks
+    batches = BudgetBatchSampler(dataset, max_frames=8)  # splits the batches across ranks
     loader = StatefulDataLoader(dataset, batch_sampler=batches, collate_fn=cc.collate, num_workers=1)
     net = nn.Linear(3, 1)
     optimizer = torch.optim.SGD(net.parameters(), lr=1e-3)

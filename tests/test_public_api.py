@@ -94,7 +94,7 @@ def test_importing_every_module_hides_no_public_name() -> None:
         "import importlib, sys, types, chordcache\n"
         "for name in sys.argv[1:]: importlib.import_module(name)\n"
         "values = {name: getattr(chordcache, name) for name in chordcache.__all__}\n"
-        "assert [n for n, v in values.items() if isinstance(v, types.ModuleType)] == ['samplers', 'videos'], values\n"
+        "assert [n for n, v in values.items() if isinstance(v, types.ModuleType)] == ['crops', 'samplers', 'videos'], values\n"
         "for name, value in values.items(): assert getattr(chordcache, name) is value"
     )
     result = subprocess.run([sys.executable, "-c", code, *MODULES], capture_output=True, text=True, timeout=120)
@@ -105,7 +105,7 @@ def test_type_checkers_see_what_is_loaded() -> None:
     tree = ast.parse(Path(chordcache.__file__).read_text(encoding="utf-8"))
     guarded = next(node for node in tree.body if isinstance(node, ast.If))
     seen = {alias.name: node.module for node in guarded.body for alias in node.names}
-    for module in ("samplers", "videos"):
+    for module in ("crops", "samplers", "videos"):
         seen[module] = f"{seen[module]}.{module}"
     assert seen == chordcache._LAZY
     eager = {name for name in vars(chordcache.errors) if name[0].isupper()}

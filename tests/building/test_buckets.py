@@ -170,7 +170,7 @@ def test_motion_follows_the_crop_of_a_sample(pair: tuple[cc.Cache, cc.Cache]) ->
     for side in (160, 80):
         sampler = cc.RandomClipSampler(num_frames=20, stride=1)
         dataset = cc.ChordVideoDataset(
-            cache, features=("frames", "motion"), crop=cc.Resize((side, side)), clip_sampler=sampler
+            cache, features=("frames", "motion"), crop=cc.crops.Resize((side, side)), clip_sampler=sampler
         )
         expected = motion if side == 160 else motion[:, :, 1::2, 1::2] / 2
         np.testing.assert_allclose(dataset[0]["motion"].numpy(), expected, atol=1e-3)

@@ -21,6 +21,7 @@ from chordcache.config.config import Config, config_from_json
 from chordcache.config.yaml_files import load_config, read_config
 from chordcache.engine import terminal
 from chordcache.errors import UsageError
+from chordcache.look.summary import summarize
 
 pytestmark = pytest.mark.usefixtures("inline")
 
@@ -103,7 +104,7 @@ def test_the_size_is_right_within_15_percent(
     assert (result.num_sampled, result.num_failed, result.num_unreadable) == (num_sampled, 0, 0)
     assert_near(result.num_bytes, size, 0.15)
     true_sizes: dict[str, float] = {}
-    for name, num_bytes in cc.summarize(cache)["bytes"].items():
+    for name, num_bytes in summarize(cache)["bytes"].items():
         name = "frames, flow, mel in hdf5" if "hdf5" in name else name  # fewer features without sound
         true_sizes[name] = true_sizes.get(name, 0) + num_bytes
     assert result.sizes.keys() == true_sizes.keys() | {"sidecars"}

@@ -94,7 +94,7 @@ run(cc.build, "index.json", "cache", features=["frames"], config="other.yaml", j
 run(cc.dry_run, "index.json", "cache")
 run(cc.repair, "cache", cc.verify("cache", jobs=1).damage, jobs=1)
 run(cc.merge, ["cache", "cache"], "merged")
-run(cc.summarize, "cache")
+run(summarize, "cache")
 run(cc.report, "cache", "report.html")
 run(cc.collect_garbage, "cache")  # a build of a missed video may have the lock
 """

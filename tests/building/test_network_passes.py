@@ -18,6 +18,7 @@ from helpers.faulty_networks import PLUG_IN
 import chordcache as cc
 from chordcache.engine.choice import Engine
 from chordcache.engine.display import Display
+from chordcache.engine.limits import Limits
 from chordcache.features import registry
 from chordcache.records import RunSummary
 
@@ -136,7 +137,7 @@ def test_the_faults_of_one_video_do_not_end_others(index: Path, tmp_path: Path) 
 
 @pytest.mark.parametrize("fault", ["kills", "loses its device", "hangs"])
 def test_a_video_that_ends_its_process_is_tried_once_more(index: Path, tmp_path: Path, fault: str) -> None:
-    options = cc.BuildOptions(limits=cc.Limits(stall_seconds=2))
+    options = cc.BuildOptions(limits=Limits(stall_seconds=2))
     (tmp_path / "once").mkdir()
     once = {"fault_of_width": {BAD: fault}, "once": str(tmp_path / "once/file")}
     assert counts(build(index, tmp_path / "once", options=options, **once)) == (4, 0, 0)
@@ -174,7 +175,7 @@ def test_weights_that_do_not_load_leave_the_other_features_cached(index: Path, t
 
 def test_a_batch_has_no_limits_of_a_file(index: Path, tmp_path: Path) -> None:
     """Weights and batches take more memory than a file may, and batches more time."""
-    options = cc.BuildOptions(limits=cc.Limits(memory_bytes=256 << 20, file_seconds=1.0, stall_seconds=5.0))
+    options = cc.BuildOptions(limits=Limits(memory_bytes=256 << 20, file_seconds=1.0, stall_seconds=5.0))
     assert counts(build(index, tmp_path, options=options, mebibytes=300, seconds=0.8)) == (4, 0, 0)
     check(tmp_path)
 

@@ -13,6 +13,7 @@ from helpers.inline import HERE
 import chordcache as cc
 from chordcache.config.config import Config, config_from_json
 from chordcache.errors import ConfigError, UsageError
+from chordcache.look.summary import summarize
 
 Cli = Callable[..., Any]
 
@@ -32,7 +33,7 @@ def index(tmp_path_factory: pytest.TempPathFactory, make_video: Callable[..., Pa
 
 def features_of(cache: Path) -> dict[str, tuple[str, ...]]:
     """Return what the header lists, after a check that each video has it."""
-    listed = {tier: tuple(names) for tier, names in cc.summarize(cache)["features"].items()}
+    listed = {tier: tuple(names) for tier, names in summarize(cache)["features"].items()}
     with cc.open_cache(cache) as opened:
         for video in opened:
             assert {(info.tier, info.feature) for info in video.sidecar.features} == {
@@ -80,7 +81,7 @@ def test_settings_of_the_cache_stay_unless_a_config_names_them(index, tmp_path):
     (tmp_path / "rate.yaml").write_text("features: {mel: {n_mels: 40}}\n")
     cc.build(index, cache, config=tmp_path / "quality.yaml", jobs=HERE)
     cc.build(index, cache, config=tmp_path / "rate.yaml", jobs=HERE)
-    config = config_from_json(cc.summarize(cache)["config"])
+    config = config_from_json(summarize(cache)["config"])
     assert config.frames is not None
     assert (config.frames.quality, config.features["mel"].n_mels) == (70, 40)
     assert features_of(cache) == {"lmdb": ("frames",), "npz": ("mel",)}
@@ -287,4 +288,4 @@ def test_an_empty_config_changes_nothing(index, tmp_path):
     cc.build(index, tmp_path / "cache", features=["frames", "mel"], jobs=HERE)
     (tmp_path / "config.yaml").write_text("")
     assert cc.build(index, tmp_path / "cache", config=tmp_path / "config.yaml", jobs=HERE).num_up_to_date == 2
-    assert Config() == config_from_json(cc.summarize(tmp_path / "cache")["config"])
+    assert Config() == config_from_json(summarize(tmp_path / "cache")["config"])

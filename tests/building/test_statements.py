@@ -21,6 +21,7 @@ from chordcache.errors import UsageError
 from chordcache.index.grouping import IndexRows
 from chordcache.index.index_files import Index, cached_index, read_index
 from chordcache.index.lists.write import index_list
+from chordcache.look.summary import summarize
 from chordcache.records import Description
 
 Cli = Callable[..., Any]
@@ -201,7 +202,7 @@ def test_a_video_of_other_settings_in_quarantine_is_left_out(mixed):
 
 def test_videos_of_other_settings_are_named_once(mixed):
     text = "1 of 3 videos have frames of other settings (frames.fps: none, 5); run chordcache build"
-    assert cc.summarize(mixed / "cache")["other_settings"] == text
+    assert summarize(mixed / "cache")["other_settings"] == text
     (mixed / "cache" / "quarantine.jsonl").unlink()
     read = cc.videos.indexed(mixed / "index.json", mixed / "cache")
     for dataset in (mixed / "cache", read):
@@ -211,7 +212,7 @@ def test_videos_of_other_settings_are_named_once(mixed):
     with pytest.warns(UserWarning, match="1 of 3 videos have frames of other settings"):
         cc.export(mixed / "cache", mixed / "out", to="folder")
     cc.build(mixed / "index.json", mixed / "cache", jobs=HERE)
-    assert "other_settings" not in cc.summarize(mixed / "cache")
+    assert "other_settings" not in summarize(mixed / "cache")
     cc.ChordVideoDataset(mixed / "cache", clip_sampler=SAMPLER)
 
 

@@ -23,6 +23,7 @@ from chordcache.digests import digest_file
 from chordcache.engine import pool
 from chordcache.engine.choice import Engine
 from chordcache.engine.limits import Limits
+from chordcache.look.summary import summarize
 from chordcache.look.video_facts import describe_video
 from chordcache.media.cropping import Rectangle
 from chordcache.storage import layout, sealed_json
@@ -207,9 +208,9 @@ class _Task:
 
 
 _CROPS: tuple[dict[str, Any], ...] = (
-    {"crop": cc.CenterCrop((16, 16))},
-    {"crop": cc.HorizontalFlip(1.0, cc.CenterCrop((24, 40)))},
-    {"crop": cc.RandomResizedCrop((20, 12))},
+    {"crop": cc.crops.CenterCrop((16, 16))},
+    {"crop": cc.crops.HorizontalFlip(1.0, cc.crops.CenterCrop((24, 40)))},
+    {"crop": cc.crops.RandomResizedCrop((20, 12))},
     {"size": None},
 )
 
@@ -233,7 +234,7 @@ def _ways(cache: cc.Cache, video: cc.Video) -> Iterator[Callable[[], object]]:
                 cache.path, clip_sampler=sampler, features=[feature], missing="zeros", **crop
             )[0]
     yield lambda: cc.show(video)
-    yield lambda: cc.summarize(cache.path)
+    yield lambda: summarize(cache.path)
 
 
 def _exercise(task: _Task) -> list[str]:

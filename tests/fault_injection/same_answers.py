@@ -17,6 +17,7 @@ from helpers import processes
 
 import chordcache as cc
 from chordcache.config.config import config_from_json
+from chordcache.index.index_files import Index
 from chordcache.sources.mapped_mp4 import MappedMP4Source
 from chordcache.sources.video_source import VideoSource
 from fault_injection.damaged_media import ENDINGS, film_of, signals_of
@@ -62,7 +63,7 @@ def from_source(path: Path, kind: type[VideoSource], rng: random.Random, num_alo
     return Shown(tuple(digests), shown.times)
 
 
-def from_build(folder: Path, index: cc.Index) -> dict[str, Answer]:
+def from_build(folder: Path, index: Index) -> dict[str, Answer]:
     """Build all files of an index and read what is cached: path to answer."""
     cc.build(index, folder / "cache", features=["frames"], config=_AS_STORED, jobs=1)
     answers: dict[str, Answer] = {
@@ -74,7 +75,7 @@ def from_build(folder: Path, index: cc.Index) -> dict[str, Answer]:
     return answers
 
 
-def from_dataset(folder: Path, index: cc.Index) -> dict[str, Answer]:
+def from_dataset(folder: Path, index: Index) -> dict[str, Answer]:
     """Draw every frame of every video from a dataset whose cache is empty: path to answer, without times."""
     (folder / "nothing.csv").write_text("path\n")
     cc.build(cc.read_index(folder / "nothing.csv"), folder / "empty", features=["frames"], config=_AS_STORED, jobs=1)

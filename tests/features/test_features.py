@@ -24,6 +24,7 @@ import chordcache as cc
 from chordcache.config.config import Config, config_from_json
 from chordcache.errors import ConfigError, FeatureAbsentError, UsageError
 from chordcache.features.registry import resolve
+from chordcache.look.summary import summarize
 from chordcache.records import RunSummary
 
 Cli = Callable[..., Any]
@@ -213,7 +214,7 @@ def test_absent_with_a_reason(full: Path) -> None:
         with pytest.raises(FeatureAbsentError, match="'motion' of video '.*' is absent: codec 'vp9' exports no motion"):
             cache.read(vp9, "motion", 0, 5)
         assert cache.read(vp9, "flow", 0, 5).shape == (5, 48, 64, 2)
-    assert cc.summarize(full)["absent"]["mel in npz: no audio track"] == 3
+    assert summarize(full)["absent"]["mel in npz: no audio track"] == 3
 
 
 def test_an_array_that_does_not_exist(full: Path) -> None:

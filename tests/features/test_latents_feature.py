@@ -24,6 +24,7 @@ from chordcache.features.networks.latents import LatentsExtractor
 from chordcache.media.cropping import CropBox
 from chordcache.read.crops import CenterCrop
 from chordcache.records import RunSummary
+from chordcache.train.samplers.budget_batches import BudgetBatchSampler
 
 NUM_FRAMES = {"one": 1, "three": 3, "nine": 9, "twenty": 20}
 
@@ -183,7 +184,7 @@ def test_batches_of_a_budget_of_latent_tokens(index: Path, vae: Path, tmp_path: 
     for variant in (dataset, cc.concat([dataset, dataset])):
         for index_ in range(len(variant)):
             assert variant.latents_shape((0, index_)) == tuple(variant[0, index_]["latents"].shape)
-        batches = list(cc.BudgetBatchSampler(variant, max_latent_tokens=100, patch=(1, 2, 2)))
+        batches = list(BudgetBatchSampler(variant, max_latent_tokens=100, patch=(1, 2, 2)))
         assert sorted(number for batch in batches for _, number in batch) == list(range(len(variant)))
         costs = []
         for batch in batches:
@@ -192,9 +193,9 @@ def test_batches_of_a_budget_of_latent_tokens(index: Path, vae: Path, tmp_path: 
         assert 50 < max(costs) <= 100
     assert dataset.latents_shape((0, 0))[0] < 7 or vae.name == "AutoencoderKL"
     with pytest.raises(cc.UsageError, match="^max_latent_tokens: got 5, expected at least"):
-        cc.BudgetBatchSampler(dataset, max_latent_tokens=5)
+        BudgetBatchSampler(dataset, max_latent_tokens=5)
     with pytest.raises(cc.UsageError, match="^features: got .*, expected a dataset with the feature latents"):
-        cc.BudgetBatchSampler(cc.ChordVideoDataset(tmp_path / "cache"), max_latent_tokens=500)
+        BudgetBatchSampler(cc.ChordVideoDataset(tmp_path / "cache"), max_latent_tokens=500)
 
 
 def test_crops_are_cut_in_units_of_latents(index: Path, vae: Path, tmp_path: Path) -> None:
@@ -222,7 +223,7 @@ def test_crops_are_cut_in_units_of_latents(index: Path, vae: Path, tmp_path: Pat
 
     cut = latents(crop=Corner())
     assert torch.equal(cut, whole[..., 16 // PIXELS : 40 // PIXELS, 24 // PIXELS : 56 // PIXELS])
-    for crop in ({"size": (24, 32)}, {"size": (46, 64)}, {"crop": cc.HorizontalFlip(1.0, CenterCrop((48, 64)))}):
+    for crop in ({"size": (24, 32)}, {"size": (46, 64)}, {"crop": cc.crops.HorizontalFlip(1.0, CenterCrop((48, 64)))}):
         with pytest.raises(cc.UsageError, match=rf"^size: got CropBox.*at multiples of {PIXELS} pixels"):
             latents(**crop)
 

@@ -19,6 +19,7 @@ from helpers.inline import HERE
 from helpers.lerobot import FPS, LENGTHS, SIZES, data_file, pixels, write_meta
 
 import chordcache as cc
+from chordcache.formats.decode_video import decode_video
 from chordcache.index.lists.write import index_list
 
 # WebDataset leaves its files to the garbage collector
@@ -75,7 +76,7 @@ def test_packets_of_webdataset(work: Path, clips: Path, tmp_path: Path, name: st
     """The decoder of WebDataset gives the frames of the source, and the sound with a whole video."""
     cc.export(work / name, tmp_path / "out", to="webdataset", frames="mp4", clip=clip)
     folder = clips if name == "clips" else work / "videos"
-    for sample in samples(tmp_path / "out", cc.decode_video):
+    for sample in samples(tmp_path / "out", decode_video):
         frames, sound, info = sample["mp4"]
         facts = sample["json"]
         with cc.MP4Source().open(folder / facts["path"]) as source:
@@ -140,13 +141,13 @@ def test_two_ranks_with_two_workers(work: Path, tmp_path: Path) -> None:
 
 
 def test_the_decoder_leaves_other_files_to_others() -> None:
-    assert cc.decode_video(".json", b"{}") is None
+    assert decode_video(".json", b"{}") is None
     with pytest.raises(cc.MediaError):
-        cc.decode_video("clip.mp4", b"not a video")
+        decode_video("clip.mp4", b"not a video")
 
 
 def test_a_silent_video_has_no_samples(clips: Path) -> None:
-    decoded = cc.decode_video(".mp4", (clips / "street" / "bikes.mp4").read_bytes())
+    decoded = decode_video(".mp4", (clips / "street" / "bikes.mp4").read_bytes())
     assert decoded is not None
     frames, sound, info = decoded
     assert (frames.dtype, sound.dtype, sound.shape) == (torch.uint8, torch.float32, (1, 0))

@@ -16,6 +16,7 @@ from torch import distributed
 from torch.utils.data import DataLoader
 
 import chordcache as cc
+from chordcache.train.samplers.budget_batches import BudgetBatchSampler
 
 BATCH_SIZE = 4
 NUM_EPOCHS = 2
@@ -43,16 +44,14 @@ LOADERS: dict[str, Callable[[], Any]] = {
     "sampler": lambda: DataLoader(
         dataset(), BATCH_SIZE, sampler=cc.ChordSampler(dataset(), batch_size=BATCH_SIZE), collate_fn=cc.collate
     ),
-    "budget": lambda: cc.make_loader(
-        dataset(), None, 0, sampler=cc.BudgetBatchSampler(dataset(), max_frames=BATCH_SIZE)
-    ),
+    "budget": lambda: cc.make_loader(dataset(), None, 0, sampler=BudgetBatchSampler(dataset(), max_frames=BATCH_SIZE)),
     "concat": lambda: joined(lambda both: cc.make_loader(both, BATCH_SIZE, 0)),
     "weights": weighted,
 }
 OWN_LOADERS: dict[str, Callable[[], Any]] = {
     "ClipLoader": lambda: cc.ClipLoader(dataset(), BATCH_SIZE, num_threads=1),
     "ClipLoader, budget": lambda: cc.ClipLoader(
-        dataset(), None, sampler=cc.BudgetBatchSampler(dataset(), max_frames=BATCH_SIZE), num_threads=1
+        dataset(), None, sampler=BudgetBatchSampler(dataset(), max_frames=BATCH_SIZE), num_threads=1
     ),
     "ClipLoader, concat": lambda: joined(lambda both: cc.ClipLoader(both, BATCH_SIZE, num_threads=1)),
 }
@@ -83,7 +82,7 @@ STATEFUL_LOADERS: dict[str, Callable[[], Any]] = {
 
 def plain_batch_sampler() -> DataLoader[Any]:
     data = dataset()
-    batches = cc.BudgetBatchSampler(data, max_frames=BATCH_SIZE)
+    batches = BudgetBatchSampler(data, max_frames=BATCH_SIZE)
     return DataLoader(data, batch_sampler=batches, collate_fn=cc.collate)
 
 

@@ -13,6 +13,7 @@ import pytest
 
 import chordcache as cc
 from chordcache.choices import SCAN_LEVELS
+from chordcache.index.index_files import Index
 from chordcache.records import VideoRecord
 
 pytestmark = pytest.mark.usefixtures("inline")
@@ -29,7 +30,7 @@ def folder(tmp_path_factory, make_video) -> Path:
     return root
 
 
-def by_path(index: cc.Index) -> dict[str, VideoRecord]:
+def by_path(index: Index) -> dict[str, VideoRecord]:
     return {record.path: record for record in index}
 
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from helpers.ffmpeg import ffmpeg
 
-import chordcache as cc
 from chordcache.errors import FeatureAbsentError
+from chordcache.look.summary import summarize
 from chordcache.media.audio import read_sound, sample_rate_of
 from chordcache.media.decoding import decode_frames
 from chordcache.media.demux import open_media
@@ -59,7 +59,7 @@ def test_absent_sound_names_the_codec(suffix, codec, tmp_path, run_cli):
         read_sound(str(path), 0, 1)
     assert str(raised.value) == f"the file has {why}"
     run_cli("build", path.parent, "-o", tmp_path / "cache", "--features", "frames,mel,waveform")
-    assert cc.summarize(tmp_path / "cache")["absent"] == {f"mel in npz: {why}": 1, f"waveform in npz: {why}": 1}
+    assert summarize(tmp_path / "cache")["absent"] == {f"mel in npz: {why}": 1, f"waveform in npz: {why}": 1}
 
 
 def test_compressed_sound_of_quicktime_counts_no_samples_that_take_memory(tmp_path):

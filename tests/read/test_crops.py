@@ -39,17 +39,17 @@ REAL = {"bunny.mp4": "animation/bigbuckbunny.mp4", "bikes.mp4": "street/bikes.mp
 """Clip of 1280x720, and of 640x272"""
 
 SIZE = (96, 128)
-RANDOM_CROP = cc.RandomResizedCrop(SIZE, scale=(0.2, 0.8), ratio=(0.7, 2))
+RANDOM_CROP = cc.crops.RandomResizedCrop(SIZE, scale=(0.2, 0.8), ratio=(0.7, 2))
 CROPS = {
-    "center": cc.CenterCrop(SIZE),
+    "center": cc.crops.CenterCrop(SIZE),
     "crop": RANDOM_CROP,
-    "resize": cc.Resize(SIZE),
-    "short": cc.Resize(short_side=100),
+    "resize": cc.crops.Resize(SIZE),
+    "short": cc.crops.Resize(short_side=100),
     "pad": Pad((150, 170)),
-    "flip": cc.HorizontalFlip(1),
-    "flipped-crop": cc.HorizontalFlip(1, RANDOM_CROP),
-    "flipped-pad": cc.HorizontalFlip(1, Pad((150, 170))),
-    "flipped-odd": cc.HorizontalFlip(1, cc.CenterCrop((77, 91))),
+    "flip": cc.crops.HorizontalFlip(1),
+    "flipped-crop": cc.crops.HorizontalFlip(1, RANDOM_CROP),
+    "flipped-pad": cc.crops.HorizontalFlip(1, Pad((150, 170))),
+    "flipped-odd": cc.crops.HorizontalFlip(1, cc.crops.CenterCrop((77, 91))),
 }
 every_framing = pytest.mark.parametrize("name", CROPS)
 either_clip = pytest.mark.parametrize("path", REAL)
@@ -212,7 +212,7 @@ def test_frames_of_the_corpus(corpus: Path, tmp_path: Path) -> None:
     files = sorted((corpus / "real").rglob("*.mp4"))[::9]
     index = cc.scan(files, jobs=HERE)
     cc.build(index, tmp_path / "cache", tiers=["lmdb"], jobs=HERE)
-    spatial_transform = cc.HorizontalFlip(0.5, cc.RandomResizedCrop((64, 80)))
+    spatial_transform = cc.crops.HorizontalFlip(0.5, cc.crops.RandomResizedCrop((64, 80)))
     with cc.open_cache(tmp_path / "cache") as cache:
         assert len(cache) > 3
         dataset = cc.ChordVideoDataset(
@@ -235,7 +235,7 @@ def test_frames_of_the_corpus(corpus: Path, tmp_path: Path) -> None:
 def test_flow_of_a_mirrored_clip_is_the_mirrored_flow(cache: cc.Cache, path: str, inner: str) -> None:
     settings = {"features": ["frames", "flow", "motion"]}
     plain = sample_of(cache, path, crop=CROPS[inner], **settings)
-    mirrored = sample_of(cache, path, crop=cc.HorizontalFlip(1, CROPS[inner]), **settings)
+    mirrored = sample_of(cache, path, crop=cc.crops.HorizontalFlip(1, CROPS[inner]), **settings)
     signs = torch.tensor([-1.0, 1.0])[:, None, None]
     assert plain["flows"].abs().max() > 0.5
     torch.testing.assert_close(mirrored["frames"], plain["frames"].flip(-1), rtol=0, atol=0)
@@ -285,8 +285,8 @@ def test_flow_predicts_as_well_in_a_crop_as_in_the_whole(cache: cc.Cache, path: 
         predicted, changed = np.mean(errors, axis=0)
         return float(predicted / changed)
 
-    whole = left_over(cc.HorizontalFlip(0))
-    cropped = left_over(cc.HorizontalFlip(0.5, cc.RandomResizedCrop((200, 200), scale=(0.4, 0.9))))
+    whole = left_over(cc.crops.HorizontalFlip(0))
+    cropped = left_over(cc.crops.HorizontalFlip(0.5, cc.crops.RandomResizedCrop((200, 200), scale=(0.4, 0.9))))
     assert whole < 0.8
     assert cropped == pytest.approx(whole, rel=0.25)
 
@@ -441,16 +441,16 @@ def dots(tmp_path_factory: pytest.TempPathFactory, make_video: Callable[..., Pat
 @pytest.mark.parametrize(
     "inner",
     [
-        cc.CenterCrop((96, 128)),
-        cc.RandomResizedCrop((120, 140), scale=(0.6, 1), ratio=(1, 1.5)),
-        cc.Resize((200, 100)),
-        cc.Resize(short_side=80),
+        cc.crops.CenterCrop((96, 128)),
+        cc.crops.RandomResizedCrop((120, 140), scale=(0.6, 1), ratio=(1, 1.5)),
+        cc.crops.Resize((200, 100)),
+        cc.crops.Resize(short_side=80),
         Pad((150, 130)),
     ],
 )
 @pytest.mark.parametrize("flip", [False, True])
 def test_landmarks_stay_on_their_pixels(dots: cc.Cache, inner: SpatialTransform, flip: bool) -> None:
-    spatial_transform = cc.HorizontalFlip(1, inner) if flip else inner
+    spatial_transform = cc.crops.HorizontalFlip(1, inner) if flip else inner
     num_seen = 0
     for index in range(6):
         sample = sample_of(dots, "a.mp4", index, crop=spatial_transform, features=["frames", "pose"])
@@ -478,7 +478,7 @@ SHAPES = st.tuples(st.integers(1, 500), st.integers(1, 500))
 @given(picture=SHAPES, seed=st.integers(0, 2**32))
 def test_random_crop_lies_inside_and_within_its_ranges(picture: tuple[int, int], seed: int) -> None:
     height, width = picture
-    spatial_transform = cc.RandomResizedCrop((8, 8), scale=(0.25, 0.75), ratio=(0.5, 2))
+    spatial_transform = cc.crops.RandomResizedCrop((8, 8), scale=(0.25, 0.75), ratio=(0.5, 2))
     crop = spatial_transform.choose(height, width, np.random.default_rng(seed))
     assert 0 <= crop.top <= crop.top + crop.height <= height
     assert 0 <= crop.left <= crop.left + crop.width <= width
@@ -496,7 +496,7 @@ def test_random_crop_goes_everywhere() -> None:
     shares = np.array([crop.height * crop.width / (256 * 456) for crop in crops])
     assert shares.min() < 0.21
     assert shares.max() > 0.75
-    small = cc.RandomResizedCrop((8, 8), scale=(0.05, 0.1), ratio=(0.7, 2))  # of which every one fits
+    small = cc.crops.RandomResizedCrop((8, 8), scale=(0.05, 0.1), ratio=(0.7, 2))  # of which every one fits
     ratios = [crop.width / crop.height for crop in (small.choose(400, 400, random) for _ in range(2000))]
     assert np.median(ratios) == pytest.approx(math.sqrt(0.7 * 2), rel=0.05)
     covered = np.zeros((256, 456), int)
@@ -506,7 +506,7 @@ def test_random_crop_goes_everywhere() -> None:
 
 
 def test_a_picture_that_no_random_crop_fits_is_cut_in_the_middle() -> None:
-    spatial_transform = cc.RandomResizedCrop((8, 8), scale=(1, 1), ratio=(0.9, 1.1))
+    spatial_transform = cc.crops.RandomResizedCrop((8, 8), scale=(1, 1), ratio=(0.9, 1.1))
     assert spatial_transform.choose(100, 500, np.random.default_rng()) == CropBox(0, 195, 100, 110, (8, 8))
     assert spatial_transform.choose(500, 90, np.random.default_rng()) == CropBox(200, 0, 100, 90, (8, 8))
 
@@ -514,12 +514,12 @@ def test_a_picture_that_no_random_crop_fits_is_cut_in_the_middle() -> None:
 @pytest.mark.parametrize("p", [0, 0.2, 1])
 def test_share_of_flips(p: float) -> None:
     random = np.random.default_rng(1)
-    flips = [cc.HorizontalFlip(p, cc.CenterCrop((4, 4))).choose(9, 9, random).flip for _ in range(4000)]
+    flips = [cc.crops.HorizontalFlip(p, cc.crops.CenterCrop((4, 4))).choose(9, 9, random).flip for _ in range(4000)]
     assert np.mean(flips) == pytest.approx(p, abs=0.02 if 0 < p < 1 else 0)
 
 
 def test_twice_mirrored_is_not_mirrored() -> None:
-    spatial_transform = cc.HorizontalFlip(1, cc.HorizontalFlip(1, cc.CenterCrop((4, 4))))
+    spatial_transform = cc.crops.HorizontalFlip(1, cc.crops.HorizontalFlip(1, cc.crops.CenterCrop((4, 4))))
     assert not spatial_transform.choose(9, 9, np.random.default_rng()).flip
 
 
@@ -537,7 +537,7 @@ def test_padding_shows_all_of_the_picture(picture: tuple[int, int], size: tuple[
 
 @given(picture=SHAPES, short_side=st.integers(1, 300))
 def test_resize_to_a_short_side_keeps_the_aspect(picture: tuple[int, int], short_side: int) -> None:
-    size = cc.Resize(short_side=short_side).choose(*picture, np.random.default_rng()).size
+    size = cc.crops.Resize(short_side=short_side).choose(*picture, np.random.default_rng()).size
     assert min(size) == short_side
     assert max(size) == pytest.approx(short_side * max(picture) / min(picture), abs=0.5)
     assert (size[0] > size[1]) == (picture[0] > picture[1]) or size[0] == size[1]
@@ -579,12 +579,12 @@ def test_workers_change_nothing(cache: cc.Cache, workers: int, method: str) -> N
         features=["frames", "flow", "motion"],
         clip_sampler=cc.RandomClipSampler(num_frames=3, stride=2),
         clips_per_video=4,
-        crop=cc.HorizontalFlip(0.5, RANDOM_CROP),
+        crop=cc.crops.HorizontalFlip(0.5, RANDOM_CROP),
         seed=3,
     )
     dataset.set_epoch(0)
     alone = list(DataLoader(dataset, batch_size=3))
-    flips = [drawn(cc.HorizontalFlip(0.5, RANDOM_CROP), cache[i // 4], i, seed=3).flip for i in range(8)]
+    flips = [drawn(cc.crops.HorizontalFlip(0.5, RANDOM_CROP), cache[i // 4], i, seed=3).flip for i in range(8)]
     assert len(set(flips)) == 2
     loader = DataLoader(dataset, batch_size=3, num_workers=workers, multiprocessing_context=method)
     for expected, batch in zip(alone, loader, strict=True):
@@ -629,19 +629,25 @@ def test_a_crop_outside_the_picture_is_empty(cache: cc.Cache, crop: tuple[int, i
     [
         (lambda: CropBox(0, 0, 0, 5, (4, 4)), r"^crop: got CropBox\(.*\), expected at least one pixel"),
         (lambda: CropBox(0, 0, 5, 5, (4, 0)), r"^crop: got CropBox\(.*\), expected at least one pixel"),
-        (lambda: cc.CenterCrop(224), r"^size: got 224, expected \(height, width\) in pixels$"),
+        (lambda: cc.crops.CenterCrop(224), r"^size: got 224, expected \(height, width\) in pixels$"),
         (lambda: Pad((0, 4)), r"^size: got \(0, 4\), expected"),
-        (lambda: cc.RandomResizedCrop((4,)), r"^size: got \(4,\), expected"),
-        (lambda: cc.RandomResizedCrop((4, 4), scale=(0.5, 1.5)), r"^scale: got \(0.5, 1.5\), expected .* at most 1$"),
+        (lambda: cc.crops.RandomResizedCrop((4,)), r"^size: got \(4,\), expected"),
         (
-            lambda: cc.RandomResizedCrop((4, 4), ratio=(2, 1)),
+            lambda: cc.crops.RandomResizedCrop((4, 4), scale=(0.5, 1.5)),
+            r"^scale: got \(0.5, 1.5\), expected .* at most 1$",
+        ),
+        (
+            lambda: cc.crops.RandomResizedCrop((4, 4), ratio=(2, 1)),
             r"^ratio: got \(2, 1\), expected \(least, most\), above 0$",
         ),
-        (lambda: cc.Resize(), "^size and short_side: got None and None, expected one of them$"),
-        (lambda: cc.Resize((4, 4), 4), r"^size and short_side: got \(4, 4\) and 4, expected one of them$"),
-        (lambda: cc.Resize(short_side=0), "^short_side: got 0, expected an integer of at least 1$"),
-        (lambda: cc.HorizontalFlip(1.5), r"^p: got 1.5, expected a number in \[0, 1\]$"),
-        (lambda: cc.HorizontalFlip(cc.CenterCrop((4, 4))), r"^p: got CenterCrop\(size=\(4, 4\)\), expected a number"),
+        (lambda: cc.crops.Resize(), "^size and short_side: got None and None, expected one of them$"),
+        (lambda: cc.crops.Resize((4, 4), 4), r"^size and short_side: got \(4, 4\) and 4, expected one of them$"),
+        (lambda: cc.crops.Resize(short_side=0), "^short_side: got 0, expected an integer of at least 1$"),
+        (lambda: cc.crops.HorizontalFlip(1.5), r"^p: got 1.5, expected a number in \[0, 1\]$"),
+        (
+            lambda: cc.crops.HorizontalFlip(cc.crops.CenterCrop((4, 4))),
+            r"^p: got CenterCrop\(size=\(4, 4\)\), expected a number",
+        ),
     ],
 )
 def test_wrong_windows(make: Callable[[], object], match: str) -> None:
@@ -652,6 +658,6 @@ def test_wrong_windows(make: Callable[[], object], match: str) -> None:
 def test_window_and_size_contradict(cache: cc.Cache) -> None:
     for size in (None, (112, 112)):
         with pytest.raises(UsageError, match="^size: got .* and a crop, expected one of them"):
-            cc.ChordVideoDataset(cache, size=size, crop=cc.CenterCrop((64, 64)))
+            cc.ChordVideoDataset(cache, size=size, crop=cc.crops.CenterCrop((64, 64)))
     with pytest.raises(UsageError, match=r"^crop: got \(64, 64\), expected a crop such as RandomResizedCrop"):
         cc.ChordVideoDataset(cache, crop=(64, 64))

@@ -374,7 +374,7 @@ class Training:
     """A small run with every kind of random number of the package. A checkpoint holds all that it needs."""
 
     def __init__(self, cache: Path, kind: str, *, mix: str = "mixup", state: dict[str, Any] | None = None) -> None:
-        dataset = dataset_of(cache, clips_per_video=3, crop=cc.RandomResizedCrop((32, 40)), size=(224, 224))
+        dataset = dataset_of(cache, clips_per_video=3, crop=cc.crops.RandomResizedCrop((32, 40)), size=(224, 224))
         self.sampler = cc.ChordSampler(dataset, seed=4, batch_size=BATCH_SIZE)
         num_workers = 2 if "workers" in kind else 0
         self.loader: Any

@@ -111,11 +111,11 @@ def extent(frame: torch.Tensor) -> np.ndarray | None:
 CROPS: dict[str, dict[str, Any]] = {
     "none": {"size": None},
     "center": {"size": (100, 60)},
-    "resize": {"crop": cc.Resize((90, 210))},
-    "random": {"crop": cc.RandomResizedCrop((112, 128), scale=(0.2, 0.7))},
-    "flip": {"crop": cc.HorizontalFlip(1.0)},
-    "flip random": {"crop": cc.HorizontalFlip(0.5, cc.RandomResizedCrop((120, 112), scale=(0.2, 0.7)))},
-    "pad": {"crop": cc.HorizontalFlip(0.5, Pad((160, 160)))},
+    "resize": {"crop": cc.crops.Resize((90, 210))},
+    "random": {"crop": cc.crops.RandomResizedCrop((112, 128), scale=(0.2, 0.7))},
+    "flip": {"crop": cc.crops.HorizontalFlip(1.0)},
+    "flip random": {"crop": cc.crops.HorizontalFlip(0.5, cc.crops.RandomResizedCrop((120, 112), scale=(0.2, 0.7)))},
+    "pad": {"crop": cc.crops.HorizontalFlip(0.5, Pad((160, 160)))},
 }
 
 
@@ -195,7 +195,7 @@ def test_a_box_belongs_to_the_nearest_frame(
 
 @pytest.mark.parametrize("loader", ["threads", "processes"])
 def test_batches(cache: Path, loader: str) -> None:
-    dataset = dataset_of(cache, crop=cc.RandomResizedCrop((40, 40), scale=(0.05, 0.2)))
+    dataset = dataset_of(cache, crop=cc.crops.RandomResizedCrop((40, 40), scale=(0.05, 0.2)))
     order = cc.ChordSampler(dataset, shuffle=False, batch_size=4)
     if loader == "threads":
         (batch,) = cc.ClipLoader(dataset, batch_size=4, sampler=order, num_threads=2)
@@ -222,7 +222,7 @@ def test_a_batch_without_a_box(cache: Path) -> None:
 
 
 def test_from_the_source_as_from_the_cache(cache: Path) -> None:
-    crop = cc.HorizontalFlip(0.5, cc.RandomResizedCrop((64, 64)))
+    crop = cc.crops.HorizontalFlip(0.5, cc.crops.RandomResizedCrop((64, 64)))
     index = cache.parent / "i.json"
     cached, source = (
         dataset_of(cc.videos.indexed(index, cache, on_miss=on_miss), crop=crop) for on_miss in ("error", "source")

@@ -20,6 +20,7 @@ from chordcache.config.features import FlowConfig, MelConfig, MotionConfig, Wave
 from chordcache.config.picture import Bucket, FramesConfig  # noqa: E402
 from chordcache.index.index_files import IndexWriter  # noqa: E402
 from chordcache.records import VideoRecord  # noqa: E402
+from chordcache.train.samplers.budget_batches import BudgetBatchSampler  # noqa: E402
 from chordcache.train.samplers.clip_request import ClipRequest  # noqa: E402
 from chordcache.train.samplers.formed_batches import form_batches  # noqa: E402
 
@@ -57,9 +58,9 @@ def dataset_of(cache: Any, **options: Any) -> cc.ChordVideoDataset:
     return cc.ChordVideoDataset(cache, **{"clip_sampler": WholeVideos(), "size": None, "clips_per_video": 5, **options})
 
 
-def ranks(dataset: cc.ChordVideoDataset, world_size: int, **budget: Any) -> list[cc.BudgetBatchSampler]:
+def ranks(dataset: cc.ChordVideoDataset, world_size: int, **budget: Any) -> list[BudgetBatchSampler]:
     return [
-        cc.BudgetBatchSampler(dataset, cc.ChordSampler(dataset, seed=3, rank=rank, world_size=world_size), **budget)
+        BudgetBatchSampler(dataset, cc.ChordSampler(dataset, seed=3, rank=rank, world_size=world_size), **budget)
         for rank in range(world_size)
     ]
 
@@ -124,7 +125,7 @@ def test_a_cache_without_buckets_beside_it(cache: cc.Cache, tmp_path: Path) -> N
     index = Path(cache.path).parent / "index.csv"
     cc.build(index, tmp_path / "plain", jobs=HERE, config=Config(frames=FramesConfig(short_side=48), features={}))
     both = cc.concat([dataset_of(cache), dataset_of(cc.open_cache(tmp_path / "plain"))])
-    sampler = cc.BudgetBatchSampler(both, max_frames=60)
+    sampler = BudgetBatchSampler(both, max_frames=60)
     kinds = set()
     for batch in sampler:
         buckets = {both.describe(sample)[0].bucket for sample in batch}
@@ -137,7 +138,7 @@ def test_a_loader_resumes(cache: cc.Cache) -> None:
     dataset = dataset_of(cache)
 
     def loader() -> cc.ClipLoader:
-        return cc.ClipLoader(dataset, None, sampler=cc.BudgetBatchSampler(dataset, max_frames=40), num_threads=2)
+        return cc.ClipLoader(dataset, None, sampler=BudgetBatchSampler(dataset, max_frames=40), num_threads=2)
 
     assert_resumes(loader, lambda batches: [batch["video"] for batch in batches])
 

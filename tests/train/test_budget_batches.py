@@ -23,7 +23,7 @@ from torch.utils.data import DataLoader  # noqa: E402
 import chordcache as cc  # noqa: E402
 from chordcache.errors import UsageError  # noqa: E402
 from chordcache.read.crops import Pad  # noqa: E402
-from chordcache.train.samplers.budget_batches import largest_budget  # noqa: E402
+from chordcache.train.samplers.budget_batches import BudgetBatchSampler, largest_budget  # noqa: E402
 from chordcache.train.samplers.clip_request import ClipRequest, clip_shape  # noqa: E402
 from chordcache.train.samplers.clip_samplers import SamplerSchedule  # noqa: E402
 from chordcache.train.samplers.formed_batches import form_batches  # noqa: E402
@@ -103,12 +103,12 @@ def whole_videos(cache: cc.Cache, **options: Any) -> cc.ChordVideoDataset:
 
 def ranks(
     dataset: cc.ChordVideoDataset, world_size: int, *, max_frames: int = 60, **options: Any
-) -> list[cc.BudgetBatchSampler]:
+) -> list[BudgetBatchSampler]:
     samplers = [cc.ChordSampler(dataset, rank=rank, world_size=world_size, **options) for rank in range(world_size)]
-    return [cc.BudgetBatchSampler(dataset, sampler, max_frames=max_frames) for sampler in samplers]
+    return [BudgetBatchSampler(dataset, sampler, max_frames=max_frames) for sampler in samplers]
 
 
-def batches_of(sampler: cc.BudgetBatchSampler) -> list[tuple[int, ...]]:
+def batches_of(sampler: BudgetBatchSampler) -> list[tuple[int, ...]]:
     batches = list(sampler)
     assert {epoch for batch in batches for epoch, _ in batch} <= {sampler.epoch}
     return [tuple(index for _, index in batch) for batch in batches]
@@ -180,17 +180,17 @@ def test_little_is_padding() -> None:
 @pytest.mark.parametrize("budget", [40, 55, 1000])
 def test_frames(cache: cc.Cache, budget: int) -> None:
     dataset = whole_videos(cache)
-    for batch in cc.BudgetBatchSampler(dataset, max_frames=budget):
+    for batch in BudgetBatchSampler(dataset, max_frames=budget):
         frames = cc.collate(dataset.__getitems__(batch))["frames"]
         assert frames.shape[0] * frames.shape[1] <= budget
 
 
-@pytest.mark.parametrize("options", [{"size": None}, {"crop": cc.Resize(short_side=32)}, {"size": (32, 40)}])
+@pytest.mark.parametrize("options", [{"size": None}, {"crop": cc.crops.Resize(short_side=32)}, {"size": (32, 40)}])
 def test_pixels(cache: cc.Cache, options: dict[str, Any]) -> None:
     dataset = whole_videos(cache, **options)
     budget = 40 * 96 * 48
     costs = []
-    for batch in cc.BudgetBatchSampler(dataset, max_pixels=budget):
+    for batch in BudgetBatchSampler(dataset, max_pixels=budget):
         frames = cc.collate(dataset.__getitems__(batch))["frames"]
         costs.append(frames.numel() // 3)
         assert frames.shape[0] == len(batch)
@@ -200,7 +200,7 @@ def test_pixels(cache: cc.Cache, options: dict[str, Any]) -> None:
 
 def test_tokens(cache: cc.Cache) -> None:
     dataset = whole_videos(cache)
-    sampler = cc.BudgetBatchSampler(dataset, max_tokens=20, tokenizer=str.split)
+    sampler = BudgetBatchSampler(dataset, max_tokens=20, tokenizer=str.split)
     batches = list(sampler)
     for batch in batches:
         assert len(batch) * max(1, *(len(dataset[pair]["caption"].split()) for pair in batch)) <= 20
@@ -215,13 +215,13 @@ def test_tokens_of_a_tokenizer_file(cache: cc.Cache, tmp_path: Path) -> None:
     words.save(str(tmp_path / "words.json"))
     tokenizer = cc.CaptionTokenizer(tmp_path / "words.json")
     dataset = whole_videos(cache)
-    batches = cc.BudgetBatchSampler(dataset, max_tokens=20, tokenizer=tokenizer)
+    batches = BudgetBatchSampler(dataset, max_tokens=20, tokenizer=tokenizer)
     loader = cc.ClipLoader(dataset, None, sampler=batches, collate=partial(cc.collate, tokenizer=tokenizer))
     assert max(batch["caption_ids"].numel() for batch in loader) <= 20
     batches.set_epoch(0)
-    assert list(batches) == list(cc.BudgetBatchSampler(dataset, max_tokens=20, tokenizer=str.split))
+    assert list(batches) == list(BudgetBatchSampler(dataset, max_tokens=20, tokenizer=str.split))
     padded = cc.CaptionTokenizer(tmp_path / "words.json", length=10)  # collate pads each caption to it
-    batches = cc.BudgetBatchSampler(dataset, max_tokens=20, tokenizer=padded)
+    batches = BudgetBatchSampler(dataset, max_tokens=20, tokenizer=padded)
     loader = cc.ClipLoader(dataset, None, sampler=batches, collate=partial(cc.collate, tokenizer=padded))
     assert max(batch["caption_ids"].numel() for batch in loader) == 20
 
@@ -241,10 +241,10 @@ def test_samples_are_measured_without_frames_too(cache: cc.Cache) -> None:
         {"clip_sampler": ShapedWholeVideos()},
         {"clip_sampler": ShapedWholeVideos(), "size": None},
         {"clip_sampler": ShapedWholeVideos(), "videos": lambda video: video.num_frames % 2 == 1},
-        {"clip_sampler": TimeWarp(ShapedWholeVideos()), "crop": cc.Resize(short_side=32)},
-        {"clip_sampler": FrameDrop(ShapedWholeVideos()), "crop": cc.HorizontalFlip()},
+        {"clip_sampler": TimeWarp(ShapedWholeVideos()), "crop": cc.crops.Resize(short_side=32)},
+        {"clip_sampler": FrameDrop(ShapedWholeVideos()), "crop": cc.crops.HorizontalFlip()},
         {"clip_sampler": TemporalCrop(ShapedWholeVideos(), 4), "crop": Pad((32, 32))},
-        {"clip_sampler": "random", "crop": cc.RandomResizedCrop((24, 24))},
+        {"clip_sampler": "random", "crop": cc.crops.RandomResizedCrop((24, 24))},
         {"clip_sampler": cc.RandomClipSampler(8, fps=10), "size": None},
         {"clip_sampler": cc.RandomClipSampler(4, 1, pad="error"), "size": None},
         {"clip_sampler": cc.samplers.uniform(7), "size": None},
@@ -258,7 +258,7 @@ def test_batches_of_columns_are_those_of_described_samples(
     dataset = whole_videos(cache, **options)
     for whole in (dataset, cc.concat([cc.subset(dataset, slice(3, None, 2)), dataset])):
         assert whole.measure(0, np.arange(len(whole))) is not None
-        sampler = cc.BudgetBatchSampler(whole, **{unit: budget})
+        sampler = BudgetBatchSampler(whole, **{unit: budget})
         for epoch in (0, 1):
             sampler.set_epoch(epoch)
             assert batches_of(sampler) == described_batches(whole, epoch, unit, budget)
@@ -269,7 +269,7 @@ def test_shapes_that_only_a_call_for_each_sample_knows(cache: cc.Cache) -> None:
         def frame_numbers(self, video: cc.Video, request: ClipRequest) -> np.ndarray:
             return np.arange(2 * self.num_frames)
 
-    class OwnCrop(cc.CenterCrop):
+    class OwnCrop(cc.crops.CenterCrop):
         pass
 
     too_short = cc.RandomClipSampler(5, 1, pad="error")
@@ -279,9 +279,9 @@ def test_shapes_that_only_a_call_for_each_sample_knows(cache: cc.Cache) -> None:
     for options in ({"clip_sampler": too_short}, {"clip_sampler": "random", "crop": OwnCrop((32, 32))}):
         assert whole_videos(cache, **options).measure(0, np.arange(3)) is None
     with pytest.raises(UsageError, match="expected 5 for a clip of 5"):
-        cc.BudgetBatchSampler(whole_videos(cache, clip_sampler=too_short), max_frames=50)
+        BudgetBatchSampler(whole_videos(cache, clip_sampler=too_short), max_frames=50)
     dataset = whole_videos(cache, clip_sampler=Longer(4))
-    sampler = cc.BudgetBatchSampler(dataset, max_frames=50)
+    sampler = BudgetBatchSampler(dataset, max_frames=50)
     assert batches_of(sampler) == described_batches(dataset, 0, "max_frames", 50)
 
 
@@ -293,7 +293,7 @@ def test_clips_whose_length_is_random(cache: cc.Cache) -> None:
     drawn, schedule = DrawsLength(), SamplerSchedule({0: cc.RegularClipSampler(4, 1), 2: WholeVideos()})
     for clip_sampler in (drawn, TimeWarp(schedule)):
         dataset = whole_videos(cache, clip_sampler=clip_sampler)
-        sampler = cc.BudgetBatchSampler(dataset, max_frames=50)
+        sampler = BudgetBatchSampler(dataset, max_frames=50)
         for epoch in (0, 2, 1):
             sampler.set_epoch(epoch)
             for batch in sampler:
@@ -429,7 +429,7 @@ def test_state_of_another_budget_or_another_sampler(cache: cc.Cache) -> None:
     dataset = whole_videos(cache)
     (sampler,) = ranks(dataset, 1)
     with pytest.raises(UsageError, match="other batches"):
-        sampler.load_state_dict(cc.BudgetBatchSampler(dataset, max_frames=100).state_dict(1))
+        sampler.load_state_dict(BudgetBatchSampler(dataset, max_frames=100).state_dict(1))
     with pytest.raises(
         UsageError, match="^state: got keys seed, shuffle, .*, expected the state of a BudgetBatchSampler$"
     ):
@@ -446,7 +446,7 @@ def test_the_same_batches_from_cache_and_sources(cache: cc.Cache, tmp_path: Path
     for folder, on_miss in ((cache.path, "error"), (tmp_path / "cache", "source")):
         of_index = cc.videos.indexed(videos / "index.csv", folder, on_miss=on_miss)
         dataset = cc.ChordVideoDataset(of_index, clip_sampler=WholeVideos())
-        samplers.append(cc.BudgetBatchSampler(dataset, cc.ChordSampler(dataset, seed=5), max_frames=60))
+        samplers.append(BudgetBatchSampler(dataset, cc.ChordSampler(dataset, seed=5), max_frames=60))
     assert batches_of(samplers[0]) == batches_of(samplers[1])
     assert samplers[0].state_dict(1) == samplers[1].state_dict(1)
 
@@ -458,18 +458,18 @@ def contents(loader: Any) -> list[Any]:
     return [(batch["video"], batch["frames"].contiguous().numpy().tobytes()) for batch in loader]
 
 
-def expected(dataset: cc.ChordVideoDataset, sampler: cc.BudgetBatchSampler) -> list[Any]:
+def expected(dataset: cc.ChordVideoDataset, sampler: BudgetBatchSampler) -> list[Any]:
     return contents(cc.collate([dataset[pair] for pair in batch]) for batch in sampler)
 
 
 def test_all_loaders_yield_the_same(cache: cc.Cache) -> None:
     dataset = whole_videos(cache)
-    clips = cc.ClipLoader(dataset, None, sampler=cc.BudgetBatchSampler(dataset, max_frames=60), num_threads=2)
-    loader = cc.make_loader(dataset, None, 2, sampler=cc.BudgetBatchSampler(dataset, max_frames=60))
+    clips = cc.ClipLoader(dataset, None, sampler=BudgetBatchSampler(dataset, max_frames=60), num_threads=2)
+    loader = cc.make_loader(dataset, None, 2, sampler=BudgetBatchSampler(dataset, max_frames=60))
     plain = DataLoader(
-        dataset, batch_sampler=cc.BudgetBatchSampler(dataset, max_frames=60), collate_fn=cc.collate, num_workers=0
+        dataset, batch_sampler=BudgetBatchSampler(dataset, max_frames=60), collate_fn=cc.collate, num_workers=0
     )
-    sampler = cc.BudgetBatchSampler(dataset, max_frames=60)
+    sampler = BudgetBatchSampler(dataset, max_frames=60)
     for epoch in (0, 1):
         for order in (clips, loader.batch_sampler, plain.batch_sampler, sampler):
             order.set_epoch(epoch)
@@ -483,7 +483,7 @@ def test_all_loaders_yield_the_same(cache: cc.Cache) -> None:
 def test_clip_loader_resumes(cache: cc.Cache, num_used: int) -> None:
     dataset = whole_videos(cache)
     whole_pass, first, second = (
-        cc.ClipLoader(dataset, None, sampler=cc.BudgetBatchSampler(dataset, max_frames=60)) for _ in range(3)
+        cc.ClipLoader(dataset, None, sampler=BudgetBatchSampler(dataset, max_frames=60)) for _ in range(3)
     )
     whole = contents(whole_pass)
     batches = iter(first)
@@ -506,7 +506,7 @@ def test_stateful_loader_resumes(cache: cc.Cache, num_workers: int) -> None:
     dataset = whole_videos(cache)
 
     def loader() -> Any:
-        batches = cc.BudgetBatchSampler(dataset, max_frames=60)
+        batches = BudgetBatchSampler(dataset, max_frames=60)
         return stateful.StatefulDataLoader(
             dataset, batch_sampler=batches, collate_fn=cc.collate, num_workers=num_workers
         )
@@ -541,12 +541,12 @@ def test_stateful_loader_resumes(cache: cc.Cache, num_workers: int) -> None:
 )
 def test_wrong_arguments(cache: cc.Cache, arguments: dict[str, Any], match: str) -> None:
     with pytest.raises(UsageError, match=match):
-        cc.BudgetBatchSampler(whole_videos(cache), **arguments)
+        BudgetBatchSampler(whole_videos(cache), **arguments)
 
 
 def test_a_batch_size_and_a_budget(cache: cc.Cache) -> None:
     dataset = whole_videos(cache)
-    batches = cc.BudgetBatchSampler(dataset, max_frames=60)
+    batches = BudgetBatchSampler(dataset, max_frames=60)
     for make in (cc.ClipLoader, partial(cc.make_loader, num_workers=0)):
         for batch_size, sampler in ((4, batches), (None, None), (None, cc.ChordSampler(dataset))):
             with pytest.raises(UsageError, match="^batch_size: got .*, expected None with a BudgetBatchSampler"):
@@ -557,7 +557,7 @@ def test_a_batch_size_and_a_budget(cache: cc.Cache) -> None:
 
 def test_a_loaded_state_is_not_dropped_for_an_earlier_epoch(cache: cc.Cache) -> None:
     dataset = whole_videos(cache)
-    first, second = (cc.BudgetBatchSampler(dataset, max_frames=60) for _ in range(2))
+    first, second = (BudgetBatchSampler(dataset, max_frames=60) for _ in range(2))
     first.set_epoch(3)
     whole = list(first)
     second.load_state_dict(first.state_dict(num_batches_consumed=2))
@@ -600,7 +600,7 @@ def test_fit(cache: cc.Cache, monkeypatch: pytest.MonkeyPatch, capacity: int, ex
             raise torch.cuda.OutOfMemoryError
 
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    sampler = cc.BudgetBatchSampler(whole_videos(cache), max_frames=60)
+    sampler = BudgetBatchSampler(whole_videos(cache), max_frames=60)
     before = batches_of(sampler)
     assert sampler.fit(step) == expected == max(num_frames for num_frames in steps if num_frames <= capacity)
     sampler.set_epoch(0)
@@ -615,10 +615,10 @@ def test_fit_of_a_model_that_is_too_large(cache: cc.Cache, monkeypatch: pytest.M
     with pytest.raises(
         UsageError, match="^step: got one that runs out of GPU memory with the largest sample alone, of 40"
     ):
-        cc.BudgetBatchSampler(whole_videos(cache), max_frames=60).fit(step)
+        BudgetBatchSampler(whole_videos(cache), max_frames=60).fit(step)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="a machine without a GPU")
 def test_fit_needs_a_gpu(cache: cc.Cache) -> None:
     with pytest.raises(UsageError, match=r"^step: got no GPU, expected CUDA, .*\. Give max_frames instead of fit"):
-        cc.BudgetBatchSampler(whole_videos(cache), max_frames=60).fit(lambda batch: None)
+        BudgetBatchSampler(whole_videos(cache), max_frames=60).fit(lambda batch: None)

@@ -55,7 +55,7 @@ def assert_padded(batch: dict[str, Any], samples: list[dict[str, Any]], nothing:
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_pictures_of_different_sizes(cache: cc.Cache, workers: int) -> None:
-    dataset = dataset_of(cache, crop=cc.Resize(short_side=64))
+    dataset = dataset_of(cache, crop=cc.crops.Resize(short_side=64))
     samples = [dataset[i] for i in range(3)]
     assert {tuple(sample["frames"].shape[2:]) for sample in samples} == {(64, 114), (64, 150), (107, 64)}
     (batch,) = DataLoader(dataset, batch_size=3, collate_fn=cc.collate, num_workers=workers)

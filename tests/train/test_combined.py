@@ -31,6 +31,7 @@ from torch.utils.data import (  # noqa: E402
 import chordcache as cc  # noqa: E402
 from chordcache.errors import UsageError  # noqa: E402
 from chordcache.train.clip_dataset import ClipDataset  # noqa: E402
+from chordcache.train.samplers.budget_batches import BudgetBatchSampler  # noqa: E402
 from chordcache.train.samplers.clip_request import ClipRequest  # noqa: E402
 from chordcache.train.samplers.clip_samplers import SamplerSchedule  # noqa: E402
 
@@ -234,7 +235,7 @@ def test_copies_of_combined_datasets(a: cc.ChordVideoDataset, b: cc.ChordVideoDa
         ),
         ({"size": (8, 16)}, r"^size: got \(8, 16\) in dataset 1, expected \(16, 16\) as in dataset 0\."),
         (
-            {"size": (224, 224), "crop": cc.HorizontalFlip(0.5, cc.RandomResizedCrop((8, 8)))},
+            {"size": (224, 224), "crop": cc.crops.HorizontalFlip(0.5, cc.crops.RandomResizedCrop((8, 8)))},
             r"^size: got \(8, 8\) in dataset 1, expected \(16, 16\) as in dataset 0\.",
         ),
         ({"missing": "zeros"}, "^missing: got 'zeros' in dataset 1, expected 'error' as in dataset 0."),
@@ -585,7 +586,7 @@ def test_clip_loader_resumes(a: cc.ChordVideoDataset, b: cc.ChordVideoDataset, n
         dataset = weighted_dataset(a, b)
         sampler = cc.ChordSampler(dataset, num_samples=21, batch_size=4)
         if budget:
-            return cc.ClipLoader(dataset, None, sampler=cc.BudgetBatchSampler(dataset, sampler, max_frames=8))
+            return cc.ClipLoader(dataset, None, sampler=BudgetBatchSampler(dataset, sampler, max_frames=8))
         return cc.ClipLoader(dataset, 4, sampler=sampler)
 
     whole_loader = loader()
@@ -660,7 +661,7 @@ def test_combinations_of_torch_are_refused(a: cc.ChordVideoDataset, b: cc.ChordV
             lambda dataset: cc.ClipLoader(dataset, 2),
             lambda dataset: cc.ClipLoader(dataset, 2, sampler=cc.ChordSampler(4, batch_size=2)),
             lambda dataset: cc.make_loader(dataset, 2, 0),
-            lambda dataset: cc.BudgetBatchSampler(dataset, max_frames=9),
+            lambda dataset: BudgetBatchSampler(dataset, max_frames=9),
             lambda dataset: cc.concat([a, dataset]),
             lambda dataset: cc.subset(dataset, [0]),
         ):
@@ -681,7 +682,7 @@ def test_samplers_of_torch_are_refused(a: cc.ChordVideoDataset) -> None:
             lambda sampler: cc.ClipLoader(a, 2, sampler=sampler),
             lambda sampler: cc.ClipLoader(a, None, sampler=sampler),
             lambda sampler: cc.make_loader(a, 2, 0, sampler=sampler),
-            lambda sampler: cc.BudgetBatchSampler(a, sampler, max_frames=9),
+            lambda sampler: BudgetBatchSampler(a, sampler, max_frames=9),
         ):
             with pytest.raises(UsageError, match=match + "weights= and splits samples across ranks"):
                 use(sampler)

@@ -21,6 +21,7 @@ import chordcache as cc  # noqa: E402
 from chordcache.config.config import config_from_json  # noqa: E402
 from chordcache.config.picture import FramesConfig, PictureConfig  # noqa: E402
 from chordcache.errors import MediaError, NotFoundError, UsageError  # noqa: E402
+from chordcache.index.index_files import Index  # noqa: E402
 from chordcache.sources.live import CameraSource, StreamSource  # noqa: E402
 from chordcache.sources.mapped_mp4 import MappedMP4Source  # noqa: E402
 from chordcache.sources.video_source import CachedSource, VideoSource  # noqa: E402
@@ -49,12 +50,12 @@ def videos(tmp_path_factory: pytest.TempPathFactory, make_video: Callable[..., P
 
 
 @pytest.fixture(scope="module")
-def index(videos: Path) -> cc.Index:
+def index(videos: Path) -> Index:
     return cc.scan([videos], level="content", labels="dir", output=videos.parent / "index.json")
 
 
 @pytest.fixture(scope="module")
-def cache(index: cc.Index, videos: Path) -> Path:
+def cache(index: Index, videos: Path) -> Path:
     cc.build(index, videos.parent / "cache", tiers=["lmdb"], config=config_from_json(RAW), jobs=HERE)
     return videos.parent / "cache"
 
@@ -72,7 +73,7 @@ def assert_same(one: dict[str, Any], other: dict[str, Any], but: tuple[str, ...]
 @pytest.mark.parametrize("source", SOURCES)
 @pytest.mark.parametrize("sampler", [SAMPLER, cc.RandomClipSampler(num_frames=4, fps=5)])
 def test_samples_are_those_of_a_raw_cache(
-    cache: Path, index: cc.Index, source: type[cc.MP4Source | MappedMP4Source], sampler: Any
+    cache: Path, index: Index, source: type[cc.MP4Source | MappedMP4Source], sampler: Any
 ) -> None:
     options: dict[str, Any] = {"clip_sampler": sampler, "size": (40, 40), "seed": 2}
     dataset = cc.ChordVideoDataset(from_files(source(PICTURE), index=index), **options)
@@ -91,7 +92,7 @@ def _keys(dataset: cc.ChordVideoDataset) -> Iterator[str]:
         yield dataset.describe((0, number))[0].key
 
 
-def test_samples_are_near_those_of_a_jpeg_cache(index: cc.Index, tmp_path: Path) -> None:
+def test_samples_are_near_those_of_a_jpeg_cache(index: Index, tmp_path: Path) -> None:
     config = config_from_json({"frames": {"short_side": 48, "fps": 12}})
     cc.build(index, tmp_path / "cache", tiers=["lmdb"], config=config, jobs=HERE)
     one = cc.ChordVideoDataset(tmp_path / "cache", videos=lambda video: video.path == "a.mp4", size=None)
@@ -155,7 +156,7 @@ def test_loaders(videos: Path, source: type[cc.MP4Source | MappedMP4Source]) -> 
 
 @pytest.mark.parametrize(("source", "given"), [(cc.MP4Source, "folder"), (MappedMP4Source, "index")])
 def test_sound_is_that_of_a_cache(
-    index: cc.Index, videos: Path, tmp_path: Path, source: type[cc.MP4Source], given: str
+    index: Index, videos: Path, tmp_path: Path, source: type[cc.MP4Source], given: str
 ) -> None:
     config = config_from_json({**RAW, "features": {"mel": {"n_mels": 40}, "waveform": {}}})
     features = ["frames", "mel", "waveform"]
@@ -193,7 +194,7 @@ def test_the_index_of_files_is_removed(videos: Path, tmp_path: Path, monkeypatch
     assert list(tmp_path.glob("chordcache-*")) == []
 
 
-def test_content_of_a_scan_is_used(index: cc.Index, cache: Path) -> None:
+def test_content_of_a_scan_is_used(index: Index, cache: Path) -> None:
     sampler = AdaptiveSampler(num_frames=4, stride=2)
     of_index = from_files(cc.MP4Source(PICTURE), index=index)
     dataset = cc.ChordVideoDataset(of_index, clip_sampler=sampler, size=(40, 40))
@@ -206,7 +207,7 @@ def test_content_of_a_scan_is_used(index: cc.Index, cache: Path) -> None:
 
 @pytest.mark.parametrize(("mapped", "source"), [(False, cc.MP4Source), (True, MappedMP4Source)])
 def test_a_config_switches_the_source(
-    cache: Path, videos: Path, index: cc.Index, tmp_path: Path, mapped: bool, source: type[VideoSource]
+    cache: Path, videos: Path, index: Index, tmp_path: Path, mapped: bool, source: type[VideoSource]
 ) -> None:
     train: dict[str, Any] = {
         "dataset": {"size": [40, 40]},

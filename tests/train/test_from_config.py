@@ -23,6 +23,7 @@ from chordcache.config.yaml_files import load_config  # noqa: E402
 from chordcache.errors import ConfigError, UsageError  # noqa: E402
 from chordcache.read.crops import Pad  # noqa: E402
 from chordcache.train.instantiate import NAMED  # noqa: E402
+from chordcache.train.samplers.budget_batches import BudgetBatchSampler  # noqa: E402
 from chordcache.train.samplers.time_transforms import FrameDrop, TemporalCrop, TimeWarp  # noqa: E402
 
 pytestmark = [
@@ -81,7 +82,7 @@ def by_hand(cache: Path) -> cc.ChordVideoDataset:
         cache,
         clips_per_video=4,
         clip_sampler=FrameDrop(TimeWarp(cc.RandomClipSampler(16, stride=2), speed=(0.8, 1.25)), p=0.05),
-        crop=cc.HorizontalFlip(0.5, cc.RandomResizedCrop((112, 112), scale=(0.3, 1.0))),
+        crop=cc.crops.HorizontalFlip(0.5, cc.crops.RandomResizedCrop((112, 112), scale=(0.3, 1.0))),
     )
 
 
@@ -111,7 +112,7 @@ def test_each_section_is_switched_by_its_name(train: dict[str, Any]) -> None:
     one = changed(clip_sampler={"name": "temporal_crop", "num_frames": 2, "sampler": sampler})
     assert one._sampler == TemporalCrop(cc.RegularClipSampler(4), 2)
     assert changed(crop={"name": "pad", "size": [32, 48]})._clips.spatial_transform == Pad((32, 48))
-    assert changed(crop=None, dataset={"size": [8, 8]})._clips.spatial_transform == cc.CenterCrop((8, 8))
+    assert changed(crop=None, dataset={"size": [8, 8]})._clips.spatial_transform == cc.crops.CenterCrop((8, 8))
 
 
 def test_arguments_replace_those_of_the_config(train: dict[str, Any], cache: Path) -> None:
@@ -120,7 +121,7 @@ def test_arguments_replace_those_of_the_config(train: dict[str, Any], cache: Pat
         {"train": train}, cache=cache, clip_sampler={"name": "regular"}, size=(16, 16), clips_per_video=1
     )
     assert dataset._sampler == cc.RegularClipSampler()
-    assert dataset._clips.spatial_transform == cc.CenterCrop((16, 16))
+    assert dataset._clips.spatial_transform == cc.crops.CenterCrop((16, 16))
     assert len(dataset) == 4
 
 
@@ -241,7 +242,7 @@ def test_order(train: dict[str, Any], cache: Path) -> None:
     order = cc.ChordSampler(dataset, shuffle=False, rank=1, world_size=2, batch_size=2)
     assert_equal(list(cc.from_config({"train": train})[1]), list(cc.ClipLoader(dataset, 2, sampler=order)))
     train["sampler"] = {"name": "budget", "max_frames": 48, "sampler": {"name": "distributed", "seed": 5}}
-    batches = cc.BudgetBatchSampler(dataset, cc.ChordSampler(dataset, seed=5), max_frames=48)
+    batches = BudgetBatchSampler(dataset, cc.ChordSampler(dataset, seed=5), max_frames=48)
     for loader in ({"name": "threads"}, {"name": "workers", "num_workers": 0}):
         loaded = list(cc.from_config({"train": {**train, "loader": loader}})[1])
         assert [len(batch["label"]) for batch in loaded] == [3, 3, 3, 3, 3, 1]

@@ -55,8 +55,8 @@ def decoded(dataset: cc.ChordVideoDataset, number: int) -> Any:
     [
         None,
         CenterCrop((64, 64)),
-        cc.HorizontalFlip(1.0, CenterCrop((96, 80))),
-        cc.RandomResizedCrop((48, 48)),
+        cc.crops.HorizontalFlip(1.0, CenterCrop((96, 80))),
+        cc.crops.RandomResizedCrop((48, 48)),
         Resize(short_side=120),
         Pad((112, 112)),
     ],
@@ -96,7 +96,7 @@ def test_a_loader_makes_the_same_batches(cache: Path) -> None:
 
 
 def test_clips_of_several_shapes(cache: Path) -> None:
-    dataset = cc.ChordVideoDataset(cache, clip_sampler=SAMPLER, crop=cc.RandomResizedCrop((48, 48)))
+    dataset = cc.ChordVideoDataset(cache, clip_sampler=SAMPLER, crop=cc.crops.RandomResizedCrop((48, 48)))
     other = cc.ChordVideoDataset(cache, clip_sampler=cc.RegularClipSampler(6, stride=2), crop=CenterCrop((64, 64)))
     samples = [
         source.read_sample((0, number), EncodedFrames)["frames"] for number in (0, 1) for source in (dataset, other)

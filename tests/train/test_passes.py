@@ -15,6 +15,7 @@ from helpers.inline import HERE
 from torch.utils.data import ConcatDataset, DataLoader, RandomSampler, Subset, WeightedRandomSampler
 
 import chordcache as cc
+from chordcache.train.samplers.budget_batches import BudgetBatchSampler
 
 WORKERS = [
     (0, None, False),
@@ -138,10 +139,10 @@ def test_a_dataset_leaves_no_descriptor(cache: Path) -> None:
 
 
 def loaders(dataset: cc.ChordVideoDataset) -> dict[str, Any]:
-    budget = cc.BudgetBatchSampler(dataset, max_frames=3)
+    budget = BudgetBatchSampler(dataset, max_frames=3)
     return {
         "threads": cc.ClipLoader(dataset, 3),
-        "threads, budget": cc.ClipLoader(dataset, None, sampler=cc.BudgetBatchSampler(dataset, max_frames=3)),
+        "threads, budget": cc.ClipLoader(dataset, None, sampler=BudgetBatchSampler(dataset, max_frames=3)),
         "no workers": cc.make_loader(dataset, 3, 0),
         "workers": cc.make_loader(dataset, 3, 2),
         "workers, budget": cc.make_loader(dataset, None, 2, sampler=budget),

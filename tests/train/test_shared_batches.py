@@ -22,6 +22,7 @@ from torch.utils.data import DataLoader, get_worker_info  # noqa: E402
 
 import chordcache as cc  # noqa: E402
 from chordcache.train import shared_batches  # noqa: E402
+from chordcache.train.samplers.budget_batches import BudgetBatchSampler  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create 2 worker processes:UserWarning")
 
@@ -204,7 +205,7 @@ def test_memory_is_used_again(cache: Path) -> None:
 
 def test_budget_batches_two_loaders_and_a_pass_that_is_left(cache: Path) -> None:
     dataset = dataset_of(cache)
-    order = partial(cc.BudgetBatchSampler, dataset, max_frames=12)
+    order = partial(BudgetBatchSampler, dataset, max_frames=12)
     with loader_of(dataset, None, 0, sampler=order()) as loader:
         budget = frames_of(loader)
     with loader_of(dataset, 3, 0) as loader:
