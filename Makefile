@@ -15,6 +15,10 @@ STAMP := .venv/.installed
 IN_PARALLEL := -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 FORMATS_BIN   := .venv-formats/bin
 FORMATS_STAMP := .venv-formats/.installed
+PUBLIC := .venv-peers/public
+PUBLIC_STAMP := $(PUBLIC)/.installed
+SUITE := .venv-peers/torchcodec-suite
+SUITE_COMMIT := 8da99030d7d71d20e809acc273cbf9627bbbe0aa
 POSE_BIN   := .venv-pose/bin
 POSE_STAMP := .venv-pose/.installed
 CLIPS := .clips
@@ -31,7 +35,7 @@ FAST := $(TESTS_OF_SHAPE) tests/test_errors.py tests/test_public_api.py tests/co
 	$(patsubst %,tests/storage/test_%.py,layout run_log store store_contract typed_lines)
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo docs wheel test test-fast test-corpus coverage test-scale test-pose test-formats reliability check format bench bench-loader bench-peers compare clean tools compiled
+.PHONY: help install demo docs wheel test test-fast test-corpus coverage test-scale test-pose test-formats reliability check format bench bench-loader bench-peers bench-public compare clean tools compiled
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' Makefile
@@ -138,6 +142,21 @@ bench-peers: $(STAMP) ## the same clips through other libraries, each in an envi
 			|| { echo "$$name cannot be installed"; rm -rf $$place; }; \
 	done
 	$(BIN)/python bench/peers.py $(CLIPS)
+
+bench-public: $(PUBLIC_STAMP) $(SUITE)/.git/FETCH_HEAD ## torchcodec's own benchmark of decoders, and episodes as LeRobot stores them, with rows of chordcache
+	PYTHONPATH=$(SUITE)/benchmarks/decoders $(PUBLIC)/bin/python bench/public_suite.py
+	$(PUBLIC)/bin/python bench/robot_episodes.py
+
+$(PUBLIC_STAMP): pyproject.toml
+	$(PYTHON) -m venv $(PUBLIC)
+	$(PUBLIC)/bin/python -m pip install -q $(TORCH)
+	$(PUBLIC)/bin/python -m pip install -q -e '.[cv,torch]' torchcodec==0.13 decord gym-pusht matplotlib pandas pylance
+	@touch $@
+
+$(SUITE)/.git/FETCH_HEAD:
+	git init -q $(SUITE)
+	git -C $(SUITE) fetch -q --depth 1 https://github.com/meta-pytorch/torchcodec $(SUITE_COMMIT)
+	git -C $(SUITE) checkout -q FETCH_HEAD
 
 compare: $(STAMP) compiled ## CPU time of another commit and of this one: make compare BASE=<commit>
 	$(BIN)/python scripts/fetch_clips.py $(CLIPS)
