@@ -2,9 +2,10 @@
 
 The step is a forward and a backward pass of an R3D-18 with random weights, on clips of 16 frames. The ways: JPEGs and
 planes decoded on the CPU into pinned memory and copied on a side stream, both decoded on the GPU, also with
-``BatchAugment`` there, and DataLoaders whose workers read the cache, or decode the sources. The ceiling is the step on
-one batch again and again. Rounds are interleaved. The figures are medians. Before, pixels are compared with those of
-the CPU, and batches of many threads with those of one that waits for the GPU after each.
+``BatchAugment`` there, and DataLoaders whose workers read the cache, or decode the sources with ``MP4Source`` or with
+torchcodec. The ceiling is the step on one batch again and again. Rounds are interleaved. The figures are medians.
+Before, pixels are compared with those of the CPU, and batches of many threads with those of one that waits for the GPU
+after each.
 
     python bench/gpu.py CLIPS_FOLDER [--side 112] [--threads 1 2 4] [--rounds 5] [--vae]
 """
@@ -14,6 +15,7 @@ from __future__ import annotations
 import argparse
 import ctypes
 import os
+import random
 import sys
 import tempfile
 import threading
@@ -27,6 +29,8 @@ from typing import Any
 
 import torch
 from torch import nn
+from torchcodec.decoders import VideoDecoder
+from torchcodec.transforms import CenterCrop, Resize
 
 import chordcache as cc
 from chordcache.config.config import config_from_json
@@ -192,6 +196,36 @@ def compare_threads(cache: Path, codec: str, side: int, decode: str, trainer: Tr
     print(f"{codec}, decode {decode}: {num_equal} of {len(alone)} batches of many threads equal those of one")
 
 
+class TorchcodecClips(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
+    """Random clips of the sources as a user of torchcodec writes them: files stay open, frames are asked for by number.
+
+    The decoder scales to the short side and cuts the middle. One thread decodes, since there are workers.
+    """
+
+    def __init__(self, clips: Path, side: int) -> None:
+        self.videos = sorted(clips.rglob("*.mp4"))
+        self.side = side
+        self.decoders: dict[int, VideoDecoder] = {}
+
+    def __len__(self) -> int:
+        return MANY
+
+    def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
+        number = index % len(self.videos)
+        if number not in self.decoders:
+            shown = VideoDecoder(self.videos[number]).metadata
+            scale = self.side * 8 // 7 / min(shown.height, shown.width)
+            transforms = [
+                Resize((round(shown.height * scale), round(shown.width * scale))),
+                CenterCrop((self.side, self.side)),
+            ]
+            self.decoders[number] = VideoDecoder(self.videos[number], num_ffmpeg_threads=1, transforms=transforms)
+        decoder = self.decoders[number]
+        first = random.randrange(len(decoder) - (SAMPLER.num_frames - 1) * SAMPLER.stride)
+        numbers = range(first, first + SAMPLER.num_frames * SAMPLER.stride, SAMPLER.stride)
+        return {"frames": decoder.get_frames_at(list(numbers)).data}
+
+
 def ways_of(caches: dict[str, Path], clips: Path, side: int) -> dict[str, Callable[[int], Any]]:
     """Return each way as a function from a number of threads to its batches."""
     ways: dict[str, Callable[[int], Any]] = {}
@@ -205,6 +239,9 @@ def ways_of(caches: dict[str, Path], clips: Path, side: int) -> dict[str, Callab
     source = cc.videos.from_files(cc.MP4Source(pictures), clips)
     sources = cc.ChordVideoDataset(source, clip_sampler=SAMPLER, size=(side, side), clips_per_video=MANY)
     ways["sources, workers"] = partial(cc.make_loader, sources, BATCH_SIZE)
+    ways["torchcodec, workers"] = lambda workers: torch.utils.data.DataLoader(
+        TorchcodecClips(clips, side), BATCH_SIZE, num_workers=workers, pin_memory=True
+    )
     return ways
 
 
