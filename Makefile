@@ -47,11 +47,11 @@ $(DEMO_STAMP): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed: make PYTHON=..." if sys.version_info < (3, 11) else 0)'
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install -q $(TORCH)
-	$(BIN)/python -m pip install -q -e '.[cv,torch]'
+	$(BIN)/python -m pip install -q -e '.[build,train]'
 	@touch $@
 
 $(STAMP): $(DEMO_STAMP)
-	$(BIN)/python -m pip install -q -e '.[cv,torch,text,parquet,models,dask,ray,docs,dev]'
+	$(BIN)/python -m pip install -q -e '.[build,train,text,models,dask,ray,docs,dev]'
 	@touch $@
 
 demo: $(DEMO_STAMP) ## real footage scanned, cached, verified and fed to a training loop, in demo/
@@ -88,7 +88,7 @@ test-formats: $(FORMATS_STAMP) tools ## exports with the libraries that they are
 $(FORMATS_STAMP): pyproject.toml
 	$(PYTHON) -m venv .venv-formats
 	$(FORMATS_BIN)/python -m pip install -q $(TORCH)
-	$(FORMATS_BIN)/python -m pip install -q -e '.[cv,torch,formats,store]' 'datasets>=4' 'moto[server]>=5' pillow hypothesis pytest pytest-timeout pytest-xdist
+	$(FORMATS_BIN)/python -m pip install -q -e '.[build,train,formats,store]' 'datasets>=4' 'moto[server]>=5' pillow hypothesis pytest pytest-timeout pytest-xdist
 	@touch $@
 
 # Apart, since MediaPipe needs NumPy 1 and Python 3.12 at most

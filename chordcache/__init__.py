@@ -108,7 +108,7 @@ _LAZY = {
 
 __all__ = sorted([*_LAZY, "__version__", *(name for name in vars(errors) if name.endswith("Error"))])
 
-_EXTRAS = {"torch": ("PyTorch", "torch"), "tokenizers": ("tokenizers", "text")}
+_EXTRAS = {"torch": ("PyTorch", "train"), "tokenizers": ("tokenizers", "text")}
 """Optional module to its display name, and the extra that installs it."""
 
 

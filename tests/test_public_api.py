@@ -126,7 +126,7 @@ def test_unknown_name() -> None:
 @pytest.mark.parametrize(
     ("module", "name", "message"),
     [
-        ("torch", "ChordVideoDataset", "ChordVideoDataset needs PyTorch: pip install 'chordcache[torch]'"),
+        ("torch", "ChordVideoDataset", "ChordVideoDataset needs PyTorch: pip install 'chordcache[train]'"),
         ("tokenizers", "CaptionTokenizer", "CaptionTokenizer needs tokenizers: pip install 'chordcache[text]'"),
     ],
 )

@@ -92,7 +92,7 @@ class FlowExtractor(Extractor):
     @classmethod
     def missing_requirement(cls, arguments: Mapping[str, Any]) -> str | None:
         """Return the command that installs OpenCV. It is an extra because its wheels overwrite each other."""
-        return None if importlib.util.find_spec("cv2") else "needs OpenCV; run: pip install 'chordcache[cv]'"
+        return None if importlib.util.find_spec("cv2") else "needs OpenCV; run: pip install 'chordcache[build]'"
 
     @classmethod
     def arguments(cls, section: Any, picture: PictureConfig) -> dict[str, Any]:

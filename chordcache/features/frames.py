@@ -61,7 +61,7 @@ class FramesExtractor(Extractor):
     def missing_requirement(cls, arguments: Mapping[str, Any]) -> str | None:
         """Return what to do if OpenCV is not installed, or FFmpeg was built without the encoder."""
         if arguments["codec"] == "raw" and find_spec("cv2") is None:  # its pixels are RGB
-            return "codec raw needs OpenCV; run: pip install 'chordcache[cv]'"
+            return "codec raw needs OpenCV; run: pip install 'chordcache[build]'"
         if arguments["codec"] not in PACKET_CODECS:
             return None
         from chordcache.media.packet_encoder import missing_encoder

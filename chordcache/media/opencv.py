@@ -11,7 +11,7 @@ try:
 except ModuleNotFoundError as error:
     if error.name != "cv2":
         raise
-    raise ImportError("no OpenCV (cv2) is installed; run: pip install 'chordcache[cv]'") from None
+    raise ImportError("no OpenCV (cv2) is installed; run: pip install 'chordcache[build]'") from None
 
 __all__ = ["cv2"]
 

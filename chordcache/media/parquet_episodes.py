@@ -48,7 +48,7 @@ def write_episode(fd: int, name: str, max_bytes: int, file: BinaryIO) -> None:
         from pyarrow import parquet as pq
     except ModuleNotFoundError:
         raise UsageError(
-            f"'{printable(name)}': pictures in a Parquet file need pyarrow: pip install 'chordcache[parquet]'"
+            f"'{printable(name)}': pictures in a Parquet file need pyarrow: pip install 'chordcache[build]'"
         ) from None
     from chordcache.media.picture_video import write_video  # not before: it loads PyAV
 

@@ -217,7 +217,7 @@ def _packages() -> Iterator[Finding]:
     packages = opencv_packages()
     if not packages:
         why = "Optical flow, and clips that are cut and scaled, need OpenCV."
-        yield Finding("OpenCV", "note", "not installed", why, "pip install 'chordcache[cv]'")
+        yield Finding("OpenCV", "note", "not installed", why, "pip install 'chordcache[build]'")
         return
     names = [package.split()[0] for package in packages]
     keep = next((name for name in names if "headless" in name), names[0])

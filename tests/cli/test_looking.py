@@ -246,7 +246,7 @@ def test_show_without_opencv(folder):
     command = [sys.executable, "-c", code, "show", "cache", "a-"]
     result = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120)
     assert result.returncode == 2
-    assert "error: no OpenCV (cv2) is installed; run: pip install 'chordcache[cv]'" in result.stderr
+    assert "error: no OpenCV (cv2) is installed; run: pip install 'chordcache[build]'" in result.stderr
 
 
 def test_caches_without_videos(tmp_path, run_cli):

@@ -297,7 +297,7 @@ def test_files_are_whole_and_read_by_others(cache, tmp_path):
 def test_without_opencv_the_error_says_what_to_install(cache):
     code = "import sys; sys.modules['cv2'] = None\nimport chordcache as cc\ncc.show(cc.open_cache(sys.argv[1])[0])"
     result = subprocess.run([sys.executable, "-c", code, cache.path], capture_output=True, text=True, timeout=120)
-    assert "ImportError: no OpenCV (cv2) is installed; run: pip install 'chordcache[cv]'" in result.stderr
+    assert "ImportError: no OpenCV (cv2) is installed; run: pip install 'chordcache[build]'" in result.stderr
 
 
 @pytest.mark.parametrize("seconds", [0.001, 0.05, 1, 7, 61, 3000, 90000])

@@ -203,7 +203,7 @@ def test_bad_arguments(folder, run_cli, arguments, code, message):
     assert message in result.stderr
 
 
-@pytest.mark.parametrize(("module", "install"), [("torch", "chordcache[torch]"), ("cv2", "chordcache[cv]")])
+@pytest.mark.parametrize(("module", "install"), [("torch", "chordcache[train]"), ("cv2", "chordcache[build]")])
 def test_without_a_package_it_says_what_to_install(folder, module, install):
     code = f"import sys\nsys.modules[{module!r}] = None\nfrom chordcache.cli import main\nmain()"
     command = [sys.executable, "-c", code, "bench", str(folder / "cache")]

@@ -51,7 +51,7 @@ def open_parquet(path: Path) -> tuple[dict[str, str], Callable[[], Rows]]:
         from pyarrow import parquet as pq
     except ModuleNotFoundError:
         raise UsageError(
-            f"'{printable(path)}': a Parquet list needs pyarrow: pip install 'chordcache[parquet]'"
+            f"'{printable(path)}': a Parquet list needs pyarrow: pip install 'chordcache[build]'"
         ) from None
     with _usage_errors(path, "not Parquet", pa), pq.ParquetFile(path) as file:
         schema = file.schema_arrow

@@ -134,7 +134,7 @@ class Contents:
         self.totals, self._measures = Totals(), MeasureTable()
         has_opencv = importlib.util.find_spec("cv2") is not None
         if self._is_cache and not has_opencv:
-            problems.notes.append("The page has no pictures, because OpenCV is missing: pip install 'chordcache[cv]'")
+            problems.notes.append("The page has no pictures without OpenCV: pip install 'chordcache[build]'")
         self.has_pictures = self._is_cache and has_opencv
         self._shared = Shared()
         self.rows: list[str] = []

@@ -58,7 +58,7 @@ def bench(
         If there is not a video with frames, or PyTorch or OpenCV is not installed.
     """
     options = options or BenchOptions()
-    for module, install in (("torch", "'chordcache[torch]'"), ("cv2", "'chordcache[cv]'")):
+    for module, install in (("torch", "'chordcache[train]'"), ("cv2", "'chordcache[build]'")):
         if importlib.util.find_spec(module) is None:
             raise UsageError(f"bench needs {module}, which is not installed. Run: pip install {install}")
     sample, rows, unread = _measured(sample_of_cache(cache, roots), options, progress)
