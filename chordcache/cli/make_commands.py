@@ -43,8 +43,7 @@ if TYPE_CHECKING:  # --help does not need what these load
 )  # fmt: skip
 @click.option(
     "--level", type=click.Choice(SCAN_LEVELS), default="packets",
-    help="Read the headers of each file, or also every packet, or also decode it to measure motion and loudness, or "
-    "also look for black, frozen and repeated frames.",
+    help="Read the headers of each file, or also every packet, or also decode it to measure motion and loudness.",
 )  # fmt: skip
 @click.option(
     "--labels",

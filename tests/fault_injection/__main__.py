@@ -51,7 +51,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--trials", type=int, metavar="N", help="of each experiment, instead of its own number")
     parser.add_argument("-j", "--jobs", type=int, default=len(os.sched_getaffinity(0)), help="experiments at once")
     parser.add_argument("--fresh", action="store_true", help="forget the results, or only those chosen")
-    parser.add_argument("--write", type=Path, metavar="FILE", help="put the table between the marks in FILE")
+    parser.add_argument("--write", type=Path, metavar="FILE", help="put a short table between the marks in FILE")
     parser.add_argument("--matrix", action="store_true", help="also tabulate the kinds of trials one by one")
     parser.add_argument("--calls", nargs=4, help=argparse.SUPPRESS)
     return parser.parse_args()
@@ -135,13 +135,29 @@ def _run_all(run: _Run, chosen: Sequence[Experiment], jobs: int, common: Path) -
                         bar.write(f"{item.experiment} {item.start}: {item.failure}")
 
 
-def _table(run: _Run, chosen: Sequence[Experiment]) -> str:
-    lines = [
+def _machine() -> str:
+    return (
         f"{date.today()}, {platform.system()} {platform.machine()}, {len(os.sched_getaffinity(0))} cores, "
-        f"Python {platform.python_version()}.\n",
-        "| | what is done | trials | failures | figures |",
-        "|---|---|---:|---:|---|",
-    ]
+        f"Python {platform.python_version()}.\n"
+    )
+
+
+def _short_table(run: _Run, chosen: Sequence[Experiment]) -> str:
+    """Return a table with a row for each guarantee, without variants and figures."""
+    lines = [_machine(), "| | what is done | trials | failures |", "|---|---|---:|---:|"]
+    rows: dict[str, list[Experiment]] = {}
+    for experiment in chosen:
+        rows.setdefault(experiment.guarantee, []).append(experiment)
+    for guarantee, experiments in rows.items():
+        outcomes = [outcome for experiment in experiments for outcome in run.outcomes[experiment.name].values()]
+        done = "; ".join(dict.fromkeys(experiment.what for experiment in experiments))
+        num_failed = sum(outcome.failure is not None for outcome in outcomes)
+        lines.append(f"| {guarantee} | {done} | {sum(outcome.count for outcome in outcomes):,} | {num_failed} |")
+    return "\n".join(lines) + "\n"
+
+
+def _table(run: _Run, chosen: Sequence[Experiment]) -> str:
+    lines = [_machine(), "| | what is done | trials | failures | figures |", "|---|---|---:|---:|---|"]
     rows: dict[tuple[str, str], list[Experiment]] = {}
     for experiment in sorted(chosen, key=lambda experiment: (experiment.guarantee[0], int(experiment.guarantee[1:]))):
         rows.setdefault((experiment.guarantee, experiment.what), []).append(experiment)
@@ -203,7 +219,8 @@ def main() -> int:
         )
     if arguments.write:
         text = arguments.write.read_text()
-        arguments.write.write_text(TABLE.sub(lambda _: table, text))
+        short = _short_table(run, chosen)
+        arguments.write.write_text(TABLE.sub(lambda _: short, text))
     return 1 if any(_failures(run.outcomes)) else 0
 
 
