@@ -41,7 +41,7 @@ RESULTS = REPOSITORY / ".reliability.jsonl"
 MAX_NAMED = 8
 """Number of variants that a row of the table names"""
 
-TABLE = re.compile(r"(?<=<!-- table -->\n).*?(?=<!-- end of table -->)", re.DOTALL)
+NUMBERS = re.compile(r"(?<=<!-- trials -->\n).*?(?=<!-- end of trials -->)", re.DOTALL)
 
 
 def _arguments() -> argparse.Namespace:
@@ -51,7 +51,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--trials", type=int, metavar="N", help="of each experiment, instead of its own number")
     parser.add_argument("-j", "--jobs", type=int, default=len(os.sched_getaffinity(0)), help="experiments at once")
     parser.add_argument("--fresh", action="store_true", help="forget the results, or only those chosen")
-    parser.add_argument("--write", type=Path, metavar="FILE", help="put a short table between the marks in FILE")
+    parser.add_argument(
+        "--write", type=Path, metavar="FILE", help="put the numbers of trials between the marks in FILE"
+    )
     parser.add_argument("--matrix", action="store_true", help="also tabulate the kinds of trials one by one")
     parser.add_argument("--calls", nargs=4, help=argparse.SUPPRESS)
     return parser.parse_args()
@@ -138,26 +140,24 @@ def _run_all(run: _Run, chosen: Sequence[Experiment], jobs: int, common: Path) -
 def _machine() -> str:
     return (
         f"{date.today()}, {platform.system()} {platform.machine()}, {len(os.sched_getaffinity(0))} cores, "
-        f"Python {platform.python_version()}.\n"
+        f"Python {platform.python_version()}."
     )
 
 
-def _short_table(run: _Run, chosen: Sequence[Experiment]) -> str:
-    """Return a table with a row for each guarantee, without variants and figures."""
-    lines = [_machine(), "| | what is done | trials | failures |", "|---|---|---:|---:|"]
-    rows: dict[str, list[Experiment]] = {}
+def _numbers(run: _Run, chosen: Sequence[Experiment]) -> str:
+    """Return the number of trials of each guarantee, and of those that failed."""
+    trials: dict[str, list[int]] = {}
     for experiment in chosen:
-        rows.setdefault(experiment.guarantee, []).append(experiment)
-    for guarantee, experiments in rows.items():
-        outcomes = [outcome for experiment in experiments for outcome in run.outcomes[experiment.name].values()]
-        done = "; ".join(dict.fromkeys(experiment.what for experiment in experiments))
-        num_failed = sum(outcome.failure is not None for outcome in outcomes)
-        lines.append(f"| {guarantee} | {done} | {sum(outcome.count for outcome in outcomes):,} | {num_failed} |")
-    return "\n".join(lines) + "\n"
+        counts = trials.setdefault(experiment.guarantee, [0, 0])
+        for outcome in run.outcomes[experiment.name].values():
+            counts[0] += outcome.count
+            counts[1] += outcome.failure is not None
+    numbers = [f"{name} {count:,}" + f" ({failed} failed)" * bool(failed) for name, (count, failed) in trials.items()]
+    return f"{_machine()}\n\n{' · '.join(numbers)}\n"
 
 
 def _table(run: _Run, chosen: Sequence[Experiment]) -> str:
-    lines = [_machine(), "| | what is done | trials | failures | figures |", "|---|---|---:|---:|---|"]
+    lines = [f"{_machine()}\n", "| | what is done | trials | failures | figures |", "|---|---|---:|---:|---|"]
     rows: dict[tuple[str, str], list[Experiment]] = {}
     for experiment in sorted(chosen, key=lambda experiment: (experiment.guarantee[0], int(experiment.guarantee[1:]))):
         rows.setdefault((experiment.guarantee, experiment.what), []).append(experiment)
@@ -219,8 +219,8 @@ def main() -> int:
         )
     if arguments.write:
         text = arguments.write.read_text()
-        short = _short_table(run, chosen)
-        arguments.write.write_text(TABLE.sub(lambda _: short, text))
+        numbers = _numbers(run, chosen)
+        arguments.write.write_text(NUMBERS.sub(lambda _: numbers, text))
     return 1 if any(_failures(run.outcomes)) else 0
 
 
