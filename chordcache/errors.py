@@ -75,7 +75,7 @@ class DamageError(ChordcacheError):
 
 
 class NotFoundError(ChordcacheError, FileNotFoundError):
-    """A missing cache, index, corpus or video."""
+    """A missing cache, index, folder or video."""
 
     exit_code = 10
 

@@ -72,7 +72,7 @@ def iter_files(root: str, *, follow_symlinks: bool = False) -> Iterator[CorpusFi
         yield from (CorpusFile(name, is_video=_suffix_of(name) in VIDEO_SUFFIXES) for name in iter_names(root))
         return
     if not os.path.lexists(root):
-        raise NotFoundError(f"no such corpus '{printable(root)}'. Correct the path, or mount its disk.")
+        raise NotFoundError(f"no such folder or file '{printable(root)}'. Correct the path, or mount its disk.")
     inside = real_folder(root)
     seen: set[tuple[int, int]] = set()
     _was_seen(root, seen)
@@ -232,7 +232,7 @@ def _parse_root(arg: str) -> Corpus:
     folder, file_name = source_folder(path), ""
     in_store = is_in_store(folder)
     if not in_store and not (path and os.path.lexists(folder)):
-        raise NotFoundError(f"no such corpus '{printable(path)}'. Correct the path, or mount its disk.")
+        raise NotFoundError(f"no such folder or file '{printable(path)}'. Correct the path, or mount its disk.")
     if _suffix_of(folder) in VIDEO_SUFFIXES if in_store else not os.path.isdir(folder):
         folder, file_name = os.path.split(folder)
     label = name or os.path.basename(folder)

@@ -64,7 +64,7 @@ def test_the_group_lists_the_journey_in_order(run_cli):
 @pytest.mark.parametrize(
     ("args", "code", "message"),
     [
-        (("scan", "nowhere"), 10, "chordcache scan: error: no such corpus 'nowhere'"),
+        (("scan", "nowhere"), 10, "chordcache scan: error: no such folder or file 'nowhere'"),
         (("build", "nowhere.json"), 10, "chordcache build: error: "),
         (("verify", "nowhere"), 10, "chordcache verify: error: no cache at "),
         (("info", "nowhere"), 10, "chordcache info: error: no cache at "),

@@ -288,7 +288,7 @@ def test_missing_pyarrow_is_one_error(tmp_path: Path, monkeypatch: pytest.Monkey
     folder = write_dataset(tmp_path / "push", "v2.1")
     indexed(folder, "lerobot")
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(UsageError, match=r"need pyarrow: pip install 'chordcache\[parquet\]'"):
+    with pytest.raises(UsageError, match=r"need pyarrow: pip install 'chordcache\[build\]'"):
         cc.build(tmp_path / "index.json", tmp_path / "c", jobs=HERE)
 
 

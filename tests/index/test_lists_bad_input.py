@@ -185,7 +185,7 @@ def test_lists_that_do_not_exist(tmp_path: Path) -> None:
         with pytest.raises(NotFoundError):
             indexed(tmp_path / "nothing.csv", format)
     source = write(tmp_path / "list.csv", "path\na.mp4\n")
-    with pytest.raises(NotFoundError, match="no such corpus"):
+    with pytest.raises(NotFoundError, match="no such folder or file"):
         indexed(source, "csv", videos=[tmp_path / "nowhere"])
     with pytest.raises(UsageError, match=r"^videos: got the file 'list.csv', expected a folder$"):
         indexed(source, "csv", videos=[source])
@@ -309,7 +309,7 @@ def test_without_pyarrow_the_message_names_the_extra(tmp_path: Path, monkeypatch
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     source = tmp_path / "list.parquet"
     source.write_bytes(b"PAR1")
-    with pytest.raises(UsageError, match=r"a Parquet list needs pyarrow: pip install 'chordcache\[parquet\]'"):
+    with pytest.raises(UsageError, match=r"a Parquet list needs pyarrow: pip install 'chordcache\[build\]'"):
         open_table(source)
 
 

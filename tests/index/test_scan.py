@@ -208,7 +208,7 @@ def test_shell_globs_of_one_folder_are_one_corpus(folder):
 def test_wrong_arguments(folder, tmp_path):
     with pytest.raises(cc.UsageError, match="^level: got 'deep', expected one of headers, packets, content$"):
         cc.scan([folder], level="deep")
-    with pytest.raises(cc.NotFoundError, match="no such corpus"):
+    with pytest.raises(cc.NotFoundError, match="no such folder or file"):
         cc.scan([tmp_path / "nowhere"])
     with pytest.raises(cc.UsageError, match=r"\.json, \.jsonl or \.csv"):
         cc.scan([folder], output=tmp_path / "index.txt")

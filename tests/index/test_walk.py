@@ -110,7 +110,7 @@ def test_path_longer_than_the_system_allows_is_a_visible_problem(tmp_path: Path)
 
 
 def test_missing_corpus(tmp_path: Path) -> None:
-    with pytest.raises(NotFoundError, match=r"^no such corpus '.*none'. Correct the path, or mount its disk.$"):
+    with pytest.raises(NotFoundError, match=r"^no such folder or file '.*none'. Correct the path, or mount its disk.$"):
         list(iter_files(str(tmp_path / "none")))
 
 
@@ -343,7 +343,7 @@ def test_name_is_only_a_name_where_no_such_path_exists(tmp_path: Path, monkeypat
 @pytest.mark.parametrize("arg", ["none", "x=none", "a/b=none", "=none", ""])
 def test_missing_root(arg: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(NotFoundError, match="^no such corpus '"):
+    with pytest.raises(NotFoundError, match="^no such folder or file '"):
         parse_roots([arg])
 
 

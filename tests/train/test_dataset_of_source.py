@@ -270,7 +270,7 @@ def test_wrong_arguments(videos: Path, arguments: dict[str, Any], match: str) ->
 
 
 def test_videos_that_cannot_be_read(videos: Path, tmp_path: Path) -> None:
-    with pytest.raises(NotFoundError, match="no such corpus"):
+    with pytest.raises(NotFoundError, match="no such folder or file"):
         cc.ChordVideoDataset(from_files(cc.MP4Source(), tmp_path / "none.mp4"))
     (tmp_path / "broken.mp4").write_bytes(b"not a video")
     with pytest.raises(MediaError, match=r"cannot read '.*broken.mp4'"):
