@@ -63,7 +63,19 @@ class HelpContext(click.Context):
 
 
 class GroupedCommand(click.Command):
-    """A command whose help lists its options in groups, see ``OPTION_GROUPS``."""
+    """A command whose help lists its options in groups, see ``OPTION_GROUPS``. An option is given once."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the arguments. Raises ``UsageError`` if a value would replace another."""
+        given: dict[str | None, click.Option] = {}
+        for param in [] if ctx.resilient_parsing else self.make_parser(ctx).parse_args([*args])[2]:
+            if isinstance(param, click.Option) and not param.multiple:
+                other = given.setdefault(param.name, param) if param.name not in given or param.is_flag else None
+                if other is not param:
+                    what = f"it with {other.opts[0]}" if other else "it several times"
+                    name = max(param.opts, key=len)
+                    raise UsageError(f"{name}: got {what}, expected one value. Leave the others out.")
+        return super().parse_args(ctx, args)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the options."""

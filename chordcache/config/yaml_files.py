@@ -165,6 +165,8 @@ def load_config(path: ConfigFiles | Config | None, onto: Config | None = None) -
 
 def read_config(path: ConfigFiles) -> Any:
     """Return what YAML files or presets say, as plain data that is not checked. Raises as ``load_config``."""
+    if isinstance(path, Mapping):
+        raise UsageError("config: got a dict, expected a YAML file, a preset or a Config. Write it to a file.")
     if not isinstance(path, (str, os.PathLike)):
         every = [{} if (data := read_config(one)) is None else data for one in path]
         return next((data for data in every if not isinstance(data, Mapping)), None) or functools.reduce(merged, every)

@@ -40,7 +40,7 @@ class Engine:
         none = f"none with engine '{self.name}'. Leave it out."
         if (self.address is not None) != self.is_cluster:
             wanted = "an address, such as host:port" if self.is_cluster else none
-            raise UsageError(f"address: got {self.address!r}, expected {wanted}")
+            raise UsageError(f"address: got {self.address or 'nothing'}, expected {wanted}")
         if self.jobs is not None and self.name != "local":
             raise UsageError(f"jobs: got {self.jobs}, expected {none}")
         check_jobs(self.jobs)

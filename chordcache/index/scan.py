@@ -20,7 +20,7 @@ from chordcache.engine.display import Display, display_of
 from chordcache.engine.limits import Limits
 from chordcache.engine.run_progress import Progress
 from chordcache.engine.signals import stop_signals
-from chordcache.errors import NotFoundError, printable
+from chordcache.errors import NotFoundError, UsageError, printable
 from chordcache.index.index_files import Index, IndexWriter, check_output, read_index, temporary_index
 from chordcache.index.labels import Labels
 from chordcache.index.previous import ReusableRecords
@@ -165,6 +165,9 @@ def scanned(
     """
     if isinstance(index, Index) or not (os.path.isdir(index) or object_path(os.fspath(index))):
         return index
+    if os.path.lexists(os.path.join(index, "chordcache.json")):
+        got = f"index: got the cache '{printable(index)}'"
+        raise UsageError(f"{got}, expected an index, or a folder of videos. Name the cache as the output.")
     roots = {corpus.label: corpus.folder for corpus in parse_roots([os.fspath(index)])}
     with temporary_index((), roots=roots, level=None) as nothing:
         check(nothing)
@@ -315,7 +318,7 @@ class _Scan:
             for name, suffixes in _LISTED.items()
             if sum(self._skipped[suffix] for suffix in suffixes) > num_others / 2
         )
-        return f"roots: got {folders} with {others}, expected at least one video.{next(hints, '')}"
+        return f"roots: got {folders} with {others}, expected at least one video.{next(hints, ' Name their folder.')}"
 
     def warnings(self) -> Iterator[str]:
         """Yield one sentence for each thing of the run that a person should look at."""

@@ -13,7 +13,7 @@ import numpy as np
 
 from chordcache.amounts import counted, shortened
 from chordcache.arguments import names_arguments
-from chordcache.errors import DamageError, FeatureAbsentError, UsageError
+from chordcache.errors import DamageError, FeatureAbsentError, UsageError, printable
 from chordcache.look import pictures
 from chordcache.look.pictures import ALARM, FAINT, MARK, NORMAL, SMALL, TimeAxis, put_text
 from chordcache.media.frame_numbers import evenly_spread
@@ -93,9 +93,11 @@ class Sheet:
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write the picture as PNG. The file appears complete or not at all.
 
-        Raises ``UsageError`` if the file cannot be written or is not a regular one, and ``NoSpaceError``.
+        Raises ``UsageError`` if the file is not a .png, not a regular one or cannot be written, and ``NoSpaceError``.
         """
         target = Path(path)
+        if target.suffix.lower() not in (".png", ""):
+            raise UsageError(f"output: got '{printable(target)}', expected a .png file. Name another file.")
         with new_file(target, "cannot write the picture") as file:
             file.write(self.png())
         return target
@@ -124,10 +126,12 @@ def show(
     Raises
     ------
     UsageError
-        If the times hold no frame, or ``num_frames`` is out of range.
+        If ``video`` is not one, the times hold no frame, or ``num_frames`` is out of range.
     ImportError
         If OpenCV is not installed.
     """
+    if not isinstance(video, Video):
+        raise UsageError(f"video: got {video!r}, expected a video of a cache, such as cache[0]")
     if isinstance(num_frames, bool) or not 1 <= num_frames <= MAX_FRAMES:
         raise UsageError(f"num_frames: got {num_frames}, expected a number from 1 to {MAX_FRAMES}")
     width = max(_MIN_WIDTH - _LEFT - _RIGHT, min(num_frames, video.num_frames) * _MIN_SLOT)

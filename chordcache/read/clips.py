@@ -20,7 +20,7 @@ from chordcache.storage.feature_info import FeatureInfo
 
 MISSING = ("error", "zeros", "skip")
 
-HOW_TO_ADD = "Add it by 'chordcache build' with a --tier or a config that has it."
+HOW_TO_ADD = "Add it with 'chordcache build --features NAME'."
 
 _OTHER_VALUES = ("pts_seconds", "label", "caption", "video", "sample_id", "present")
 """Names of the values in a sample that do not belong to a feature"""

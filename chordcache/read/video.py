@@ -89,7 +89,8 @@ class Video:
         if info is None:
             have = ", ".join(f"{f.feature} ({f.tier})" for f in self.sidecar.features) or "nothing"
             similar = "" if name in read_sides() else did_you_mean(name, read_sides())
-            raise FeatureAbsentError(f"'{name}' of video '{self.key}' is not cached{where}; cached: {have}{similar}")
+            add = similar or f". Add it with 'chordcache build --features {name}'."
+            raise FeatureAbsentError(f"'{name}' of video '{self.key}' is not cached{where}; cached: {have}{add}")
         if info.absent is not None:
             raise FeatureAbsentError(f"'{name}' of video '{self.key}' is absent{where}: {info.absent}")
         if not fits(info, self):

@@ -130,6 +130,8 @@ class MP4Source(VideoSource):
 
     def __init__(self, frames: PictureConfig = AS_STORED) -> None:
         super().__init__()
+        if not isinstance(frames, PictureConfig):
+            raise UsageError(f"frames: got {frames!r}, expected settings of pictures, or none. Name files to open().")
         if frames.buckets is not None:
             raise UsageError(
                 "frames: got buckets, which are chosen for whole items, expected None for a source of single frames. "

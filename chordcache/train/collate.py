@@ -60,8 +60,10 @@ def collate(samples: Sequence[dict[str, Any]], *, tokenizer: CaptionTokenizer | 
     Raises
     ------
     UsageError
-        If a feature has another number of axes in some samples.
+        If there are no samples, or a feature has another number of axes in some of them.
     """
+    if not samples:
+        raise UsageError("samples: got none, expected at least one")
     batch: dict[str, Any] = {}
     lengths = {}
     for name, first in samples[0].items():

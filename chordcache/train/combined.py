@@ -175,6 +175,8 @@ class ConcatenatedDataset(_CombinedDataset):
     """Several datasets, one after the other. See ``concat``, which has the parameters."""
 
     def __init__(self, datasets: Iterable[ClipDataset], weights: Sequence[float] | None = None) -> None:
+        if isinstance(datasets, ClipDataset):
+            raise UsageError("datasets: got one dataset, expected a list. Write concat([first, second]).")
         self._parts = tuple(datasets)
         if not self._parts:
             raise UsageError("datasets: got none, expected at least one")

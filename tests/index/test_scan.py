@@ -236,7 +236,8 @@ def test_folder_without_videos_is_an_error_and_the_earlier_index_stays(tmp_path,
     with pytest.raises(cc.NotFoundError, match=r"'chordcache index FOLDER --format webdataset'"):
         cc.scan([tmp_path / "tars"])
     (tmp_path / "empty").mkdir()
-    with pytest.raises(cc.NotFoundError, match=r"^roots: got '.*empty' with no files, expected at least one video\.$"):
+    message = r"^roots: got '.*empty' with no files, expected at least one video\. Name their folder\.$"
+    with pytest.raises(cc.NotFoundError, match=message):
         cc.scan([tmp_path / "empty"])
 
 

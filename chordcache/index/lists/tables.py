@@ -58,7 +58,7 @@ def check_width(path: Path, columns: Sized) -> None:
 # Files
 
 
-def open_for_reading(path: Path, advice: str = "") -> BinaryIO:
+def open_for_reading(path: Path, advice: str = ". Correct the path.") -> BinaryIO:
     """Open a file that a user named.
 
     Raises ``NotFoundError`` with ``advice`` at its end, ``UnreadableError``, or ``UsageError`` for UTF-16 and UTF-32.
