@@ -60,7 +60,7 @@ def collate(samples: Sequence[dict[str, Any]], *, tokenizer: CaptionTokenizer | 
     Raises
     ------
     UsageError
-        If there are no samples, or a feature has another number of axes in some of them.
+        If ``samples`` is empty, or a feature has another number of axes in some of them.
     """
     if not samples:
         raise UsageError("samples: got none, expected at least one")
