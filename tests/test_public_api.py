@@ -94,7 +94,8 @@ def test_importing_every_module_hides_no_public_name() -> None:
         "import importlib, sys, types, chordcache\n"
         "for name in sys.argv[1:]: importlib.import_module(name)\n"
         "values = {name: getattr(chordcache, name) for name in chordcache.__all__}\n"
-        "assert [n for n, v in values.items() if isinstance(v, types.ModuleType)] == ['crops', 'samplers', 'videos'], values\n"
+        "modules = [name for name, value in values.items() if isinstance(value, types.ModuleType)]\n"
+        "assert modules == ['crops', 'samplers', 'videos'], values\n"
         "for name, value in values.items(): assert getattr(chordcache, name) is value"
     )
     result = subprocess.run([sys.executable, "-c", code, *MODULES], capture_output=True, text=True, timeout=120)
