@@ -150,7 +150,7 @@ bench-public: $(PUBLIC_STAMP) $(SUITE)/.git/FETCH_HEAD ## torchcodec's own bench
 $(PUBLIC_STAMP): pyproject.toml
 	$(PYTHON) -m venv $(PUBLIC)
 	$(PUBLIC)/bin/python -m pip install -q $(TORCH)
-	$(PUBLIC)/bin/python -m pip install -q -e '.[cv,torch]' torchcodec==0.13 decord gym-pusht matplotlib pandas pylance
+	$(PUBLIC)/bin/python -m pip install -q -e '.[build,train]' torchcodec==0.13 decord gym-pusht matplotlib pandas pylance
 	@touch $@
 
 $(SUITE)/.git/FETCH_HEAD:
