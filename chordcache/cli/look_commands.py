@@ -16,7 +16,6 @@ from chordcache.cli.options import cache_and_video, cache_argument, json_option,
 from chordcache.cli.output import echo, echo_result, json_text, origin
 from chordcache.cli.values import CACHE_OR_KEY, KEY, PATH, default_cache
 from chordcache.errors import DamageError, UsageError, printable
-from chordcache.look.summary import summarize
 
 if TYPE_CHECKING:  # --help does not need what these load
     from chordcache.look.draw_sheet import Sheet
@@ -53,6 +52,8 @@ def info(path: str, video: str | None, problems: bool, as_json: bool) -> None:
     elif video is not None:
         _video(path, video, as_json)
     else:
+        from chordcache.look.summary import summarize
+
         facts = summarize(path)
         echo_result(facts, "\n".join(_summary_lines(facts)), as_json)
 
