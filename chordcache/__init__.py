@@ -18,21 +18,14 @@ from typing import TYPE_CHECKING, Any
 
 from chordcache import errors
 from chordcache.arguments import did_you_mean
-from chordcache.errors import CacheWriteError as CacheWriteError
 from chordcache.errors import ChordcacheError as ChordcacheError
-from chordcache.errors import ConfigError as ConfigError
 from chordcache.errors import DamageError as DamageError
-from chordcache.errors import FeatureAbsentError as FeatureAbsentError
-from chordcache.errors import FormatVersionError as FormatVersionError
 from chordcache.errors import LockedError as LockedError
 from chordcache.errors import MediaError as MediaError
-from chordcache.errors import NoSpaceError as NoSpaceError
 from chordcache.errors import NotFoundError as NotFoundError
 from chordcache.errors import StoppedError as StoppedError
-from chordcache.errors import TooManyFailuresError as TooManyFailuresError
-from chordcache.errors import UnreadableError as UnreadableError
+from chordcache.errors import StorageError as StorageError
 from chordcache.errors import UsageError as UsageError
-from chordcache.errors import WorkersDiedError as WorkersDiedError
 
 if TYPE_CHECKING:
     from chordcache.building.build import build as build

@@ -8,23 +8,28 @@ import traceback
 
 
 class ChordcacheError(Exception):
-    """Base of every exception that chordcache raises on purpose."""
+    """Base of every exception that chordcache raises on purpose.
+
+    ``exit_code`` is that of the command line: of the class, unless one error states its own. A cache or an index of
+    another version of the format is an error of this class with exit code 13.
+    """
 
     exit_code = 1
 
+    def __init__(self, *args: object, exit_code: int | None = None) -> None:
+        super().__init__(*args)
+        if exit_code is not None:
+            self.exit_code = exit_code
+
+
+OTHER_FORMAT = 13
+"""Exit code of a cache or an index of another version of the format"""
+
 
 class UsageError(ChordcacheError, ValueError):
-    """An argument or an option is wrong."""
+    """An argument, an option, or a key of a configuration is wrong."""
 
     exit_code = 2
-
-
-class ConfigError(UsageError):
-    """A configuration has an unknown key or a value out of range."""
-
-
-class FeatureAbsentError(UsageError, LookupError):
-    """A feature was not cached for this video. The message gives the reason."""
 
 
 class MediaError(ChordcacheError):
@@ -62,22 +67,21 @@ class MediaError(ChordcacheError):
         return self.message
 
 
-class TooManyFailuresError(ChordcacheError):
-    """A build was stopped by ``fail_fast`` or ``max_failures``. The same command resumes it."""
-
-    exit_code = 4
-
-
 class DamageError(ChordcacheError):
     """A file of a cache, or a line of an index, is not what was written."""
 
     exit_code = 5
 
 
-class NotFoundError(ChordcacheError, FileNotFoundError):
-    """A missing cache, index, folder or video."""
+class NotFoundError(ChordcacheError, FileNotFoundError, LookupError):
+    """A missing cache, index, folder or video, or a feature that was not cached for a video (exit code 2)."""
 
     exit_code = 10
+
+
+def absent(message: str) -> NotFoundError:
+    """Return the error about a feature that was not cached for a video. The message gives the reason."""
+    return NotFoundError(message, exit_code=UsageError.exit_code)
 
 
 class LockedError(ChordcacheError):
@@ -86,44 +90,33 @@ class LockedError(ChordcacheError):
     exit_code = 11
 
 
-class CacheWriteError(ChordcacheError, OSError):
-    """The disk of the cache takes no more data. The same command resumes the build once it does."""
-
-    exit_code = 12
+CANNOT_WRITE = 12
+"""Exit code of a disk or an object store that takes no more data"""
 
 
-class NoSpaceError(CacheWriteError):
-    """The disk of the cache is full."""
+class StorageError(ChordcacheError, OSError):
+    """A disk or an object store cannot be read, or takes no more data (exit code 12).
 
-
-class FormatVersionError(ChordcacheError):
-    """The cache or index was written by another version of the format."""
-
-    exit_code = 13
-
-
-class UnreadableError(ChordcacheError, OSError):
-    """A file or folder cannot be read because of its permissions, its disk, or something else in its place."""
+    Permissions, the disk, or something else in the place of a file keep it from being read. A build that could not
+    write is resumed by the same command once the disk takes data again.
+    """
 
     exit_code = 15
 
 
-class WorkersDiedError(ChordcacheError):
-    """Five tasks in a row killed their workers. The cause is the environment, not the input."""
-
-    exit_code = 14
+def cannot_write(message: str) -> StorageError:
+    """Return the error of a disk or an object store that takes no more data."""
+    return StorageError(message, exit_code=CANNOT_WRITE)
 
 
 class StoppedError(ChordcacheError):
-    """A signal stopped the run. The same command starts it again, or resumes it if ``resumes`` is set."""
+    """A run was stopped before its end, mostly by dead workers. The same command starts it again, or resumes it.
 
-    def __init__(self, signal_number: int, resumes: bool = False) -> None:
-        super().__init__(signal_number, resumes)
-        self.signal_number, self.resumes = signal_number, resumes
-        self.exit_code = 128 + signal_number
+    Its exit code is 4 if ``fail_fast`` or ``max_failures`` stopped the run, 128 + n if signal n did, and 14 if five
+    tasks in a row killed their workers, or a cluster was lost: the cause is the environment, not the input.
+    """
 
-    def __str__(self) -> str:
-        return f"stopped by signal {self.signal_number}{'; the same command resumes' * self.resumes}"
+    exit_code = 14
 
 
 _OBJECT_PATH = re.compile(r"/(s3a?|gs|gcs|az|azure|adl|abfss?):/([^/]+)(?:/(.*))?", re.DOTALL)

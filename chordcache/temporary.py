@@ -10,20 +10,20 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from chordcache.errors import CacheWriteError
+from chordcache.errors import cannot_write
 
 
 @contextmanager
 def temporary_folder() -> Iterator[Path]:
     """Yield a temporary folder for this user alone, below ``TMPDIR``, which is removed at the end of the block.
 
-    Raises ``CacheWriteError``.
+    Raises ``StorageError``.
     """
     pid = os.getpid()
     try:
         folder = tempfile.mkdtemp(prefix="chordcache-")
     except OSError as error:
-        raise CacheWriteError(
+        raise cannot_write(
             f"cannot make a temporary folder: {error}; set TMPDIR to a folder that can be written to"
         ) from None
     try:

@@ -8,22 +8,30 @@ import signal
 import pytest
 
 from chordcache import errors
-from chordcache.errors import ChordcacheError, MediaError, NoSpaceError, NotFoundError, StoppedError, UsageError
+from chordcache.engine.signals import stop_signals
+from chordcache.errors import (
+    OTHER_FORMAT,
+    ChordcacheError,
+    MediaError,
+    NotFoundError,
+    StoppedError,
+    StorageError,
+    UsageError,
+    absent,
+    cannot_write,
+)
 
 EXIT_CODES = {
     "ChordcacheError": 1,
     "UsageError": 2,
     "MediaError": 3,
-    "TooManyFailuresError": 4,
     "DamageError": 5,
     "NotFoundError": 10,
     "LockedError": 11,
-    "CacheWriteError": 12,
-    "FormatVersionError": 13,
-    "WorkersDiedError": 14,
-    "UnreadableError": 15,
+    "StoppedError": 14,
+    "StorageError": 15,
 }
-"""By class, for those that define one; 6 is verify's alone, 128 + n is a signal's."""
+"""By class; 6 is verify's alone. Some errors state their own: 2, 4, 12, 13, and 128 + n for a signal."""
 
 CLASSES = {name: value for name, value in vars(errors).items() if isinstance(value, type)}
 
@@ -40,25 +48,24 @@ def test_exit_codes_are_distinct() -> None:
     assert len(set(EXIT_CODES.values())) == len(EXIT_CODES)
 
 
-def test_every_other_error_inherits_a_code_that_is_not_a_bug() -> None:
-    inheriting = {name for name, value in CLASSES.items() if "exit_code" not in vars(value)} - {"StoppedError"}
-    assert inheriting == {"ConfigError", "FeatureAbsentError", "NoSpaceError"}
-    assert all(CLASSES[name].exit_code != ChordcacheError.exit_code for name in inheriting)
-
-
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGHUP, 129), (signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_exit_codes_of_signals_are_those_of_the_shell(number: int, code: int) -> None:
-    assert StoppedError(number).exit_code == code
-    assert str(StoppedError(number)) == f"stopped by signal {int(number)}"
-    assert str(StoppedError(number, True)) == f"stopped by signal {int(number)}; the same command resumes"
+@pytest.mark.parametrize("resumes", [False, True])
+def test_exit_codes_of_signals_are_those_of_the_shell(number: int, code: int, resumes: bool) -> None:
+    with pytest.raises(StoppedError) as caught, stop_signals(resumes=resumes):
+        signal.raise_signal(number)
+    assert caught.value.exit_code == code
+    assert str(caught.value) == f"stopped by signal {int(number)}{'; the same command resumes' * resumes}"
 
 
 @pytest.mark.parametrize(
     "error",
     [
-        *(value("what") for name, value in CLASSES.items() if name not in ("MediaError", "StoppedError")),
+        *(value("what") for name, value in CLASSES.items() if name != "MediaError"),
         MediaError("decode", "short", "the last 2.000 s cannot be decoded", 48),
-        StoppedError(15, True),
+        StoppedError("stopped by signal 15", exit_code=143),
+        absent("no sound"),
+        cannot_write("no space"),
+        ChordcacheError("version 4", exit_code=OTHER_FORMAT),
     ],
     ids=lambda error: type(error).__name__,
 )
@@ -74,6 +81,6 @@ def test_some_are_the_builtin_too() -> None:
     with pytest.raises(FileNotFoundError, match="x"):
         raise NotFoundError("x")
     with pytest.raises(OSError, match="x"):
-        raise NoSpaceError("x")
+        raise StorageError("x")
     with pytest.raises(LookupError, match="x"):
-        raise errors.FeatureAbsentError("x")
+        raise NotFoundError("x")

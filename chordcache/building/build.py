@@ -78,13 +78,13 @@ def build(
 
     Raises
     ------
-    UsageError, ConfigError
+    UsageError
         If an argument is wrong.
     NotFoundError
         If the index does not exist, or has no videos.
-    LockedError, NoSpaceError, FormatVersionError, WorkersDiedError
+    LockedError, StorageError, StoppedError
         As their names say. The same call resumes.
-    TooManyFailuresError
+    StoppedError
         If ``options.max_failures`` was exceeded. The same call resumes.
     StoppedError
         On SIGHUP, SIGINT or SIGTERM. The same call resumes.

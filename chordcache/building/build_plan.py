@@ -143,7 +143,7 @@ def resolve_features(
 ) -> dict[str, FeatureSpec | None]:
     """Return each feature's specification, or None if it cannot be made here.
 
-    Raises ``UsageError`` or ``ConfigError`` if a required feature needs a package that is not installed, or its
+    Raises ``UsageError`` if a required feature needs a package that is not installed, or its
     extractor cannot be imported.
     """
     specs: dict[str, FeatureSpec | None] = {}

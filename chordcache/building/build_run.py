@@ -26,7 +26,7 @@ from chordcache.engine.choice import Engine, engine_of
 from chordcache.engine.crashes import MAX_ATTEMPTS
 from chordcache.engine.display import Display, display_of
 from chordcache.engine.run_progress import Progress
-from chordcache.errors import CacheWriteError, ChordcacheError, TooManyFailuresError, printable
+from chordcache.errors import CANNOT_WRITE, ChordcacheError, StoppedError, printable
 from chordcache.index.grouping import IndexRows
 from chordcache.index.index_files import Index
 from chordcache.media.versions import tool_versions
@@ -56,12 +56,12 @@ def run_plan(
         try:
             run.build(engine)
             run.finish()
-        except CacheWriteError:
-            with suppress(OSError):  # of the same disk
-                atomic.remove_partials(plan.cache)
-            raise
-        except ChordcacheError:
-            run.write_lists()
+        except ChordcacheError as error:
+            if error.exit_code != CANNOT_WRITE:
+                run.write_lists()
+            else:
+                with suppress(OSError):  # of the same disk
+                    atomic.remove_partials(plan.cache)
             raise
         finally:
             notes.take(run.summary)
@@ -273,9 +273,10 @@ class _Run:
         seconds = task.item.known_seconds
         self._progress.fail(_name(task), failure.cause, failure.message, seconds=seconds, is_work=is_work)
         if self._num_new_failures > self._max_failures:
-            raise TooManyFailuresError(
+            raise StoppedError(
                 f"stopped after {counted(self._num_new_failures, 'failure')}, the last one "
-                f"'{printable(task.item.path)}': {failure.message}; the same command resumes"
+                f"'{printable(task.item.path)}': {failure.message}; the same command resumes",
+                exit_code=4,
             )
 
 

@@ -31,14 +31,14 @@ from chordcache.engine.display import Display
 from chordcache.engine.run_progress import Progress
 from chordcache.engine.signals import uninterruptible
 from chordcache.errors import (
-    CacheWriteError,
+    CANNOT_WRITE,
     ChordcacheError,
     DamageError,
     LockedError,
     NotFoundError,
-    TooManyFailuresError,
+    StoppedError,
+    StorageError,
     UsageError,
-    WorkersDiedError,
     printable,
 )
 from chordcache.index.grouping import IndexRows
@@ -59,8 +59,12 @@ if TYPE_CHECKING:  # optional packages
 Cluster: TypeAlias = "DaskCluster | RayCluster"
 
 _ERRORS: Mapping[int, type[ChordcacheError]] = {
-    kind.exit_code: kind
-    for kind in (UsageError, TooManyFailuresError, DamageError, NotFoundError, LockedError, CacheWriteError)
+    2: UsageError,
+    4: StoppedError,
+    5: DamageError,
+    10: NotFoundError,
+    11: LockedError,
+    CANNOT_WRITE: StorageError,
 }
 """Exit code of a part to the error of the run"""
 
@@ -203,7 +207,7 @@ class _Run:
                 nodes = self._cluster.nodes()
                 had_nodes_at = time.monotonic() if nodes else had_nodes_at
                 if time.monotonic() - had_nodes_at > _NODES_SECONDS:
-                    raise WorkersDiedError("the cluster has no nodes. Start some, then run the same command.")
+                    raise StoppedError("the cluster has no nodes. Start some, then run the same command.")
                 busy = {node for node, _ in self._running.values()}
                 for node in nodes.keys() - busy if queue else ():
                     if queue:
@@ -215,7 +219,7 @@ class _Run:
             opener.remove(self._folder, Path(self._order["run"]).name)
             with uninterruptible(), suppress(ChordcacheError):
                 # A cluster that is lost has no results: Ray ends the driver 60 s after its head
-                end = time.monotonic() + _END_SECONDS * (not isinstance(error, WorkersDiedError))
+                end = time.monotonic() + _END_SECONDS * (getattr(error, "exit_code", 0) != StoppedError.exit_code)
                 while self._running and time.monotonic() < end:
                     self._running = {h: part for h, part in self._running.items() if self._cluster.result(h) is None}
                     time.sleep(_LOOK_SECONDS)
@@ -239,8 +243,11 @@ class _Run:
             del self._running[handle]
             host, code, line = result
             if code:
-                error = _ERRORS.get(code, WorkersDiedError)
-                raise error(f"part {number} on {host}: {line or f'exit code {code}'}")
+                error = _ERRORS.get(code, StoppedError)
+                raise error(
+                    f"part {number} on {host}: {line or f'exit code {code}'}",
+                    exit_code=code if code in _ERRORS else None,
+                )
 
     def _show(self) -> None:
         """Show the sum of the numbers in the logs of the parts."""
@@ -255,4 +262,4 @@ class _Run:
         self._progress.show(sums)
         if sums["num_failed"] > self._limit:
             failures = counted(sums["num_failed"], "failure")
-            raise TooManyFailuresError(f"stopped after {failures}; the same command resumes")
+            raise StoppedError(f"stopped after {failures}; the same command resumes", exit_code=4)

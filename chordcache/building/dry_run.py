@@ -108,9 +108,9 @@ def dry_run(
 
     Raises
     ------
-    UsageError, ConfigError, NotFoundError, FormatVersionError
+    UsageError, NotFoundError
         As in ``build``.
-    NoSpaceError, WorkersDiedError, StoppedError
+    StorageError, StoppedError
         As their names say, while the sample is built.
     """
     folder = layout.cache_folder(cache)

@@ -13,14 +13,7 @@ from typing import BinaryIO
 
 from chordcache.amounts import counted
 from chordcache.building.fix_commands import repairable
-from chordcache.errors import (
-    ChordcacheError,
-    DamageError,
-    NotFoundError,
-    UnreadableError,
-    UsageError,
-    printable,
-)
+from chordcache.errors import ChordcacheError, DamageError, NotFoundError, StorageError, UsageError, printable
 from chordcache.index.column_types import merged_columns
 from chordcache.index.file_names import SameFiles
 from chordcache.index.index_files import Index, cached_index
@@ -53,7 +46,7 @@ def earlier_header(folder: Path) -> Header | None:
         header = read_header(folder)
     except (NotFoundError, DamageError):
         header = None
-    except (UnreadableError, ValueError) as error:
+    except (StorageError, ValueError) as error:
         raise _unusable(folder, error) from None
     if header is not None:
         return header.writable(folder)
@@ -63,7 +56,7 @@ def earlier_header(folder: Path) -> Header | None:
         names = set(list_folder(folder)) - {".lock", ".partial", RUNS_FILE}
     except FileNotFoundError:
         return None
-    except UnreadableError as error:
+    except StorageError as error:
         raise _unusable(folder, error) from None
     if not names or names & {"chordcache.json", layout.PACKS} or next(iter_keys(folder), None) is not None:
         return None
@@ -76,11 +69,11 @@ def earlier_header(folder: Path) -> Header | None:
     )
 
 
-def _unusable(folder: Path, error: UnreadableError | ValueError) -> ChordcacheError:
+def _unusable(folder: Path, error: StorageError | ValueError) -> ChordcacheError:
     """Return the error about a name that no folder can have, or ``error`` if the folder may be a cache."""
-    if isinstance(error, UnreadableError) and error.errno not in (errno.ENOTDIR, errno.ENAMETOOLONG):
+    if isinstance(error, StorageError) and error.errno not in (errno.ENOTDIR, errno.ENAMETOOLONG):
         return error
-    reason = os.strerror(error.errno) if isinstance(error, UnreadableError) and error.errno else error
+    reason = os.strerror(error.errno) if isinstance(error, StorageError) and error.errno else error
     return UsageError(f"'{printable(folder)}' cannot be a cache: {reason}; name another folder with -o")
 
 
@@ -107,7 +100,7 @@ def check_sidecars(cache: Path) -> int:
     """Return the number of sidecars of a cache.
 
     Raises ``DamageError`` if the catalog names a video that has none: the folder of the sidecars is not complete.
-    Raises ``UnreadableError`` if it cannot be listed.
+    Raises ``StorageError`` if it cannot be listed.
     """
     sidecars = Sidecars(cache)
     keys = set(sidecars.sorted_keys())
@@ -140,7 +133,7 @@ def as_cached(cache: Path, index: Index, moved: Mapping[str, str], written: tupl
     of the cache. ``moved`` is the folder of each root label that moved. ``written`` are the digests of an index and of
     that of the cache, if the latter has the statements of the former alone.
 
-    Raises ``UsageError`` if a column has another type in the cache, and ``DamageError`` and ``UnreadableError`` if the
+    Raises ``UsageError`` if a column has another type in the cache, and ``DamageError`` and ``StorageError`` if the
     index of the cache cannot be read.
     """
     if not exists(cache, "index.jsonl"):
@@ -211,7 +204,7 @@ def unnamed_files(cache: Path, *, must_read: bool = False) -> tuple[list[str], l
     for key in keys:
         try:
             named |= sidecars.files(key)
-        except (DamageError, UnreadableError):
+        except (DamageError, StorageError):
             if must_read:
                 raise
             unknown.add(key)  # this sidecar may have named any artefact of its video
@@ -237,6 +230,6 @@ def _without_indexed(cache: Path, files: list[str]) -> list[str]:
     """Return the artefacts of videos that the index does not name. Without a sound index, it may name each of them."""
     try:
         keys = set(map(layout.key_of, cached_index(cache)))
-    except (DamageError, NotFoundError, UnreadableError, UsageError):
+    except (DamageError, NotFoundError, StorageError, UsageError):
         return []
     return [file for file in files if os.path.basename(file).partition(".")[0] not in keys]

@@ -85,15 +85,15 @@ def merge(
     UsageError
         If the caches do not fit together or are not built to their end, or ``output`` holds something else. Nothing was
         written then.
-    NotFoundError, FormatVersionError
+    NotFoundError
         If one of the folders is not a cache of this format.
     DamageError
         If a cache is damaged or not copied to its end. Repair it, then call again.
-    UnreadableError
+    StorageError
         If a list of a cache or an artefact cannot be read.
     LockedError
         If another process writes to one of the caches, or to ``output``.
-    NoSpaceError, CacheWriteError, StoppedError
+    StorageError, StoppedError
         As their names say. The same call resumes.
     """
     folders = [layout.cache_folder(cache, "caches") for cache in caches]

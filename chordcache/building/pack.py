@@ -73,13 +73,13 @@ def pack(
     ------
     UsageError
         If the size is too small, ``cache`` is packed, or ``output`` holds something else.
-    NotFoundError, FormatVersionError
+    NotFoundError
         If the folder is not a cache of this format.
     DamageError
         If a sidecar or a file is not what was written. Repair the cache, then call again.
     LockedError
         If another process writes to one of the folders.
-    NoSpaceError, StoppedError
+    StorageError, StoppedError
         As their names say. The same call resumes.
     """
     if size < 1 << 20:

@@ -38,7 +38,7 @@ def make_plan(
 ) -> BuildPlan:
     """Make the plan of ``build``, which has these parameters.
 
-    Raises ``UsageError``, ``ConfigError`` and ``NotFoundError`` if an argument is wrong, or the folder holds something
+    Raises ``UsageError`` and ``NotFoundError`` if an argument is wrong, or the folder holds something
     other than a cache.
     """
     earlier = earlier_header(cache)
@@ -100,7 +100,7 @@ def write_plan(plan: BuildPlan, keys: Container[str], *, prune: bool) -> BuildPl
     of an earlier index.
 
     Raises ``UsageError`` if a root has the label of another folder of the cache, or a column has another type there,
-    ``DamageError`` if the existing index is damaged, and ``UnreadableError`` if the sidecars cannot be listed.
+    ``DamageError`` if the existing index is damaged, and ``StorageError`` if the sidecars cannot be listed.
     """
     cache, path, index = plan.cache, plan.cache / "index.jsonl", plan.index
     for _ in iter_keys(cache):  # raises before anything is written if the sidecars cannot be listed

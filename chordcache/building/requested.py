@@ -15,7 +15,7 @@ from chordcache.arguments import as_items, did_you_mean
 from chordcache.config.config import Config, config_from_json
 from chordcache.config.features import FEATURE_SECTIONS
 from chordcache.config.yaml_files import ConfigFiles, load_config, read_config
-from chordcache.errors import ConfigError, UsageError
+from chordcache.errors import UsageError
 from chordcache.storage.artefacts.tiers import TIERS
 from chordcache.storage.cache_header import Header
 
@@ -35,7 +35,7 @@ def request_of(
 
     Return the config, the features that this build makes, and those that it and earlier builds requested, both by tier.
     Raises ``UsageError`` if a tier or a feature does not exist, or no tier takes a
-    feature, ``ConfigError`` and ``NotFoundError`` as ``load_config`` does, and ``ConfigError`` if a tier would hold no
+    feature, ``UsageError`` and ``NotFoundError`` as ``load_config`` does, and ``UsageError`` if a tier would hold no
     feature.
     """
     _check_tiers(tiers or ())
@@ -86,7 +86,7 @@ def _completed(
         if name in drop:
             raise UsageError(f"drop: got '{name}', which is one of features, too. Name it in one of them.")
         if name in FEATURE_SECTIONS and name not in features:
-            with suppress(ConfigError, TypeError):  # such as a network, which needs the name of a model
+            with suppress(UsageError, TypeError):  # such as a network, which needs the name of a model
                 features[name] = FEATURE_SECTIONS[name]()
     in_hdf5 = dict.fromkeys(n for n in (*config.hdf5.features, *built.get("hdf5", ())) if n not in drop)
     frames = config.frames or (before.frames if before and "frames" in cached else None)
@@ -144,7 +144,7 @@ def _in_tiers(config: Config, tiers: Sequence[str], names: Sequence[str] | None)
 def _checked(by_tier: Features) -> Features:
     for tier, names in by_tier.items():
         if not names:
-            raise ConfigError(f"tiers: got {tier}, for which the config has no feature that is asked for")
+            raise UsageError(f"tiers: got {tier}, for which the config has no feature that is asked for")
     return by_tier
 
 

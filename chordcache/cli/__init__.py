@@ -25,7 +25,7 @@ from chordcache.cli.output import (
     lost_output,
 )
 from chordcache.cli.values import variables_in
-from chordcache.errors import CacheWriteError, ChordcacheError, UsageError, printable
+from chordcache.errors import CANNOT_WRITE, ChordcacheError, UsageError, printable
 
 COMMANDS = {
     "Make a cache": {
@@ -132,7 +132,7 @@ class _Commands(SuggestingGroup):
             if isinstance(error, BrokenPipeError) and drop_closed_pipes():
                 ctx.exit(CLOSED_PIPE)
             if isinstance(error, OSError) and (message := lost_output(error)):
-                self._fail(ctx, message, CacheWriteError.exit_code)
+                self._fail(ctx, message, CANNOT_WRITE)
             self._fail(ctx, f"a bug: {type(error).__name__}: {error}; run with --debug for the traceback", 1)
 
     def _fail(self, ctx: click.Context, message: str, exit_code: int) -> NoReturn:
@@ -224,4 +224,4 @@ def main() -> None:
         if message is None:
             raise
         echo(f"chordcache: error: {message}", err=True)
-        sys.exit(CacheWriteError.exit_code)
+        sys.exit(CANNOT_WRITE)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from chordcache.arguments import did_you_mean
-from chordcache.errors import ConfigError
+from chordcache.errors import UsageError
 
 
 class Section:
@@ -25,38 +25,38 @@ class Section:
 
 
 def check_short_side(name: str, value: int | None) -> None:
-    """Raise ``ConfigError`` if a value is neither None nor an even number of pixels."""
+    """Raise ``UsageError`` if a value is neither None nor an even number of pixels."""
     if value is not None:
         check_number(name, value, int, 2, 16384)
         if value % 2:
-            raise ConfigError(f"{name}: got {value}, expected an even number")
+            raise UsageError(f"{name}: got {value}, expected an even number")
 
 
 def check_keys(prefix: str, data: Mapping[str, Any], valid: Sequence[str]) -> None:
-    """Raise ``ConfigError`` for the first key that is unknown. ``prefix`` is the place of the keys."""
+    """Raise ``UsageError`` for the first key that is unknown. ``prefix`` is the place of the keys."""
     for key in data:
         if key not in valid:
             names = f"{', '.join(valid)}{did_you_mean(key, valid)}"
-            raise ConfigError(f"{prefix}{key}: got an unknown key, expected one of {names}")
+            raise UsageError(f"{prefix}{key}: got an unknown key, expected one of {names}")
 
 
 def check_choice(name: str, value: Any, allowed: tuple[Any, ...]) -> None:
-    """Raise ``ConfigError`` if a value is not allowed."""
+    """Raise ``UsageError`` if a value is not allowed."""
     if value not in allowed or type(value) is not type(allowed[0]):
         names = f"{', '.join(map(str, allowed))}{did_you_mean(value, allowed)}"
-        raise ConfigError(f"{name}: got {value!r}, expected one of {names}")
+        raise UsageError(f"{name}: got {value!r}, expected one of {names}")
 
 
 def check_number(name: str, value: Any, kinds: Any, low: float, high: float) -> None:
-    """Raise ``ConfigError`` if a value is not a number of such a kind from ``low`` to ``high``."""
+    """Raise ``UsageError`` if a value is not a number of such a kind from ``low`` to ``high``."""
     if isinstance(value, bool) or not isinstance(value, kinds) or not low <= value <= high:
-        raise ConfigError(f"{name}: got {value!r}, expected a number from {low} to {high}")
+        raise UsageError(f"{name}: got {value!r}, expected a number from {low} to {high}")
 
 
 def check_model(name: str, value: Any) -> None:
-    """Raise ``ConfigError`` if a value is not text, such as the folder or the name of a model."""
+    """Raise ``UsageError`` if a value is not text, such as the folder or the name of a model."""
     if not isinstance(value, str):
-        raise ConfigError(f"{name}: got {value!r}, expected a folder or a name")
+        raise UsageError(f"{name}: got {value!r}, expected a folder or a name")
 
 
 def lowest_band_hertz(fmin: float, fmax: float, num_bands: int) -> float:

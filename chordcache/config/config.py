@@ -13,7 +13,7 @@ from chordcache.arguments import did_you_mean
 from chordcache.config.checks import Section, check_keys
 from chordcache.config.features import FEATURE_SECTIONS, FlowConfig, MelConfig, MotionConfig, PluginConfig
 from chordcache.config.picture import FramesConfig, PictureConfig
-from chordcache.errors import ConfigError
+from chordcache.errors import UsageError
 
 _FEATURE_NAME = re.compile(r"[a-z][a-z0-9_]{0,39}")
 _LOADED = ("extractor", "model", "tokenizer", "pooled_model", "pooled_tokenizer")
@@ -34,9 +34,9 @@ class Hdf5Config:
     def __post_init__(self) -> None:
         names: Any = self.features
         if not isinstance(names, (list, tuple)) or not all(isinstance(name, str) for name in names):
-            raise ConfigError(f"hdf5.features: got {names!r}, expected a list of feature names")
+            raise UsageError(f"hdf5.features: got {names!r}, expected a list of feature names")
         if len(set(names)) < len(names):
-            raise ConfigError(f"hdf5.features: got {list(names)}, expected each name once")
+            raise UsageError(f"hdf5.features: got {list(names)}, expected each name once")
         object.__setattr__(self, "features", tuple(names))
 
 
@@ -61,12 +61,12 @@ class Config:
         object.__setattr__(self, "train", _checked_train(self.train))
         tiers: Any = self.tiers
         if not isinstance(tiers, (list, tuple)) or not tiers:
-            raise ConfigError(f"tiers: got {self.tiers!r}, expected a list of tiers, such as [lmdb, npz]")
+            raise UsageError(f"tiers: got {self.tiers!r}, expected a list of tiers, such as [lmdb, npz]")
         object.__setattr__(self, "tiers", tuple(tiers))
         for name, section in self.features.items():
             expected = FEATURE_SECTIONS.get(name, PluginConfig)
             if not isinstance(section, expected):
-                raise ConfigError(
+                raise UsageError(
                     f"features.{name}: got a {type(section).__name__}, expected a {expected.__name__}. Choose another "
                     "name for a feature of your own."
                 )
@@ -79,7 +79,7 @@ class Config:
     def section(self, name: str) -> Section:
         """Return the settings of a feature."""
         if name != "frames" and name not in self.features:
-            raise ConfigError(f"features.{name}: got no section, expected one. Add it to the config.")
+            raise UsageError(f"features.{name}: got no section, expected one. Add it to the config.")
         return (self.frames or FramesConfig()) if name == "frames" else self.features[name]
 
     def names(self) -> tuple[str, ...]:
@@ -87,7 +87,7 @@ class Config:
         return (*(("frames",) if self.frames else ()), *self.features)
 
     def in_tier(self, tier: str) -> tuple[str, ...]:
-        """Return the features that a tier holds. Raise ``ConfigError`` if ``hdf5.features`` names another one."""
+        """Return the features that a tier holds. Raise ``UsageError`` if ``hdf5.features`` names another one."""
         if tier == "lmdb":
             return ("frames",) if self.frames else ()
         if tier == "npz":
@@ -95,7 +95,7 @@ class Config:
         for name in self.hdf5.features:
             if name not in self.names():
                 similar = did_you_mean(name, self.names()) or "."
-                raise ConfigError(f"hdf5.features: got '{name}', expected some of {', '.join(self.names())}{similar}")
+                raise UsageError(f"hdf5.features: got '{name}', expected some of {', '.join(self.names())}{similar}")
         return self.hdf5.features
 
     def writer_options(self, tier: str) -> dict[str, Any]:
@@ -107,10 +107,10 @@ class Config:
 def _checked_train(data: Any) -> dict[str, Any]:
     """Return the sections of ``train`` that are not null. Names and arguments are checked later.
 
-    Raises ``ConfigError`` if a section is unknown, does not have a name, or has something else than plain JSON data.
+    Raises ``UsageError`` if a section is unknown, does not have a name, or has something else than plain JSON data.
     """
     if not isinstance(data, Mapping):
-        raise ConfigError(f"train: got {data!r}, expected a mapping of sections")
+        raise UsageError(f"train: got {data!r}, expected a mapping of sections")
     check_keys("train.", data, _TRAIN_SECTIONS)
     sections = {key: section for key, section in data.items() if section is not None}
     for key, section in sections.items():
@@ -118,17 +118,17 @@ def _checked_train(data: Any) -> dict[str, Any]:
     try:
         json.dumps(sections, allow_nan=False)
     except (TypeError, ValueError) as error:
-        raise ConfigError(f"train: got a value other than plain data: {error}") from None
+        raise UsageError(f"train: got a value other than plain data: {error}") from None
     return sections
 
 
 def _check_train(key: str, section: Any) -> None:
     if key == "dataset":
         if not isinstance(section, Mapping):
-            raise ConfigError(f"train.{key}: got {section!r}, expected a mapping of arguments")
+            raise UsageError(f"train.{key}: got {section!r}, expected a mapping of arguments")
         return
     if not isinstance(section, Mapping) or not isinstance(section.get("name"), str):
-        raise ConfigError(f"train.{key}: got {section!r}, expected a mapping with a name and arguments")
+        raise UsageError(f"train.{key}: got {section!r}, expected a mapping with a name and arguments")
 
 
 def trusted_names(config: Config) -> frozenset[str]:
@@ -151,7 +151,7 @@ def _section(cls: type, name: str, data: Any) -> Any:
     if data is None:
         return None
     if not isinstance(data, Mapping):
-        raise ConfigError(f"{name}: got {data!r}, expected a mapping or null")
+        raise UsageError(f"{name}: got {data!r}, expected a mapping or null")
     check_keys(f"{name}.", data, [f.name for f in dataclasses.fields(cls)])
     return cls(**data)
 
@@ -160,7 +160,7 @@ def _features(data: Any) -> dict[str, Section]:
     """Return the features that remain after ``data`` is merged onto the defaults."""
     features = dict(Config().features)
     if data is not None and not isinstance(data, Mapping):
-        raise ConfigError(f"features: got {data!r}, expected a mapping")
+        raise UsageError(f"features: got {data!r}, expected a mapping")
     for name, section in (data or {}).items():
         features.pop(name, None)
         if section is not None:
@@ -173,12 +173,12 @@ def _feature(name: Any, section: Any) -> Section:
         feature: Section = _section(FEATURE_SECTIONS[name], f"features.{name}", section)
         return feature
     if not isinstance(name, str) or not _FEATURE_NAME.fullmatch(name) or name in _TAKEN_NAMES:
-        raise ConfigError(
+        raise UsageError(
             f"features: got the name {name!r}, expected lower case letters, digits and _, and not one of "
             f"{', '.join(_TAKEN_NAMES)}"
         )
     if not isinstance(section, Mapping) or "extractor" not in section:
-        raise ConfigError(
+        raise UsageError(
             f"features.{name}: got an unknown feature, expected one of {', '.join(FEATURE_SECTIONS)}, "
             f"or one of your own with 'extractor: package.module:Class'{did_you_mean(name, FEATURE_SECTIONS)}"
         )
@@ -202,12 +202,12 @@ def config_from_json(data: Any, onto: Config | None = None, *, trusted: Collecti
 
     Raises
     ------
-    ConfigError
+    UsageError
         If a key is unknown or a value is out of range.
     """
     data = {} if data is None else data
     if not isinstance(data, Mapping):
-        raise ConfigError(f"got a {type(data).__name__}, expected a mapping of sections")
+        raise UsageError(f"got a {type(data).__name__}, expected a mapping of sections")
     own = data.get("features") or {}
     if onto is not None:
         data = merged(config_to_json(onto), data, keeps_features=True)

@@ -16,7 +16,7 @@ from chordcache.config.checks import (
     check_short_side,
     lowest_band_hertz,
 )
-from chordcache.errors import ConfigError
+from chordcache.errors import UsageError
 
 _PLUGIN = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 _FUNCTION = re.compile(r"[a-z]\w*(\.[a-z]\w*)*")
@@ -77,9 +77,9 @@ class MelConfig(Section):
             check_number("features.mel.fmax", self.fmax, (int, float), 0, nyquist)
         fmax = nyquist if self.fmax is None else self.fmax
         if self.fmin >= fmax:
-            raise ConfigError(f"features.mel.fmin: got {self.fmin}, expected a frequency below fmax")
+            raise UsageError(f"features.mel.fmin: got {self.fmin}, expected a frequency below fmax")
         if lowest_band_hertz(self.fmin, fmax, self.n_mels) <= self.sample_rate / self.n_fft:
-            raise ConfigError(
+            raise UsageError(
                 f"features.mel.n_mels: got {self.n_mels}, expected a lowest band that is not narrower than a bin of "
                 f"n_fft {self.n_fft}. Take fewer bands or a longer window."
             )
@@ -120,7 +120,7 @@ class LibrosaConfig(Section):
 
     def __post_init__(self) -> None:
         if not isinstance(self.function, str) or not _FUNCTION.fullmatch(self.function):
-            raise ConfigError(
+            raise UsageError(
                 f"features.librosa.function: got {self.function!r}, expected a name below librosa, such as feature.mfcc"
             )
         check_number("features.librosa.sample_rate", self.sample_rate, int, 1000, 192000)
@@ -128,7 +128,7 @@ class LibrosaConfig(Section):
         _check_plain("features.librosa.params", self.params)
         for name in ("y", "sr", "hop_length", "center"):
             if name in self.params:
-                raise ConfigError(
+                raise UsageError(
                     f"features.librosa.params: got {name}, expected other parameters. The signal, its rate, "
                     "hop_length and center are set already."
                 )
@@ -217,7 +217,7 @@ class TextConfig(Section):
             if (place := getattr(self, name)) is not None:
                 check_model(f"features.text.{name}", place)
         if self.pooled_tokenizer is not None and self.pooled_model is None:
-            raise ConfigError(
+            raise UsageError(
                 "features.text.pooled_tokenizer: got one without a pooled_model, expected both. Name the model too."
             )
         if self.max_tokens is not None:
@@ -233,17 +233,17 @@ class TextConfig(Section):
         check_choice("features.text.clean", values["clean"], (True, False))
         check_choice("features.text.captions", values["captions"], ("first", "all"))
         if not isinstance(values["template"], str) or values["template"].count("{}") != 1:
-            raise ConfigError(
+            raise UsageError(
                 f"features.text.template: got {values['template']!r}, expected a text with {{}} once. Write {{}} where "
                 "the caption belongs."
             )
         if values["padding"] != "none" and values["max_tokens"] is None:
-            raise ConfigError(
+            raise UsageError(
                 f"features.text.max_tokens: got None, expected a number with padding: {values['padding']}. Set it to "
                 "the number of tokens that the generator takes."
             )
         if values["padding"] != "max_length" and not values["mask"]:
-            raise ConfigError(
+            raise UsageError(
                 f"features.text.mask: got False, expected True with padding: {values['padding']}, which the model does "
                 "not get. Leave it out, or take padding: max_length."
             )
@@ -332,9 +332,7 @@ class PluginConfig(Section):
 
     def __post_init__(self) -> None:
         if not isinstance(self.extractor, str) or not _PLUGIN.fullmatch(self.extractor):
-            raise ConfigError(
-                f"features.{self.name}.extractor: got {self.extractor!r}, expected 'package.module:Class'"
-            )
+            raise UsageError(f"features.{self.name}.extractor: got {self.extractor!r}, expected 'package.module:Class'")
         _check_plain(f"features.{self.name}", self.params)
 
     @classmethod
@@ -347,9 +345,9 @@ def _check_plain(name: str, params: Any) -> None:
     try:
         json.dumps(params, allow_nan=False)
     except (TypeError, ValueError) as error:
-        raise ConfigError(f"{name}: got parameters other than plain data: {error}") from None
+        raise UsageError(f"{name}: got parameters other than plain data: {error}") from None
     if not isinstance(params, Mapping):
-        raise ConfigError(f"{name}: got {params!r}, expected a mapping of keyword arguments")
+        raise UsageError(f"{name}: got {params!r}, expected a mapping of keyword arguments")
 
 
 FEATURE_SECTIONS: Mapping[str, type[Any]] = {

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, NamedTuple
 from chordcache.amounts import shortened
 from chordcache.config.checks import Section, check_choice, check_number, check_short_side
 from chordcache.digests import fingerprint
-from chordcache.errors import ConfigError
+from chordcache.errors import UsageError
 
 CODEC_SETTINGS: Mapping[str, tuple[str, ...]] = {
     "jpeg": ("quality",),
@@ -57,7 +57,7 @@ class PictureConfig(Section):
         if self.buckets is not None:
             object.__setattr__(self, "buckets", _checked_buckets(self.buckets))
             if self.short_side != PictureConfig.short_side:
-                raise ConfigError(
+                raise UsageError(
                     f"frames.short_side: got {self.short_side} with frames.buckets, which have sizes of their own, "
                     "expected none. Remove frames.short_side."
                 )
@@ -123,7 +123,7 @@ class FramesConfig(PictureConfig):
         valid = CODEC_SETTINGS[self.codec]
         for name in sorted({name for names in CODEC_SETTINGS.values() for name in names}.difference(valid)):
             if getattr(self, name) != getattr(FramesConfig, name):
-                raise ConfigError(
+                raise UsageError(
                     f"frames.{name}: got {getattr(self, name)} with codec {self.codec}, expected "
                     f"{'one of ' + ', '.join(valid) if valid else 'none of the settings of other codecs'}. "
                     f"Remove frames.{name}, or choose another frames.codec."
@@ -155,9 +155,9 @@ MAX_BUCKETS = 1000
 
 
 def _checked_buckets(buckets: Any) -> tuple[Bucket, ...]:
-    """Return buckets from plain data. Raise ``ConfigError`` if they are not valid."""
+    """Return buckets from plain data. Raise ``UsageError`` if they are not valid."""
     if not isinstance(buckets, list | tuple) or not 1 <= len(buckets) <= MAX_BUCKETS:
-        raise ConfigError(
+        raise UsageError(
             f"frames.buckets: got {shortened(repr(buckets), 80)}, expected a list of 1 to {MAX_BUCKETS} buckets "
             "[height, width, num_frames], or null"
         )
@@ -165,15 +165,15 @@ def _checked_buckets(buckets: Any) -> tuple[Bucket, ...]:
     for number, values in enumerate(buckets):
         name = f"frames.buckets[{number}]"
         if not isinstance(values, list | tuple) or len(values) != len(Bucket._fields):
-            raise ConfigError(f"{name}: got {shortened(repr(values), 80)}, expected [height, width, num_frames]")
+            raise UsageError(f"{name}: got {shortened(repr(values), 80)}, expected [height, width, num_frames]")
         bucket = Bucket(*values)
         for side in ("height", "width"):
             value = getattr(bucket, side)
             check_number(f"{name}: {side}", value, int, 16, MAX_BUCKET_SIDE)
             if value % 2:
-                raise ConfigError(f"{name}: {side}: got {value}, expected an even number")
+                raise UsageError(f"{name}: {side}: got {value}, expected an even number")
         check_number(f"{name}: num_frames", bucket.num_frames, int, 1, MAX_BUCKET_FRAMES)
         if bucket in checked:
-            raise ConfigError(f"{name}: got {list(bucket)} a second time, expected each bucket once")
+            raise UsageError(f"{name}: got {list(bucket)} a second time, expected each bucket once")
         checked.append(bucket)
     return tuple(checked)

@@ -16,7 +16,7 @@ from chordcache.arguments import as_items, did_you_mean
 from chordcache.config.bounds import MAX_CONFIG_BYTES, MAX_CONFIG_VALUES, MAX_DEPTH, read_bounded
 from chordcache.config.config import Config, config_from_json, config_to_json, merged
 from chordcache.config.presets import is_preset_like, preset_names, preset_path
-from chordcache.errors import ConfigError, NotFoundError, UsageError, printable
+from chordcache.errors import NotFoundError, UsageError, printable
 
 ConfigFiles: TypeAlias = "str | Path | Sequence[str | Path]"
 """A YAML file, the name of a preset, or several of them"""
@@ -106,7 +106,7 @@ def _dumped(data: Any, *, allow_unicode: bool) -> str:
     return str(yaml.dump(data, Dumper=_Dumper, sort_keys=False, allow_unicode=allow_unicode, width=120))
 
 
-def _syntax_error(name: str, text: str, error: Exception) -> ConfigError:
+def _syntax_error(name: str, text: str, error: Exception) -> UsageError:
     """Return the error about text that is not YAML, as file:line:column with numbers from 1."""
     place, what = "", str(error)
     if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
@@ -119,7 +119,7 @@ def _syntax_error(name: str, text: str, error: Exception) -> ConfigError:
     elif isinstance(error, RecursionError):
         what = "it is nested too deeply"
     kind = "" if isinstance(error, _RefusedError) else "text that is not YAML: "
-    return ConfigError(f"{name}{place}: got {kind}{printable(' '.join(what.split()))}")
+    return UsageError(f"{name}{place}: got {kind}{printable(' '.join(what.split()))}")
 
 
 def _config_file(path: str | Path) -> Path:
@@ -148,7 +148,7 @@ def load_config(path: ConfigFiles | Config | None, onto: Config | None = None) -
     ------
     NotFoundError
         If the file or the preset does not exist.
-    ConfigError
+    UsageError
         If the file is not YAML. The message begins with file:line:column. Also as in ``config_from_json``.
     """
     if path is None:
@@ -158,9 +158,9 @@ def load_config(path: ConfigFiles | Config | None, onto: Config | None = None) -
     data = read_config(path)
     try:
         return config_from_json(data, onto)
-    except ConfigError as error:
+    except UsageError as error:
         names = ", ".join(f"'{printable(name)}'" for name in as_items(path))
-        raise ConfigError(f"config {names}: {error}") from None
+        raise UsageError(f"config {names}: {error}") from None
 
 
 def read_config(path: ConfigFiles) -> Any:
@@ -176,9 +176,9 @@ def read_config(path: ConfigFiles) -> Any:
     except FileNotFoundError:
         raise NotFoundError(f"no config file '{name}'") from None
     except UsageError as error:
-        raise ConfigError(f"config {error}") from None
+        raise UsageError(f"config {error}") from None
     except (OSError, ValueError) as error:
-        raise ConfigError(f"cannot read config '{name}': {error}") from None
+        raise UsageError(f"cannot read config '{name}': {error}") from None
     try:
         return _Loader(text).get_single_data()
     except (yaml.YAMLError, RecursionError) as error:

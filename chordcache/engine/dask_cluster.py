@@ -10,7 +10,7 @@ from distributed import Client, Future
 from distributed.client import ClosedClientError
 
 from chordcache.engine.cluster import CONNECT_SECONDS, Result, starter
-from chordcache.errors import UsageError, WorkersDiedError
+from chordcache.errors import StoppedError, UsageError
 
 
 def _say_nothing_of_lost_nodes() -> None:
@@ -70,5 +70,5 @@ class DaskCluster:
         self._client.close(timeout=CONNECT_SECONDS)
 
 
-def _lost(error: object) -> WorkersDiedError:
-    return WorkersDiedError(f"Dask has lost a part, its node or its scheduler ({error}). Run the same command.")
+def _lost(error: object) -> StoppedError:
+    return StoppedError(f"Dask has lost a part, its node or its scheduler ({error}). Run the same command.")

@@ -27,7 +27,7 @@ from chordcache.engine.crashes import Crash as Crash  # exported, since callers 
 from chordcache.engine.limits import NO_LIMITS, Limits
 from chordcache.engine.signals import uninterruptible
 from chordcache.engine.worker import OF_NETWORKS, Raised, dump_task, load_result, run_task
-from chordcache.errors import ChordcacheError, WorkersDiedError
+from chordcache.errors import ChordcacheError, StoppedError
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
@@ -88,7 +88,7 @@ def run(
         Functions to call instead, each in one worker, whose networks use a device. ``jobs`` does not count then, unless
         it is the engine "inline", which calls ``function``.
 
-    Raises ``WorkersDiedError`` if five tasks in a row killed their workers, and ``UsageError`` if the engine is a
+    Raises ``StoppedError`` if five tasks in a row killed their workers, and ``UsageError`` if the engine is a
     cluster.
     """
     engine = prepared(engine_of(jobs))
@@ -290,7 +290,7 @@ class _Run:
             if isinstance(result, Death) and result.cause != "timeout":
                 self._deaths.append((single.first, single.tasks[0], result))
                 if len(self._deaths) == MAX_DEATHS_IN_A_ROW:
-                    raise WorkersDiedError(
+                    raise StoppedError(
                         f"{MAX_DEATHS_IN_A_ROW} tasks in a row killed their workers (the last: {result.message}); "
                         "look at memory and libraries, then run the same command"
                     )

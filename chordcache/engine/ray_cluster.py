@@ -16,7 +16,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from chordcache.engine.cluster import Result, starter
 from chordcache.engine.worker import STOP_SIGNALS
-from chordcache.errors import UsageError, WorkersDiedError
+from chordcache.errors import StoppedError, UsageError
 
 _HEAD_SECONDS = 20.0
 """Time that a head may take to come back, [seconds]. Ray ends the process of the driver after 60 s, whatever it does"""
@@ -56,7 +56,7 @@ class RayCluster:
             socket.create_connection(self._head, 1).close()
         except OSError as error:
             if time.monotonic() - self._answered_at > _HEAD_SECONDS:
-                raise WorkersDiedError(
+                raise StoppedError(
                     f"the head of Ray does not answer any more ({error}). Start it, then run the same command."
                 ) from None
             return self._nodes
@@ -77,7 +77,7 @@ class RayCluster:
         try:
             result: Result = ray.get(handle)
         except RayError as error:
-            raise WorkersDiedError(f"Ray has lost a part or its node ({error}). Run the same command.") from None
+            raise StoppedError(f"Ray has lost a part or its node ({error}). Run the same command.") from None
         return result
 
     def close(self) -> None:

@@ -52,10 +52,11 @@ def stop_signals(*, resumes: bool = False) -> Iterator[None]:
     def stop(number: int, _frame: object) -> None:
         for signal_number in heard:
             signal.signal(signal_number, lambda again, _frame: os._exit(128 + again))
-        if _blocks:
-            _stopped_meanwhile.append(StoppedError(number, resumes))
-        else:
-            raise StoppedError(number, resumes)
+        what = f"stopped by signal {number}{'; the same command resumes' * resumes}"
+        error = StoppedError(what, exit_code=128 + number)
+        if not _blocks:
+            raise error
+        _stopped_meanwhile.append(error)
 
     # ignored signals stay ignored: nohup, and a shell's background jobs, ignore them on purpose
     heard = [number for number in STOP_SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]

@@ -59,7 +59,7 @@ class ClipVideo(Protocol):
     """Row of the first frame in the artefacts, above 0 in a segment of a file that is cached whole"""
 
     def feature(self, name: str) -> FeatureInfo:
-        """Return the record of a feature. Raises ``FeatureAbsentError``."""
+        """Return the record of a feature. Raises ``NotFoundError``."""
         ...
 
     def seconds_of(self, start: int, stop: int) -> tuple[float, float]:

@@ -17,7 +17,7 @@ from typing import Any
 from chordcache import digests, progress
 from chordcache.config.checks import check_number
 from chordcache.config.config import Config, loaded_names
-from chordcache.errors import ConfigError, StoppedError, UsageError, describe, printable
+from chordcache.errors import StoppedError, UsageError, describe, printable
 from chordcache.features.base import Extractor
 from chordcache.features.built_in import BUILT_IN
 from chordcache.features.item_fields import ITEM_FIELDS
@@ -86,19 +86,19 @@ _models: dict[tuple[str, str, str, int], tuple[Any, BatchSize]] = {}
 
 @contextmanager
 def _calling(name: str, what: str) -> Iterator[None]:
-    """Turn any exception of a plug-in into ``ConfigError`` about the feature."""
+    """Turn any exception of a plug-in into ``UsageError`` about the feature."""
     try:
         yield
     except (UsageError, StoppedError):
         raise
     except (Exception, SystemExit) as error:  # item boundary: a plug-in may raise anything
-        raise ConfigError(f"features.{name}{what}: {describe(error)}") from error
+        raise UsageError(f"features.{name}{what}: {describe(error)}") from error
 
 
 def resolve(name: str, config: Config) -> FeatureSpec:
     """Return the specification of one of ``config.names()``.
 
-    Raise ``ConfigError`` if its extractor cannot be imported, or does not accept its parameters, and as
+    Raise ``UsageError`` if its extractor cannot be imported, or does not accept its parameters, and as
     ``check_trusted``.
     """
     section: Any = config.section(name)
@@ -111,12 +111,12 @@ def resolve(name: str, config: Config) -> FeatureSpec:
     try:
         inspect.signature(cls).bind(name, **arguments)
     except TypeError as error:
-        raise ConfigError(f"features.{name}: '{extractor}' does not take its parameters: {error}") from None
+        raise UsageError(f"features.{name}: '{extractor}' does not take its parameters: {error}") from None
     with _calling(name, f": '{extractor}' fails"):
         uses, seen, identity = cls.fields_used(arguments), cls.picture_used(picture).params(), cls.identity(arguments)
     if not set(uses) <= set(ITEM_FIELDS):
         fields = ", ".join(ITEM_FIELDS)
-        raise ConfigError(f"features.{name}: '{extractor}' uses {', '.join(uses)}, expected some of {fields}")
+        raise UsageError(f"features.{name}: '{extractor}' uses {', '.join(uses)}, expected some of {fields}")
     used: dict[str, Any] = {"picture": seen}
     if uses:
         used["uses"] = list(uses)
@@ -129,7 +129,7 @@ def resolve(name: str, config: Config) -> FeatureSpec:
 
 
 def check_trusted(name: str, config: Config) -> None:
-    """Raise ``ConfigError`` if only a cache names what a feature loads, and it is not an installed plug-in.
+    """Raise ``UsageError`` if only a cache names what a feature loads, and it is not an installed plug-in.
 
     A cache may come from anyone. Python would import the class of a plug-in from the working folder, or from the cache
     itself. A model may be any folder of this machine, or a name on the Hub.
@@ -145,7 +145,7 @@ def check_trusted(name: str, config: Config) -> None:
             f"features.{name}.extractor: got '{section.extractor}' from the cache, expected an extractor that an "
             f"installed package names in its entry points '{ENTRY_POINTS}'"
         )
-    raise ConfigError(f"{problem}. If you trust it, name it in a config of your own.")
+    raise UsageError(f"{problem}. If you trust it, name it in a config of your own.")
 
 
 def entry_points() -> list[importlib.metadata.EntryPoint]:
@@ -187,12 +187,12 @@ def check_requirement(spec: FeatureSpec) -> None:
 def extractor_class(name: str, extractor: str) -> Any:
     """Return the class that "module:Class" names.
 
-    Raise ``ConfigError`` for the feature ``name`` if it cannot be imported, or is not an extractor.
+    Raise ``UsageError`` for the feature ``name`` if it cannot be imported, or is not an extractor.
     """
     with _calling(name, f".extractor: cannot import '{extractor}'"):
         cls = resolve_name(extractor)
     if not (isinstance(cls, type) and issubclass(cls, Extractor)):
-        raise ConfigError(
+        raise UsageError(
             f"features.{name}.extractor: got '{extractor}', expected a subclass of chordcache.features.base.Extractor"
         )
     return cls

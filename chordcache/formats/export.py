@@ -148,15 +148,15 @@ def export(
     ------
     UsageError
         If an argument is wrong, there are fewer samples than shards, or the output holds something else.
-    NotFoundError, FormatVersionError, DamageError
+    NotFoundError, DamageError
         If the cache cannot be read.
-    FeatureAbsentError
+    NotFoundError
         If a video does not have what the format needs.
     MediaError
         If the packets of a source cannot be copied.
     LockedError
         If another process exports into the output.
-    NoSpaceError, CacheWriteError, StoppedError
+    StorageError, StoppedError
         As their names say. The same call resumes.
     """
     check_choice(FORMATS, to=to)

@@ -199,13 +199,13 @@ def read_index(path: str | os.PathLike[str]) -> Index:
 
     Raises
     ------
-    NotFoundError, UnreadableError
+    NotFoundError, StorageError
         If the file does not exist, or cannot be read.
     UsageError
         If the file is not an index, or a CSV file has a mistake.
     DamageError
         If it is damaged or cut short. The iteration raises when it reaches a damaged record.
-    FormatVersionError
+    ChordcacheError
         If another version of chordcache wrote it.
     """
     path = absolute(path)
@@ -241,7 +241,7 @@ class IndexWriter:
 
     ``path`` ends in .json, .jsonl or .csv. The other parameters are the fields of ``IndexHeader``, of which a CSV file
     stores only the roots and the types of the columns. Raises ``UsageError`` if the file cannot be written, and
-    ``NoSpaceError``.
+    ``StorageError``.
     """
 
     def __init__(
@@ -287,7 +287,7 @@ class IndexWriter:
             raise UsageError(f"cannot write the index '{printable(self._path)}': {error.strerror}") from None
 
     def write(self, record: VideoRecord) -> None:
-        """Append one record. Raises ``NoSpaceError``, and ``UsageError`` if its root is not one of the index."""
+        """Append one record. Raises ``StorageError``, and ``UsageError`` if its root is not one of the index."""
         if record.root not in self._roots:
             raise UsageError(f"root: got '{printable(record.root)}', expected one of the index's roots")
         with no_space_as_error(self._path):

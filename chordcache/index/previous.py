@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from chordcache.choices import SCAN_LEVELS
-from chordcache.errors import ChordcacheError, DamageError, FormatVersionError, UsageError, printable
+from chordcache.errors import OTHER_FORMAT, ChordcacheError, DamageError, UsageError, printable
 from chordcache.index.index_files import read_index
 from chordcache.index.lists.tables import open_for_reading
 from chordcache.records import Identity, VideoRecord
@@ -21,7 +21,7 @@ class ReusableRecords:
 
     It has no records if the index at ``path`` is missing, damaged or of an older format version. One in CSV has no
     facts, but labels, captions and extra columns. Raises ``UsageError`` if the file is not the index of a scan, which
-    would overwrite it, and ``FormatVersionError`` for a newer version.
+    would overwrite it, and ``ChordcacheError`` for a newer version.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -36,12 +36,12 @@ class ReusableRecords:
             return
         try:
             self._index = read_index(path)
-        except FormatVersionError:
-            raise
         except DamageError as error:
             self.problem = f"the earlier index is not used: {error}"
             return
         except ChordcacheError as error:
+            if error.exit_code == OTHER_FORMAT:
+                raise
             what = str(error).rstrip(".")
             raise UsageError(f"output: {what}. The file would be overwritten. Name another file.") from None
         if self._index.is_hand_written:

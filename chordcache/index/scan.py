@@ -123,7 +123,7 @@ def scan(
         If an argument is wrong, or two roots have the same label.
     NotFoundError
         If a root or the labels file does not exist, or no root has a video.
-    NoSpaceError, WorkersDiedError, StoppedError
+    StorageError, StoppedError
         As their names say. An earlier index at ``output`` stays unchanged.
     """
     check_choice(SCAN_LEVELS, level=level)

@@ -49,7 +49,7 @@ def iter_problems(path: str | Path) -> Iterator[Problem]:
 
 
 def quarantined(cache: Path) -> Iterator[Problem]:
-    """Yield the failures in the quarantine of a cache. Raises ``DamageError`` and ``FormatVersionError``."""
+    """Yield the failures in the quarantine of a cache. Raises ``DamageError``."""
     for failure in Quarantine(cache, {}):
         yield _problem("quarantined", failure.key, failure, failure.stage, failure.cause, failure.message)
 

@@ -31,7 +31,7 @@ def summarize(path: str | Path) -> dict[str, Any]:
 
     Raises
     ------
-    NotFoundError, DamageError, FormatVersionError, UsageError
+    NotFoundError, DamageError, UsageError
         If ``path`` is not a cache and not an index, or cannot be read.
     """
     path = layout.cache_folder(path, "path")

@@ -99,7 +99,7 @@ def open_source(path: str, inside: str | None = None, *, settled: bool = False) 
         not opened, or a folder of other files; ``short`` if a picture is missing; ``refused-size`` if it has to be
         copied to memory and is too large; ``io`` if the file cannot be read; ``changed`` if it has to be settled and is
         being written to all the time, or if it is an object that changes while it is copied.
-    CacheWriteError
+    StorageError
         If the folder of temporary files does not take the copy of an object.
     UsageError
         If an object store needs other credentials or settings, or pyarrow is not installed.

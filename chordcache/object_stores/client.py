@@ -19,12 +19,12 @@ from typing import Any, NamedTuple
 
 from chordcache.arguments import absolute
 from chordcache.errors import (
-    CacheWriteError,
     ChordcacheError,
     DamageError,
     NotFoundError,
-    UnreadableError,
+    StorageError,
     UsageError,
+    cannot_write,
     match_of_object,
     printable,
 )
@@ -192,7 +192,7 @@ class ObjectStore:
     def blocks(self, name: str, start: int, num_bytes: int, etag: str | None = None) -> Iterator[bytes]:
         """Read bytes of an object. There are fewer if the object ends before them.
 
-        Raises ``NotFoundError``, ``UnreadableError`` if the object store does not answer, and ``DamageError`` if the
+        Raises ``NotFoundError``, ``StorageError`` if the object store does not answer, and ``DamageError`` if the
         object has another tag than ``etag``.
         """
         if not num_bytes:
@@ -228,7 +228,7 @@ class ObjectStore:
     def write(self, name: str, blocks: Iterable[bytes]) -> None:
         """Write an object. It appears complete or not at all, and not if ``blocks`` raises.
 
-        Raises ``CacheWriteError`` if the object store does not take it.
+        Raises ``StorageError`` if the object store does not take it.
         """
         blocks, first = iter(blocks), b""
         while len(first) <= _PART_BYTES and (block := next(blocks, b"")):
@@ -282,8 +282,8 @@ class ObjectStore:
         if "status code: 412" in text or isinstance(error, self._obstore.exceptions.PreconditionError):
             return DamageError(f"{what}: it changed while it was read. Run the same command again.")
         if writes:
-            return CacheWriteError(f"{what}: the object store does not take it: {reason}. The same command resumes.")
-        return UnreadableError(f"{what}: got {reason}, expected its content. Run the same command again.")
+            return cannot_write(f"{what}: the object store does not take it: {reason}. The same command resumes.")
+        return StorageError(f"{what}: got {reason}, expected its content. Run the same command again.")
 
 
 def _check_not_forked() -> None:

@@ -38,13 +38,13 @@ class _Tags(Record, frozen=True):
 
 
 def main(folder: str, url: str, limit: str) -> None:
-    """Fetch the lists of a cache, and print the name and message of an error as JSON."""
+    """Fetch the lists of a cache, and print the name, message and exit code of an error as JSON."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # a library may print
     try:
         fetch_lists(Path(folder), Origin(url, int(limit)))
     except ChordcacheError as error:
-        answers.write(json.dumps([type(error).__name__, str(error)]))
+        answers.write(json.dumps([type(error).__name__, str(error), error.exit_code]))
         answers.flush()
 
 

@@ -27,7 +27,7 @@ from pathlib import Path
 
 from chordcache import errors
 from chordcache.digests import file_digest
-from chordcache.errors import CacheWriteError, DamageError, NotFoundError, UnreadableError, UsageError, printable
+from chordcache.errors import DamageError, NotFoundError, StorageError, UsageError, printable
 from chordcache.forks import no_fork
 from chordcache.object_stores.client import ObjectStore
 from chordcache.storage import opener
@@ -222,7 +222,7 @@ def open_local_folder(folder: Path, url: str, limit: int) -> None:
         try:
             write_origin(folder, origin)
         except OSError as error:
-            if isinstance(error, CacheWriteError):
+            if isinstance(error, StorageError):
                 raise
             what = f"local: got '{printable(folder)}', expected a folder that can be written"
             raise UsageError(f"{what}: {error.strerror}") from None
@@ -235,10 +235,10 @@ def open_local_folder(folder: Path, url: str, limit: int) -> None:
         answer, _ = process.communicate()
     if process.returncode:
         what = f"ended with code {process.returncode}, expected 0. Run the same command again."
-        raise UnreadableError(f"'{printable(url)}': the process that fetches the lists {what}")
+        raise StorageError(f"'{printable(url)}': the process that fetches the lists {what}")
     if answer:
-        kind, message = json.loads(answer)
-        raise getattr(errors, kind)(message)
+        kind, message, exit_code = json.loads(answer)
+        raise getattr(errors, kind)(message, exit_code=exit_code)
 
 
 def download(store: ObjectStore, stored: StoredFile, partial: Path) -> None:

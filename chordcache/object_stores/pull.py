@@ -62,11 +62,11 @@ def pull(url: str, cache: str | Path, *, progress: bool = False) -> CopySummary:
         If the cache or the object store does not exist.
     DamageError
         If other bytes arrive than were written.
-    UnreadableError
+    StorageError
         If the object store does not answer. The same call resumes.
     LockedError
         If another process writes to the cache.
-    NoSpaceError, CacheWriteError, StoppedError
+    StorageError, StoppedError
         As their names say. The same call resumes.
     """
     folder, store = cache_folder(cache), ObjectStore(url)

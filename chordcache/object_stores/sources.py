@@ -13,12 +13,13 @@ from contextlib import contextmanager
 from chordcache import progress
 from chordcache.digests import hex64
 from chordcache.errors import (
-    CacheWriteError,
+    CANNOT_WRITE,
     DamageError,
     MediaError,
     NotFoundError,
-    UnreadableError,
+    StorageError,
     UsageError,
+    cannot_write,
     printable,
 )
 from chordcache.object_stores.client import Entry, ObjectStore, split_path
@@ -35,7 +36,7 @@ _stores: dict[str, ObjectStore] = {}
 def fetched(path: str) -> Iterator[tuple[int, Identity]]:
     """Yield the descriptor of a copy of an object, and the object's identity.
 
-    The copy is in ``TMPDIR``, without a name. Raises ``MediaError``, ``io`` or ``changed``, ``CacheWriteError``, and
+    The copy is in ``TMPDIR``, without a name. Raises ``MediaError``, ``io`` or ``changed``, ``StorageError``, and
     ``UsageError`` as ``ObjectStore()`` does.
     """
     with _room_in_tmpdir(path):
@@ -117,7 +118,9 @@ def _as_media_error(*, of_one: bool) -> Iterator[None]:
         yield
     except DamageError as error:
         raise MediaError("open", "changed", str(error)) from None
-    except (NotFoundError, UnreadableError) as error:
+    except (NotFoundError, StorageError) as error:
+        if error.exit_code == CANNOT_WRITE:
+            raise
         raise MediaError("open", "io", str(error)) from None
     except UsageError as error:
         raise MediaError("open", "io", str(error)) if of_one else error from None
@@ -125,11 +128,11 @@ def _as_media_error(*, of_one: bool) -> Iterator[None]:
 
 @contextmanager
 def _room_in_tmpdir(path: str) -> Iterator[None]:
-    """Raise errors of the disk of temporary files as ``CacheWriteError``. ``path`` names the object to copy."""
+    """Raise errors of the disk of temporary files as ``StorageError``. ``path`` names the object to copy."""
     try:
         yield
     except OSError as error:
-        raise CacheWriteError(
+        raise cannot_write(
             f"TMPDIR: got '{printable(tempfile.gettempdir())}', which does not take a copy of "
             f"'{printable(path)}' ({error.strerror}), expected room for one source of each worker. Make room "
             "there, or set TMPDIR to another folder, and run the same command."

@@ -11,7 +11,7 @@ import numpy as np
 
 from chordcache.amounts import counted
 from chordcache.arguments import check_at_least, did_you_mean, names_arguments, parsed_bytes
-from chordcache.errors import FeatureAbsentError, NotFoundError, UsageError, printable
+from chordcache.errors import NotFoundError, UsageError, absent, printable
 from chordcache.features.built_in import read_side
 from chordcache.features.frames import FramesReadSide
 from chordcache.media.cropping import Rectangle
@@ -52,7 +52,7 @@ class Cache:
     ------
     NotFoundError
         If the folder is not a cache.
-    DamageError, FormatVersionError
+    DamageError
         If the cache cannot be read.
     """
 
@@ -219,7 +219,7 @@ class Cache:
 
         Raises
         ------
-        FeatureAbsentError
+        NotFoundError
             If the feature was not cached for this video, with the reason.
         DamageError
             If a record is not as written.
@@ -238,7 +238,7 @@ class Cache:
         side = read_side(info.feature)
         arrays = side.num_rows(info)
         if feature not in arrays:
-            raise FeatureAbsentError(
+            raise absent(
                 f"'{feature}' of video '{video.key}' is not cached; cached: {', '.join(info.num_rows)}"
                 f"{did_you_mean(feature, arrays)}"
             )
@@ -272,7 +272,7 @@ class Cache:
 
         Raises
         ------
-        FeatureAbsentError, DamageError, IndexError, UsageError
+        NotFoundError, DamageError, IndexError, UsageError
             As in ``read``.
         """
         if not isinstance(video, Video):
@@ -292,7 +292,7 @@ class Cache:
 
         Raises
         ------
-        FeatureAbsentError, DamageError, IndexError, UsageError
+        NotFoundError, DamageError, IndexError, UsageError
             As in ``read``. ``UsageError`` also if the frames have another codec.
         """
         if not isinstance(video, Video):
@@ -363,11 +363,11 @@ def open_cache(path: str | Path, *, local: str | Path | None = None, limit: int 
     ------
     NotFoundError
         If the cache or the object store does not exist.
-    DamageError, FormatVersionError
+    DamageError
         If the cache cannot be read, or its lists arrive with other bytes than were written.
     UsageError
         If ``local`` is missing or holds something else, obstore is not installed, or credentials are missing.
-    UnreadableError
+    StorageError
         If the object store does not answer. This takes half a minute at most.
 
     Examples

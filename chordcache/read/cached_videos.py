@@ -11,7 +11,7 @@ from typing import TypeVar
 import numpy as np
 
 from chordcache.amounts import counted
-from chordcache.errors import DamageError, FeatureAbsentError, UsageError
+from chordcache.errors import DamageError, NotFoundError, UsageError, absent
 from chordcache.features.built_in import read_sides
 from chordcache.object_stores.local_folder import local_folder
 from chordcache.read.cache import Cache
@@ -260,7 +260,7 @@ def sample_of(cache: Cache, find: Callable[[], Video], sample: Callable[[Feature
 def settle_absences(videos: VideoSet, clips: ClipReader) -> None:
     """Raise now what a video without a feature would raise in the middle of an epoch, or leave such videos out.
 
-    No sidecar is read for it, since the catalog knows the features that videos lack. Raises ``FeatureAbsentError`` if a
+    No sidecar is read for it, since the catalog knows the features that videos lack. Raises ``NotFoundError`` if a
     video was not built with a feature, unless it is skipped, if a feature is absent from one with ``missing="error"``,
     or with "zeros" if the shape of the zeros is unknown, and if no video is left.
     """
@@ -268,9 +268,7 @@ def settle_absences(videos: VideoSet, clips: ClipReader) -> None:
     if clips.missing == "skip":
         has_all = np.all(states == FeatureState.CACHED, axis=0)
         if not has_all.any():
-            raise FeatureAbsentError(
-                f"{_counted(videos, states, clips.features)}. No video has all of them. {HOW_TO_ADD}"
-            )
+            raise absent(f"{_counted(videos, states, clips.features)}. No video has all of them. {HOW_TO_ADD}")
         if not has_all.all():
             videos.keep(has_all)
         return
@@ -278,7 +276,7 @@ def settle_absences(videos: VideoSet, clips: ClipReader) -> None:
         raise _not_built(videos, states, clips)
     if clips.missing == "error" and np.any(states == FeatureState.ABSENT):
         counted = _counted(videos, states, clips.features)
-        raise FeatureAbsentError(f"{counted}. Take missing='zeros', missing='skip', or a selection by videos=.")
+        raise absent(f"{counted}. Take missing='zeros', missing='skip', or a selection by videos=.")
     _check_zeros(videos, states, clips)
 
 
@@ -298,7 +296,7 @@ def _reason(name: str, reader: object, video: Video) -> str:
     return f"'{video.key}' ({'not built' if info is None else info.absent})"
 
 
-def _not_built(videos: VideoSet, states: np.ndarray, clips: ClipReader) -> FeatureAbsentError:
+def _not_built(videos: VideoSet, states: np.ndarray, clips: ClipReader) -> NotFoundError:
     """Return the error for the first of the features that a video was not built with."""
     row = int(np.argmax(np.any(states == FeatureState.NOT_BUILT, axis=1)))
     positions = np.flatnonzero(states[row] == FeatureState.NOT_BUILT)
@@ -307,9 +305,9 @@ def _not_built(videos: VideoSet, states: np.ndarray, clips: ClipReader) -> Featu
         videos_of = f"{len(positions)} of {counted(states.shape[1], 'video')}"
         some = f", which is missing in {videos_of} (missing='skip' leaves them out)"
 
-    def error(reader: object, video: Video) -> FeatureAbsentError:
+    def error(reader: object, video: Video) -> NotFoundError:
         have = dict.fromkeys(info.feature for info in video.sidecar.features)
-        return FeatureAbsentError(
+        return absent(
             f"features: got '{clips.features[row]}'{some}, expected one of {', '.join(have)}, which are cached for "
             f"video '{video.key}'. {HOW_TO_ADD}"
         )
@@ -318,21 +316,21 @@ def _not_built(videos: VideoSet, states: np.ndarray, clips: ClipReader) -> Featu
 
 
 def _check_zeros(videos: VideoSet, states: np.ndarray, clips: ClipReader) -> None:
-    """Raise ``FeatureAbsentError`` for the first video whose absent features cannot be replaced."""
+    """Raise ``NotFoundError`` for the first video whose absent features cannot be replaced."""
     has_none = np.all(states == FeatureState.ABSENT, axis=0)
     for name in read_sides() if has_none.any() else ():  # any other feature has the frame times too
         has_none = has_none & (videos.feature_states(name) != FeatureState.CACHED)
     unknown = np.flatnonzero(has_none)
     if len(unknown) and not videos.read(int(unknown[0]), _has_times):
         counted = _counted(videos, states, clips.features)
-        raise FeatureAbsentError(
+        raise absent(
             f"{counted}. {len(unknown)} have none of the features, so their frame times are unknown. Take "
             "missing='skip', or build the feature frames."
         )
     for row, name in enumerate(clips.features):
-        absent = np.flatnonzero(states[row] == FeatureState.ABSENT)
-        if len(absent):
-            videos.read(int(absent[0]), partial(clips.check_zeros, name))
+        lacking = np.flatnonzero(states[row] == FeatureState.ABSENT)
+        if len(lacking):
+            videos.read(int(lacking[0]), partial(clips.check_zeros, name))
 
 
 def _has_times(reader: object, video: Video) -> bool:

@@ -10,7 +10,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from chordcache.arguments import check_choice
-from chordcache.errors import FeatureAbsentError, UsageError
+from chordcache.errors import UsageError, absent
 from chordcache.features.built_in import read_side, read_sides
 from chordcache.features.read_side import FIRST_FRAME_LATENTS, VARIANTS, Arrays, Clip, EncodedFrames, ReadSide
 from chordcache.media.cropping import CropBox, Rectangle
@@ -92,7 +92,7 @@ class ClipReader:
         check_choice(MISSING, missing=self.missing)
 
     def check_zeros(self, name: str, reader: FeatureReader, video: Video) -> None:
-        """Raise ``FeatureAbsentError`` if a feature that is absent from a video does not have a known shape."""
+        """Raise ``NotFoundError`` if a feature that is absent from a video does not have a known shape."""
         crop, info = self.crop(video, partial(np.random.default_rng, 0)), video.sidecar.feature(name)
         assert info is not None
         (clip,) = self._clips(reader, video, [ClipView(np.zeros(1, np.int64), crop)], one_thread=False)
@@ -167,10 +167,10 @@ def cached_features(names: tuple[str, ...]) -> tuple[tuple[str, ...], frozenset[
 
 
 def _zeros(side: ReadSide, clip: Clip, info: FeatureInfo) -> Arrays:
-    """Return the neutral value of an absent feature, or raise ``FeatureAbsentError`` if its shape is unknown."""
+    """Return the neutral value of an absent feature, or raise ``NotFoundError`` if its shape is unknown."""
     arrays = side.zeros(clip, info)
     if arrays is None:
-        raise FeatureAbsentError(
+        raise absent(
             f"missing: got 'zeros' for '{side.name}' of video '{clip.video.key}', which is absent ({info.absent}), "
             "expected a feature of known shape. Take missing='skip', which leaves such videos out."
         )

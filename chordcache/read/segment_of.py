@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from chordcache.errors import FeatureAbsentError, MediaError
+from chordcache.errors import MediaError, NotFoundError, absent
 from chordcache.media.segments import end_of, span_of
 from chordcache.read.video import Video
 from chordcache.records import VideoRecord
@@ -18,7 +18,7 @@ class SegmentOfFile(Video):
     """The segment that a record names of a file, with the key, the label and the columns of the record.
 
     Its artefacts have more frames than it has. Raises ``MediaError`` ``segment`` as ``media.segments.span_of`` does,
-    ``DamageError`` and ``FeatureAbsentError`` if the times of the frames cannot be read.
+    ``DamageError`` and ``NotFoundError`` if the times of the frames cannot be read.
     """
 
     def __init__(self, whole: Video, record: VideoRecord) -> None:
@@ -60,8 +60,8 @@ class SegmentOfFile(Video):
             raise self._has_no_rows(array)
         return self.num_frames - num_missing
 
-    def _has_no_rows(self, array: str) -> FeatureAbsentError:
-        return FeatureAbsentError(
+    def _has_no_rows(self, array: str) -> NotFoundError:
+        return absent(
             f"'{array}' of video '{self.key}' is cached for the whole file, without a row for each frame. Build the "
             "segments, by 'chordcache build' with their index."
         )

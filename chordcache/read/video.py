@@ -10,7 +10,7 @@ import numpy as np
 
 from chordcache.amounts import counted
 from chordcache.arguments import did_you_mean
-from chordcache.errors import DamageError, FeatureAbsentError, UnreadableError, UsageError, printable
+from chordcache.errors import DamageError, StorageError, UsageError, absent, printable
 from chordcache.features.built_in import read_side, read_sides
 from chordcache.features.item_fields import fits
 from chordcache.object_stores.local_folder import LocalFolder, local_folder
@@ -82,7 +82,7 @@ class Video:
     def feature(self, name: str, tier: str | None = None) -> FeatureInfo:
         """Return the record of a feature, which names its artefact.
 
-        Raises ``FeatureAbsentError`` if the feature was not cached, with the reason.
+        Raises ``NotFoundError`` if the feature was not cached, with the reason.
         """
         info = self.sidecar.feature(name, tier)
         where = f" in tier '{tier}'" if tier else ""
@@ -90,11 +90,11 @@ class Video:
             have = ", ".join(f"{f.feature} ({f.tier})" for f in self.sidecar.features) or "nothing"
             similar = "" if name in read_sides() else did_you_mean(name, read_sides())
             add = similar or f". Add it with 'chordcache build --features {name}'."
-            raise FeatureAbsentError(f"'{name}' of video '{self.key}' is not cached{where}; cached: {have}{add}")
+            raise absent(f"'{name}' of video '{self.key}' is not cached{where}; cached: {have}{add}")
         if info.absent is not None:
-            raise FeatureAbsentError(f"'{name}' of video '{self.key}' is absent{where}: {info.absent}")
+            raise absent(f"'{name}' of video '{self.key}' is absent{where}: {info.absent}")
         if not fits(info, self):
-            raise FeatureAbsentError(
+            raise absent(
                 f"'{name}' of video '{self.key}' was made of another value of {', '.join(info.uses)}. Build it again."
             )
         return info
@@ -130,7 +130,7 @@ class Video:
             if info.file is not None:
                 with open_feature(self, info) as artefact:
                     return artefact.array(name)
-        raise FeatureAbsentError(f"video '{self.key}' has no cached features, so its frame times are unknown")
+        raise absent(f"video '{self.key}' has no cached features, so its frame times are unknown")
 
     def path_of(self, file: StoredFile) -> Path:
         """Return the path of an artefact, which is made once."""
@@ -143,7 +143,7 @@ class Video:
     def num_rows(self, info: FeatureInfo, array: str) -> int:
         """Return the number of rows of an array that belong to this video.
 
-        Raises ``FeatureAbsentError`` if the video is a segment of a file that is cached whole, and the array does not
+        Raises ``NotFoundError`` if the video is a segment of a file that is cached whole, and the array does not
         have a row for each frame.
         """
         return read_side(info.feature).num_rows(info)[array]
@@ -179,11 +179,11 @@ def open_feature(video: Video, info: FeatureInfo) -> Iterator[Artefact]:
         raise DamageError(f"{what}; run 'chordcache verify --repair {printable(video.cache_path)}'") from None
 
 
-def out_of_memory(video: Video, info: FeatureInfo, error: MemoryError) -> UnreadableError:
+def out_of_memory(video: Video, info: FeatureInfo, error: MemoryError) -> StorageError:
     """Return the error for a read of a feature that needs more memory than there is."""
     what = f"got a read of '{info.feature}' that needs more memory than there is ({error}), expected a smaller one"
     name = info.file.name if info.file else info.feature
-    return UnreadableError(f"'{printable(video.cache_path / name)}': {what}. Read fewer frames at a time.")
+    return StorageError(f"'{printable(video.cache_path / name)}': {what}. Read fewer frames at a time.")
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from chordcache.config.picture import PictureConfig
-from chordcache.errors import ChordcacheError, FeatureAbsentError, MediaError, UsageError
+from chordcache.errors import ChordcacheError, MediaError, UsageError, absent
 from chordcache.media.addresses import open_device, open_stream, without_password
 from chordcache.media.audio_track import AudioBuffer
 from chordcache.media.decoding import decode_frames
@@ -219,7 +219,7 @@ class _LiveSource(VideoSource):
 
     @property
     def sample_rate(self) -> int:
-        """Sample rate [Hz] of the sound. Raises ``FeatureAbsentError`` if the source does not keep sound."""
+        """Sample rate [Hz] of the sound. Raises ``NotFoundError`` if the source does not keep sound."""
         return self._check_sound(self._opened).sample_rate
 
     def get_audio_chunk(self, start_seconds: float, duration_seconds: float) -> np.ndarray:
@@ -227,7 +227,7 @@ class _LiveSource(VideoSource):
 
         Raises
         ------
-        FeatureAbsentError
+        NotFoundError
             If the stream does not have a sound track, or the source does not keep sound.
         IndexError
             If the begin of the sound has left the buffer.
@@ -247,12 +247,12 @@ class _LiveSource(VideoSource):
         return buffer.get_sound(start_seconds, duration_seconds, self._timeout_seconds)
 
     def _check_sound(self, buffer: _Buffer) -> AudioBuffer:
-        """Return the sound of a buffer, or raise ``FeatureAbsentError``."""
+        """Return the sound of a buffer, or raise ``NotFoundError``."""
         if buffer.sound is not None:
             return buffer.sound
         if self._sound_seconds:
-            raise FeatureAbsentError("the stream does not have a sound track that can be read")
-        raise FeatureAbsentError(f"this {type(self).__name__} does not keep sound. Open a recording with MP4Source.")
+            raise absent("the stream does not have a sound track that can be read")
+        raise absent(f"this {type(self).__name__} does not keep sound. Open a recording with MP4Source.")
 
     def _read(self, wanted: list[int]) -> Iterator[np.ndarray]:
         for number in wanted:

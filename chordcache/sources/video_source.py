@@ -9,7 +9,7 @@ from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 
-from chordcache.errors import FeatureAbsentError, UsageError, printable
+from chordcache.errors import NotFoundError, UsageError, absent, printable
 from chordcache.media.frame_numbers import frame_numbers
 from chordcache.read.cache import Cache, open_cache
 from chordcache.read.video import Video
@@ -141,14 +141,14 @@ class VideoSource(ABC):
 
         Raises
         ------
-        FeatureAbsentError
+        NotFoundError
             If the source does not provide sound.
         """
 
     @property
     @abstractmethod
     def sample_rate(self) -> int:
-        """Sample rate [Hz] of ``get_audio_chunk``. Raises ``FeatureAbsentError`` as that method does."""
+        """Sample rate [Hz] of ``get_audio_chunk``. Raises ``NotFoundError`` as that method does."""
 
     @abstractmethod
     def _open(self, name: str) -> None: ...
@@ -216,16 +216,16 @@ class CachedSource(VideoSource):
         return self._opened.pts_seconds
 
     def get_audio_chunk(self, start_seconds: float, duration_seconds: float) -> np.ndarray:
-        """Raise ``FeatureAbsentError``. A cache holds spectrograms, not sound samples."""
+        """Raise ``NotFoundError``. A cache holds spectrograms, not sound samples."""
         raise self._no_sound()
 
     @property
     def sample_rate(self) -> int:
-        """Sample rate, which is not available. Raises ``FeatureAbsentError``."""
+        """Sample rate, which is not available. Raises ``NotFoundError``."""
         raise self._no_sound()
 
-    def _no_sound(self) -> FeatureAbsentError:
-        return FeatureAbsentError(
+    def _no_sound(self) -> NotFoundError:
+        return absent(
             f"a cache holds no samples of sound: open the source of '{self._opened.key}' with MP4Source, or read the "
             "feature 'mel'"
         )

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from chordcache.digests import hex64
-from chordcache.errors import CacheWriteError, ChordcacheError, NoSpaceError, UsageError, printable
+from chordcache.errors import ChordcacheError, StorageError, UsageError, cannot_write, printable
 from chordcache.storage import opener
 from chordcache.storage.opener import readable
 
@@ -50,11 +50,11 @@ def machine() -> str:
 
 @contextmanager
 def no_space_as_error(path: str | Path) -> Iterator[None]:
-    """Turn the OSError of a full disk into ``NoSpaceError``."""
+    """Turn the OSError of a full disk into ``StorageError``."""
     try:
         yield
     except OSError as error:
-        if isinstance(error, NoSpaceError) or error.errno not in NO_SPACE:
+        if isinstance(error, StorageError) or error.errno not in NO_SPACE:
             raise
         action = "mount it for writing" if error.errno == errno.EROFS else "make room"
         raise no_space(f"{os.strerror(error.errno).lower()} at", path, action) from None
@@ -62,7 +62,7 @@ def no_space_as_error(path: str | Path) -> Iterator[None]:
 
 @contextmanager
 def writing_to(path: str | Path) -> Iterator[None]:
-    """Turn an ``OSError`` of the disk of a cache into ``NoSpaceError`` or another ``CacheWriteError``."""
+    """Turn an ``OSError`` of the disk of a cache into ``StorageError``."""
     try:
         with no_space_as_error(path):
             yield
@@ -70,19 +70,21 @@ def writing_to(path: str | Path) -> Iterator[None]:
         raise
     except OSError as error:
         what = f"{error.strerror} ('{printable(str(error.filename))}')" if error.filename else error.strerror
-        raise CacheWriteError(f"cannot write to cache '{printable(path)}': {what}; run the same command") from None
+        raise cannot_write(f"cannot write to cache '{printable(path)}': {what}; run the same command") from None
 
 
-def no_space(what: str, path: str | Path, action: str = "make room") -> NoSpaceError:
+def no_space(what: str, path: str | Path, action: str = "make room") -> StorageError:
     """Return the error of a full disk. It states the free space of the disk that holds or will hold ``path``."""
     status = _disk_of(Path(path))
     free, total = (count * status.f_frsize / 2**20 for count in (status.f_bavail, status.f_blocks))
     room = f"{free:.1f} of {total:.1f} MiB are free"
-    return NoSpaceError(f"{what} '{printable(path)}' ({room}); {action} and run the same command")
+    error = cannot_write(f"{what} '{printable(path)}' ({room}); {action} and run the same command")
+    error.errno = errno.ENOSPC
+    return error
 
 
 def check_space(cache: Path, num_bytes: int | None = None) -> None:
-    """Raise ``NoSpaceError`` if the disk has no room for files of this size, or by default for one small artefact.
+    """Raise ``StorageError`` if the disk has no room for files of this size, or by default for one small artefact.
 
     Only a certain result raises. The blocks reserved for root count as free. A disk that states no size (some disks
     behind FUSE) counts as having free space.
@@ -121,7 +123,7 @@ def _partial_path(cache: Path) -> Path:
 def partial_folder(cache: Path) -> Iterator[Path]:
     """Yield a private folder to write in. It is always removed at the end.
 
-    Raises ``NoSpaceError``, and ``CacheWriteError`` if another process removed the folder.
+    Raises ``StorageError``, also if another process removed the folder.
     """
     folder = _partial_path(cache)
     with no_space_as_error(folder):
@@ -206,7 +208,7 @@ def publish(partial: Path, final: Path) -> None:
 def new_file(path: Path, what: str) -> Iterator[BinaryIO]:
     """Yield a file of a user, which gets its name at the end of the block, or does not appear.
 
-    Raises ``UsageError``, whose message begins with ``what``, if it cannot be written, and ``NoSpaceError``.
+    Raises ``UsageError``, whose message begins with ``what``, if it cannot be written, and ``StorageError``.
     """
     partial = path.with_name(f".{path.name[:80]}-{os.getpid()}.partial")
     with no_space_as_error(path), ExitStack() as stack:
@@ -256,17 +258,17 @@ def _is_missing(folder: Path, error: BaseException | None) -> bool:
     return error is not None and _is_missing(folder, error.__context__)
 
 
-def _removed(partial: Path) -> CacheWriteError:
+def _removed(partial: Path) -> StorageError:
     """Return the error of a partial file that vanished. The lock of a cache does not reach every other machine."""
     what = f"'{printable(partial)}': another process removed it"
-    return CacheWriteError(f"{what}. Run one build at a time on this cache, and then the same command.")
+    return cannot_write(f"{what}. Run one build at a time on this cache, and then the same command.")
 
 
 def link_or_copy(cache: Path, file: str, partial: Path) -> None:
     """Make a second file with the content of a published one: a hard link, or a copy if the disk does not allow that.
 
     A published file is never written to, so both names keep their content. A copy is durable, as a link is. ``partial``
-    is the file to make. Raises ``FileNotFoundError``, ``NoSpaceError``, ``UnreadableError`` if the published file
+    is the file to make. Raises ``FileNotFoundError``, ``StorageError``, also if the published file
     cannot be read, and ``OSError`` if the copy cannot be written.
     """
     with no_space_as_error(partial), opener.open_binary(cache, file) as source:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from chordcache.arguments import did_you_mean
-from chordcache.errors import DamageError, NotFoundError, UnreadableError, UsageError, printable
+from chordcache.errors import DamageError, NotFoundError, StorageError, UsageError, printable
 from chordcache.json_records import Record
 from chordcache.object_stores.client import is_in_store, source_folder
 from chordcache.storage.atomic import publish_text
@@ -98,14 +98,14 @@ def check_named(roots: Mapping[str, str], named: Mapping[str, str] | None) -> No
 def read_header(cache: Path) -> Header:
     """Read ``chordcache.json``.
 
-    Raises ``NotFoundError`` if the folder is not a cache, ``UnreadableError``, and as ``unseal`` does.
+    Raises ``NotFoundError`` if the folder is not a cache, ``StorageError``, and as ``unseal`` does.
     """
     no_cache = NotFoundError(f"no cache at '{printable(cache)}'; make one with 'chordcache build -o CACHE'")
     try:
         header = read_sealed(cache, _FILE, Header, "the header of a cache")
     except NotFoundError:
         raise no_cache from None
-    except UnreadableError as error:
+    except StorageError as error:
         if error.errno != errno.ENOTDIR:
             raise
         raise no_cache from None

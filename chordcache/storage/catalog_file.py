@@ -87,7 +87,7 @@ class CatalogFile:
     """The sections of a catalog. Each is compared with its digest when it is first read.
 
     Several threads and forked processes may share an object: it reads at positions, and keeps no state but copies.
-    Raises ``FileNotFoundError`` if the cache has no such file, and ``DamageError`` or ``UnreadableError`` if the file
+    Raises ``FileNotFoundError`` if the cache has no such file, and ``DamageError`` or ``StorageError`` if the file
     is not a catalog, or cannot be read.
     """
 

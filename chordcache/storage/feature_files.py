@@ -32,7 +32,7 @@ def open_file(cache: Path, file: StoredFile, claims: Claims) -> Artefact:
 def size_of(cache: Path, file: StoredFile, *, checks_holes: bool = False) -> int:
     """Return the size of a file [bytes]. In a pack, the file ends with the pack at the latest.
 
-    Raises ``FileNotFoundError`` if the file or pack is missing, and ``UnreadableError``, if it ``checks_holes`` also
+    Raises ``FileNotFoundError`` if the file or pack is missing, and ``StorageError``, if it ``checks_holes`` also
     for a sparse file.
     """
     name, start = place_of(file)
@@ -48,7 +48,7 @@ class FeatureFiles:
         self._entered: set[str] = set()
 
     def has(self, file: StoredFile) -> bool:
-        """Return whether a file is there with its size. Raises ``UnreadableError``."""
+        """Return whether a file is there with its size. Raises ``StorageError``."""
         folder = "" if file.packed else file.name.rpartition("/")[0]
         try:
             if folder in self._entered:
@@ -128,7 +128,7 @@ def copy_checked(cache: Path, file: StoredFile, target: Path, *, trusts_links: b
 def append_to(target: BinaryIO, cache: Path, file: StoredFile) -> None:
     """Copy a file behind what an open file has, and compare it with its size and digest.
 
-    Raises ``DamageError``, also if the file is missing, ``UnreadableError``, and ``OSError`` if the target cannot be
+    Raises ``DamageError``, also if the file is missing, ``StorageError``, and ``OSError`` if the target cannot be
     written.
     """
     digest, num_bytes = file_digest(), 0

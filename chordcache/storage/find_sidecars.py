@@ -14,7 +14,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TypeVar
 
-from chordcache.errors import ChordcacheError, DamageError, NotFoundError, UnreadableError, printable
+from chordcache.errors import ChordcacheError, DamageError, NotFoundError, StorageError, printable
 from chordcache.storage import opener
 from chordcache.storage.artefacts.tiers import TIERS
 from chordcache.storage.cache_header import read_header
@@ -56,7 +56,7 @@ class Sidecars:
         return self.row(key)[0]
 
     def read_or_none(self, key: str) -> Sidecar | None:
-        """Return the sidecar of a video, or None if there is none or it is damaged. Raises ``UnreadableError``."""
+        """Return the sidecar of a video, or None if there is none or it is damaged. Raises ``StorageError``."""
         try:
             return self.read(key)
         except (NotFoundError, DamageError):
@@ -100,7 +100,7 @@ class Sidecars:
             return None
         try:
             return read(catalog, position) if catalog.is_unchanged(position, key) else None
-        except (DamageError, UnreadableError, ValueError):
+        except (DamageError, StorageError, ValueError):
             return None
 
     def are_those_of_catalog(self) -> bool:
@@ -117,7 +117,7 @@ def is_packed(cache: Path) -> bool:
     """Return whether a folder is a packed cache."""
     try:
         return read_header(cache).is_packed
-    except (NotFoundError, DamageError, UnreadableError, ValueError):
+    except (NotFoundError, DamageError, StorageError, ValueError):
         return False
 
 
@@ -139,7 +139,7 @@ def read_packed(cache: Path, key: str) -> Sidecar:
 def iter_keys(cache: Path) -> Iterator[str]:
     """Yield the keys of all videos that have a sidecar, sorted within each of the 256 folders.
 
-    Raises ``UnreadableError`` if a folder of sidecars cannot be listed. ``videos`` may be missing only before the first
+    Raises ``StorageError`` if a folder of sidecars cannot be listed. ``videos`` may be missing only before the first
     video is cached.
     """
     try:
@@ -156,7 +156,7 @@ def iter_keys(cache: Path) -> Iterator[str]:
 
 
 def _check_is_new(cache: Path) -> None:
-    """Raise ``UnreadableError`` if videos were cached, so that their sidecars are lost, not copied or not mounted.
+    """Raise ``StorageError`` if videos were cached, so that their sidecars are lost, not copied or not mounted.
 
     Raises ``UsageError`` if the folder holds some files of an object store.
     """
@@ -164,7 +164,7 @@ def _check_is_new(cache: Path) -> None:
         return
     check_holds_all(cache)
     if names_videos(cache) or any(opener.exists(cache, tier) for tier in TIERS):
-        raise UnreadableError(
+        raise StorageError(
             f"'{printable(cache / 'videos')}': got no such folder, expected the sidecars of the cache. Mount or copy "
             f"it. If it is lost, make an empty folder and run 'chordcache verify --repair {printable(cache)}'."
         )

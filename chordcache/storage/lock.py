@@ -33,7 +33,7 @@ def locked(cache: Path, on_wait: Callable[[str], None] | None = None) -> Iterato
     that process. A signal whose handler raises ends the wait.
 
     Raises ``LockedError`` if another process holds the cache, ``UsageError`` if the folder cannot be made, written or
-    locked, or holds some files of an object store, and ``UnreadableError`` if the file to lock is a link, a folder or a
+    locked, or holds some files of an object store, and ``StorageError`` if the file to lock is a link, a folder or a
     pipe.
     """
     check_holds_all(cache)
@@ -56,7 +56,7 @@ def locked_for_reading(cache: Path) -> Iterator[None]:
 
     A cache that no process locked so far, such as a copy, has no file to lock, and is not locked. On a disk whose locks
     do not reach other machines, a build there may begin meanwhile. Raises ``LockedError`` if a process writes to the
-    cache, ``UnreadableError`` if the file to lock cannot be read, and ``UsageError`` if the folder cannot be locked, or
+    cache, ``StorageError`` if the file to lock cannot be read, and ``UsageError`` if the folder cannot be locked, or
     holds some files of an object store.
     """
     check_holds_all(cache)
@@ -87,8 +87,8 @@ def locked_key(cache: Path, key: str, *, waits: bool = False) -> Iterator[None]:
     that is killed leaves the file of the second lock, which the next build removes.
 
     Raises ``LockedError`` if another command writes to the cache, or another process adds this video,
-    ``UsageError`` if the cache holds some files of an object store, ``UnreadableError`` if a link is in the place of a
-    file, and ``CacheWriteError`` if the cache does not exist any more, or cannot be written to.
+    ``UsageError`` if the cache holds some files of an object store, ``StorageError`` if a link is in the place of a
+    file, and ``StorageError`` if the cache does not exist any more, or cannot be written to.
     """
     check_holds_all(cache)
     file = f"{PARTIALS}/{key}{KEY_LOCK}"

@@ -6,8 +6,8 @@ no end. A file that is read as a whole, and a line of a list, has a largest size
 a link, or lie behind links.
 
 All functions take the folder of the cache and a name below it, such as "videos/ab/<key>.json". A name of "." is the
-folder itself. They raise ``FileNotFoundError`` for what does not exist, and ``UnreadableError`` for a link or another
-kind of file in its place. Other errors of the system are ``UnreadableError`` where the summary says that it reads, and
+folder itself. They raise ``FileNotFoundError`` for what does not exist, and ``StorageError`` for a link or another
+kind of file in its place. Other errors of the system are ``StorageError`` where the summary says that it reads, and
 the ``OSError`` of the system elsewhere.
 """
 
@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import BinaryIO
 
-from chordcache.errors import ChordcacheError, NotFoundError, UnreadableError, printable
+from chordcache.errors import ChordcacheError, NotFoundError, StorageError, printable
 
 StrPath = str | os.PathLike[str]
 
@@ -41,7 +41,7 @@ OTHER_THING = (errno.EISDIR, errno.ENOTDIR, errno.ELOOP, errno.ENXIO)
 """Errors of something else in the place of a file: a folder, a file as a folder, a link to itself, a socket"""
 
 
-def unreadable(path: StrPath, error: OSError, what: str = "file") -> UnreadableError:
+def unreadable(path: StrPath, error: OSError, what: str = "file") -> StorageError:
     """Return the error about a file or folder that the system does not let this process read."""
     if error.errno in (errno.EACCES, errno.EPERM):
         action = "Let this user read it"
@@ -51,14 +51,14 @@ def unreadable(path: StrPath, error: OSError, what: str = "file") -> UnreadableE
         action = "Check its disk or mount"
     reason = error.strerror or str(error)
     text = f"'{printable(path)}': got {reason}, expected a readable {what}. {action}, then run the same command."
-    result = UnreadableError(text)
+    result = StorageError(text)
     result.errno = error.errno
     return result
 
 
 @contextmanager
 def readable(path: StrPath, what: str = "file") -> Iterator[None]:
-    """Turn every ``OSError`` of the block into ``UnreadableError``, except that of a missing file.
+    """Turn every ``OSError`` of the block into ``StorageError``, except that of a missing file.
 
     An unreadable list must not be taken for an empty or a missing one.
     """
@@ -92,9 +92,9 @@ def read_limit() -> int:
 
 
 def check_answer(what: str, num_bytes: int) -> None:
-    """Raise ``UnreadableError`` if a read returns very many bytes, which are not in a file."""
+    """Raise ``StorageError`` if a read returns very many bytes, which are not in a file."""
     if num_bytes > (most := read_limit()):
-        raise UnreadableError(
+        raise StorageError(
             f"{what}: got a read of {num_bytes} bytes, expected at most {most}. Read fewer frames at a time, or raise "
             f"the limit with {READ_LIMIT}=SIZE."
         )
@@ -179,7 +179,7 @@ def lines_of(file: BinaryIO, path: StrPath) -> Iterator[bytes]:
 
 
 def exists(cache: StrPath, name: str) -> bool:
-    """Return whether a regular file or a folder exists. Raises ``UnreadableError`` if the system does not say."""
+    """Return whether a regular file or a folder exists. Raises ``StorageError`` if the system does not say."""
     try:
         with readable(f"{cache}/{name}"):
             _status(cache, name)
@@ -331,13 +331,13 @@ def _error(cache: StrPath, name: str, error: OSError, what: str = "file") -> OSE
         if name != "." and os.path.islink(way):
             kind = what if way == path else "folder"
             text = f"'{printable(way)}': got a link, expected a {kind} of the cache. Move the {kind} in its place, and"
-            link = UnreadableError(f"{text} link the whole cache instead.")
+            link = StorageError(f"{text} link the whole cache instead.")
             link.errno = errno.ELOOP
             return link
     return unreadable(path, error, what)
 
 
-def too_large(path: StrPath, what: str) -> UnreadableError:
+def too_large(path: StrPath, what: str) -> StorageError:
     """Return the error about a file or a line that is larger than any that is written here."""
     text = f"'{printable(path)}': got {what} of more than {MAX_BYTES >> 20} MiB, expected less"
-    return UnreadableError(f"{text}. Move it away, then run the same command.")
+    return StorageError(f"{text}. Move it away, then run the same command.")

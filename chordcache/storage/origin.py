@@ -23,7 +23,7 @@ class Origin(Record, frozen=True):
 
 
 def read_origin(folder: Path) -> Origin | None:
-    """Return the origin of a folder, or None for a cache of its own. Raises ``DamageError`` and ``UnreadableError``."""
+    """Return the origin of a folder, or None for a cache of its own. Raises ``DamageError`` and ``StorageError``."""
     if not os.path.lexists(folder / _FILE):  # one call: each cache is asked when it is opened
         return None
     try:

@@ -68,7 +68,7 @@ def _placed(sidecars: list[Sidecar]) -> list[Sidecar]:
 def write_pack(source: Path, target: Path, sidecars: list[Sidecar]) -> int:
     """Copy the files of one group of ``placed`` into a pack of another cache, unless it is there. Return its size.
 
-    Raises ``DamageError`` if a file is not what was written, and ``NoSpaceError``.
+    Raises ``DamageError`` if a file is not what was written, and ``StorageError``.
     """
     files = [file for sidecar in sidecars for file in sidecar.files]
     if not files:
@@ -114,7 +114,7 @@ def packs_of(sidecars: Iterable[Sidecar]) -> list[Pack]:
 
 
 def check_pack(cache: Path, pack: Pack, name: str | None = None, *, with_files: bool = True) -> None:
-    """Raise ``DamageError`` if a pack is not what was written, or ``UnreadableError`` if it cannot be read.
+    """Raise ``DamageError`` if a pack is not what was written, or ``StorageError`` if it cannot be read.
 
     ``name`` is that of its partial file. Without ``with_files``, only the size and the gaps between files are checked.
     """

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from chordcache.digests import sealed, sealed_body
-from chordcache.errors import DamageError, FormatVersionError, NotFoundError, printable
+from chordcache.errors import OTHER_FORMAT, ChordcacheError, DamageError, NotFoundError, printable
 from chordcache.json_records import FINITE_JSON, Record, from_json, parse_json, to_json
 from chordcache.storage import opener
 
@@ -35,7 +35,7 @@ def seal_versioned(record: Record) -> str:
 def unseal(line: str, source: str) -> dict[str, Any]:
     """Read a sealed line. ``source`` names the file in errors.
 
-    Raises ``DamageError`` if the digest does not match or is missing, and ``FormatVersionError`` if it matches but the
+    Raises ``DamageError`` if the digest does not match or is missing, and ``ChordcacheError`` if it matches but the
     line states a format version that is not read.
     """
     return _plain(_body(line, source), source)
@@ -79,11 +79,11 @@ def _plain(body: bytes, source: str) -> dict[str, Any]:
 
 
 def check_version(data: Mapping[str, Any], source: str | os.PathLike[str]) -> None:
-    """Raise ``FormatVersionError`` if data states a format version that is not read. ``source`` names the file."""
+    """Raise ``ChordcacheError`` if data states a format version that is not read. ``source`` names the file."""
     version = data.get("format_version", FORMAT_VERSION)
     if version != FORMAT_VERSION:
         what = f"'{printable(source)}': got format version {version}, expected {FORMAT_VERSION}"
-        raise FormatVersionError(f"{what}. Build the cache again in a new folder.")
+        raise ChordcacheError(f"{what}. Build the cache again in a new folder.", exit_code=OTHER_FORMAT)
 
 
 def read_sealed(cache: Path, name: str, kind: type[T], what: str) -> T:
@@ -100,7 +100,7 @@ def read_sealed(cache: Path, name: str, kind: type[T], what: str) -> T:
 def iter_sealed(cache: Path, name: str, kind: type[T], what: str) -> Iterator[T]:
     """Yield the sealed lines of a file. A cut last line, left by a process killed during a write, is skipped.
 
-    Raises ``DamageError`` if another line is damaged, and ``UnreadableError`` if the file cannot be read.
+    Raises ``DamageError`` if another line is damaged, and ``StorageError`` if the file cannot be read.
     """
     for line in opener.iter_lines(cache, name):
         if not line.endswith(b"\n"):

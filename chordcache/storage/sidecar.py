@@ -150,7 +150,7 @@ def in_order(features: Iterable[FeatureInfo]) -> tuple[FeatureInfo, ...]:
 def read_sidecar(cache: Path, key: str) -> Sidecar:
     """Read one sidecar.
 
-    Raises ``NotFoundError`` if the video is not cached, ``UnreadableError``, and as ``unseal`` does.
+    Raises ``NotFoundError`` if the video is not cached, ``StorageError``, and as ``unseal`` does.
     """
     return read_sidecar_line(cache, key)[0]
 

@@ -19,7 +19,7 @@ from chordcache.config.presets import preset_names, preset_summary
 from chordcache.engine import pool
 from chordcache.engine.choice import check_jobs
 from chordcache.engine.limits import Limits
-from chordcache.errors import ConfigError, NotFoundError, describe, printable
+from chordcache.errors import NotFoundError, UsageError, describe, printable
 from chordcache.features.base import Extractor
 from chordcache.features.built_in import BUILT_IN
 from chordcache.features.registry import entry_points, extractor_class
@@ -239,7 +239,7 @@ def _features() -> Iterator[Finding]:
             known = {p.name: p.default for p in parameters if p.default is not inspect.Parameter.empty}
             yield _feature(f"{entry.name}, {entry.value}", cls, cls.missing_requirement(known))
         except Exception as error:  # noqa: BLE001 # item boundary: a plug-in may raise anything
-            why = str(error) if isinstance(error, ConfigError) else describe(error)
+            why = str(error) if isinstance(error, UsageError) else describe(error)
             yield Finding(f"feature {entry.name}", "note", entry.value, why, "correct the package, or uninstall it")
 
 

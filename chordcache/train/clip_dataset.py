@@ -13,7 +13,7 @@ import numpy as np
 from torch.utils.data import Dataset
 
 from chordcache.arguments import check_at_least
-from chordcache.errors import UnreadableError, UsageError
+from chordcache.errors import StorageError, UsageError
 from chordcache.read.video import Video
 from chordcache.train.batches import FrameBuffer, FrameMemory, allocate
 
@@ -71,7 +71,7 @@ class ClipDataset(Dataset[dict[str, Any]], ABC):
         drawn = [self._drawn(index) for index in indices]
         try:
             return self._read(drawn, buffers)
-        except UnreadableError:  # of an object store that does not answer: the next try takes as long
+        except StorageError:  # of an object store that does not answer: the next try takes as long
             raise
         except Exception:  # item boundary: the first sample that fails is looked for
             for index, buffer in zip(drawn, buffers, strict=True) if len(drawn) > 1 else ():
@@ -167,7 +167,7 @@ class ClipDataset(Dataset[dict[str, Any]], ABC):
         ------
         IndexError
             If the position, or a frame number that the sampler chose, is out of range.
-        DamageError, FeatureAbsentError, NotFoundError
+        DamageError, NotFoundError
             As in ``Cache.read``. A sample that cannot be read is not replaced with another one.
         MediaError
             If a video has to be read from its source, and the source is broken.

@@ -114,10 +114,10 @@ class ChordVideoDataset(ClipDataset):
         cannot have, since it scales, mirrors, or cuts through a latent, raises ``UsageError``.
     missing : {"error", "zeros", "skip"}
         Policy for a feature that is recorded as absent from a video, such as the sound of a silent one. "error" raises
-        ``FeatureAbsentError`` now. "skip" leaves out the videos that lack a feature, also if they were not built with
-        it. A video that is not cached raises ``FeatureAbsentError`` in both cases, when it is read. "zeros" returns the
+        ``NotFoundError`` now. "skip" leaves out the videos that lack a feature, also if they were not built with
+        it. A video that is not cached raises ``NotFoundError`` in both cases, when it is read. "zeros" returns the
         value that ``collate`` pads with: 0, silence for mel, NaN for pose. It adds ``present`` [shape=(len(features),),
-        dtype=bool] to each sample, and raises ``FeatureAbsentError`` where the shape is unknown: features of plug-ins,
+        dtype=bool] to each sample, and raises ``NotFoundError`` where the shape is unknown: features of plug-ins,
         librosa, mel with ``mono: false``, waveform with ``channels: all`` or ``sample_rate: null``, motion with
         ``size=None``, and a video that has none of the features.
     transform : callable, optional
@@ -143,7 +143,7 @@ class ChordVideoDataset(ClipDataset):
     ------
     NotFoundError
         If the cache, the index or the split file does not exist, or a video is not cached that has to be.
-    FeatureAbsentError
+    NotFoundError
         If a video was cached without one of ``features``, see ``missing``.
     UsageError
         If another argument is wrong, ``videos`` selects none, a selected video's label is not in ``classes``, or

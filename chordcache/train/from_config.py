@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 from chordcache.arguments import absolute
 from chordcache.config.config import Config, config_from_json
 from chordcache.config.yaml_files import load_config
-from chordcache.errors import ConfigError
+from chordcache.errors import UsageError
 from chordcache.train.clip_dataset import ClipDataset
 from chordcache.train.collate import collate
 from chordcache.train.dataset import ChordVideoDataset
@@ -44,7 +44,7 @@ def from_config(
 
     Raises
     ------
-    ConfigError
+    UsageError
         If a name or an argument in the config does not exist, or an argument is missing.
     ChordcacheError
         As in ``ChordVideoDataset``, in the loader, and in ``load_config``.
@@ -60,7 +60,7 @@ def from_config(
         config = config_from_json(config) if isinstance(config, Mapping) else load_config(config)
     train = config.train
     if "loader" not in train:
-        raise ConfigError("train.loader: got none, expected a section with a name. Add it to the config.")
+        raise UsageError("train.loader: got none, expected a section with a name. Add it to the config.")
     if dataset is None:
         dataset = _dataset(config, arguments)
     of_loader = dict(train["loader"])

@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import Any
 
 from chordcache.arguments import did_you_mean
-from chordcache.errors import ConfigError, UsageError
+from chordcache.errors import UsageError
 from chordcache.train import samplers
 
 NAMED: Mapping[str, Mapping[str, str]] = {
@@ -50,7 +50,7 @@ def instantiate(kind: str, config: object, section: str | None = None, **given: 
 
     Raises
     ------
-    ConfigError
+    UsageError
         If the name or an argument does not exist, or an argument is missing.
     UsageError
         If the class or function refuses a value.
@@ -62,10 +62,10 @@ def instantiate(kind: str, config: object, section: str | None = None, **given: 
     """
     section = section or f"train.{kind}"
     if not isinstance(config, Mapping):
-        raise ConfigError(f"{section}: got {config!r}, expected a mapping with a name and arguments")
+        raise UsageError(f"{section}: got {config!r}, expected a mapping with a name and arguments")
     name, names = config.get("name"), NAMED[kind]
     if not isinstance(name, str) or name not in names:
-        raise ConfigError(
+        raise UsageError(
             f"{section}: got the name {name!r}, expected one of {', '.join(names)}{did_you_mean(name, names)}"
         )
     module, _, attribute = names[name].rpartition(".")
@@ -77,10 +77,10 @@ def instantiate(kind: str, config: object, section: str | None = None, **given: 
     for argument in arguments:
         if argument not in valid:
             expected = f"one of {', '.join(valid)}" if valid else "a name only"
-            raise ConfigError(f"{section} '{name}': got '{argument}', expected {expected}")
+            raise UsageError(f"{section} '{name}': got '{argument}', expected {expected}")
     for argument in valid:
         if parameters[argument].default is inspect.Parameter.empty and argument not in arguments:
-            raise ConfigError(f"{section} '{name}': got no '{argument}', expected a value. Add it to the config.")
+            raise UsageError(f"{section} '{name}': got no '{argument}', expected a value. Add it to the config.")
     objects = {key: _value(kind, key, value, f"{section}.{key}", given) for key, value in arguments.items()}
     return call_within(section, function, **objects, **fixed)
 
@@ -91,7 +91,7 @@ def _value(kind: str, argument: str, value: Any, section: str, given: Mapping[st
         return instantiate(kind, value, section, **given)
     if argument == "stages":
         if not isinstance(value, Mapping):
-            raise ConfigError(f"{section}: got {value!r}, expected a mapping of an epoch to a config")
+            raise UsageError(f"{section}: got {value!r}, expected a mapping of an epoch to a config")
         return {epoch: instantiate(kind, stage, f"{section}.{epoch}", **given) for epoch, stage in value.items()}
     if argument == "tokenizer" and value is not None:
         from chordcache.train.captions import CaptionTokenizer  # not before: the package tokenizers is optional

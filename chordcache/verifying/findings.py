@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
-from chordcache.errors import DamageError, UnreadableError, printable
+from chordcache.errors import DamageError, StorageError, printable
 
 
 @dataclass(frozen=True)
@@ -61,4 +61,4 @@ class VerifyReport:
         kinds = {finding.kind for finding in self.damage}
         if kinds & {"damaged", "missing"}:
             return DamageError.exit_code
-        return UnreadableError.exit_code if "unreadable" in kinds else 6 if kinds else 0
+        return StorageError.exit_code if "unreadable" in kinds else 6 if kinds else 0

@@ -20,7 +20,7 @@ from chordcache.engine.choice import Engine, engine_of
 from chordcache.engine.display import Display
 from chordcache.engine.limits import Limits
 from chordcache.engine.signals import stop_signals
-from chordcache.errors import ChordcacheError, DamageError, NoSpaceError, printable
+from chordcache.errors import ChordcacheError, DamageError, StorageError, printable
 from chordcache.index.index_files import Index, IndexWriter, cached_index, temporary_index
 from chordcache.records import RunSummary, VideoRecord
 from chordcache.storage import atomic, feature_files, layout, opener, sealed_json
@@ -194,7 +194,7 @@ def collect_garbage(cache: str | Path, *, only: Sequence[str] | None = None, dry
     DamageError
         If a sidecar or the index is damaged or missing, such as in a copy that is not complete. Artefacts would look
         like garbage.
-    UnreadableError
+    StorageError
         If a list cannot be read.
     LockedError
         If a build is running.
@@ -210,8 +210,11 @@ def collect_garbage(cache: str | Path, *, only: Sequence[str] | None = None, dry
         files = [file for file in superseded if chosen is None or file in chosen]
         if not dry_run:
             # A catalog that lags may name a file to remove. If the disk is full now, there is space after the removal
-            with suppress(NoSpaceError):
+            try:
                 update_catalog(folder)
+            except StorageError as error:
+                if error.errno not in atomic.NO_SPACE:
+                    raise
             for file in files:
                 opener.remove(folder, file)
             atomic.remove_partials(folder, of_all_machines=True)

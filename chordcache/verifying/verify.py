@@ -25,7 +25,7 @@ from chordcache.engine.choice import Engine, engine_of
 from chordcache.engine.display import Display, display_of
 from chordcache.engine.run_progress import Progress
 from chordcache.engine.signals import stop_signals
-from chordcache.errors import ChordcacheError, ConfigError, DamageError, MediaError, NotFoundError, UnreadableError
+from chordcache.errors import ChordcacheError, DamageError, MediaError, NotFoundError, StorageError, UsageError
 from chordcache.features.frames import record_decoder
 from chordcache.features.item_fields import fits
 from chordcache.features.registry import check_trusted
@@ -131,9 +131,9 @@ def verify(
     ------
     UsageError
         If the level, the part or a root does not exist.
-    NotFoundError, DamageError, FormatVersionError
+    NotFoundError, DamageError
         If the folder is not a cache, or its ``chordcache.json`` cannot be read.
-    UnreadableError
+    StorageError
         If the sidecars cannot be listed.
     """
     check_choice(VERIFY_LEVELS, level=level)
@@ -218,7 +218,7 @@ def _unjudged(config: Config, features: Features) -> Iterator[str]:
     for name in dict.fromkeys(name for names in features.values() for name in names if name in config.features):
         try:
             check_trusted(name, config)
-        except ConfigError as error:
+        except UsageError as error:
             yield f"whether '{name}' is stale is not known, and --repair does not build it: {error}"
 
 
@@ -230,7 +230,7 @@ def _check_video(check: _Check, sidecars: Sidecars | None = None) -> list[Damage
     except (DamageError, NotFoundError) as error:  # not found: removed since it was listed
         kind = "damaged" if isinstance(error, DamageError) else "missing"
         return [Damage(kind, file, str(error), repair_command(check.cache), check.key)]
-    except UnreadableError as error:
+    except StorageError as error:
         return [Damage("unreadable", file, str(error), "", check.key)]
     damage: list[Damage] = []
     for stored in sidecar.files:
@@ -265,7 +265,7 @@ def _without_quarantined(cache: Path, findings: list[Damage]) -> list[Damage]:
     """Leave out features that are missing because they could not be made: quarantine has them, with the reason."""
     try:
         quarantine = Quarantine(cache, {})
-    except (DamageError, UnreadableError):  # reported by check_index
+    except (DamageError, StorageError):  # reported by check_index
         return findings
     return [finding for finding in findings if finding.kind != "incomplete" or quarantine.get(str(finding.key)) is None]
 
@@ -329,7 +329,7 @@ def _file_problem(check: _Check, file: StoredFile) -> tuple[str, str] | None:
         return "missing", "the sidecar names it"
     except PermissionError as error:
         return "unreadable", str(unreadable(check.cache / file.name, error))
-    except UnreadableError as error:
+    except StorageError as error:
         is_refused = error.errno in (errno.EACCES, errno.EPERM)
         return "unreadable" if is_refused else "damaged", str(error)
     except OSError as error:

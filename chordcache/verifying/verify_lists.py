@@ -12,11 +12,11 @@ from chordcache.building.existing_cache import TOP_LEVEL, unnamed_files
 from chordcache.building.fix_commands import build_command, gc_command, repair_command
 from chordcache.building.requested import Features
 from chordcache.errors import (
+    OTHER_FORMAT,
     ChordcacheError,
     DamageError,
-    FormatVersionError,
     NotFoundError,
-    UnreadableError,
+    StorageError,
     UsageError,
     printable,
 )
@@ -68,9 +68,9 @@ def check_catalog(
             ):
                 lagging.add(key)
             unseen.discard(key)
-    except (NotFoundError, FormatVersionError) as error:
-        return [Damage("missing", CATALOG, str(error), repair_command(cache))]
-    except (DamageError, UnreadableError) as error:
+    except ChordcacheError as error:
+        if isinstance(error, NotFoundError) or error.exit_code == OTHER_FORMAT:
+            return [Damage("missing", CATALOG, str(error), repair_command(cache))]
         return [of_error(cache, CATALOG, error)]
     if late := lagging | unseen:
         num_late = counted(len(late), "sidecar")
@@ -82,13 +82,13 @@ def check_catalog(
 def _is_sidecar_of(sidecars: Sidecars, key: str, sidecar: Sidecar) -> bool:
     try:
         return sidecars.read_stored(key) == sidecar
-    except (DamageError, UnreadableError):
+    except (DamageError, StorageError):
         return True  # reported with its video
 
 
 def of_error(cache: Path, file: str, error: ChordcacheError) -> Damage:
     """Return the finding about a list that cannot be read. To repair it does not help against a lack of permission."""
-    if isinstance(error, UnreadableError):
+    if isinstance(error, StorageError):
         return Damage("unreadable", file, str(error), "")
     return Damage("damaged", file, str(error).partition("; run ")[0], repair_command(cache))
 
@@ -102,7 +102,7 @@ def check_index(cache: Path, keys: set[str], features: Features) -> list[Damage]
     quarantine, findings = None, []
     try:
         quarantine = Quarantine(cache, {})
-    except (DamageError, UnreadableError) as error:
+    except (DamageError, StorageError) as error:
         findings = [of_error(cache, "quarantine.jsonl", error)]
     try:
         for record in cached_index(cache):
@@ -113,7 +113,7 @@ def check_index(cache: Path, keys: set[str], features: Features) -> list[Damage]
                 missing[key] = record.path
     except NotFoundError as error:
         return [*findings, Damage("missing", "index.jsonl", str(error), repair_command(cache))]
-    except (DamageError, UnreadableError, UsageError) as error:
+    except (DamageError, StorageError, UsageError) as error:
         return [*findings, of_error(cache, "index.jsonl", error)]
     if missing:
         what = f"not built yet: {len(missing)} of {counted(num_records, 'indexed video')}"
@@ -131,7 +131,7 @@ def check_runs(cache: Path) -> list[Damage]:
     """Check that every line of the run log is what was written."""
     try:
         deque(read_runs(cache), maxlen=0)
-    except (DamageError, UnreadableError) as error:
+    except (DamageError, StorageError) as error:
         return [of_error(cache, RUNS_FILE, error)]
     return []
 
@@ -140,7 +140,7 @@ def find_orphans(cache: Path) -> list[Damage]:
     """Return the files that no sidecar names: superseded generations, and files that are not part of a cache."""
     try:
         superseded, foreign = unnamed_files(cache)
-    except UnreadableError as error:  # a folder
+    except StorageError as error:  # a folder
         return [Damage("unreadable", str(printable(cache)), str(error), "")]
     return [Damage("orphan", file, "no sidecar names it", gc_command(cache)) for file in superseded] + [
         Damage("orphan", file, "chordcache did not make it, and gc leaves it; move it away", "") for file in foreign
@@ -154,7 +154,7 @@ def check_packed(cache: Path, sidecars: Sidecars) -> list[Damage]:
     for pack in packs_of(rows):
         try:
             check_pack(cache, pack, with_files=False)
-        except (DamageError, UnreadableError) as error:
+        except (DamageError, StorageError) as error:
             findings.append(of_error(cache, pack.name, error))
     named = {layout.place_of(file)[0] for sidecar in rows for file in sidecar.files}
     files = [file for folder in (*TIERS, layout.PACKS) for file in opener.iter_files(cache, folder)]

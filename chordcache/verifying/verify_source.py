@@ -10,7 +10,7 @@ import numpy as np
 
 from chordcache.amounts import counted
 from chordcache.config.config import Config
-from chordcache.errors import ConfigError, DamageError, MediaError
+from chordcache.errors import DamageError, MediaError, UsageError
 from chordcache.features.decode_pass import DecodePass, DecodeResult
 from chordcache.features.feed import decode_item
 from chordcache.features.packet_frames import PACKET_CODECS, read_planes
@@ -110,7 +110,7 @@ def _comparable(sidecar: Sidecar, config: Config) -> Mapping[str, FeatureSpec]:
         if info.absent is None and info.feature in config.names():
             try:
                 spec = resolve(info.feature, config)
-            except ConfigError:  # a plug-in that is not installed here
+            except UsageError:  # a plug-in that is not installed here
                 continue
             is_comparable = CLOCK_FACTS.isdisjoint(info.facts) or has_times(info.facts)
             if (

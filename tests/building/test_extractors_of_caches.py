@@ -242,7 +242,7 @@ def test_an_installed_package_may_be_named(received: Path, tmp_path: Path, monke
     (metadata / "entry_points.txt").write_text(f"[chordcache.extractors]\nmine = {CLASS}\n")
     registry._installed.cache_clear()
     monkeypatch.syspath_prepend(metadata.parent)
-    with pytest.raises(cc.ConfigError, match="installed package"):
+    with pytest.raises(cc.UsageError, match="installed package"):
         registry.resolve("mine", config)
     monkeypatch.setattr(sys, "path", [*sys.path[1:], str(metadata.parent)])
     registry._installed.cache_clear()

@@ -308,13 +308,13 @@ def test_full_disk(work: Path, tmp_path: Path) -> None:
     with small_disks.tmpfs(tmp_path / "disk", "3m", may_be_open=True) as disk:
         filler = disk / "filler"
         filler.write_bytes(bytes(max(0, shutil.disk_usage(disk).free - 200_000)))
-        with pytest.raises(cc.NoSpaceError, match="no space left for 0.6 MiB in cache"):  # before anything is written
+        with pytest.raises(cc.StorageError, match="no space left for 0.6 MiB in cache"):  # before anything is written
             pack(work / "cache", disk / "packed")
         assert files_of(disk / "packed") == set()
         filler.unlink()
         assert pack(work / "cache", disk / "packed").num_videos == 5
         filler.write_bytes(bytes(max(0, shutil.disk_usage(disk).free - 200_000)))
-        with pytest.raises(cc.NoSpaceError, match="no space left for"):
+        with pytest.raises(cc.StorageError, match="no space left for"):
             unpack(disk / "packed", disk / "again")
         assert_same(disk / "packed", everything(work / "cache"))
 
@@ -388,7 +388,7 @@ def test_a_disk_that_fails_is_not_a_bug(
         message = ""
         try:
             run()
-        except cc.CacheWriteError as error:
+        except cc.StorageError as error:
             message = f"{error.exit_code}: {error}".lower()
         except cc.UsageError as error:  # a folder that this user may not make
             assert (command in outputs, number) == (True, errno.EACCES), error  # noqa: PT017

@@ -89,7 +89,7 @@ def test_a_disk_that_is_full_when_the_parts_are_joined(work: Path, tmp_path: Pat
         with (disk / "ballast").open("wb", buffering=0) as file, contextlib.suppress(OSError):
             while True:
                 file.write(bytes(4096))
-        with pytest.raises(cc.NoSpaceError, match="make room and run the same command"):
+        with pytest.raises(cc.StorageError, match="make room and run the same command"):
             join(disk / "parts", disk / "cache")
         (disk / "ballast").unlink()
         join(disk / "parts", disk / "cache")

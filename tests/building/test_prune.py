@@ -14,7 +14,7 @@ from helpers import processes
 from helpers.inline import HERE
 
 import chordcache as cc
-from chordcache.errors import TooManyFailuresError, UsageError
+from chordcache.errors import StoppedError, UsageError
 from chordcache.storage import opener
 
 pytestmark = pytest.mark.usefixtures("inline")
@@ -131,7 +131,7 @@ def test_a_build_that_is_stopped_prunes_nothing(work: Path, make_video: Maker) -
     (work / "videos/new.mp4").write_bytes(b"junk")
     index = cc.scan([work / "videos"], output=work / "index.json", jobs=HERE)
     options = cc.BuildOptions(prune=True, max_failures=0)
-    with pytest.raises(TooManyFailuresError):
+    with pytest.raises(StoppedError):
         cc.build(index, work / "cache", features=["frames"], jobs=HERE, options=options)
     assert "03.mp4" in paths_of(work / "cache")
     summary = cc.build(index, work / "cache", features=["frames"], jobs=HERE, options=cc.BuildOptions(prune=True))

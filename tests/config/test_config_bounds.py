@@ -13,7 +13,7 @@ import yaml
 from chordcache.config.bounds import MAX_CONFIG_BYTES
 from chordcache.config.config import Config, config_from_json
 from chordcache.config.yaml_files import config_to_yaml, load_config, read_config
-from chordcache.errors import ConfigError
+from chordcache.errors import UsageError
 
 LAUGHS = "a: &a [0, 0, 0, 0, 0, 0, 0, 0, 0, 0]\n" + "".join(
     f"{name}: &{name} [{', '.join([f'*{before}'] * 10)}]\n" for before, name in zip("abcdefgh", "bcdefghi", strict=True)
@@ -42,9 +42,9 @@ def test_files_beyond_a_bound(tmp_path: Path, text: str, message: str) -> None:
     path.write_text(text)
     code = (
         "import sys; from chordcache.config.yaml_files import load_config\n"
-        "from chordcache.errors import ConfigError\n"
+        "from chordcache.errors import UsageError\n"
         "try: load_config(sys.argv[1])\n"
-        "except ConfigError as error: print(error)"
+        "except UsageError as error: print(error)"
     )
     limit = 512 << 20
     done = subprocess.run(
@@ -52,8 +52,8 @@ def test_files_beyond_a_bound(tmp_path: Path, text: str, message: str) -> None:
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_DATA, (limit, limit)),
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-1000:]
-    with pytest.raises(ConfigError, match=message):
-        raise ConfigError(done.stdout)
+    with pytest.raises(UsageError, match=message):
+        raise UsageError(done.stdout)
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,7 @@ def test_plain_values_are_those_of_yaml_1_2(tmp_path: Path) -> None:
 )
 def test_a_setting_of_another_type_is_an_error(tmp_path: Path, text: str, message: str) -> None:
     (tmp_path / "c.yaml").write_text(text)
-    with pytest.raises(ConfigError, match=message):
+    with pytest.raises(UsageError, match=message):
         load_config(tmp_path / "c.yaml")
 
 

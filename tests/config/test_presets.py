@@ -13,7 +13,7 @@ import yaml
 from chordcache.config.config import Config, config_from_json
 from chordcache.config.presets import preset_names, preset_path, preset_summary
 from chordcache.config.yaml_files import config_to_yaml, load_config
-from chordcache.errors import ConfigError, NotFoundError
+from chordcache.errors import NotFoundError, UsageError
 
 REPOSITORY = Path(__file__).resolve().parent.parent.parent
 CONFIGS = REPOSITORY / "configs"
@@ -41,7 +41,7 @@ def test_a_file_that_exists_comes_first(monkeypatch: pytest.MonkeyPatch, tmp_pat
 @pytest.mark.parametrize("path", ["./flow", "configs/flow", "flow.yaml", "../flow", ".", "", "flow/"])
 def test_other_paths_are_not_names(path: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises((NotFoundError, ConfigError), match=r"no config file|cannot read config"):
+    with pytest.raises((NotFoundError, UsageError), match=r"no config file|cannot read config"):
         load_config(path)
 
 
@@ -111,7 +111,7 @@ def test_a_config_without_frames_or_with_a_plug_in_is_shown(tmp_path: Path) -> N
 def test_yaml_errors_have_a_place(text: str | bytes, place: str, tmp_path: Path) -> None:
     path = tmp_path / "my.yaml"
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
-    with pytest.raises(ConfigError) as caught:
+    with pytest.raises(UsageError) as caught:
         load_config(path)
     message = str(caught.value)
     assert (f"{path}{place}" if place.startswith(":") else place) in message

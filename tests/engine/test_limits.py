@@ -33,7 +33,7 @@ from chordcache.engine.crashes import MAX_DEATHS_IN_A_ROW
 from chordcache.engine.heartbeat import Heartbeat
 from chordcache.engine.limits import BASE_SECONDS, Limits, seconds_for
 from chordcache.engine.worker import Crash
-from chordcache.errors import UsageError, WorkersDiedError
+from chordcache.errors import StoppedError, UsageError
 from chordcache.media.demux import open_media
 
 pytestmark = pytest.mark.timeout(180)
@@ -426,7 +426,7 @@ def halve(number: float) -> float:
 @pytest.mark.slow
 def test_five_that_die_still_end_the_run() -> None:
     with pytest.raises(
-        WorkersDiedError, match=r"5 tasks in a row killed their workers \(the last: the worker died: SIGKILL"
+        StoppedError, match=r"5 tasks in a row killed their workers \(the last: the worker died: SIGKILL"
     ):
         outcomes(kill_itself, range(50))
 

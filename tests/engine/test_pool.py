@@ -23,15 +23,7 @@ from chordcache.engine import pool
 from chordcache.engine.choice import Engine
 from chordcache.engine.crashes import MAX_DEATHS_IN_A_ROW
 from chordcache.engine.signals import stop_signals
-from chordcache.errors import (
-    ChordcacheError,
-    DamageError,
-    MediaError,
-    NoSpaceError,
-    StoppedError,
-    TooManyFailuresError,
-    WorkersDiedError,
-)
+from chordcache.errors import ChordcacheError, DamageError, MediaError, StoppedError, cannot_write
 
 pytestmark = pytest.mark.timeout(90)
 
@@ -262,9 +254,9 @@ def test_an_error_of_the_consumer_leaves_no_child() -> None:
 def test_an_error_of_the_tasks_ends_the_run() -> None:
     def tasks() -> Iterator[int]:
         yield from range(5)
-        raise TooManyFailuresError("enough")
+        raise StoppedError("enough")
 
-    with pytest.raises(TooManyFailuresError, match="enough"):
+    with pytest.raises(StoppedError, match="enough"):
         list(pool.run(double, tasks(), jobs=2))
 
 
@@ -344,7 +336,7 @@ def test_workers_do_not_look_for_libraries_in_the_working_folder(monkeypatch: py
 
 def test_five_deaths_in_a_row_end_the_run() -> None:
     seen = []
-    with pytest.raises(WorkersDiedError, match="5 tasks in a row killed their workers"):
+    with pytest.raises(StoppedError, match="5 tasks in a row killed their workers"):
         for task, outcome in pool.run(work, ["SIGKILL"] * 50, jobs=2):
             seen.append((task, outcome))
     assert len(seen) <= MAX_DEATHS_IN_A_ROW
@@ -365,10 +357,10 @@ def raise_it(error: ChordcacheError) -> None:
 @pytest.mark.parametrize(
     "error",
     [
-        NoSpaceError("no space left"),
+        cannot_write("no space left"),
         DamageError("what is read back is not what was written"),
         MediaError("decode", "short", "cut", 7),
-        StoppedError(15),
+        StoppedError("stopped by signal 15", exit_code=143),
     ],
     ids=lambda error: type(error).__name__,
 )
@@ -458,7 +450,7 @@ def test_a_killed_parent_leaves_no_process_and_no_shared_memory(tmp_path: Path) 
 
 STOPPED = """
 import sys, time
-from chordcache.errors import StoppedError
+from chordcache.errors import StoppedError, cannot_write
 from chordcache.engine.signals import stop_signals
 try:
     with stop_signals():
@@ -496,7 +488,7 @@ STOPPED_AT_A_START = """
 import os, signal, subprocess, sys
 from chordcache.engine import pool
 from chordcache.engine.limits import Limits
-from chordcache.errors import StoppedError
+from chordcache.errors import StoppedError, cannot_write
 from chordcache.engine.signals import stop_signals
 start = subprocess.Popen
 def start_and_stop(*args, **options):
@@ -523,7 +515,7 @@ def test_a_signal_at_the_start_of_a_worker_leaves_no_child(tmp_path: Path) -> No
 STOPPED_AT_ANY_MOMENT = """
 import sys, time
 from chordcache.engine import pool
-from chordcache.errors import StoppedError
+from chordcache.errors import StoppedError, cannot_write
 from chordcache.engine.signals import stop_signals
 print("ready", flush=True)
 try:

@@ -140,7 +140,7 @@ def test_the_log_file_has_an_event_in_each_line(tmp_path: Path, capsys: pytest.C
 def test_an_exception_is_in_the_last_line_and_the_log(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(StoppedError), Progress("scan", Display(log_file=tmp_path / "log")) as progress:
         progress.expect(9)
-        raise StoppedError(15)
+        raise StoppedError("stopped by signal 15", exit_code=143)
     assert lines(capsys)[-1].startswith("chordcache scan: 0 of 9 videos, stopped after ")
     assert (events(tmp_path / "log")[-1]["outcome"], "signal 15" in str(events(tmp_path / "log")[-1]["message"])) == (
         "StoppedError",

@@ -290,7 +290,7 @@ def _check_items(
             assert not is_lost, f"{file} is read as if it were whole"
             continue
         assert file, f"item {position} is sound, but {item}"
-        assert item[0] in ("DamageError", "FormatVersionError"), item
+        assert item[0] in ("DamageError", "ChordcacheError"), item
         assert file in item[1], item
         num_detected += 1
     return num_detected

@@ -434,9 +434,9 @@ def test_an_out_that_cannot_be_written_is_not_damage(whole: Path, feature: str, 
 def test_names_that_are_not_features(whole: Path) -> None:
     with cc.open_cache(whole / "cache") as opened:
         for name in ("", ".", "frames.", "pts_seconds", "flow.xxh3_64", "motion.nothing", "../flow"):
-            with pytest.raises(cc.FeatureAbsentError, match="is not cached"):
+            with pytest.raises(cc.NotFoundError, match="is not cached"):
                 opened.read(_key(opened), name)
-        with pytest.raises(cc.FeatureAbsentError, match="is not cached in tier 'tape'"):
+        with pytest.raises(cc.NotFoundError, match="is not cached in tier 'tape'"):
             opened.read(_key(opened), "frames", tier="tape")
 
 

@@ -22,7 +22,7 @@ from helpers.processes import files_of, quarantine, sidecars
 
 import chordcache as cc
 from chordcache.config.config import Config, config_from_json
-from chordcache.errors import ConfigError, FeatureAbsentError, UsageError
+from chordcache.errors import NotFoundError, UsageError
 from chordcache.features.registry import resolve
 from chordcache.look.summary import summarize
 from chordcache.records import RunSummary
@@ -209,9 +209,9 @@ def test_mel_covers_the_seconds_of_its_frames(full: Path) -> None:
 def test_absent_with_a_reason(full: Path) -> None:
     with cc.open_cache(full) as cache:
         silent, vp9 = video_of(cache, "silent.mp4"), video_of(cache, "vp9.webm")
-        with pytest.raises(FeatureAbsentError, match="'mel' of video '.*' is absent: no audio track"):
+        with pytest.raises(NotFoundError, match="'mel' of video '.*' is absent: no audio track"):
             cache.read(silent, "mel", 0, 5)
-        with pytest.raises(FeatureAbsentError, match="'motion' of video '.*' is absent: codec 'vp9' exports no motion"):
+        with pytest.raises(NotFoundError, match="'motion' of video '.*' is absent: codec 'vp9' exports no motion"):
             cache.read(vp9, "motion", 0, 5)
         assert cache.read(vp9, "flow", 0, 5).shape == (5, 48, 64, 2)
     assert summarize(full)["absent"]["mel in npz: no audio track"] == 3
@@ -220,7 +220,7 @@ def test_absent_with_a_reason(full: Path) -> None:
 def test_an_array_that_does_not_exist(full: Path) -> None:
     with (
         cc.open_cache(full) as cache,
-        pytest.raises(FeatureAbsentError, match=r"'flow.scale' of video '.*' is not cached; cached: flow"),
+        pytest.raises(NotFoundError, match=r"'flow.scale' of video '.*' is not cached; cached: flow"),
     ):
         cache.read(video_of(cache, "sound.mp4"), "flow.scale")
 
@@ -300,7 +300,7 @@ def test_a_cache_without_frames_has_a_timeline(index: Path, tmp_path: Path) -> N
     with cc.open_cache(tmp_path / "cache") as cache:
         video = video_of(cache, "sound.mp4")
         np.testing.assert_array_equal(video.pts_seconds, np.arange(40) / 25)
-        with pytest.raises(FeatureAbsentError, match=r"'frames' of video '.*' is not cached; cached: flow \(npz\)"):
+        with pytest.raises(NotFoundError, match=r"'frames' of video '.*' is not cached; cached: flow \(npz\)"):
             cache.read(video, "frames")
 
 
@@ -370,7 +370,7 @@ def test_options_that_do_not_go_together(index: Path, tmp_path: Path) -> None:
         cc.build(index, tmp_path / "cache", features=["depth"], jobs=HERE)
     with pytest.raises(UsageError, match="tiers: got lmdb, expected one that takes 'flow'. Add npz or hdf5"):
         cc.build(index, tmp_path / "cache", features=["flow"], tiers="lmdb", jobs=HERE)
-    with pytest.raises(ConfigError, match="tiers: got lmdb, for which the config has no feature that is asked for"):
+    with pytest.raises(UsageError, match="tiers: got lmdb, for which the config has no feature that is asked for"):
         cc.build(index, tmp_path / "cache", config=Config(frames=None), jobs=HERE)
     assert not (tmp_path / "cache").exists()
 

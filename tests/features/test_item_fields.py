@@ -55,7 +55,7 @@ def test_rows_of_an_earlier_caption_are_not_read(work: Path) -> None:
     """A build of frames alone takes over the new caption, but makes no text."""
     build(work, {"a": "a dog"}, "words")
     build(work, {"a": "a wolf"}, "frames")
-    with pytest.raises(cc.FeatureAbsentError, match="'words' of video .* was made of another value of caption, label"):
+    with pytest.raises(cc.NotFoundError, match="'words' of video .* was made of another value of caption, label"):
         text_of(work, "a")
     stale = [finding for finding in cc.verify(work / "cache", jobs=1).damage if finding.kind == "stale"]
     assert [finding.message for finding in stale] == ["its 'words' was made of other values of caption, label"]
@@ -72,7 +72,7 @@ def test_rows_of_an_earlier_caption_are_not_read(work: Path) -> None:
 
 def test_a_video_without_a_caption_gets_one(work: Path) -> None:
     build(work, {"a": ""}, "words")
-    with pytest.raises(cc.FeatureAbsentError, match="it has no caption"):
+    with pytest.raises(cc.NotFoundError, match="it has no caption"):
         text_of(work, "a")
     build(work, {"a": "a dog"}, "words")
     assert text_of(work, "a") == "a dog"
@@ -82,7 +82,7 @@ def test_fields_that_do_not_exist(work: Path, monkeypatch: pytest.MonkeyPatch) -
     from helpers.row_extractors import Words
 
     monkeypatch.setattr(Words, "uses", ("caption", "mood"))
-    with pytest.raises(cc.ConfigError, match="uses caption, mood, expected some of root, path, segment, label"):
+    with pytest.raises(cc.UsageError, match="uses caption, mood, expected some of root, path, segment, label"):
         build(work, {"a": "a dog"}, "words")
 
 

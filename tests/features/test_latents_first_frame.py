@@ -170,7 +170,7 @@ def test_clips_that_begin_elsewhere_are_refused(index: Path, tmp_path: Path) -> 
 def test_a_cache_without_it(index: Path, tmp_path: Path) -> None:
     with build(index, tmp_path / "cache", make_vae("wan", tmp_path / "vae"), first_frame=False) as cache:
         assert cache[0].feature("latents").num_rows.keys() == {"latents"}
-        with pytest.raises(cc.FeatureAbsentError, match=r"'latents\.first_frame' of video .* is not cached"):
+        with pytest.raises(cc.NotFoundError, match=r"'latents\.first_frame' of video .* is not cached"):
             cc.ChordVideoDataset(cache, features=FIRST_FRAME_LATENTS, clip_sampler=Numbers(0, 17))[0]
 
 

@@ -17,7 +17,7 @@ from helpers.sound import RATE, noise, write_sound
 
 import chordcache as cc
 from chordcache.config.config import config_from_json
-from chordcache.errors import ConfigError, FeatureAbsentError, UsageError
+from chordcache.errors import NotFoundError, UsageError
 from chordcache.features.librosa import LibrosaExtractor
 from chordcache.features.registry import resolve
 
@@ -98,23 +98,23 @@ def test_a_clip_has_the_columns_of_its_seconds(index: Path, tmp_path: Path) -> N
 def test_a_video_without_sound_does_not_have_it(index: Path, tmp_path: Path) -> None:
     cache = built(index, tmp_path / "cache")
     silent = next(video for video in cache if video.key.startswith("silent"))
-    with pytest.raises(FeatureAbsentError, match="'librosa' of video '.*' is absent: no audio track"):
+    with pytest.raises(NotFoundError, match="'librosa' of video '.*' is absent: no audio track"):
         cache.read(silent, "librosa")
 
 
 @pytest.mark.parametrize(
     ("section", "error", "match"),
     [
-        ({"function": "os:system"}, ConfigError, r"^features.librosa.function: got 'os:system', expected a name below"),
+        ({"function": "os:system"}, UsageError, r"^features.librosa.function: got 'os:system', expected a name below"),
         ({"function": "feature.nothing"}, UsageError, "got 'feature.nothing', expected a function of librosa"),
         ({"function": "util.utils.np.load"}, UsageError, "expected a function of librosa with the parameters y and"),
         ({"function": "beat.beat_track"}, UsageError, "whose result has another form"),
         ({"params": {"n_mfcc": "many"}}, UsageError, r"params: librosa.feature.mfcc does not take them: "),
         ({"params": {"no_such": 1}}, UsageError, "does not take them: TypeError: .*no_such"),
-        ({"params": {"sr": 8000}}, ConfigError, "params: got sr, expected other parameters"),
-        ({"params": {"win_length": {1}}}, ConfigError, "params: got parameters other than plain data"),
-        ({"params": [1]}, ConfigError, r"params: got \[1\], expected a mapping"),
-        ({"hop_length": 0}, ConfigError, r"features.librosa.hop_length: got 0, expected"),
+        ({"params": {"sr": 8000}}, UsageError, "params: got sr, expected other parameters"),
+        ({"params": {"win_length": {1}}}, UsageError, "params: got parameters other than plain data"),
+        ({"params": [1]}, UsageError, r"params: got \[1\], expected a mapping"),
+        ({"hop_length": 0}, UsageError, r"features.librosa.hop_length: got 0, expected"),
     ],
 )
 def test_bad_settings_end_the_build(

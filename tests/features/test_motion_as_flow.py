@@ -155,7 +155,7 @@ def test_rows_are_those_of_the_whole_video(cache: cc.Cache, name: str) -> None:
     assert len(cache.read(video, MOTION_AS_FLOW, 20, NUM_FRAMES)) == NUM_FRAMES - 1 - 20
     with pytest.raises(IndexError, match=r"indices: .*23"):
         cache.read(video, MOTION_AS_FLOW, indices=[NUM_FRAMES - 1])
-    with pytest.raises(cc.FeatureAbsentError, match=r"'motion\.as_flw' .* Did you mean 'motion\.as_flow'"):
+    with pytest.raises(cc.NotFoundError, match=r"'motion\.as_flw' .* Did you mean 'motion\.as_flow'"):
         cache.read(video, "motion.as_flw")
 
 

@@ -546,7 +546,7 @@ def test_settings_of_another_codec_are_refused() -> None:
         ({"gop": 16}, "frames.gop: got 16 with codec jpeg, expected one of quality."),
         ({"codec": "raw", "quality": 80}, "frames.quality: got 80 with codec raw, expected none of the settings"),
     ):
-        with pytest.raises(cc.ConfigError, match=message):
+        with pytest.raises(cc.UsageError, match=message):
             config_from_json({"frames": frames})
     assert dataclasses.asdict(config_from_json({"frames": {"codec": "h264"}}).frames)["crf"] == 17
 

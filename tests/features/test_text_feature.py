@@ -115,7 +115,7 @@ def test_embeddings_are_those_of_transformers(work: Path, model: Path) -> None:
     assert {name: video.feature("text").facts["num_tokens_left_out"] for name, (_, video) in cached.items()
             if name != "none"} == {"one": 0, "two": 0, "long": 80 + 1 - 24}  # fmt: skip
     opened, video = cached["none"]
-    with pytest.raises(cc.FeatureAbsentError, match="it has no caption"):
+    with pytest.raises(cc.NotFoundError, match="it has no caption"):
         opened.read(video, "text")
 
 

@@ -334,7 +334,7 @@ def test_default_results_keep_their_fingerprint() -> None:
     ({"template": "{} {}"}, r"template: got '\{\} \{\}', expected a text with \{\} once. Write \{\}"),
 ])  # fmt: skip
 def test_keys_that_cannot_be_used(text: dict[str, Any], message: str) -> None:
-    with pytest.raises(cc.ConfigError, match=rf"^features\.text\.{message}"):
+    with pytest.raises(cc.UsageError, match=rf"^features\.text\.{message}"):
         config_from_json({"features": {"text": {"model": "makers/t5", **text}}})
 
 

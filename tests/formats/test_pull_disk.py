@@ -61,7 +61,7 @@ def test_the_space_is_compared_before_the_lists(
     status = list(os.statvfs(tmp_path))
     status[3] = status[4] = 0  # no free block
     monkeypatch.setattr(atomic, "_disk_of", lambda path: os.statvfs_result(status))
-    with pytest.raises(cc.NoSpaceError, match=r"no space left for .* MiB in cache '.*pulled'"):
+    with pytest.raises(cc.StorageError, match=r"no space left for .* MiB in cache '.*pulled'"):
         pulling.pull("s3://x/y", tmp_path / "pulled")
     assert not store.opened
 
@@ -86,7 +86,7 @@ def test_the_file_that_does_not_fit_is_named(
         monkeypatch.setattr(pulling, "download", failing)
     else:
         monkeypatch.setattr(lists, "open", fail, raising=False)
-    with pytest.raises(cc.CacheWriteError, match=os.strerror(number)[1:]) as error:
+    with pytest.raises(cc.StorageError, match=os.strerror(number)[1:]) as error:
         pulling.pull("s3://x/y", tmp_path / "pulled")
     assert ".partial" not in str(error.value)
     folder = re.escape(str(tmp_path / "pulled"))

@@ -20,15 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from chordcache.choices import SCAN_LEVELS
-from chordcache.errors import (
-    ChordcacheError,
-    DamageError,
-    FormatVersionError,
-    NoSpaceError,
-    NotFoundError,
-    UnreadableError,
-    UsageError,
-)
+from chordcache.errors import ChordcacheError, DamageError, NotFoundError, StorageError, UsageError
 from chordcache.index.csv_index import COLUMNS
 from chordcache.index.index_files import IndexWriter, read_index
 from chordcache.index.scan import scan
@@ -284,7 +276,7 @@ def test_full_disk(tmp_path: Path, suffix: str, num_records: int, monkeypatch: p
     before = path.read_bytes()
     full = open("/dev/full", "w", encoding="utf-8")  # noqa: SIM115 - the writer closes it
     monkeypatch.setattr(IndexWriter, "_open_partial", lambda self: full)
-    with pytest.raises(NoSpaceError, match="no space left on device at '.*index"):
+    with pytest.raises(StorageError, match="no space left on device at '.*index"):
         write_index(path, RECORDS[:1] * num_records)
     assert path.read_bytes() == before
     assert list(tmp_path.iterdir()) == [path]
@@ -295,7 +287,7 @@ def test_full_disk_at_the_rename(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(os, "replace", refuse)
-    with pytest.raises(NoSpaceError, match="no space left on device"):
+    with pytest.raises(StorageError, match="no space left on device"):
         write_index(tmp_path / "index.json")
     assert list(tmp_path.iterdir()) == []
 
@@ -335,7 +327,7 @@ def test_any_changed_byte_is_detected_and_no_wrong_record_comes_out(tmp_path: Pa
         changed = [byte ^ 0x01, byte ^ 0x20, byte ^ 0x80, 0xFF, ord("\r" if byte == ord("\n") else "\n")][position % 5]
         path.write_bytes(data[:position] + bytes([changed]) + data[position + 1 :])
         records = []
-        with pytest.raises((DamageError, FormatVersionError), match="index.json"):
+        with pytest.raises(ChordcacheError, match="index.json"):
             records.extend(read_index(path))
         assert records == expected[: len(records)]
 
@@ -500,7 +492,7 @@ def test_plain_json_that_is_cut_short(tmp_path: Path) -> None:
 def test_other_version(tmp_path: Path, suffix: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("chordcache.index.index_files.FORMAT_VERSION", 99)
     path = write_index(tmp_path / f"index{suffix}")
-    with pytest.raises(FormatVersionError, match="got format version 99, expected 5"):
+    with pytest.raises(ChordcacheError, match="got format version 99, expected 5"):
         read_index(path)
 
 
@@ -522,7 +514,7 @@ def test_missing_index(tmp_path: Path, name: str) -> None:
 def test_something_else_in_place_of_an_index(tmp_path: Path, name: str) -> None:
     (tmp_path / "file").touch()
     (tmp_path / "folder.json").mkdir()
-    with pytest.raises(UnreadableError, match=r"got (Not|Is) a directory, expected a readable file"):
+    with pytest.raises(StorageError, match=r"got (Not|Is) a directory, expected a readable file"):
         read_index(tmp_path / name)
 
 

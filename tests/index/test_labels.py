@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from chordcache.errors import NotFoundError, UnreadableError, UsageError
+from chordcache.errors import NotFoundError, StorageError, UsageError
 from chordcache.index.index_files import IndexWriter
 from chordcache.index.labels import Labels
 from chordcache.records import VideoRecord
@@ -95,7 +95,7 @@ def test_index_of_ours_serves_as_a_labels_file(tmp_path: Path) -> None:
 def test_missing_labels_file(tmp_path: Path) -> None:
     with pytest.raises(NotFoundError, match="no such file '.*none.csv'"):
         Labels(str(tmp_path / "none.csv"))
-    with pytest.raises(UnreadableError, match="got Is a directory, expected a readable file"):
+    with pytest.raises(StorageError, match="got Is a directory, expected a readable file"):
         Labels(str(tmp_path))
 
 

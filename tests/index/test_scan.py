@@ -166,7 +166,7 @@ def test_a_forked_process_does_not_remove_the_temporary_file(folder):
 
 def test_without_a_temporary_folder(folder, tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "missing"))
-    with pytest.raises(cc.CacheWriteError, match="cannot make a temporary folder: .*; set TMPDIR to a folder"):
+    with pytest.raises(cc.StorageError, match="cannot make a temporary folder: .*; set TMPDIR to a folder"):
         cc.scan([folder], level="headers")
 
 

@@ -96,7 +96,7 @@ def test_a_full_disk_of_a_picture_is_named(built, tmp_path):
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))\n"
         "try: drawn.save(sys.argv[2])\n"
-        "except cc.NoSpaceError as error: sys.exit(error.exit_code)"
+        "except cc.StorageError as error: sys.exit(error.exit_code)"
     )
     arguments = [sys.executable, "-c", code, str(built), str(tmp_path / "a.png")]
     assert subprocess.run(arguments, timeout=60).returncode == 12

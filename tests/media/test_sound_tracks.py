@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from helpers.ffmpeg import ffmpeg
 
-from chordcache.errors import FeatureAbsentError
+from chordcache.errors import NotFoundError
 from chordcache.look.summary import summarize
 from chordcache.media.audio import read_sound, sample_rate_of
 from chordcache.media.decoding import decode_frames
@@ -55,7 +55,7 @@ def test_the_track_that_can_be_decoded_is_taken(suffix, codecs, tmp_path):
 def test_absent_sound_names_the_codec(suffix, codec, tmp_path, run_cli):
     path = write(tmp_path / "in" / f"one.{suffix}", "alac")
     why = f"no audio track that FFmpeg can decode ({codec})"
-    with pytest.raises(FeatureAbsentError) as raised:
+    with pytest.raises(NotFoundError) as raised:
         read_sound(str(path), 0, 1)
     assert str(raised.value) == f"the file has {why}"
     run_cli("build", path.parent, "-o", tmp_path / "cache", "--features", "frames,mel,waveform")

@@ -36,14 +36,14 @@ def test_the_file_is_named(cache: Path, monkeypatch: pytest.MonkeyPatch, feature
     opened = cc.open_cache(cache)
     info = opened[0].feature(feature)
     words = rf"'{cache / info.file.name}': .*'{feature}' that needs more memory .*50"
-    with pytest.raises(cc.UnreadableError, match=words):
+    with pytest.raises(cc.StorageError, match=words):
         opened.read(0, feature)
 
 
 def test_the_file_is_named_if_a_clip_needs_more(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Flow of a clip is composed outside of its file."""
     monkeypatch.setattr(FlowReadSide, "read_clips", _no_memory)
-    with pytest.raises(cc.UnreadableError, match=r"\.flow\..*\.npz': got a read of 'flow' that needs more memory"):
+    with pytest.raises(cc.StorageError, match=r"\.flow\..*\.npz': got a read of 'flow' that needs more memory"):
         cc.ChordVideoDataset(cache, features=("flow",))[0]
 
 
@@ -57,7 +57,7 @@ def test_a_read_has_a_limit(cache: Path, monkeypatch: pytest.MonkeyPatch, featur
     monkeypatch.setenv("CHORDCACHE_READ_LIMIT", f"{expected.nbytes}B")
     assert np.array_equal(opened.read(video, feature), expected)
     monkeypatch.setenv("CHORDCACHE_READ_LIMIT", f"{expected.nbytes - 1}B")
-    with pytest.raises(cc.UnreadableError, match=f"got a read of {expected.nbytes} bytes, expected at most"):
+    with pytest.raises(cc.StorageError, match=f"got a read of {expected.nbytes} bytes, expected at most"):
         opened.read(video, feature)
     if feature == "frames":
         assert sum(map(len, opened.iter_frames(video, range(video.num_frames)))) == video.num_frames

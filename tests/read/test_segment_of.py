@@ -320,7 +320,7 @@ def test_rows_of_a_caption_are_of_segments_with_this_caption(work: Path, tmp_pat
             SegmentOfFile(opened[0], record) for record in cc.read_index(tmp_path / "videos" / "list.csv")
         )  # fmt: skip
         assert bytes(opened.read(same, "rows")).decode() == "a dog"
-        with pytest.raises(cc.FeatureAbsentError, match="made of another value of caption, label"):
+        with pytest.raises(cc.NotFoundError, match="made of another value of caption, label"):
             opened.read(other, "rows")
 
 
@@ -330,5 +330,5 @@ def test_rows_of_the_whole_file_are_not_those_of_a_segment(work: Path, tmp_path:
     write_list(tmp_path, ROWS)
     with cc.open_cache(cache) as opened:
         assert opened.read(0, "rows").shape == (5, 3)
-        with pytest.raises(cc.FeatureAbsentError, match="is cached for the whole file.* Build the segments, by"):
+        with pytest.raises(cc.NotFoundError, match="is cached for the whole file.* Build the segments, by"):
             opened.read(segments(tmp_path, "cache")["late"], "rows")

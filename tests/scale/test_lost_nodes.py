@@ -17,7 +17,7 @@ from helpers.faulty_extractor import ENVIRONMENT, STARTS
 import chordcache as cc
 from chordcache.building import cluster_build
 from chordcache.engine.choice import Engine
-from chordcache.errors import WorkersDiedError
+from chordcache.errors import StoppedError
 
 pytestmark = [pytest.mark.timeout(400), pytest.mark.slow]
 
@@ -127,7 +127,7 @@ def test_a_cluster_that_loses_its_scheduler_ends_the_run(
         assert processes.wait_until(Path(f"{gate}.reached").exists, 120)
         clusters.kill_tree(cluster.head)
         _, stderr = build.communicate(timeout=120)
-    assert build.returncode == WorkersDiedError.exit_code, stderr
+    assert build.returncode == StoppedError.exit_code, stderr
     assert processes.fine(stderr)
     assert not cache.exists()
     assert processes.wait_until(lambda: not part_processes(cluster), 15)
@@ -143,5 +143,5 @@ def test_a_cluster_without_nodes_ends_the_run(
 ) -> None:
     monkeypatch.setattr(cluster_build, "_NODES_SECONDS", 2.0)
     cluster = start("dask", [])
-    with pytest.raises(WorkersDiedError, match="the cluster has no nodes"):
+    with pytest.raises(StoppedError, match="the cluster has no nodes"):
         cc.build(small_material.index, tmp_path / "cache", jobs=Engine("dask", cluster.address))

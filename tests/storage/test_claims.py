@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from chordcache.errors import DamageError, UnreadableError
+from chordcache.errors import DamageError, StorageError
 from chordcache.storage.artefacts import artefact as artefact_module
 from chordcache.storage.artefacts import lmdb_pages
 from chordcache.storage.artefacts.claims import Claims
@@ -153,7 +153,7 @@ def test_one_read_has_a_limit_that_the_user_can_raise(
     assert len(artefact.rows("mine", numbers)) == len(numbers)  # below the limit
     monkeypatch.setenv("CHORDCACHE_READ_LIMIT", "1MiB")
     assert len(artefact.rows("mine", numbers[:-1])) == len(numbers) - 1
-    with pytest.raises(UnreadableError, match=f"'mine' of '{path}': got a read of .*, expected at most 1048576. R"):
+    with pytest.raises(StorageError, match=f"'mine' of '{path}': got a read of .*, expected at most 1048576. R"):
         artefact.rows("mine", numbers)
     out = np.empty((len(numbers), 1 << 16), np.float32)
     assert artefact.rows("mine", numbers, out) is out  # the caller has the memory

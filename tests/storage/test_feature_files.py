@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from chordcache.errors import UnreadableError
+from chordcache.errors import StorageError
 from chordcache.storage.feature_files import FeatureFiles
 from chordcache.storage.feature_info import StoredFile
 
@@ -29,7 +29,7 @@ def test_looks_at_many_files_in_a_folder(tmp_path: Path) -> None:
     for _ in range(2):
         assert files.has(stored("npz/aa/whole"))
         assert not any(files.has(stored(f"npz/{name}")) for name in ("aa/short", "aa/none", "bb/whole", "cc/whole"))
-        with pytest.raises(UnreadableError, match="folder"):
+        with pytest.raises(StorageError, match="folder"):
             files.has(stored("npz/aa/folder"))
         assert not files.has(stored("npz/aa/link"))
     os.replace(cache / "npz/aa/short", cache / "npz/aa/whole")

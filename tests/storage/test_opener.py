@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from chordcache.errors import ChordcacheError, DamageError, UnreadableError, UsageError
+from chordcache.errors import ChordcacheError, DamageError, StorageError, UsageError
 from chordcache.storage import atomic, opener
 from chordcache.storage.artefacts.open_files import open_artefact
 
@@ -44,7 +44,7 @@ def sparse(cache: Path) -> Path:
 
 
 def test_a_file_of_holes_is_not_read(cache: Path, sparse: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(UnreadableError, match=f"'{sparse}': got a sparse file, .*8192 of 3221225472 bytes are on the"):
+    with pytest.raises(StorageError, match=f"'{sparse}': got a sparse file, .*8192 of 3221225472 bytes are on the"):
         opener.open_binary(cache, FILE)
     monkeypatch.setenv("CHORDCACHE_READ_LIMIT", "3GiB")
     with opener.open_binary(cache, FILE) as file:
@@ -85,7 +85,7 @@ def test_a_file_with_some_holes_is_read(cache: Path, monkeypatch: pytest.MonkeyP
         with (cache / FILE).open("wb") as file:
             file.truncate(64 * num_bytes + (0 if is_right else 4 << 20))
             file.write(bytes(num_bytes) if is_right else b"x")
-        with nullcontext() if is_right else pytest.raises(UnreadableError, match="a sparse file"):
+        with nullcontext() if is_right else pytest.raises(StorageError, match="a sparse file"):
             os.close(opener.open_file(cache, FILE))
 
 
@@ -185,7 +185,7 @@ def test_no_part_of_a_name_may_be_a_link(cache: Path, link: str, use: str) -> No
         what = rf"{link[:9]}.*': got a link, expected a (file|folder) of the cache"
         with pytest.raises(ChordcacheError, match=what) as info:
             uses[use](cache, FILE)
-        assert type(info.value) is (DamageError if use in ARTEFACTS else UnreadableError)
+        assert type(info.value) is (DamageError if use in ARTEFACTS else StorageError)
         assert "ink the whole cache instead" in str(info.value)
     assert snapshot(outside) == before
 
@@ -226,18 +226,18 @@ def test_a_missing_file_is_missing_by_its_whole_name(cache: Path) -> None:
 
 def test_a_name_does_not_lead_out(cache: Path) -> None:
     for name in ("../outside/videos/ab/x.json", "videos/../../outside/videos/ab/x.json"):
-        with pytest.raises(UnreadableError, match="leads out of the cache"):
+        with pytest.raises(StorageError, match="leads out of the cache"):
             opener.read_file(cache, name)
 
 
 @pytest.mark.parametrize("num_bytes", [opener.MAX_BYTES + 64, 1 << 29])
 def test_a_sparse_file_is_not_read(cache: Path, num_bytes: int) -> None:
     os.truncate(cache / FILE, num_bytes)
-    with pytest.raises(UnreadableError, match="got a file of more than 16 MiB, expected less"):
+    with pytest.raises(StorageError, match="got a file of more than 16 MiB, expected less"):
         opener.read_file(cache, FILE)
-    with pytest.raises(UnreadableError, match="got a line of more than 16 MiB, expected less"):
+    with pytest.raises(StorageError, match="got a line of more than 16 MiB, expected less"):
         list(opener.iter_lines(cache, FILE))
-    with pytest.raises(UnreadableError, match="got a line of more than 16 MiB, expected less"):
+    with pytest.raises(StorageError, match="got a line of more than 16 MiB, expected less"):
         atomic.append_lines(cache, FILE, ["a line"])
     assert (cache / FILE).stat().st_size == num_bytes
 
@@ -268,9 +268,9 @@ def test_a_linked_folder_of_partial_files_is_neither_emptied_nor_written_to(cach
     before = snapshot(outside)
     (cache / ".partial").symlink_to(outside)
     atomic.remove_partials(cache, of_all_machines=True)
-    with pytest.raises(UnreadableError, match=r"\.partial': got a link, expected a folder of the cache"):
+    with pytest.raises(StorageError, match=r"\.partial': got a link, expected a folder of the cache"):
         atomic.publish_text(cache, FILE, "text")
-    with pytest.raises(UnreadableError, match=r"\.partial': got a link"), atomic.partial_folder(cache):
+    with pytest.raises(StorageError, match=r"\.partial': got a link"), atomic.partial_folder(cache):
         pass
     assert snapshot(outside) == before
 
@@ -279,7 +279,7 @@ def test_links_to_itself_and_to_nothing(cache: Path) -> None:
     (cache / "loop").symlink_to("loop")
     (cache / "nothing").symlink_to("no such file")
     for name in ("loop", "nothing", "loop/x", "nothing/x"):
-        with pytest.raises(UnreadableError, match="got a link") as info:
+        with pytest.raises(StorageError, match="got a link") as info:
             opener.open_file(cache, name, os.O_RDWR | os.O_CREAT)
         assert info.value.errno == errno.ELOOP
     assert not (cache / "no such file").exists()

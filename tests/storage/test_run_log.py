@@ -93,12 +93,12 @@ def test_verify_repair_gc_and_merge_are_logged(work: Path) -> None:
 def test_a_run_that_ends_with_an_error_is_logged(work: Path) -> None:
     (work / "videos/none2.mp4").write_text("not a video either")
     cc.scan([work / "videos"], output=work / "index.json", jobs=1)
-    with pytest.raises(cc.TooManyFailuresError):
+    with pytest.raises(cc.StoppedError):
         options = cc.BuildOptions("0", retry_quarantined=True)
         roots = {"videos": str(work / "videos")}
         cc.build(work / "index.json", work / "cache", jobs=1, options=options, roots=roots)
     *_, last = read_runs(work / "cache")
-    assert (last.outcome, last.exit_code) == ("TooManyFailuresError", 4)
+    assert (last.outcome, last.exit_code) == ("StoppedError", 4)
     assert last.counts["num_failed"] == 1
 
 
@@ -109,7 +109,7 @@ def test_a_refused_run_is_not_logged(tmp_path: Path) -> None:
 
 
 def test_a_stopped_run_has_its_exit_code(tmp_path: Path) -> None:
-    for error in (KeyboardInterrupt(), cc.StoppedError(15), ZeroDivisionError()):
+    for error in (KeyboardInterrupt(), cc.StoppedError("stopped", exit_code=143), ZeroDivisionError()):
         with pytest.raises(type(error)), recorded(tmp_path, "build"):
             raise error
     assert [(run.outcome, run.exit_code) for run in read_runs(tmp_path)] == [

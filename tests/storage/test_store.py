@@ -235,10 +235,10 @@ def test_a_flipped_bit_is_damage_or_harmless_never_a_crash(tmp_path: Path) -> No
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full")
 def test_a_writer_that_cannot_write_raises(tmp_path: Path) -> None:
     (tmp_path / "full.lmdb").symlink_to("/dev/full")
-    with pytest.raises(cc.NoSpaceError, match=f"no space left on device writing '{tmp_path}'"):
+    with pytest.raises(cc.StorageError, match=f"no space left on device writing '{tmp_path}'"):
         write(tmp_path / "full.lmdb", some_records(3))
     (tmp_path / "folder.lmdb").mkdir()
-    with pytest.raises(cc.CacheWriteError, match="cannot write '.*folder.lmdb'.*directory; run the same command"):
+    with pytest.raises(cc.StorageError, match="cannot write '.*folder.lmdb'.*directory; run the same command"):
         write(tmp_path / "folder.lmdb", some_records(3))
 
 

@@ -129,7 +129,7 @@ FULL = """
 import resource, sys
 import numpy as np
 from pathlib import Path
-from chordcache.errors import NoSpaceError
+from chordcache.errors import StorageError
 from chordcache.storage.artefacts.open_files import create_artefact
 
 path, limit, row_bytes, num_rows = Path(sys.argv[1]), *map(int, sys.argv[2:5])
@@ -142,7 +142,7 @@ try:
         for _ in range(num_rows):
             writer.append("frames", row)
         writer.finish({"pts_seconds": np.arange(float(num_rows))}, {})
-except NoSpaceError as error:
+except StorageError as error:
     print(error)
 """
 

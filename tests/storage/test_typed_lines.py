@@ -12,7 +12,7 @@ import pytest
 from helpers.catalogs import forge
 
 from chordcache.digests import hex128
-from chordcache.errors import DamageError, FormatVersionError
+from chordcache.errors import ChordcacheError, DamageError
 from chordcache.index.index_files import read_index
 from chordcache.json_records import Record, to_json
 from chordcache.records import (
@@ -230,7 +230,7 @@ def resealed(line: str) -> str:
 def test_another_version_is_not_damage_whatever_else_the_line_says(record: Record, changes: dict[str, Any]) -> None:
     data = {**to_json(record), **changes}
     for line in ({"format_version": OTHER_VERSION, **data}, {**data, "format_version": OTHER_VERSION}):
-        with pytest.raises(FormatVersionError, match=f"got format version {OTHER_VERSION}"):
+        with pytest.raises(ChordcacheError, match=f"got format version {OTHER_VERSION}"):
             unseal_as(seal(line), "here", type(record), "a record")
 
 
@@ -240,7 +240,7 @@ def test_an_index_of_another_version(tmp_path: Path, is_first: bool) -> None:
     line = {**version, **header} if is_first else {**header, **version}
     path = tmp_path / "index.jsonl"
     path.write_text(seal(line) + "\n" + seal({"num_records": 0}) + "\n")
-    with pytest.raises(FormatVersionError, match=f"got format version {OTHER_VERSION}"):
+    with pytest.raises(ChordcacheError, match=f"got format version {OTHER_VERSION}"):
         read_index(path)
 
 

@@ -22,7 +22,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chordcache.building.build import build
-from chordcache.errors import ConfigError, UsageError
+from chordcache.errors import UsageError
 from chordcache.features.frames import cut_frames
 from chordcache.media.cropping import CropBox
 from chordcache.read.cache import Cache
@@ -637,23 +637,23 @@ def test_samplers_by_name() -> None:
     [
         (
             {"name": "best"},
-            ConfigError,
+            UsageError,
             "'best', expected one of adaptive, audio_peak, keyframe, latent_clips, random, regular, schedule, uniform",
         ),
-        ({}, ConfigError, "^clip_sampler: got the name None, expected one of"),
+        ({}, UsageError, "^clip_sampler: got the name None, expected one of"),
         (
             {"name": "random", "num_clips": 2},
-            ConfigError,
+            UsageError,
             "^clip_sampler 'random': got 'num_clips', expected one of num_frames, ",
         ),
         ({"name": "random", "stride": 0}, UsageError, "^clip_sampler: stride: got 0"),
-        ({"name": "schedule"}, ConfigError, "^clip_sampler 'schedule': got no 'stages', expected a value"),
+        ({"name": "schedule"}, UsageError, "^clip_sampler 'schedule': got no 'stages', expected a value"),
         (
             {"name": "schedule", "stages": {}},
             UsageError,
             "^clip_sampler: stages: got epochs none, expected one that is",
         ),
-        ({"name": "schedule", "stages": [1]}, ConfigError, r"^clip_sampler.stages: got \[1\], expected a mapping of"),
+        ({"name": "schedule", "stages": [1]}, UsageError, r"^clip_sampler.stages: got \[1\], expected a mapping of"),
         (
             {"name": "schedule", "stages": {0: {"name": "random", "fps": 0}}},
             UsageError,

@@ -22,7 +22,7 @@ torch = pytest.importorskip("torch")
 from torch.utils.data import DataLoader, Sampler, get_worker_info  # noqa: E402
 
 from chordcache.building.build import build  # noqa: E402
-from chordcache.errors import DamageError, FormatVersionError, NotFoundError, UsageError  # noqa: E402
+from chordcache.errors import ChordcacheError, DamageError, NotFoundError, UsageError  # noqa: E402
 from chordcache.read.cache import Cache  # noqa: E402
 from chordcache.read.video import Video  # noqa: E402
 from chordcache.sources.video_source import CachedSource  # noqa: E402
@@ -362,7 +362,7 @@ def test_a_cache_of_another_version(cache: Cache, tmp_path: Path) -> None:
     header = json.loads((cache.path / "chordcache.json").read_text())
     del header["xxh3_128"]
     (tmp_path / "chordcache.json").write_text(seal({**header, "format_version": 99}) + "\n")
-    with pytest.raises(FormatVersionError, match=f"{tmp_path}.*version 99, expected 5. Build the cache again"):
+    with pytest.raises(ChordcacheError, match=f"{tmp_path}.*version 99, expected 5. Build the cache again"):
         ChordVideoDataset(tmp_path)
 
 

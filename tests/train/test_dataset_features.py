@@ -23,7 +23,7 @@ from torch.utils.data import DataLoader  # noqa: E402
 
 import chordcache as cc  # noqa: E402
 from chordcache.config.config import config_from_json  # noqa: E402
-from chordcache.errors import FeatureAbsentError, UsageError  # noqa: E402
+from chordcache.errors import NotFoundError, UsageError  # noqa: E402
 from chordcache.features import built_in  # noqa: E402
 from chordcache.features.flow import compose_flow, cut_flow  # noqa: E402
 from chordcache.features.frames import cut_frames  # noqa: E402
@@ -462,7 +462,7 @@ def test_pose_of_a_clip(poses: cc.Cache, size: tuple[int, int] | None) -> None:
 
 
 def test_pose_that_is_missing(poses: cc.Cache) -> None:
-    with pytest.raises(FeatureAbsentError, match=r"1 of 1 video without pose, such as 'small-.*' \(nothing fits in\)"):
+    with pytest.raises(NotFoundError, match=r"1 of 1 video without pose, such as 'small-.*' \(nothing fits in\)"):
         sample_of(poses, "small.mp4", (0, 1), features=["pose"])
     sample = sample_of(poses, "small.mp4", (0, 1), features=["pose"], missing="zeros")
     assert sample["pose"].shape == (2, 33, 4)
@@ -512,7 +512,7 @@ def test_present_lists_the_features_of_a_video(cache: cc.Cache) -> None:
     ],
 )
 def test_missing_is_an_error(cache: cc.Cache, feature: str, match: str) -> None:
-    with pytest.raises(FeatureAbsentError, match=match):
+    with pytest.raises(NotFoundError, match=match):
         sample_of(cache, "vp9.webm", (0, 1), features=[feature])
 
 
@@ -523,7 +523,7 @@ def test_zeros_of_unknown_shape(cache: cc.Cache, feature: str, why: str) -> None
     match = (
         rf"^missing: got 'zeros' for '{feature}' of video 'vp9-.*', which is absent \({why}.*\), expected a feature of"
     )
-    with pytest.raises(FeatureAbsentError, match=match):
+    with pytest.raises(NotFoundError, match=match):
         sample_of(cache, "vp9.webm", (0, 1), features=[feature, "frames"], missing="zeros", size=None)
 
 
@@ -539,7 +539,7 @@ def test_flow_that_is_missing(
     assert sample["frames"].shape == (3, 3, *shape)
     assert sample["flows"].shape == (2, 2, *shape)
     assert sample["present"].tolist() == [False, True]
-    with pytest.raises(FeatureAbsentError, match="too small for DIS"):
+    with pytest.raises(NotFoundError, match="too small for DIS"):
         cc.ChordVideoDataset(tmp_path / "cache", **{**settings, "missing": "error"})[0]
 
 
@@ -550,9 +550,7 @@ def test_sound_of_several_channels_that_is_missing(tmp_path: Path, make_video: C
     cc.build(cc.scan([tmp_path / "videos"]), tmp_path / "cache", tiers=["npz"], config=config, jobs=1)
     settings = {"features": ["mel"], "clip_sampler": Numbers((0, 4))}
     assert cc.ChordVideoDataset(tmp_path / "cache", missing="skip", **settings)[0]["audio"].shape == (1, 12, 20)
-    with pytest.raises(
-        FeatureAbsentError, match=r"such as 'silent-.*' \(no audio track\). 1 have none of the features"
-    ):
+    with pytest.raises(NotFoundError, match=r"such as 'silent-.*' \(no audio track\). 1 have none of the features"):
         cc.ChordVideoDataset(tmp_path / "cache", missing="zeros", **settings)
 
 
@@ -564,16 +562,16 @@ def test_a_feature_that_the_cache_lacks(cache: cc.Cache, slide: Path) -> None:
     assert have == {"frames", "flow", "mel", "motion", "mean", "beat", "sound"}
     for missing in ("error", "zeros"):
         with pytest.raises(
-            FeatureAbsentError,
+            NotFoundError,
             match="^features: got 'depth', expected one of .*, which are cached for video '.*'. Add it",
         ) as error:
             cc.ChordVideoDataset(cache, features=["frames", "depth"], missing=missing)
         assert set(str(error.value).partition("one of ")[2].partition(", which")[0].split(", ")) == have
         with pytest.raises(
-            FeatureAbsentError, match="^features: got 'mel', expected one of frames, flow, which are cached .* has it.$"
+            NotFoundError, match="^features: got 'mel', expected one of frames, flow, which are cached .* has it.$"
         ):
             cc.ChordVideoDataset(slide, features=["mel"], missing=missing)
-    with pytest.raises(FeatureAbsentError, match="^features: got 'motion.covered', expected one of"):
+    with pytest.raises(NotFoundError, match="^features: got 'motion.covered', expected one of"):
         cc.ChordVideoDataset(cache, features=["motion.covered"])
 
 
@@ -586,7 +584,7 @@ def test_a_video_that_was_cached_without_a_feature(tmp_path: Path, make_video: C
         cc.build(index, tmp_path / "cache", tiers=tiers, config=config, jobs=1)
     settings = {"features": ["mel"], "clip_sampler": Numbers((0, 4))}
     assert cc.ChordVideoDataset(tmp_path / "cache", missing="skip", **settings)[0]["audio"].shape == (80, 20)
-    with pytest.raises(FeatureAbsentError, match="which is missing in 1 of 2 videos .* video 'b-"):
+    with pytest.raises(NotFoundError, match="which is missing in 1 of 2 videos .* video 'b-"):
         cc.ChordVideoDataset(tmp_path / "cache", missing="zeros", **settings)
 
 

@@ -20,7 +20,7 @@ from torch.utils.data import DataLoader  # noqa: E402
 import chordcache as cc  # noqa: E402
 from chordcache.config.config import Config, config_from_json, config_to_json  # noqa: E402
 from chordcache.config.yaml_files import load_config  # noqa: E402
-from chordcache.errors import ConfigError, UsageError  # noqa: E402
+from chordcache.errors import UsageError  # noqa: E402
 from chordcache.read.crops import Pad  # noqa: E402
 from chordcache.train.instantiate import NAMED  # noqa: E402
 from chordcache.train.samplers.budget_batches import BudgetBatchSampler  # noqa: E402
@@ -260,7 +260,7 @@ def test_captions(train: dict[str, Any], tmp_path: Path) -> None:
 
 
 def test_a_config_without_a_loader_and_a_config_as_dataset(train: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError, match="^train.loader: got none, expected a section"):
+    with pytest.raises(UsageError, match="^train.loader: got none, expected a section"):
         cc.from_config({"train": {**train, "loader": None}})
     for make in (cc.make_loader, cc.ClipLoader):
         with pytest.raises(UsageError, match="^dataset: got a str, expected .* Use chordcache.from_config for"):
@@ -303,7 +303,7 @@ def test_a_config_without_a_loader_and_a_config_as_dataset(train: dict[str, Any]
     ],
 )
 def test_unknown_names_and_arguments(train: dict[str, Any], section: str, value: Any, match: str) -> None:
-    with pytest.raises(ConfigError, match=match):
+    with pytest.raises(UsageError, match=match):
         cc.from_config({"train": {**train, section: value}})[1]
 
 
@@ -346,7 +346,7 @@ def test_videos_that_arguments_do_not_name(train: dict[str, Any], videos: Path, 
     with pytest.raises(UsageError, match="^train.dataset: videos: got a selection and a set of videos"):
         make_dataset({"train": train}, cache=cc.videos.cached(cache), videos=["0.mp4"])
     files = {**train, "source": {"name": "mp4", "path": str(videos)}}
-    with pytest.raises(ConfigError, match="^train.source 'mp4': got 'videos', expected one of path, index, mapped$"):
+    with pytest.raises(UsageError, match="^train.source 'mp4': got 'videos', expected one of path, index, mapped$"):
         make_dataset({"train": files}, videos=["0.mp4"])
 
 
@@ -362,7 +362,7 @@ def test_videos_that_arguments_do_not_name(train: dict[str, Any], videos: Path, 
     ],
 )
 def test_sections_that_are_not_configs(value: Any, match: str) -> None:
-    with pytest.raises(ConfigError, match=match):
+    with pytest.raises(UsageError, match=match):
         config_from_json({"train": value})
 
 

@@ -18,7 +18,7 @@ from helpers.training import make_dataset  # noqa: E402
 
 import chordcache as cc  # noqa: E402
 from chordcache.config.config import config_from_json  # noqa: E402
-from chordcache.errors import FeatureAbsentError, NotFoundError, UsageError  # noqa: E402
+from chordcache.errors import NotFoundError, UsageError  # noqa: E402
 from chordcache.storage.catalog import Catalog  # noqa: E402
 from chordcache.storage.catalog_columns import FeatureState  # noqa: E402
 from chordcache.storage.sidecar import Sidecar  # noqa: E402
@@ -142,7 +142,7 @@ def test_a_source_in_quarantine_is_not_read_again(folder: Path) -> None:
 
 def test_absent_features_are_an_error_when_the_dataset_is_made(folder: Path) -> None:
     match = r"^features: 3 of 4 videos without mel, such as '\w+.*' \(no audio track\). Take missing='zeros'"
-    with pytest.raises(FeatureAbsentError, match=match):
+    with pytest.raises(NotFoundError, match=match):
         dataset_of(folder, features=("frames", "mel"))
     loud = dataset_of(folder, features=("frames", "mel"), videos=lambda video: video.path == PATHS[0])
     assert loud[0]["audio"].max() > -100
@@ -160,7 +160,7 @@ def test_skip_leaves_out_videos_without_a_feature(folder: Path, way: str) -> Non
     assert len(dataset) == len(dataset.label_ids) == 2
     assert paths_of(dataset, folder) == [PATHS[0]] * 2
     assert "present" not in dataset[0]
-    with pytest.raises(FeatureAbsentError, match="3 of 3 videos without mel, .* No video has all of them"):
+    with pytest.raises(NotFoundError, match="3 of 3 videos without mel, .* No video has all of them"):
         dataset_of(folder, features=("frames", "mel"), missing="skip", videos=PATHS[1:4])
 
 
@@ -183,7 +183,7 @@ def test_videos_that_were_not_built_with_a_feature(tmp_path: Path, make_video: C
         cc.build(cc.scan([tmp_path / name]), tmp_path / "cache", tiers=tiers, config=CONFIG, jobs=HERE)
     match = "^features: got 'mel', which is missing in 1 of 2 videos .* expected one of frames, .* video 'b-"
     for missing in ("error", "zeros"):
-        with pytest.raises(FeatureAbsentError, match=match):
+        with pytest.raises(NotFoundError, match=match):
             dataset_of(tmp_path, features=("frames", "mel"), missing=missing)
     assert paths_of(dataset_of(tmp_path, features=("frames", "mel"), missing="skip"), tmp_path) == ["a.mp4"]
 
@@ -411,7 +411,7 @@ def test_indices_of_other_types(folder: Path) -> None:
         cache.read("A/loud.mp4")
     with pytest.raises(NotFoundError, match=r"^video 'lout' is not in cache .*Near keys: loud-"):
         cache["lout"]
-    with pytest.raises(FeatureAbsentError, match="'flows' of video .* is not cached.*Did you mean 'flow'?"):
+    with pytest.raises(NotFoundError, match="'flows' of video .* is not cached.*Did you mean 'flow'?"):
         cache.read(0, "flows")
 
 

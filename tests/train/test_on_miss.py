@@ -28,14 +28,7 @@ from torch.utils.data import DataLoader  # noqa: E402
 from chordcache.building.build import build  # noqa: E402
 from chordcache.config.config import config_from_json  # noqa: E402
 from chordcache.digests import digest_file  # noqa: E402
-from chordcache.errors import (  # noqa: E402
-    DamageError,
-    FeatureAbsentError,
-    LockedError,
-    MediaError,
-    NotFoundError,
-    UsageError,
-)
+from chordcache.errors import DamageError, LockedError, MediaError, NotFoundError, UsageError  # noqa: E402
 from chordcache.index.index_files import read_index  # noqa: E402
 from chordcache.index.scan import scan  # noqa: E402
 from chordcache.read.cache import Cache  # noqa: E402
@@ -342,7 +335,7 @@ SMALL = config_from_json({"frames": {"short_side": 32}, "features": {"flow": {"m
         ({"videos": ["a"]}, UsageError, "^videos: got a selection and a set of videos, expected one of them$"),
         (
             {"features": ("pose",)},
-            FeatureAbsentError,
+            NotFoundError,
             "features: got 'pose', expected one of frames, which cache .* is built for",
         ),
         ({"cache": "none"}, NotFoundError, "no cache at"),

@@ -21,7 +21,7 @@ torch = pytest.importorskip("torch")
 
 import chordcache as cc  # noqa: E402
 from chordcache.config.config import config_from_json  # noqa: E402
-from chordcache.errors import DamageError, FeatureAbsentError, UsageError  # noqa: E402
+from chordcache.errors import DamageError, NotFoundError, UsageError  # noqa: E402
 from chordcache.features.waveform import BLOCK_SAMPLES  # noqa: E402
 from chordcache.read.segment_of import SegmentOfFile  # noqa: E402
 from chordcache.train.samplers.clip_samplers import RegularClipSampler  # noqa: E402
@@ -294,12 +294,12 @@ def test_samples_of_a_dataset(stereo: cc.Cache, mono: cc.Cache) -> None:
 
 def test_video_without_sound(stereo: cc.Cache, mono: cc.Cache) -> None:
     silent = named(mono, "silent")
-    with pytest.raises(FeatureAbsentError, match="^'waveform' of video 'silent-.*' is absent: no audio track$"):
+    with pytest.raises(NotFoundError, match="^'waveform' of video 'silent-.*' is absent: no audio track$"):
         mono.read(silent, "waveform")
     make = partial(cc.ChordVideoDataset, features=["waveform"], missing="zeros", clip_sampler=CLIP)
-    with pytest.raises(FeatureAbsentError, match="frame times are unknown"):
+    with pytest.raises(NotFoundError, match="frame times are unknown"):
         make(mono, videos=[silent.key])[0]
-    with pytest.raises(FeatureAbsentError, match="missing: got 'zeros' for 'waveform'|frame times are unknown"):
+    with pytest.raises(NotFoundError, match="missing: got 'zeros' for 'waveform'|frame times are unknown"):
         make(stereo, videos=[named(stereo, "silent").key])[0]
 
 
@@ -321,7 +321,7 @@ def test_zeros_in_place_of_sound(videos: Path, tmp_path: Path) -> None:
             assert sample["present"].tolist() == [False]
         else:
             match = r"^missing: got 'zeros' for 'waveform' of video 'silent-.*', which is absent \(no audio track\)"
-            with pytest.raises(FeatureAbsentError, match=match):
+            with pytest.raises(NotFoundError, match=match):
                 cc.ChordVideoDataset(cache, features=["waveform"], **settings)
 
 
@@ -391,12 +391,12 @@ def test_a_video_that_is_not_cached_yet(videos: Path, mono: cc.Cache, tmp_path: 
     ],
 )
 def test_wrong_settings(section: dict[str, Any], match: str) -> None:
-    with pytest.raises(cc.ConfigError, match=match):
+    with pytest.raises(cc.UsageError, match=match):
         config_from_json({"features": {"waveform": section}})
 
 
 def test_name_with_a_typo() -> None:
-    with pytest.raises(cc.ConfigError, match="Did you mean 'waveform'"):
+    with pytest.raises(cc.UsageError, match="Did you mean 'waveform'"):
         config_from_json({"features": {"wavefrom": {}}})
 
 

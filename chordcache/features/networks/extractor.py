@@ -13,7 +13,7 @@ import numpy as np
 from chordcache import progress
 from chordcache.amounts import counted
 from chordcache.engine.crashes import DeviceLostError
-from chordcache.errors import ConfigError, MediaError, UsageError, describe
+from chordcache.errors import MediaError, UsageError, describe
 from chordcache.features.base import NO_ROWS, Extractor, Rows
 from chordcache.features.networks.pretrained import is_folder
 
@@ -183,9 +183,9 @@ def stored(values: np.ndarray, dtype: np.dtype) -> np.ndarray:
 
 
 def check_device(name: str, value: object) -> None:
-    """Raise ``ConfigError`` if a value is not the name of a device."""
+    """Raise ``UsageError`` if a value is not the name of a device."""
     if not isinstance(value, str) or not _DEVICE.fullmatch(value):
-        raise ConfigError(f"{name}: got {value!r}, expected auto, cpu, cuda or cuda:N")
+        raise UsageError(f"{name}: got {value!r}, expected auto, cpu, cuda or cuda:N")
 
 
 def devices_of(key: str, device: str) -> tuple[str, ...]:

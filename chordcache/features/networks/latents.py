@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 import numpy as np
 
 from chordcache.config.picture import PictureConfig
-from chordcache.errors import ConfigError
+from chordcache.errors import UsageError
 from chordcache.features.base import Rows, missing_package
 from chordcache.features.networks.extractor import PretrainedExtractor, stored
 from chordcache.features.networks.pretrained import (
@@ -129,7 +129,7 @@ class LatentsExtractor(PretrainedExtractor):
         config = config_of(_KEY, section.model)
         per_row, per_pixel = compression_of(_KEY, config)
         if per_row > 1 and (section.clip_frames - 1) % per_row:
-            raise ConfigError(
+            raise UsageError(
                 f"features.latents.clip_frames: got {section.clip_frames}, expected 1 plus a multiple of {per_row}, "
                 f"such as {1 + section.clip_frames // per_row * per_row}"
             )
@@ -138,7 +138,7 @@ class LatentsExtractor(PretrainedExtractor):
         kind = VAES[config["_class_name"]]
         if section.first_frame:
             if per_row == 1:
-                raise ConfigError(
+                raise UsageError(
                     "features.latents.first_frame: got True for a VAE of pictures, expected one that compresses time. "
                     "Leave it out. Each row of latents is that of one frame."
                 )

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from chordcache.errors import ConfigError
+from chordcache.errors import UsageError
 
 
 class VaeClass(NamedTuple):
@@ -60,5 +60,5 @@ def compression_of(key: str, config: Mapping[str, Any]) -> list[int]:
     except TypeError:  # another type than diffusers writes
         factors = (None, None)
     if not all(type(number) in (int, float) and number in range(1, 65) for number in factors):
-        raise ConfigError(f"{key}: got a config.json that compresses by {factors}, expected whole numbers from 1 to 64")
+        raise UsageError(f"{key}: got a config.json that compresses by {factors}, expected whole numbers from 1 to 64")
     return [int(number) for number in factors]

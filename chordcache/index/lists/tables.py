@@ -61,7 +61,7 @@ def check_width(path: Path, columns: Sized) -> None:
 def open_for_reading(path: Path, advice: str = ". Correct the path.") -> BinaryIO:
     """Open a file that a user named.
 
-    Raises ``NotFoundError`` with ``advice`` at its end, ``UnreadableError``, or ``UsageError`` for UTF-16 and UTF-32.
+    Raises ``NotFoundError`` with ``advice`` at its end, ``StorageError``, or ``UsageError`` for UTF-16 and UTF-32.
     """
     try:
         with readable(path):

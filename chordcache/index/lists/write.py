@@ -95,7 +95,7 @@ def index_list(
         If the list or a folder does not exist, or none of the files does.
     UsageError
         If an argument is wrong, or a row of the list. The message names the row.
-    NoSpaceError
+    StorageError
         If the disk is full. An earlier index at ``output`` stays unchanged.
     StoppedError
         If a signal stopped the run. An earlier index stays unchanged too.

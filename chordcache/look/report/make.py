@@ -78,9 +78,9 @@ def report(
     ------
     UsageError
         If an argument is wrong, or the page cannot be written.
-    NotFoundError, DamageError, FormatVersionError
+    NotFoundError, DamageError
         If the cache or the index cannot be read. Damaged artefacts are shown on the page instead.
-    NoSpaceError
+    StorageError
         If the disk is full.
     """
     path, output = layout.cache_folder(path, "path"), Path(output)

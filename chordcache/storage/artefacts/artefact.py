@@ -21,7 +21,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from chordcache.digests import digest64
-from chordcache.errors import DamageError, UnreadableError, UsageError, printable
+from chordcache.errors import DamageError, StorageError, UsageError, printable
 from chordcache.storage import opener
 from chordcache.storage.artefacts.claims import Claims, Layout
 from chordcache.storage.artefacts.tiers import DIGESTS
@@ -295,7 +295,7 @@ def _open(path: Path, packed: Packed | None) -> int:
     cache, *names = str(path.absolute()).rsplit("/", 3)
     try:
         return opener.open_file(cache or "/", "/".join(names) if packed is None else pack_file(packed.pack))
-    except UnreadableError as error:
+    except StorageError as error:
         raise DamageError(str(error).rstrip(".")) from None
     except OSError as error:
         opener.check_still_there(cache or "/")

@@ -39,7 +39,7 @@ def create_artefact(path: Path, **options: Any) -> ArtefactWriter:
     """Begin an artefact in the tier that the suffix names, ``.lmdb``, ``.npz`` or ``.h5``, in a folder of its own.
 
     The options are keyword arguments of the tier's writer. Raises ``UsageError`` if no such tier or option exists, and
-    ``NoSpaceError`` or ``CacheWriteError`` if the disk cannot take the file.
+    ``StorageError`` if the disk cannot take the file.
     """
     writer: ArtefactWriter = resolve_name(tier_of(path).writer)(path, **options)
     return writer

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from chordcache.digests import digest64
-from chordcache.errors import CacheWriteError, UsageError, printable
+from chordcache.errors import StorageError, UsageError, cannot_write, printable
 from chordcache.storage.artefacts.tiers import DIGESTS, KINDS, OFFSETS
 from chordcache.storage.atomic import NO_SPACE, no_space
 
@@ -58,7 +58,7 @@ class ArtefactWriter(ABC):
         """Add rows to a streamed array. The first rows fix its row shape and dtype, even if there are zero of them.
 
         Raises ``UsageError`` if the dtype is not a number, boolean or bytes, or the rows differ from the first ones in
-        shape or dtype, and ``NoSpaceError`` or ``CacheWriteError`` if the disk cannot take the rows.
+        shape or dtype, and ``StorageError`` if the disk cannot take the rows.
         """
         block = _as_rows(name, rows)
         shape, dtype = (block.shape[1:], block.dtype) if isinstance(block, np.ndarray) else ((), None)
@@ -111,7 +111,7 @@ class ArtefactWriter(ABC):
         """Release the files, finished or not."""
 
 
-def write_error(path: Path, error: Exception) -> CacheWriteError:
+def write_error(path: Path, error: Exception) -> StorageError:
     """Return the error to raise if a library cannot write. Not every library says that the disk is full."""
     status = os.statvfs(path.parent)
     if status.f_bavail * status.f_frsize < _MIN_FREE_BYTES:
@@ -119,7 +119,7 @@ def write_error(path: Path, error: Exception) -> CacheWriteError:
     if isinstance(error, OSError) and error.errno in NO_SPACE:
         return no_space(f"{os.strerror(error.errno).lower()} writing", path.parent)
     what = getattr(error, "strerror", None) or error
-    return CacheWriteError(f"cannot write '{printable(path)}': {what}; run the same command")
+    return cannot_write(f"cannot write '{printable(path)}': {what}; run the same command")
 
 
 def _check_name(name: str) -> None:

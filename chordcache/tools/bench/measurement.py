@@ -52,7 +52,7 @@ def bench(
 
     Raises
     ------
-    NotFoundError, DamageError, FormatVersionError
+    NotFoundError, DamageError
         If the cache cannot be read.
     UsageError
         If there is not a video with frames, or PyTorch or OpenCV is not installed.

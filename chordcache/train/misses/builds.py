@@ -26,7 +26,7 @@ from chordcache.engine.child import Worker
 from chordcache.engine.crashes import Death
 from chordcache.engine.limits import Limits
 from chordcache.engine.worker import Raised
-from chordcache.errors import CacheWriteError, ChordcacheError, LockedError, MediaError, printable
+from chordcache.errors import ChordcacheError, LockedError, MediaError, cannot_write, printable
 from chordcache.index.header import IndexHeader
 from chordcache.index.index_files import Index, Source
 from chordcache.media.versions import tool_versions
@@ -92,7 +92,7 @@ class Builds:
                 try:
                     self._send(miss)
                 except OSError as error:
-                    self._pause(miss, CacheWriteError(f"no process can be started: {error}"))
+                    self._pause(miss, cannot_write(f"no process can be started: {error}"))
 
     def build(self, miss: Miss) -> None:
         """Wait until the child has built a video. Raise the error that its build ended with."""

@@ -19,15 +19,15 @@ from chordcache.building.build_options import BuildOptions
 from chordcache.config.config import Config, config_from_json, trusted_names
 from chordcache.config.yaml_files import load_config
 from chordcache.errors import (
-    CacheWriteError,
+    OTHER_FORMAT,
+    ChordcacheError,
     DamageError,
-    FeatureAbsentError,
-    FormatVersionError,
     LockedError,
     MediaError,
     NotFoundError,
-    UnreadableError,
+    StorageError,
     UsageError,
+    absent,
     printable,
 )
 from chordcache.features.packet_frames import PACKET_CODECS
@@ -62,7 +62,7 @@ class IndexedVideos(SourceVideos):
     """The videos of an index, cached or not. No video is opened before it is read. See ``chordcache.videos.indexed``.
 
     Raises ``NotFoundError`` if the cache does not exist, or ``on_miss`` is "error" and a video is neither cached nor in
-    quarantine, ``FeatureAbsentError`` if the cache is not built for one of the features, and ``UsageError`` if another
+    quarantine, ``NotFoundError`` if the cache is not built for one of the features, and ``UsageError`` if another
     argument is wrong, or index and cache have different folders for one root name.
     """
 
@@ -141,7 +141,7 @@ class IndexedVideos(SourceVideos):
         have = dict.fromkeys(name for names in header.features.values() for name in names)
         for name in self._features:
             if name not in have:
-                raise FeatureAbsentError(
+                raise absent(
                     f"features: got '{name}', expected one of {', '.join(have) or 'none'}, which cache '{path}' is "
                     f"built for. {HOW_TO_ADD}"
                 )
@@ -228,10 +228,13 @@ class IndexedVideos(SourceVideos):
         try:
             return read_sidecar(self.cache.path, key)
         except NotFoundError:
-            with suppress(NotFoundError, FormatVersionError):  # a cache without a catalog has no packs
+            try:
                 sidecar = self.cache.catalog.find(key)
-                return sidecar if sidecar is not None and sidecar.packs else None
-            return None
+            except ChordcacheError as error:  # a cache without a catalog has no packs
+                if error.exit_code not in (NotFoundError.exit_code, OTHER_FORMAT):
+                    raise
+                return None
+            return sidecar if sidecar is not None and sidecar.packs else None
 
     def _described(self, video: Video, record: VideoRecord) -> Video:
         """Return the item with the label, the caption and the extra columns of the index."""
@@ -254,7 +257,7 @@ def _check_can_build(cache: Path) -> None:
     try:
         with suppress(LockedError), locked_key(cache, "check"):
             pass
-    except (CacheWriteError, UnreadableError) as error:
+    except StorageError as error:
         raise UsageError(
             f"on_miss: got 'build' for cache '{printable(cache)}', which cannot be written to ({error}), expected "
             "'source'. Choose on_miss='source'."
@@ -330,7 +333,7 @@ class _Misses:
     def _serves(self, position: int, record: VideoRecord) -> bool:
         """Return whether a file that is cached whole has all frames of a segment, whose own build failed."""
         try:
-            with suppress(DamageError, FeatureAbsentError):  # reading it says so
+            with suppress(DamageError, NotFoundError):  # reading it says so
                 SegmentOfFile(self._cache[position], record)
         except MediaError:
             return False

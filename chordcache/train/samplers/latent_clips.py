@@ -25,7 +25,7 @@ class LatentClipSampler:
     UsageError
         From ``frame_numbers``, if the latents have a row for each frame, and so are not of clips, or if the video is a
         segment of a file that is cached whole.
-    FeatureAbsentError
+    NotFoundError
         From ``frame_numbers``, if the video does not have latents.
 
     Examples
