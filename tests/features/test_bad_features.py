@@ -219,10 +219,6 @@ def test_frames_whose_size_changes_midway(odd_cache: Path, tier: str) -> None:
         assert opened.read(video, "motion.types", tier=tier)[[0, 8]].tolist() == [b"I", b"I"]
 
 
-def test_the_cache_of_odd_files_is_undamaged(odd_cache: Path) -> None:
-    assert sound(odd_cache) == []
-
-
 REAL = (
     "low_rate_audio/bear_mpeg4asp_mp3.avi", "audio_mismatch/testvid_1022ms.mp4", "tiny_frames/unordered.mov",
     "tiny_frames/tiny_av1.mp4", "tiny_frames/hevc_white_frame.mp4", "vfr/var_fps_video.mp4",
@@ -338,18 +334,6 @@ def test_repair_does_not_build_removed_features(whole: Path, tmp_path: Path) -> 
     build(whole, cache, ["lmdb"], {**FULL, "hdf5": {"features": []}})
     processes.flip(artefact(cache, "sound.mp4", "lmdb"), 5000)
     assert cc.repair(cache, cc.verify(cache).damage, jobs=1).num_done == 1
-
-
-@pytest.mark.usefixtures("inline")
-def test_a_config_without_a_feature_of_the_cache_does_not_take_it_away(whole: Path, cache: Path) -> None:
-    """Only ``drop`` does. Neither build nor repair could repair a tier whose feature the config lacks."""
-    before = processes.files_of(cache)
-    build(whole, cache, ["lmdb"], {"features": {"flow": None}})
-    after = processes.files_of(cache)
-    assert {name: after.get(name) for name in before if name.startswith(TIERS)} == {
-        name: data for name, data in before.items() if name.startswith(TIERS)
-    }
-    assert sound(cache) == []
 
 
 @pytest.mark.usefixtures("inline")

@@ -151,36 +151,6 @@ def test_other_tools_open_hdf5(full: Path) -> None:
     assert json.loads(done.stdout) == ["pixels per kept-frame step, (dx, dy)", "dis", "/pts_seconds", "ffd8"]
 
 
-def test_slices_are_frame_numbers(full: Path) -> None:
-    with cc.open_cache(full) as cache:
-        video = video_of(cache, "sound.mp4")
-        flow = cache.read(video, "flow")
-        assert flow.shape == (39, 48, 64, 2)
-        np.testing.assert_array_equal(cache.read(video, "flow", 5, 9), flow[5:9])
-        np.testing.assert_array_equal(cache.read(video, "flow", 36, 40), flow[36:])
-        np.testing.assert_array_equal(cache.read(video, "flow", -4), flow[36:])
-        np.testing.assert_array_equal(cache.read(video, "flow", indices=[7, 7, 0]), flow[[7, 7, 0]])
-        assert cache.read(video, "motion", 38).shape == (2, 3, 4, 2)
-        out = np.empty((4, 48, 64, 2), np.float16)
-        assert cache.read(video, "flow", 5, 9, out=out) is out
-        np.testing.assert_array_equal(out, flow[5:9])
-        with pytest.raises(IndexError, match=r"indices: got 39, expected .* \[0, 39\) for 'flow' of video"):
-            cache.read(video, "flow", indices=[39])
-        with pytest.raises(
-            UsageError, match=r"out for 'flow': got .*, expected a contiguous float16 array of shape \(4, 48, 64, 2\)"
-        ):
-            cache.read(video, "flow", 5, 9, out=np.empty((4, 48, 64, 2), np.float32))
-
-
-def test_positions_of_numpy(full: Path) -> None:
-    with cc.open_cache(full) as cache:
-        longest = np.argsort(cache.num_frames)[-1]
-        assert cache[longest].num_frames == cache.num_frames.max()
-        assert cache.read(longest, "frames", 0, 2).shape[0] == 2
-        with pytest.raises(UsageError, match="video: got 1.0, expected a key, or a position"):
-            cache[1.0]
-
-
 def test_damage_that_the_times_of_frames_find(full: Path, tmp_path: Path) -> None:
     shutil.copytree(full, tmp_path / "cache")
     for path in tmp_path.glob("cache/*/**/*.lmdb"):
@@ -317,36 +287,6 @@ def test_a_changed_source_rebuilds_every_tier(tmp_path: Path, make_video: Callab
     assert cc.verify(cache, level="deep", source=True, jobs=HERE).damage == []
 
 
-def test_another_rate_in_one_tier_takes_the_other_with_it(index: Path, tmp_path: Path) -> None:
-    cache = tmp_path / "cache"
-    cc.build(index, cache, tiers=["lmdb", "npz"], jobs=HERE)
-    cc.build(index, cache, tiers=["lmdb"], config=config_from_json({"frames": {"fps": 5}}), jobs=HERE)
-    assert {tier for tier, _ in info_of(cache, "sound.mp4")} == {"lmdb", "npz"}
-    assert {finding.kind for finding in cc.verify(cache, jobs=HERE).damage} == {"orphan"}
-    cc.build(index, cache, tiers=["lmdb", "npz"], jobs=HERE)
-    cc.collect_garbage(cache)
-    assert cc.verify(cache, level="deep", source=True, jobs=HERE).damage == []
-
-
-def test_repair_makes_the_damaged_artefact_and_no_other(index: Path, tmp_path: Path) -> None:
-    cache = tmp_path / "cache"
-    cc.build(index, cache, tiers=["lmdb", "npz"], jobs=HERE)
-    before = files_of(cache)
-    victim = str(info_of(cache, "sound.mp4")["npz", "flow"]["file"]["name"])
-    with open(cache / victim, "r+b") as file:
-        file.seek(-2000, 2)
-        byte = file.read(1)[0]
-        file.seek(-2000, 2)
-        file.write(bytes([byte ^ 1]))
-    damage = cc.verify(cache, jobs=HERE).damage
-    assert [finding.file for finding in damage] == [victim]
-    assert cc.repair(cache, damage).num_done == 1
-    assert cc.verify(cache, level="deep", source=True, jobs=HERE).damage == []
-    after = files_of(cache)
-    changed = {file for file in after if after[file] != before.get(file)}
-    assert {file for file in changed if not file.startswith("videos/")} == {victim}
-
-
 def test_damage_of_one_feature_stays_until_it_is_repaired(index: Path, tmp_path: Path) -> None:
     cache = tmp_path / "cache"
     cc.build(index, cache, tiers=["npz"], features=["motion", "mel"], jobs=HERE)
@@ -373,26 +313,6 @@ def test_options_that_do_not_go_together(index: Path, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="tiers: got lmdb, for which the config has no feature that is asked for"):
         cc.build(index, tmp_path / "cache", config=Config(frames=None), jobs=HERE)
     assert not (tmp_path / "cache").exists()
-
-
-def test_command_line(index: Path, tmp_path: Path, run_cli: Cli) -> None:
-    arguments = (
-        "build",
-        index,
-        "-o",
-        tmp_path / "cache",
-        "--tier",
-        "lmdb",
-        "--tier",
-        "npz",
-        "--features",
-        "frames,mel",
-    )
-    assert run_cli(*arguments).returncode == 0
-    assert set(info_of(tmp_path / "cache", "sound.mp4")) == {("lmdb", "frames"), ("npz", "mel")}
-    result = run_cli("build", index, "-o", tmp_path / "cache", "--features", "nothing")
-    assert result.returncode == 2
-    assert result.stderr.startswith("chordcache build: error: --features: got 'nothing', expected one of frames")
 
 
 # Plug-ins

@@ -132,7 +132,7 @@ def meadow(clips) -> np.ndarray:
         return FrameMaker(PictureConfig(short_side=256), None).frame(frames[-1]).luma(256).copy()
 
 
-@pytest.mark.parametrize("shift", [(3, 0), (-2, 0), (0, 4), (2, -3)], ids=str)
+@pytest.mark.parametrize("shift", [(3, 0), (2, -3)], ids=str)
 @pytest.mark.parametrize(("method", "preset"), METHODS)
 def test_flow_of_a_moved_picture_is_its_motion(tmp_path, make_video, meadow, method, preset, shift: tuple[int, int]):
     dx, dy = shift
@@ -167,7 +167,7 @@ def test_float16_does_not_become_infinite(tmp_path, make_video, monkeypatch):
 
 
 @pytest.mark.parametrize("method", ["farneback", "dis"])
-@pytest.mark.parametrize("clip", ["animation/bigbuckbunny.mp4", "people/carphone_pristine.mp4", "street/bikes.mp4"])
+@pytest.mark.parametrize("clip", ["animation/bigbuckbunny.mp4", "people/carphone_pristine.mp4"])
 def test_int8_is_near(clips, clip, method):
     exact = extract(clips / clip, stop=8, method=method, short_side=128, dtype="float32")[0]["flow"]
     arrays, extractor, _ = extract(clips / clip, stop=8, method=method, short_side=128, dtype="int8")

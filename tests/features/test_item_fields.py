@@ -43,14 +43,6 @@ def text_of(work: Path, name: str) -> str:
         return bytes(opened.read(video, "words")).decode()
 
 
-def test_a_changed_caption_is_embedded_again(work: Path) -> None:
-    assert build(work, {"a": "a dog", "b": "a cat"}, "words").num_done == 2
-    assert (text_of(work, "a"), text_of(work, "b")) == ("a dog", "a cat")
-    done = build(work, {"a": "a dog", "b": "two cats"}, "words")
-    assert (done.num_done, done.num_up_to_date) == (1, 1)
-    assert (text_of(work, "a"), text_of(work, "b")) == ("a dog", "two cats")
-
-
 def test_rows_of_an_earlier_caption_are_not_read(work: Path) -> None:
     """A build of frames alone takes over the new caption, but makes no text."""
     build(work, {"a": "a dog"}, "words")

@@ -14,23 +14,17 @@ import numpy as np
 import pytest
 from helpers.ffmpeg import decode_samples, ffprobe_column
 from helpers.sound import (
-    CLOCKS,
     FIRST,
     RATE,
     SECOND,
     WITH_SOUND,
-    WRONG_CLOCKS,
-    Piece,
     noise,
     silence,
     sounds,
-    write_joined,
     write_sound,
 )
 
-from chordcache.errors import MediaError
 from chordcache.features import mel
-from chordcache.features.base import VideoInfo
 from chordcache.features.mel import MelExtractor
 from chordcache.media.decoding import decode_frames
 from chordcache.media.demux import open_media
@@ -199,12 +193,6 @@ def test_samples_that_are_not_numbers(tmp_path: Path) -> None:
 # The clock
 
 
-@CLOCKS
-def test_clock_follows_timestamps(pieces: list[Piece], expected: list[np.ndarray]) -> None:
-    rows = hear_sounds(sounds(pieces))
-    np.testing.assert_allclose(rows, librosa_rows(np.concatenate(expected)), atol=ROUNDING_DB)
-
-
 def test_gap_in_a_file(tmp_path: Path) -> None:
     rows = rows_of(write_sound(tmp_path / "a.mkv", [(0, FIRST), (1.5, SECOND)]))
     expected = np.concatenate([FIRST, silence(0.5), SECOND])
@@ -228,17 +216,6 @@ def test_a_clock_that_drifts_is_corrected() -> None:
     rows = hear_sounds(sounds(pieces))
     expected = [signal[: 51 * 1024], silence(0.051), signal[51 * 1024 :]]
     np.testing.assert_allclose(rows, librosa_rows(np.concatenate(expected)), atol=ROUNDING_DB)
-
-
-@WRONG_CLOCKS
-def test_a_wrong_clock_is_the_reason_of_absence(pieces: list[Piece], reason: str) -> None:
-    extractor = MelExtractor("mel")
-    assert extractor.begin(WITH_SOUND) is None
-    for sound in sounds(pieces):
-        extractor.add_sound(sound)
-    extractor.finish()
-    assert extractor.absent is not None
-    assert reason in extractor.absent
 
 
 def test_late_start(tmp_path: Path) -> None:
@@ -272,81 +249,12 @@ def test_timestamps_that_do_not_advance(corpus: Path) -> None:
 # Sound that changes, and sound that is none
 
 
-@pytest.fixture
-def joined(tmp_path: Path) -> Path:
-    return write_joined(tmp_path)
-
-
-def test_rate_and_channels_change_midway(joined: Path) -> None:
-    rows = rows_of(joined)
-    assert 390 < len(rows) < 415
-    loudest = rows.argmax(axis=1)
-    band = librosa_rows(np.sin(2 * np.pi * 440 * np.arange(RATE) / RATE).astype(np.float32))[50].argmax()
-    assert np.mean(loudest[20:180] == band) == 1
-    assert np.mean(loudest[220:380] == band) == 1
-
-
-def test_first_sound_settles_the_channels(joined: Path) -> None:
-    extractor, blocks = hear(joined, mono=False)
-    rows = np.concatenate(blocks)
-    assert extractor.facts["num_channels"] == 2
-    assert rows.shape[1:] == (2, 80)
-    np.testing.assert_allclose(rows[220:380, 0], rows[220:380, 1], atol=ROUNDING_DB)  # mono is both of them
-
-
-def test_no_audio_track() -> None:
-    assert MelExtractor("mel").begin(VideoInfo("h264", 64, 48, has_sound=False)) == "no audio track"
-
-
-@pytest.mark.parametrize(
-    ("pieces", "options"),
-    [
-        pytest.param([], {}, id="no packets"),
-        pytest.param([(0, FIRST)], {"rate": 100}, id="a rate of 100 Hz"),
-        pytest.param([(0, np.stack([FIRST, SECOND], axis=1))], {"layout": "FL+BC"}, id="channels that cannot be mixed"),
-    ],
-)
-def test_track_without_samples(pieces: list[Piece], options: dict[str, Any], tmp_path: Path) -> None:
-    extractor, blocks = hear(write_sound(tmp_path / "a.mov", pieces, **options))
-    assert extractor.absent is not None
-    assert extractor.absent.startswith("the audio track holds no samples")
-    assert not blocks
-    assert not extractor.facts
-
-
 def test_requirements_are_declared() -> None:
     assert MelExtractor("mel").num_rows(100) is None
     assert MelExtractor("mel").needs_sound
 
 
-@pytest.mark.slow
-def test_every_sound_of_the_corpus_has_finite_rows(corpus: Path) -> None:
-    """The sound alone is decoded, once for both kinds of rows. A fault of the pictures does not hide it."""
-    num_heard = 0
-    for path in sorted(path for path in corpus.rglob("*") if path.is_file()):
-        extractors = [MelExtractor("mel", mono=mono) for mono in (True, False)]
-        rows = [[], []]
-        try:
-            with open_media(str(path)) as media:
-                assert [extractor.begin(WITH_SOUND) for extractor in extractors] == [None, None]
-                for sound in media.sounds():
-                    for extractor, blocks in zip(extractors, rows, strict=True):
-                        blocks.extend(extractor.add_sound(sound).values())
-        except MediaError:
-            continue
-        for extractor, blocks in zip(extractors, rows, strict=True):
-            blocks.extend(extractor.finish().values())
-            assert bool(blocks) == (extractor.absent is None), path
-            assert all(np.isfinite(block).all() and block.shape[-1] == 80 for block in blocks), path
-        num_heard += bool(blocks)
-    assert num_heard > 100
-
-
 # The process
-
-
-def run_python(code: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
 
 
 def test_a_worker_does_not_load_librosa() -> None:
@@ -356,6 +264,6 @@ from chordcache.features.mel import MelExtractor, VideoInfo
 assert MelExtractor("mel").begin(VideoInfo("h264", 64, 48, has_sound=True)) is None
 print({"librosa", "numba", "scipy"} & sys.modules.keys())
 """
-    done = run_python(code)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"
     assert not done.stderr

@@ -64,26 +64,12 @@ def pieces(clips: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("pieces")
     (folder / "videos").mkdir()
     for name in ("animation/bigbuckbunny.mp4", "street/bikes.mp4"):
-        subprocess.run(
-            [
-                "ffmpeg",
-                "-v",
-                "error",
-                "-i",
-                clips / name,
-                "-frames:v",
-                str(NUM_FRAMES),
-                "-an",
-                "-crf",
-                "12",
-                folder / "videos" / Path(name).name,
-            ],
-            check=True,
-        )
+        options = ("-frames:v", str(NUM_FRAMES), "-an", "-crf", "12")
+        ffmpeg("-i", clips / name, *options, folder / "videos" / Path(name).name)
     return folder
 
 
-@pytest.fixture(scope="module", params=CODECS, ids=str)
+@pytest.fixture(scope="module", params=["mpeg4", "h264, interleaved", "keyframes only"])
 def cache(pieces: Path, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> cc.Cache:
     folder = tmp_path_factory.mktemp("cache")
     shutil.copytree(pieces / "videos", folder / "videos")
@@ -247,7 +233,7 @@ def test_threads_give_the_same(cache: cc.Cache) -> None:
 
 @pytest.mark.parametrize(
     ("cache", "start"),
-    [*((codec, "fork") for codec in CODECS), ("h264, interleaved", "forkserver")],
+    [("mpeg4", "fork"), ("h264, interleaved", "forkserver")],
     indirect=["cache"],
 )
 def test_processes_of_a_loader_give_the_same(cache: cc.Cache, start: str) -> None:
@@ -394,11 +380,11 @@ ODD_SIZES = {(2, 2): 3, (2, 130): 9, (130, 2): 1, (174, 142): 2, (18, 16): 17, (
 """(width, height) to the number of frames"""
 
 
-@pytest.mark.parametrize("settings", CODECS.values(), ids=CODECS)
-def test_odd_sizes(tmp_path: Path, settings: Mapping[str, Any]) -> None:
+@pytest.mark.parametrize("codec", ["mpeg4, interleaved", "h264"])
+def test_odd_sizes(tmp_path: Path, codec: str) -> None:
     for number, (size, num_frames) in enumerate(ODD_SIZES.items()):
         gray_video(tmp_path / f"videos/{number}.mkv", size, num_frames)
-    assert build(tmp_path, settings, short_side=None).num_done == len(ODD_SIZES)
+    assert build(tmp_path, CODECS[codec], short_side=None).num_done == len(ODD_SIZES)
     with cc.open_cache(tmp_path / "cache") as cache:
         for video, (size, num_frames) in zip(cache, ODD_SIZES.items(), strict=True):
             frames = cache.read(video)

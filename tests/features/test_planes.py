@@ -11,7 +11,7 @@ import pytest
 
 import chordcache as cc
 from chordcache.config.config import config_from_json
-from chordcache.errors import DamageError, UsageError
+from chordcache.errors import DamageError
 from chordcache.media.cropping import Rectangle
 from chordcache.media.planes import around, cut, joined, split
 from chordcache.storage.feature_checks import feature_problem
@@ -128,13 +128,6 @@ def test_damage_of_one_frame(videos: Path, tmp_path: Path) -> None:
         with pytest.raises(DamageError, match="row 5 of 'frames' is not what was written"):
             read(0, indices=[4, 5])
     assert len(cc.verify(tmp_path / "cache", jobs=1).damage) == 1
-
-
-def test_other_codecs_are_not_read_as_stored(videos: Path, tmp_path: Path) -> None:
-    config = config_from_json({"frames": {"codec": "raw"}})
-    cc.build(cc.scan([videos], jobs=1), tmp_path / "cache", tiers="lmdb", config=config, jobs=1)
-    with pytest.raises(UsageError, match="got codec raw, expected jpeg or yuv420"):
-        cc.open_cache(tmp_path / "cache").read_encoded(0, [0])
 
 
 @pytest.mark.parametrize("size", [(53, 100), (54, 99)])

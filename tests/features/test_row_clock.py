@@ -42,8 +42,8 @@ def build(folder: Path, cache: Path, *, index: str = "index.json", **params: Any
 @pytest.mark.parametrize(
     ("first", "others", "clip"),
     [
-        *((1, 4, None), (4, 4, None), (1, 1, None), (2, 8, None), (20, 3, None), (32, 5, None)),
-        *((1, 4, 5), (1, 4, 9), (1, 4, 1), (1, 4, 21), (2, 3, 5), (10, 4, 10), (1, 1, 7)),
+        *((1, 4, None), (1, 1, None), (2, 8, None), (32, 5, None)),
+        *((1, 4, 9), (1, 4, 1), (1, 4, 21), (2, 3, 5)),
     ],
 )
 def test_reading_frames_returns_the_rows_that_cover_them(
@@ -114,12 +114,10 @@ def test_a_clip_of_the_dataset(folder: Path, tmp_path: Path, facts: dict[str, An
         ({}, "expected one clock: row_seconds, start_seconds, silence; or frames_per_row"),
         ({"frames_per_row": 4}, "expected the whole numbers frames_per_row and frames_in_first_row, above 0"),
         ({"frames_per_row": 0, "frames_in_first_row": 1}, "expected the whole numbers"),
-        ({"frames_per_row": 4.0, "frames_in_first_row": 1}, "expected the whole numbers"),
         ({"frames_per_row": True, "frames_in_first_row": 1}, "expected the whole numbers"),
         ({"is_of_video": 1}, "expected is_of_video: true"),
         ({**CAUSAL, "frames_per_clip": 8}, "expected frames_per_clip to be frames_in_first_row plus a multiple"),
         ({**CAUSAL, "frames_per_clip": 0}, "expected frames_per_clip to be frames_in_first_row plus"),
-        ({**CAUSAL, "frames_per_clip": 9.0}, "expected frames_per_clip to be frames_in_first_row plus"),
         ({**CAUSAL, "row_seconds": 1.0}, "expected one clock"),
         ({"row_seconds": 0.0, "start_seconds": 0.0, "silence": 0}, "row_seconds above 0"),
     ],

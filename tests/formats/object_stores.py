@@ -221,22 +221,6 @@ def test_processes_fetch_each_file_once(packed: Path, url: str, proxy: object_st
         assert len(proxy.gets(name)) == 1
 
 
-def test_a_killed_reader_leaves_no_halves(loose: Path, url: str, proxy: object_stores.Proxy, tmp_path: Path) -> None:
-    push(loose, url)
-    proxy.fault = object_stores.of_objects("/lmdb/", object_stores.stall, times=1)
-    reader = start_reader(url, tmp_path / "local")
-    end = time.monotonic() + 20
-    while not list((tmp_path / "local").glob(".partial/*")) or not proxy.gets("/lmdb/"):
-        assert time.monotonic() < end
-        time.sleep(0.01)
-    reader.kill()
-    reader.communicate()
-    assert not artefacts(tmp_path / "local")
-    proxy.reset()
-    with cc.open_cache(url, local=tmp_path / "local") as again:
-        assert_equal(cc.open_cache(loose), again)
-
-
 def test_readers_that_are_killed_at_random(loose: Path, url: str, proxy: object_stores.Proxy, tmp_path: Path) -> None:
     """Among lists and artefacts. The other reader of the folder goes on, and so does a new one."""
     push(loose, url)

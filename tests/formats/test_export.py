@@ -158,13 +158,6 @@ def test_what_is_left_over_is_dropped_and_said(work: Path, run_cli: Cli, tmp_pat
     assert [parquet.read_table(path).num_rows for path in sorted((tmp_path / "out").glob("*.parquet"))] == [2] * 4
 
 
-def test_a_split_file(work: Path, tmp_path: Path) -> None:
-    (tmp_path / "split.txt").write_text("videos/c.mp4\n")
-    summary = cc.export(work / "cache", tmp_path / "out", to="folder", videos=tmp_path / "split.txt")
-    assert summary.num_samples == 1
-    assert [one["path"] for one in facts_of(tmp_path / "out")] == ["videos/c.mp4"]
-
-
 def test_a_video_that_is_named_twice(work: Path, cache: cc.Cache, tmp_path: Path) -> None:
     key = cache.keys()[1]
     summary = cc.export(work / "cache", tmp_path / "out", to="parquet", frames="none", videos=[key, key])
@@ -242,13 +235,6 @@ def test_a_folder_with_other_files(work: Path, tmp_path: Path) -> None:
         cc.export(work / "cache", tmp_path / "out", to="folder")
     assert (tmp_path / "out" / "thesis.txt").read_text() == "years of work"
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["thesis.txt"]
-
-
-def test_a_file_in_place_of_the_folder(work: Path, tmp_path: Path) -> None:
-    (tmp_path / "out").write_text("years of work")
-    with pytest.raises(cc.UsageError, match="out': File exists"):
-        cc.export(work / "cache", tmp_path / "out", to="folder")
-    assert (tmp_path / "out").read_text() == "years of work"
 
 
 def test_a_killed_export_goes_on(work: Path, cache: cc.Cache, tmp_path: Path) -> None:

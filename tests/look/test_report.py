@@ -20,7 +20,6 @@ from helpers.html_pages import Page
 from helpers.inline import HERE
 
 import chordcache as cc
-from chordcache.building.fix_commands import remedy
 from chordcache.cli import cli
 from chordcache.config.config import config_from_json
 from chordcache.index.index_files import IndexWriter
@@ -114,20 +113,6 @@ def test_the_page_has_every_video_and_every_failure(built, report):
     assert {"without mel", "without sound"} <= set(page.videos["b/tall.mp4"]["traits"])
     assert page.videos["b/tall.mp4"]["facts"]["absent"] == "mel in npz: no audio track"
     assert page.script("data")["command"] == f"chordcache show {built}"
-
-
-def test_a_failure_comes_with_stage_cause_message_and_what_to_do(built, report):
-    _, page = report
-    (line,) = (built / "quarantine.jsonl").read_text().splitlines()
-    failure = json.loads(line)
-    for text in (
-        failure["path"],
-        failure["stage"],
-        failure["cause"],
-        failure["message"],
-        remedy(failure["cause"], failure["stage"]),
-    ):
-        assert text in page.text
 
 
 def test_the_picture_has_frames_flow_and_mel_in_one_file(built, report):
@@ -416,26 +401,6 @@ def test_an_index_of_many_videos(tmp_path):
     assert "2,500" in page.text
     assert len(page.script("data")["labels"]) == 7
     assert result.num_bytes < 1e6
-
-
-def test_outputs_that_are_refused(built, tmp_path, monkeypatch):
-    monkeypatch.chdir(built)
-    for output in (built / "r.html", built / "lmdb" / "r.html", "r.html"):
-        with pytest.raises(cc.UsageError, match="inside the cache .*, expected one outside of it"):
-            cc.report(built, output)
-    (tmp_path / "link").symlink_to(built)
-    with pytest.raises(cc.UsageError, match="inside the cache"):
-        cc.report(built, tmp_path / "link" / "r.html")
-    with pytest.raises(cc.UsageError, match="output: got the folder"):
-        cc.report(built, tmp_path)
-    with pytest.raises(cc.UsageError, match="expected a file in a folder that exists"):
-        cc.report(built, tmp_path / "none" / "r.html")
-    for number in (0, 10_001):
-        with pytest.raises(cc.UsageError, match=f"num_videos: got {number}, expected 1 to 10000"):
-            cc.report(built, tmp_path / "r.html", num_videos=number)
-    with pytest.raises(cc.NotFoundError, match="no cache at"):
-        cc.report(tmp_path / "none", tmp_path / "r.html")
-    assert not (tmp_path / "r.html").exists()
 
 
 def test_without_opencv_the_page_has_no_pictures_and_says_why(built, tmp_path):

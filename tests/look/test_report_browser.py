@@ -331,17 +331,3 @@ def test_without_escaping_the_policy_refuses_every_injection(visit, built, tmp_p
     others = [url for url in seen.requests if not url.startswith((seen.path.as_uri(), "data:"))]
     assert others == seen.refused
     assert others
-
-
-def test_a_damaged_artefact_is_on_its_tile(visit, built, tmp_path):
-    shutil.copytree(built, tmp_path / "cache")
-    with cc.open_cache(tmp_path / "cache") as cache:
-        video = next(video for video in cache if video.path == "dog.mp4")
-        (tmp_path / "cache" / video.feature("frames").file.name).unlink()
-    cc.report(tmp_path / "cache", tmp_path / "r.html")
-    seen = visit(path=tmp_path / "r.html")
-    with quiet(seen):
-        note = seen.page.locator(".tile", has_text="dog.mp4").locator(".bad")
-        expect(note).to_contain_text("Damaged: ")
-        seen.page.locator("#problems a").first.click()
-        seen.shows("dog.mp4")

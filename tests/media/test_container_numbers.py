@@ -226,12 +226,6 @@ def test_segment_left_out(film, tmp_path, codec):
         check_refused(path, "missing in the file|marks packet")
 
 
-def test_frames_before_a_segment_left_out_are_kept(film, tmp_path):
-    segments = segments_of(film, tmp_path, "-c", "copy")
-    path = written(tmp_path / "x.ts", *segments[:2], *segments[3:])
-    check_refused(path, "missing in the file|marks packet")
-
-
 def test_stretch_between_two_tables_lost(film, tmp_path):
     sound = tmp_path / "sound.ts"
     ffmpeg("-i", film, "-c:v", "mpeg2video", "-q:v", "4", "-c:a", "mp2", sound)
@@ -431,7 +425,7 @@ def test_page_that_comes_twice(film, tmp_path, codec):
 
 
 @pytest.mark.parametrize("codec", ["msmpeg4", "mjpeg", "mpeg4"])
-@pytest.mark.parametrize("num_bytes", [2, 64, 512])
+@pytest.mark.parametrize("num_bytes", [2, 512])
 def test_bytes_of_an_avi_gone(film, tmp_path, codec, num_bytes):
     sound = tmp_path / "sound.avi"
     ffmpeg("-i", film, "-c:v", codec, "-q:v", "4", "-g", "15", "-c:a", "mp2", sound)

@@ -108,10 +108,16 @@ def dovi(profile: int, compatibility: int | None) -> bytes:
     return b"\xb0" + bytes([len(fields)]) + fields
 
 
-@pytest.mark.parametrize("is_m2ts", [False, True])
 @pytest.mark.parametrize(
-    ("profile", "compatibility", "is_refused"),
-    [(5, 0, True), (5, None, True), (8, 1, False), (8, 4, False), (7, 6, False), (None, None, False)],
+    ("profile", "compatibility", "is_refused", "is_m2ts"),
+    [
+        (5, 0, True, False),
+        (5, 0, True, True),
+        (5, None, True, False),
+        (8, 4, False, True),
+        (7, 6, False, False),
+        (None, None, False, False),
+    ],
 )
 def test_a_transport_stream(
     plain: Path, tmp_path: Path, profile: int | None, compatibility: int | None, is_refused: bool, is_m2ts: bool

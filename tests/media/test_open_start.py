@@ -112,8 +112,9 @@ def films(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("keeps_marks", [False, True])
-@pytest.mark.parametrize("suffix", _FORMATS)
-@pytest.mark.parametrize("name", _SETTINGS)
+@pytest.mark.parametrize(
+    ("name", "suffix"), [*((name, "ts") for name in _SETTINGS), *(("pyramid", suffix) for suffix in _FORMATS)]
+)
 def test_frames_from_the_first_picture_on(
     films: Path, tmp_path: Path, name: str, suffix: str, keeps_marks: bool
 ) -> None:

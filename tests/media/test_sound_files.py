@@ -176,7 +176,7 @@ def without_order(data: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("name", ["m4v", "avi", "mp4", "matroska"])
-@pytest.mark.parametrize("num_b", [0, 1, 2])
+@pytest.mark.parametrize("num_b", [0, 2])
 def test_mpeg4_that_does_not_state_whether_b_pictures_follow(tmp_path: Path, name: str, num_b: int) -> None:
     """Its decoder guesses that none do. If one does, it has shown the picture after it already, and shows it again."""
     coding = ("-c:v", "mpeg4", "-g", "12", "-bf", str(num_b), "-q:v", "3")
@@ -191,15 +191,16 @@ def test_mpeg4_that_does_not_state_whether_b_pictures_follow(tmp_path: Path, nam
 # Beginnings
 
 
-@pytest.mark.parametrize("share", [0.21, 0.35, 0.5])
-@pytest.mark.parametrize("suffix", ["ts", "vob"])
-@pytest.mark.parametrize("codec", CODECS)
+@pytest.mark.parametrize("share", [0.21, 0.5])
+@pytest.mark.parametrize(
+    ("codec", "suffix"),
+    [*((codec, "ts") for codec in CODECS), *((codec, "vob") for codec in CODECS if codec != "hevc")],
+)
 def test_a_recording_that_begins_in_mid_stream(
     films: Path, tmp_path: Path, codec: str, suffix: str, share: float
 ) -> None:
     """The pictures after its first keyframe are the last ones of the whole film."""
-    if codec == "hevc" and suffix == "vob":
-        suffix = "ts"
+
     source, unit_bytes = films / f"{codec}.{suffix}", {"ts": 188, "vob": 2048}[suffix]
     data = source.read_bytes()
     cut = tmp_path / source.name

@@ -256,13 +256,6 @@ def test_pixel_formats(make_video: Any, tmp_path: Path, pixel_format: str) -> No
     assert min(map(ffmpeg_reference.psnr_db, pictures, expected)) > 48
 
 
-def test_every_size_is_cut_alike(make_video: Any, tmp_path: Path) -> None:
-    path = write_packed(make_video, tmp_path / "a.mp4", SIDE_BY_SIDE, 3)
-    alone = write_eye(make_video, tmp_path / "b.mp4", "right")
-    frames, expected = (scaled.frames(p, short_side=48, stereo=s) for p, s in ((path, "right"), (alone, "as_is")))
-    assert [np.array_equal(a.luma(24), b.luma(24)) for a, b in zip(frames, expected, strict=True)] == [True] * 3
-
-
 # Regions
 
 

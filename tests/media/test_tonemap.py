@@ -75,9 +75,10 @@ def by_ffmpeg(codes: np.ndarray, transfer: str, primaries: str, peak: float) -> 
     return np.frombuffer(data, np.uint8).reshape(codes.shape)[[2, 0, 1]]
 
 
-@pytest.mark.parametrize("primaries", PRIMARIES)
+@pytest.mark.parametrize(
+    ("primaries", "peak"), [*((primaries, 0) for primaries in PRIMARIES), ("bt2020", 4.0), ("bt2020", 40.0)]
+)
 @pytest.mark.parametrize("transfer", TRANSFERS)
-@pytest.mark.parametrize("peak", [0, 4.0, 40.0])
 def test_curve_is_that_of_ffmpeg(transfer: str, primaries: str, peak: float) -> None:
     codes = ramps()
     mapped = tone_map(
@@ -290,14 +291,6 @@ def test_real_hdr(corpus: Path, name: str, short_side: int | None) -> None:
     assert mean_difference(pictures, first) < MAX_MEAN_DIFFERENCE
     assert min(map(ffmpeg_reference.psnr_db, pictures, last)) > MIN_SCALED_LAST_PSNR_DB
     assert mean_difference(pictures, last) < MAX_SCALED_LAST_MEAN_DIFFERENCE
-
-
-def test_real_hdr_is_not_sdr(corpus: Path) -> None:
-    """The bounds above would not pass a picture that was left as it is."""
-    name = corpus / "odd/hdr/hlg10-color-test.mp4"
-    (as_is,) = scaled.frames(name, 1, short_side=256)
-    (mapped,) = scaled.frames(name, 1, short_side=256, hdr="tonemap")
-    assert ffmpeg_reference.psnr_db(as_is.rgb(), mapped.rgb()) < 30
 
 
 @pytest.mark.parametrize("name", ["odd/10bit", "odd/colour"])

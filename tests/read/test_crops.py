@@ -19,7 +19,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch")
-from torch.utils.data import DataLoader  # noqa: E402
 
 import chordcache as cc  # noqa: E402
 from chordcache.config.config import config_from_json  # noqa: E402
@@ -185,14 +184,6 @@ def test_samples_do_not_depend_on_the_library_that_decodes_parts(
     assert all(torch.equal(one, other) for one, other in zip(installed, without, strict=True))
 
 
-def test_a_crop_beside_the_picture_is_black(cache: cc.Cache) -> None:
-    class Beside:
-        def choose(self, height: int, width: int, random: np.random.Generator) -> CropBox:
-            return CropBox(0, width + 5, 50, 60, size=(20, 30))
-
-    assert not sample_of(cache, "bunny.mp4", crop=Beside())["frames"].any()
-
-
 @either_clip
 @every_framing
 def test_frames_are_the_window_that_was_drawn(cache: cc.Cache, path: str, name: str) -> None:
@@ -267,28 +258,6 @@ def test_flow_leads_from_frame_to_frame(cache: cc.Cache, path: str, name: str) -
                 errors.append(np.abs(fetched - first).mean())
     right, *wrong = np.reshape(errors, (-1, 4)).mean(0)
     assert right < 0.95 * min(wrong)
-
-
-@either_clip
-def test_flow_predicts_as_well_in_a_crop_as_in_the_whole(cache: cc.Cache, path: str) -> None:
-    """Share of the change from frame to frame that flow leaves: before and after crop and flip."""
-
-    def left_over(crop: SpatialTransform) -> float:
-        errors = []
-        for index in range(8):
-            sample = sample_of(cache, path, index, crop=crop, features=["frames", "flow"])
-            luma = sample["frames"].float().mean(1).numpy()
-            y, x = np.mgrid[: luma.shape[1], : luma.shape[2]].astype(np.float32)
-            for first, second, (dx, dy) in zip(luma[:-1], luma[1:], sample["flows"].numpy(), strict=True):
-                fetched = cv2.remap(second, x + dx, y + dy, cv2.INTER_LINEAR, borderMode=cv2.BORDER_REPLICATE)
-                errors.append((np.abs(fetched - first).mean(), np.abs(second - first).mean()))
-        predicted, changed = np.mean(errors, axis=0)
-        return float(predicted / changed)
-
-    whole = left_over(cc.crops.HorizontalFlip(0))
-    cropped = left_over(cc.crops.HorizontalFlip(0.5, cc.crops.RandomResizedCrop((200, 200), scale=(0.4, 0.9))))
-    assert whole < 0.8
-    assert cropped == pytest.approx(whole, rel=0.25)
 
 
 def turning(places: np.ndarray) -> np.ndarray:
@@ -568,28 +537,6 @@ def test_each_sample_of_each_epoch_has_a_window_of_its_own(cache: cc.Cache) -> N
     assert torch.equal(dataset[1, 0]["frames"], dataset[0]["frames"])
     assert not torch.equal(dataset[0]["frames"], first)
     assert torch.equal(dataset[0, 0]["frames"], first)
-
-
-@pytest.mark.parametrize(
-    ("workers", "method"), [(1, "fork"), (2, "fork"), pytest.param(2, "forkserver", marks=pytest.mark.slow)]
-)
-def test_workers_change_nothing(cache: cc.Cache, workers: int, method: str) -> None:
-    dataset = cc.ChordVideoDataset(
-        cache,
-        features=["frames", "flow", "motion"],
-        clip_sampler=cc.RandomClipSampler(num_frames=3, stride=2),
-        clips_per_video=4,
-        crop=cc.crops.HorizontalFlip(0.5, RANDOM_CROP),
-        seed=3,
-    )
-    dataset.set_epoch(0)
-    alone = list(DataLoader(dataset, batch_size=3))
-    flips = [drawn(cc.crops.HorizontalFlip(0.5, RANDOM_CROP), cache[i // 4], i, seed=3).flip for i in range(8)]
-    assert len(set(flips)) == 2
-    loader = DataLoader(dataset, batch_size=3, num_workers=workers, multiprocessing_context=method)
-    for expected, batch in zip(alone, loader, strict=True):
-        for name in ("frames", "flows", "motion", "motion_covered", "pts_seconds"):
-            assert torch.equal(batch[name], expected[name])
 
 
 # Arguments

@@ -51,14 +51,15 @@ def one_thread() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def cache(tmp_path_factory: pytest.TempPathFactory, clips: Path) -> Path:
-    """Three real videos with flow and motion."""
+    """Three real videos."""
     folder = tmp_path_factory.mktemp("augment")
     for number, source in enumerate(("animation/bigbuckbunny", "street/bikes", "people/carphone_pristine")):
         copy_start(clips / f"{source}.mp4", 1, folder / "videos" / str(number) / "a.mp4")
     config = folder / "config.yaml"
-    config.write_text("frames: {short_side: 64}\nfeatures: {flow: {method: dis}, motion: {}}\n")
+    config.write_text("frames: {short_side: 64}\n")
     index = cc.scan([folder / "videos"], labels="dir")
-    assert cc.build(index, folder / "cache", tiers=["lmdb", "npz"], config=config, jobs=1).num_done == 3
+    assert cc.build(index, folder / "cache", config=config, jobs=1).num_done == 3
+
     return folder / "cache"
 
 
@@ -151,11 +152,6 @@ def test_color_changes_frames_only(batch: dict[str, Any]) -> None:
     for name, value in others.items():
         assert out[name] is value
     assert not torch.equal(out["frames"], floats(batch))
-
-
-def test_random_labels_cannot_be_learned(batch: dict[str, Any]) -> None:
-    frames = cc.BatchAugment(policy=gray_or_dark, mix="cutmix", num_classes=NUM_CLASSES)(batch)["frames"]
-    assert not frames.requires_grad
 
 
 # Mixing
@@ -282,13 +278,6 @@ def test_the_label_of_a_clip_without_a_label_is_none(batch: dict[str, Any]) -> N
     assert 0 < label[:, 2].sum() < 4
 
 
-def test_cross_entropy_takes_the_labels(batch: dict[str, Any]) -> None:
-    label = cc.BatchAugment(mix="cutmix", num_classes=NUM_CLASSES)(batch)["label"]
-    logits = torch.randn(4, NUM_CLASSES)
-    expected = -(label * logits.log_softmax(1)).sum(1).mean()
-    torch.testing.assert_close(torch.nn.functional.cross_entropy(logits, label), expected)
-
-
 def test_lengths_and_presence_of_mixed_clips(batch: dict[str, Any]) -> None:
     lengths = {"audio": torch.tensor([[80, 20], [80, 3], [80, 9], [80, 14]]), "pts_seconds": torch.full((4, 1), 3)}
     present = torch.tensor([[True, True], [True, False], [True, True], [True, True]])
@@ -326,13 +315,6 @@ def test_the_global_generator_is_neither_used_nor_changed(batch: dict[str, Any])
             for result in results[1:]:
                 assert torch.equal(result["frames"], results[0]["frames"])
                 assert torch.equal(result["label"], results[0]["label"])
-
-
-def test_the_result_does_not_depend_on_earlier_batches(batch: dict[str, Any]) -> None:
-    used, fresh = cc.BatchAugment(**EVERYTHING), cc.BatchAugment(**EVERYTHING)
-    for epoch in range(4):
-        used(in_epoch(epoch, batch))
-    assert torch.equal(used(batch)["frames"], fresh(batch)["frames"])
 
 
 def test_seeds_epochs_and_batches_differ(batch: dict[str, Any]) -> None:
@@ -373,7 +355,7 @@ LOADERS = ("ClipLoader", "make_loader", "make_loader with workers", "DataLoader"
 class Training:
     """A small run with every kind of random number of the package. A checkpoint holds all that it needs."""
 
-    def __init__(self, cache: Path, kind: str, *, mix: str = "mixup", state: dict[str, Any] | None = None) -> None:
+    def __init__(self, cache: Path, kind: str, *, state: dict[str, Any] | None = None) -> None:
         dataset = dataset_of(cache, clips_per_video=3, crop=cc.crops.RandomResizedCrop((32, 40)), size=(224, 224))
         self.sampler = cc.ChordSampler(dataset, seed=4, batch_size=BATCH_SIZE)
         num_workers = 2 if "workers" in kind else 0
@@ -385,7 +367,7 @@ class Training:
         else:
             self.loader = DataLoader(dataset, BATCH_SIZE, sampler=self.sampler, num_workers=num_workers)
         self.augment = cc.BatchAugment(
-            policy=shifted, mix=mix, num_classes=len(dataset.classes), features=("frames",), seed=8
+            policy=shifted, mix="mixup", num_classes=len(dataset.classes), features=("frames",), seed=8
         )
         self.model = torch.nn.Linear(3 * 32 * 40, len(dataset.classes))
         torch.nn.init.constant_(self.model.weight, 1e-3)
@@ -417,31 +399,22 @@ class Training:
                 yield f"{loss.item().hex()} {digest} {labels}", copy.deepcopy(state)
 
 
-@pytest.mark.parametrize("mix", ["mixup", "cutmix"])
-def test_every_loader_trains_on_the_same(cache: Path, mix: str) -> None:
-    runs = [[loss for loss, _ in Training(cache, kind, mix=mix).steps()] for kind in LOADERS]
+def test_every_loader_trains_on_the_same(cache: Path) -> None:
+    runs = [[loss for loss, _ in Training(cache, kind).steps()] for kind in LOADERS]
     assert len(runs[0]) == len(set(runs[0])) == 10
     for run in runs[1:]:
         assert run == runs[0]
 
 
-@pytest.mark.parametrize("kind", ["ClipLoader", "make_loader", "DataLoader"])
-def test_stopped_and_resumed_after_each_batch(cache: Path, kind: str) -> None:
+def test_stopped_and_resumed_after_each_batch(cache: Path) -> None:
     """Ten places, in the middle and at the end of epochs, each resumed with new objects and another global seed."""
     torch.manual_seed(1)
-    reference = list(Training(cache, kind).steps())
+    reference = list(Training(cache, "ClipLoader").steps())
     for num_done, (_, state) in enumerate(reference, start=1):
         torch.manual_seed(100 + num_done)
+        kind = ("ClipLoader", "make_loader", "DataLoader")[num_done % 3]
         resumed = [loss for loss, _ in Training(cache, kind, state=state).steps()]
         assert resumed == [loss for loss, _ in reference[num_done:]]
-
-
-def test_resumed_with_another_loader(cache: Path) -> None:
-    reference = list(Training(cache, "ClipLoader").steps())
-    _, state = reference[2]
-    for kind in LOADERS:
-        resumed = [loss for loss, _ in Training(cache, kind, state=state).steps()]
-        assert resumed == [loss for loss, _ in reference[3:]]
 
 
 @pytest.mark.slow
@@ -598,17 +571,3 @@ def test_features_without_changes_are_kept(batch: dict[str, Any]) -> None:
     assert out["mine"] is mine
     flows = torch.zeros(4, 2, 2, 8, 8)
     assert cc.BatchAugment()({**batch, "flows": flows})["flows"] is flows
-
-
-@pytest.mark.parametrize(("size", "features"), [((40, 52), ("frames", "flow", "motion")), (None, ("frames", "flow"))])
-def test_cutmix_of_features_of_a_cache(cache: Path, size: tuple[int, int] | None, features: tuple[str, ...]) -> None:
-    dataset = dataset_of(
-        cache, features=features, size=size, clips_per_video=4, videos=lambda video: video.label == "0"
-    )
-    batch = next(iter(cc.ClipLoader(dataset, 4)))
-    augment = cc.BatchAugment(mix="cutmix", num_classes=len(dataset.classes), features=features, **PLAIN)
-    out = augment(batch)
-    for name in ("flows", "motion")[: len(features) - 1]:
-        assert out[name].shape == batch[name].shape
-        assert not torch.equal(out[name], batch[name])
-    assert not torch.equal(out["frames"], floats(batch))

@@ -137,7 +137,7 @@ def test_a_reader_that_is_killed_leaves_no_process_and_its_video_to_others(folde
         assert processes.wait_until((folder / "gate.reached").exists, BUILD_SECONDS)
         with readers(folder, [1, 2], feature, number=1):
             assert processes.wait_until(lambda: num_cached(folder) == len(others), BUILD_SECONDS)
-            time.sleep(1)  # the other readers miss the first video again and again
+            time.sleep(0.5)  # the other readers miss the first video again and again
             assert starts(folder) == {WIDTHS[0]: 1, **others}
             (orphan,) = [pid for pid in children(0) if holds(pid, f"{WIDTHS[0]}-")]
             victim.kill()
@@ -170,7 +170,7 @@ def test_two_ranks_that_miss_one_video_build_it_once(folder: Path) -> None:
     with readers(folder, [0, 0]):
         assert processes.wait_until((folder / "gate.reached").exists, BUILD_SECONDS)
         assert processes.wait_until(lambda: children(0) and children(1), BUILD_SECONDS)
-        time.sleep(2)  # the rank that does not build asks all the time
+        time.sleep(0.5)  # the rank that does not build asks all the time
         assert starts(folder) == {WIDTHS[0]: 1}
         (folder / "gate").touch()
         assert processes.wait_until(lambda: num_cached(folder) == 1, BUILD_SECONDS)
@@ -184,6 +184,6 @@ def test_a_build_that_crashes_its_child_costs_one_video(folder: Path) -> None:
         assert reader.stdout is not None
         assert reader.stdout.readline() == "read\n"
         assert processes.wait_until(lambda: num_cached(folder) == len(WIDTHS) - 1, BUILD_SECONDS)
-        time.sleep(1)  # the reader goes on to miss it
+        time.sleep(0.5)  # the reader goes on to miss it
         assert starts(folder)[WIDTHS[2]] == 1
         assert reader.poll() is None

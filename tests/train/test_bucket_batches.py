@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers.inline import HERE
-from helpers.resumed import assert_resumes
 
 torch = pytest.importorskip("torch")
 
@@ -22,7 +21,6 @@ from chordcache.index.index_files import IndexWriter  # noqa: E402
 from chordcache.records import VideoRecord  # noqa: E402
 from chordcache.train.samplers.budget_batches import BudgetBatchSampler  # noqa: E402
 from chordcache.train.samplers.clip_request import ClipRequest  # noqa: E402
-from chordcache.train.samplers.formed_batches import form_batches  # noqa: E402
 
 BUCKETS = (Bucket(48, 80, 9), Bucket(80, 48, 9), Bucket(64, 64, 9), Bucket(48, 80, 10), Bucket(50, 80, 13))
 
@@ -134,20 +132,6 @@ def test_a_cache_without_buckets_beside_it(cache: cc.Cache, tmp_path: Path) -> N
     assert kinds == {*BUCKETS, None}
 
 
-def test_a_loader_resumes(cache: cc.Cache) -> None:
-    dataset = dataset_of(cache)
-
-    def loader() -> cc.ClipLoader:
-        return cc.ClipLoader(dataset, None, sampler=BudgetBatchSampler(dataset, max_frames=40), num_threads=2)
-
-    assert_resumes(loader, lambda batches: [batch["video"] for batch in batches])
-
-
-def test_kinds_do_not_share_a_batch() -> None:
-    places, stops = form_batches(np.full((6, 1), 4), 12, np.array([0, 1, 0, 0, 0, 1]))
-    assert [batch.tolist() for batch in np.split(places, stops[:-1])] == [[0, 2, 3], [1, 5], [4]]
-
-
 @pytest.mark.parametrize("budget", [{"max_frames": 40}, {"max_pixels": 48 * 80 * 40}])
 @pytest.mark.parametrize("options", [{}, {"size": (32, 32)}, {"videos": lambda video: video.num_frames > 9}])
 def test_batches_of_columns_are_those_of_described_samples(
@@ -169,9 +153,8 @@ def test_batches_of_columns_are_those_of_described_samples(
 # From the source
 
 
-@pytest.mark.parametrize("features", [("frames",), ("frames", "flow", "motion", "mel", "waveform")])
-def test_a_source_gives_what_the_cache_gives(cache: cc.Cache, tmp_path: Path, features: tuple[str, ...]) -> None:
-    index = Path(cache.path).parent / "index.csv"
+def test_a_source_gives_what_the_cache_gives(cache: cc.Cache, tmp_path: Path) -> None:
+    index, features = Path(cache.path).parent / "index.csv", ("frames", "flow", "motion", "mel", "waveform")
     header = cc.open_cache(cache.path)
     cc.build(
         cc.read_index(_nothing(tmp_path, index)),
@@ -206,7 +189,7 @@ def _config_of(cache: cc.Cache) -> Config:
 # Boxes
 
 
-@pytest.mark.parametrize("rotation", [0, 90, 180, 270])
+@pytest.mark.parametrize("rotation", [0, 90])
 def test_boxes_are_where_the_rectangle_is(tmp_path: Path, make_video: Callable[..., Path], rotation: int) -> None:
     """A rectangle in the picture, found in the cached pixels."""
 
@@ -216,8 +199,9 @@ def test_boxes_are_where_the_rectangle_is(tmp_path: Path, make_video: Callable[.
         return y, u, v
 
     make_video(tmp_path / "a.mp4", size=(320, 160), num_frames=3, rotation=rotation, planes=planes)
-    box = {0: (140, 40, 200, 80), 90: (80, 140, 120, 200), 180: (120, 80, 180, 120), 270: (40, 120, 80, 180)}[rotation]
-    width, height = (320, 160) if rotation % 180 == 0 else (160, 320)
+    box = {0: (140, 40, 200, 80), 90: (80, 140, 120, 200)}[rotation]
+    width, height = (320, 160) if rotation == 0 else (160, 320)
+
     corners = dict(zip(("x1", "y1", "x2", "y2"), box, strict=True))
     relative = {name: value / (width if name[0] == "x" else height) for name, value in corners.items()}
     tracks = {"boxes": [{"time_seconds": 0.0, **corners}], "relative": [{"time_seconds": 0.0, **relative}]}

@@ -73,18 +73,6 @@ def test_frames_are_in_range_and_a_stride_apart(
 
 
 @pytest.mark.parametrize("sampler", SAMPLERS)
-@pytest.mark.parametrize(
-    ("num_frames_of_video", "expected"),
-    [(1, [0, 0, 0, 0]), (2, [0, 1, 1, 1]), (7, [0, 3, 6, 6]), (9, [0, 3, 6, 8]), (10, [0, 3, 6, 9])],
-)
-def test_short_video_repeats_its_last_frame(sampler: Any, num_frames_of_video: int, expected: list[int]) -> None:
-    clip_sampler = sampler(num_frames=4, stride=3)
-    for clip in range(3):
-        request = ClipRequest(clip=clip, num_clips=3)
-        assert clip_sampler.frame_numbers(video(num_frames_of_video), request).tolist() == expected
-
-
-@pytest.mark.parametrize("sampler", SAMPLERS)
 def test_defaults_are_16_frames_4_apart(sampler: Any) -> None:
     numbers = sampler().frame_numbers(video(1000), ClipRequest())
     assert (numbers - numbers[0]).tolist() == list(range(0, 64, 4))
@@ -106,19 +94,15 @@ def test_defaults_are_16_frames_4_apart(sampler: Any) -> None:
 def test_uniform_starts(num_frames_of_video: int, num_clips: int, starts: list[int]) -> None:
     sampler = RegularClipSampler(num_frames=16, stride=4)
     clips = [
-        sampler.frame_numbers(video(num_frames_of_video), ClipRequest(clip=k, num_clips=num_clips))
+        sampler.frame_numbers(
+            video(num_frames_of_video), ClipRequest(seed=9, epoch=k, index=7, clip=k, num_clips=num_clips)
+        )
         for k in range(num_clips)
     ]
     assert [clip[0] for clip in clips] == starts
     if num_clips > 1:
         assert clips[0][0] == 0
         assert clips[-1][-1] == num_frames_of_video - 1
-
-
-def test_uniform_ignores_seed_epoch_and_index() -> None:
-    sampler = RegularClipSampler(num_frames=4, stride=2)
-    one, other = ClipRequest(clip=1, num_clips=3), ClipRequest(seed=9, epoch=8, index=7, clip=1, num_clips=3)
-    assert sampler.frame_numbers(video(100), one).tolist() == sampler.frame_numbers(video(100), other).tolist()
 
 
 def starts(seed: int, epoch: int, indices: range, num_frames_of_video: int = 1001) -> list[int]:
@@ -253,29 +237,6 @@ def test_window_is_centered_as_large_as_can_be_and_in_proportion(
         assert abs(crop_height - max(1, width * size[0] / size[1])) <= 0.5
 
 
-@pytest.mark.parametrize(
-    ("shape", "size"),
-    [((256, 456), (224, 224)), ((456, 256), (112, 112)), ((64, 48), (224, 224)), ((99, 101), (33, 77))],
-)
-def test_resize_agrees_with_scaling_first_and_cutting_after(shape: tuple[int, int], size: tuple[int, int]) -> None:
-    import cv2
-
-    frames = gradient(*shape)
-    scale = max(size[0] / shape[0], size[1] / shape[1])
-    scaled_shape = max(size[0], round(shape[0] * scale)), max(size[1], round(shape[1] * scale))
-    method = cv2.INTER_AREA if scale < 1 else cv2.INTER_LINEAR
-    top, left = (scaled_shape[0] - size[0]) // 2, (scaled_shape[1] - size[1]) // 2
-    expected = np.stack([cv2.resize(frame, scaled_shape[::-1], interpolation=method) for frame in frames])
-    expected = expected[:, top : top + size[0], left : left + size[1]]
-    resized = cut_frames(frames, crop_of(frames, size))
-    assert resized.shape == (2, *size, 3)
-    assert resized.flags.c_contiguous
-    difference = np.abs(resized.astype(int) - expected)
-    # Half a pixel of the smaller grid at most, where the gradients climb 255 over a side
-    assert difference.max() <= 1 + 255 / min(*shape, *size)
-    assert difference[..., 2].max() == 0
-
-
 def test_exact_crop_moves_no_pixel() -> None:
     frames = gradient(256, 456)
     cropped = cut_frames(frames, crop_of(frames, (256, 256)))
@@ -374,24 +335,6 @@ def test_uniform_frames(num_frames_of_video: int, num_frames: int) -> None:
         assert start <= number < max(stop, start + 1)
 
 
-def test_uniform_frames_of_recipes() -> None:
-    numbers = UniformFrameSampler(8).frame_numbers(video(250), ClipRequest(index=3, clip=1, num_clips=2))
-    assert numbers.tolist() == np.linspace(0, 249, 8, dtype=int).tolist()
-    assert numbers.dtype == np.int64
-    tsn = (np.arange(8) * (250 / 8) + 250 / 16).astype(int)
-    assert UniformFrameSampler(8, position="middle").frame_numbers(video(250), ClipRequest()).tolist() == tsn.tolist()
-
-
-def test_uniform_random_frames() -> None:
-    sampler = UniformFrameSampler(4, position="random")
-    requests = [ClipRequest(seed=1, epoch=epoch, index=index) for epoch in range(2) for index in range(100)]
-    numbers = np.array([sampler.frame_numbers(video(20), request) for request in requests])
-    assert [sorted(set(part)) for part in numbers.T] == [list(range(i, i + 5)) for i in (0, 5, 10, 15)]
-    assert not np.array_equal(numbers[:100], numbers[100:])
-    again = np.array([sampler.frame_numbers(video(20), request) for request in requests[::-1]])
-    assert np.array_equal(numbers, again[::-1])
-
-
 def test_wrong_uniform_frames() -> None:
     with pytest.raises(UsageError, match="^position: got 'start', expected one of ends, middle, random$"):
         UniformFrameSampler(position="start")
@@ -470,18 +413,12 @@ def seconds_drawn(sampler: AdaptiveSampler, source: Any, num_draws: int = 3000) 
     return np.bincount(np.array(starts) // 10, minlength=len(source.content.motion_per_second)) / num_draws
 
 
-@pytest.mark.parametrize("temperature", [0.5, 1.0, 2.0])
+@pytest.mark.parametrize("temperature", [0.01, 1.0, 2.0, 1000.0])
 def test_adaptive_draws_in_proportion_to_motion(temperature: float) -> None:
     drawn = seconds_drawn(AdaptiveSampler(num_frames=1, temperature=temperature), moving([1, 4, 0, 2]))
     weights = np.array([1, 4, 0, 2]) ** (1 / temperature)
     assert drawn == pytest.approx(weights / weights.sum(), abs=0.04)  # a standard deviation is at most 0.009
     assert drawn[2] == 0
-
-
-def test_adaptive_between_its_extremes() -> None:
-    assert seconds_drawn(AdaptiveSampler(num_frames=1, temperature=0.01), moving([1, 4, 0, 2])).tolist() == [0, 1, 0, 0]
-    even = seconds_drawn(AdaptiveSampler(num_frames=1, temperature=1000), moving([1, 4, 3, 2]))
-    assert even == pytest.approx([0.25] * 4, abs=0.04)
 
 
 def test_adaptive_looks_at_whole_clips() -> None:
@@ -585,13 +522,6 @@ def test_keyframes_are_those_of_ffprobe(cache: Cache) -> None:
     assert {number for (number,) in numbers} == keyframes
     middles = [KeyframeSampler(5, 2).frame_numbers(cache[0], ClipRequest(index=i))[2] for i in range(60)]
     assert set(middles) == {4, *(keyframes - {0})}  # a clip around the first one is moved inside
-
-
-def test_adaptive_on_a_real_cache(cache: Cache) -> None:
-    starts = {int(AdaptiveSampler(4, 2).frame_numbers(cache[0], ClipRequest(index=i))[0]) for i in range(50)}
-    assert min(starts) >= 0
-    assert max(starts) <= 60 - 7
-    assert len(starts) > 10
 
 
 def test_audio_peaks_on_a_real_cache(tmp_path: Path, make_video: Callable[..., Path]) -> None:

@@ -75,16 +75,6 @@ def test_the_value_of_silence_is_that_of_mel(cache: cc.Cache) -> None:
     assert set(padding.tolist()) == silence
 
 
-def test_clips_of_different_lengths(cache: cc.Cache) -> None:
-    """Frames, flows, seconds and mel, as after a change of the sampler, or of speed."""
-    key = cache.keys()[0]
-    samples = [
-        dataset_of(cache, videos=[key], clip_sampler=cc.RegularClipSampler(num_frames, 2))[0]
-        for num_frames in (5, 2, 3)
-    ]
-    assert_padded(cc.collate(samples), samples, {"audio": -100})
-
-
 def test_padding_shows_no_person() -> None:
     poses = [{"pose": torch.ones(num_frames, 33, 4)} for num_frames in (3, 1)]
     batch = cc.collate(poses)

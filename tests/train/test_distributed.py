@@ -203,15 +203,6 @@ def test_too_few_samples_to_drop() -> None:
         list(ChordSampler(3, rank=0, world_size=4, on_remainder="drop"))
 
 
-def test_a_million_samples() -> None:
-    sampler = ChordSampler(1_000_000, rank=1, world_size=3)
-    pairs = iter(sampler)
-    drawn = np.array([next(pairs)[1] for _ in range(1000)])
-    assert len(sampler) == 333_334
-    assert len(np.unique(drawn)) == 1000
-    assert 450_000 < drawn.mean() < 550_000  # 9,129 is a standard deviation
-
-
 # Under loaders of others
 
 
@@ -314,8 +305,7 @@ def seen(folder: Path) -> dict[int, Counter[int]]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("world_size", "later_world_size", "num_samples", "on_remainder"),
-    [(4, 2, 27, "pad"), (2, 4, 27, "drop")],
+    ("world_size", "later_world_size", "num_samples", "on_remainder"), [(3, 2, 27, "pad"), (2, 3, 27, "drop")]
 )
 def test_distributed_run_that_is_killed_and_goes_on(
     tmp_path: Path, world_size: int, later_world_size: int, num_samples: int, on_remainder: str

@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 import chordcache as cc
 from chordcache.building.build import build
 from chordcache.errors import UsageError
-from chordcache.train.instantiate import instantiate
 from chordcache.train.samplers.clip_request import ClipRequest
 from chordcache.train.samplers.clip_samplers import (
     KeyframeSampler,
@@ -74,15 +73,6 @@ def test_constant_rates(rate: Fraction, fps: int, digits: int) -> None:
     numbers = RegularClipSampler(num_frames=6, fps=fps).frame_numbers(source, FIRST_OF_TWO)
     assert numbers.tolist() == [nearest_by_fractions(Fraction(i, fps), rate) for i in range(6)]
     assert numbers.dtype == np.int64
-
-
-def test_film_at_8_frames_per_second() -> None:
-    film = Fraction(24000, 1001)
-    numbers = RegularClipSampler(num_frames=16, fps=8).frame_numbers(constant(film, 100, digits=3), FIRST_OF_TWO)
-    assert numbers.tolist() == list(range(0, 48, 3))
-    # Targets are 2.997 frames apart: after 50 seconds they are one frame behind a stride of 3
-    numbers = RegularClipSampler(num_frames=400, fps=8).frame_numbers(constant(film, 1400), FIRST_OF_TWO)
-    assert numbers[-1] == 3 * 399 - 1
 
 
 @pytest.mark.parametrize("digits", [15, 3], ids=["exact", "milliseconds"])
@@ -287,12 +277,6 @@ def test_stride_and_fps_exclude_each_other(kind: Any) -> None:
 def test_wrong_fps(fps: Any) -> None:
     with pytest.raises(UsageError, match="^fps: got .*, expected a number above 0$"):
         RandomClipSampler(fps=fps)
-
-
-def test_samplers_by_time_by_name() -> None:
-    assert instantiate("clip_sampler", {"name": "random", "num_frames": 8, "fps": 2.5}) == RandomClipSampler(8, fps=2.5)
-    with pytest.raises(UsageError, match="^train.clip_sampler: stride and fps: got"):
-        instantiate("clip_sampler", {"name": "random", "stride": 4, "fps": 8})
 
 
 # Real caches

@@ -159,14 +159,12 @@ def test_a_column_of_a_taken_name_is_refused(tmp_path: Path, make_video: Callabl
         dataset_of(tmp_path / "cache", name)
 
 
-@pytest.mark.parametrize("loader", ["collate", "threads", "processes"])
+@pytest.mark.parametrize("loader", ["collate", "processes"])
 def test_batches(cache: Path, loader: str) -> None:
     dataset = dataset_of(cache, "score", "times", "words", "captions", "labels")
     order = cc.ChordSampler(dataset, shuffle=False, batch_size=3)
     if loader == "collate":
         batch = cc.collate(dataset.__getitems__([0, 1, 2]))
-    elif loader == "threads":
-        (batch,) = cc.ClipLoader(dataset, batch_size=3, sampler=order, num_threads=2)
     else:
         (batch,) = cc.make_loader(dataset, batch_size=3, sampler=order, num_workers=1)
     samples = [dataset[0, i] for i in range(3)]

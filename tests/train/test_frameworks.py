@@ -133,9 +133,14 @@ def samples_of(folder: Path, num_ranks: int) -> dict[int, Counter[str]]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("before", "after"), [(2, 3), (3, 1)])
 @pytest.mark.parametrize(
-    ("name", "package"), [("ddp", "torch"), ("fsdp", "torch"), ("fabric", "lightning"), ("accelerate", "accelerate")]
+    ("name", "package", "before", "after"),
+    [
+        ("ddp", "torch", 2, 3),
+        ("fsdp", "torch", 3, 1),
+        ("fabric", "lightning", 3, 1),
+        ("accelerate", "accelerate", 2, 3),
+    ],
 )
 def test_examples_resume_with_another_number_of_ranks(
     small_cache: Path, tmp_path: Path, name: str, package: str, before: int, after: int

@@ -127,15 +127,6 @@ def test_every_artefact_has_the_same_keyframes(folder: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", CODECS)
-def test_clips_are_around_keyframes_in_every_codec_without_motion(folder: Path, name: str) -> None:
-    video = video_of(folder / TEN_A_SECOND, name)
-    assert [info.feature for info in video.sidecar.features] == ["frames"]
-    requests = [ClipRequest(index=i) for i in range(200)]
-    numbers = {int(KeyframeSampler(1).frame_numbers(video, request)[0]) for request in requests}
-    assert numbers == set(video.keyframes.tolist())
-
-
-@pytest.mark.parametrize("name", CODECS)
 def test_the_first_kept_frame_after_a_keyframe_takes_its_place(folder: Path, name: str) -> None:
     """Frame numbers of the cache, worked out from ffprobe's keyframes and the numbers of the kept frames."""
     video = video_of(folder / TEN_A_SECOND, name)
@@ -144,13 +135,6 @@ def test_the_first_kept_frame_after_a_keyframe_takes_its_place(folder: Path, nam
         next((i for i, n in enumerate(kept) if n >= key), None) for key in decoded_keyframes(folder / "videos" / name)
     ]
     assert video.keyframes.tolist() == sorted({number for number in after if number is not None})
-
-
-def test_kept_frames_by_hand(folder: Path) -> None:
-    video = video_of(folder / TEN_A_SECOND, "h264_closed.mp4")
-    assert video.source_frames.tolist() == [0, 3, 5, 8, 10, 13, 15, 18, 20, 23, 25, 28, 30, 33, 35, 38]
-    assert decoded_keyframes(folder / "videos/h264_closed.mp4") == [0, 12, 24, 36]
-    assert video.keyframes.tolist() == [0, 5, 10, 15]  # 0, 13, 25, 38
 
 
 def test_a_keyframe_after_the_last_kept_frame_is_left_out(make_video: Callable[..., Path], tmp_path: Path) -> None:

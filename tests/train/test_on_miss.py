@@ -224,15 +224,6 @@ def test_a_source_equals_the_cache(sources: Path, sparse: Path, whole: Path, set
     assert partials(sparse) == []
 
 
-def test_the_index_orders_and_labels(sources: Path, sparse: Path) -> None:
-    dataset = on_demand(sources, sparse, "source")
-    assert dataset.classes == ["jump", "run"]
-    paths = [record.path for record in read_index(sources / "index.jsonl")]
-    keys = [dataset[i]["video"] for i in range(len(dataset))]
-    assert [key.rpartition("-")[0] for key in keys] == [Path(path).stem for path in paths]
-    assert [dataset.classes[dataset[i]["label"]] for i in range(4)] == [Path(path).parent.name for path in paths]
-
-
 @pytest.mark.parametrize(
     "frames",
     ["{codec: raw, short_side: 48}", "{codec: yuv420}", "{fps: 10, quality: 70}"],
@@ -326,13 +317,8 @@ SMALL = config_from_json({"frames": {"short_side": 32}, "features": {"flow": {"m
 @pytest.mark.parametrize(
     ("settings", "error", "match"),
     [
-        ({"on_miss": "download"}, UsageError, "on_miss: got 'download', expected one of error, skip, source, build"),
-        ({"on_miss": "skp"}, UsageError, "on_miss: got 'skp', expected one of .*. Did you mean 'skip'?"),
-        ({"on_miss": "build", "cache": None}, UsageError, "^cache: got None with on_miss='build', expected a cache"),
-        ({"on_miss": "error", "cache": None}, UsageError, "^cache: got None with on_miss='error', expected a cache"),
         ({"config": SMALL, "on_miss": "build"}, UsageError, "^config: got one that is not that of cache '.*only'"),
         ({"index": "none.jsonl"}, NotFoundError, "no such file '.*none.jsonl'"),
-        ({"videos": ["a"]}, UsageError, "^videos: got a selection and a set of videos, expected one of them$"),
         (
             {"features": ("pose",)},
             NotFoundError,
@@ -460,14 +446,12 @@ def test_the_first_access_is_as_the_later_ones(copy: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("num_killed", [0, 1])
-def test_readers_build_every_video_once(sources: Path, tmp_path: Path, mark: str, num_killed: int) -> None:
+def test_readers_build_every_video_once(sources: Path, tmp_path: Path, mark: str) -> None:
     shutil.copytree(sources / "videos", tmp_path / "videos")
     scan([tmp_path / "videos"], output=tmp_path / "index.jsonl", labels="dir", jobs=HERE)
     cache = empty_cache(tmp_path)
-    with readers(tmp_path, list(range(4)) if num_killed else [0, 0]) as started:
-        for reader in started[:num_killed]:
-            reader.kill()
+    with readers(tmp_path, [0, 0, 1]) as (victim, *_):
+        victim.kill()
         wait_for_build(cache, len(VIDEOS))
     assert processes.wait_until(lambda: not processes.alive_with(mark), BUILD_SECONDS)
     assert len(processes.sidecars(cache)) == len(VIDEOS)
@@ -547,7 +531,7 @@ def _data(sidecar: Path) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+@pytest.mark.parametrize("method", ["fork", "forkserver"])
 def test_workers_have_children_of_their_own(copy: Path, mark: str, method: str) -> None:
     dataset = on_demand(copy)
     first = dataset[0]  # this process has a child when it forks, and a miss under way

@@ -157,8 +157,10 @@ def test_a_block_is_not_used_again_after_a_fork(in_a_worker: Callable[[Any], Any
 # Loaders
 
 
-@pytest.mark.parametrize("start_method", ["fork", "forkserver", pytest.param("spawn", marks=pytest.mark.slow)])
-@pytest.mark.parametrize("sharing", ["file_descriptor", "file_system"])
+@pytest.mark.parametrize(
+    ("start_method", "sharing"),
+    [("fork", "file_descriptor"), ("forkserver", "file_system"), ("spawn", "file_descriptor")],
+)
 def test_three_epochs_are_the_same_and_kept_batches_stay_whole(cache: Path, start_method: str, sharing: str) -> None:
     dataset = dataset_of(cache)
     before = torch.multiprocessing.get_sharing_strategy()

@@ -151,10 +151,6 @@ def test_crop_begins_anywhere() -> None:
     assert counts == pytest.approx(len(REQUESTS) / 7, rel=0.4)
 
 
-def test_crop_of_all_is_all() -> None:
-    assert TemporalCrop(Numbers((3, 1, 4)), 3).frame_numbers(video(10), REQUESTS[0]).tolist() == [3, 1, 4]
-
-
 def test_a_crop_larger_than_the_picture() -> None:
     match = "^num_frames: got 4, expected at most 3, as the sampler gives for video 'short-0123456789abcdef'$"
     with pytest.raises(UsageError, match=match):

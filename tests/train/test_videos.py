@@ -125,9 +125,6 @@ def test_missing_videos(folder: Path) -> None:
             )
             for on_miss in ("error", "skip", "build")
         ),
-        (lambda: cc.videos.from_files("cache"), "^source: got 'cache', expected a VideoSource such as MP4Source()"),
-        (lambda: cc.videos.from_files(cc.MP4Source()), "^index and files: got none with a MP4Source, expected one of"),
-        (lambda: cc.videos.from_files(cc.MP4Source(), "v", index="i.csv"), "^index and files: got both with a MP4S"),
     ],
 )
 def test_wrong_combinations_are_errors_before_a_dataset_is_made(make: Callable[[], Any], match: str) -> None:
