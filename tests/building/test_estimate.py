@@ -122,11 +122,6 @@ def test_a_sample_of_all_is_exact(clips: Path, tmp_path: Path) -> None:
     assert (result.num_sampled, result.jobs) == (4, 3)
 
 
-def test_one_video(pieces: Path, tmp_path: Path) -> None:
-    index = cc.scan([pieces / "00.mp4"], jobs=1)
-    assert estimated(index, tmp_path).num_bytes.value == built(index, tmp_path / "cache")
-
-
 def test_only_what_is_missing_is_estimated(pieces: Path, tmp_path: Path) -> None:
     """Videos that are cached, and features of others that are, do not count."""
     cache = tmp_path / "cache"
@@ -220,13 +215,6 @@ def test_unreadable_entries(pieces: Path, tmp_path: Path) -> None:
     result = estimated(index, tmp_path)
     assert (result.num_sampled, result.num_failed, len(result.failures)) == (3, 1, 1)
     assert result.num_bytes.value == built(index, tmp_path / "cache")
-
-
-def test_an_empty_index(tmp_path: Path, run_cli) -> None:
-    (tmp_path / "list.csv").write_text("path\n")
-    result = run_cli("build", "--dry-run", "list.csv", "--budget", "1GB", cwd=tmp_path)
-    assert (result.returncode, result.stdout) == (10, "")
-    assert "list.csv" in result.stderr
 
 
 def test_only_unreadable_entries(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from chordcache.index.index_files import IndexWriter
 from chordcache.storage import sealed_json
 from chordcache.storage.lock import locked, locked_for_reading
 
-pytestmark = [pytest.mark.usefixtures("inline"), pytest.mark.timeout(300)]
+pytestmark = pytest.mark.usefixtures("inline")
 
 Cli = Callable[..., subprocess.CompletedProcess[str]]
 

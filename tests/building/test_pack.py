@@ -28,7 +28,7 @@ from chordcache.storage.find_sidecars import Sidecars
 from chordcache.storage.layout import sidecar_file
 from chordcache.verifying.repair import repair
 
-pytestmark = [pytest.mark.usefixtures("inline"), pytest.mark.timeout(300)]
+pytestmark = pytest.mark.usefixtures("inline")
 
 Cli = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -263,27 +263,12 @@ def test_a_damaged_packed_cache(work: Path, part: str) -> None:
     assert ("catalog.bin" if part == "catalog" else f"packs/{path.name}") in {finding.file for finding in report.damage}
 
 
-def test_every_flip_in_a_packed_cache_is_found(work: Path) -> None:
-    cache = packed(work)
-    missed = []
-    for path in (*packs_of(cache), cache / "catalog.bin"):
-        content = path.read_bytes()
-        for position in np.random.default_rng(7).integers(0, len(content), 40).tolist():
-            damage(path, position)
-            try:
-                if cc.verify(cache, jobs=1).exit_code != 5:
-                    missed.append((path.name, position))
-            finally:
-                path.write_bytes(content)
-    assert missed == []
-
-
-CHANGES = {"renameat": 5, "rename": 3, "unlinkat": 12, "unlink": 5, "rmdir": 8}
-"""System calls of a command and how often each is made, at least"""
+KILLS = [("renameat", 3), ("rename", 1), ("unlinkat", 1), ("unlinkat", 11), ("rmdir", 3)]
+"""System calls at which a command is killed, and which of them. R25 kills it at random moments"""
 
 
 @pytest.mark.parametrize("command", ["pack", "unpack"])
-@pytest.mark.parametrize(("call", "number"), [(call, n) for call, most in CHANGES.items() for n in range(1, most, 2)])
+@pytest.mark.parametrize(("call", "number"), KILLS)
 def test_a_command_that_is_killed(work: Path, command: str, call: str, number: int) -> None:
     """One of the two is whole at each moment, and the same command completes the other."""
     source = work / "cache" if command == "pack" else packed(work)
@@ -352,8 +337,10 @@ def test_commands(work: Path, run_cli: Cli) -> None:
 # A disk that fails
 
 
-@pytest.mark.parametrize("number", [errno.EIO, errno.EACCES, errno.EDQUOT], ids=errno.errorcode.get)
-@pytest.mark.parametrize("call", ["fsync", "replace", "write", "unlink"])
+@pytest.mark.parametrize(
+    ("call", "number"),
+    [("fsync", errno.EIO), ("replace", errno.EACCES), ("write", errno.EDQUOT), ("unlink", errno.EIO)],
+)
 @pytest.mark.parametrize("command", ["pack", "unpack", "gc", "merge", "repair"])
 def test_a_disk_that_fails_is_not_a_bug(
     work: Path, monkeypatch: pytest.MonkeyPatch, command: str, call: str, number: int

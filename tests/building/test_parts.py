@@ -23,7 +23,7 @@ from chordcache.index.index_files import read_index
 from chordcache.storage.lock import locked
 from chordcache.storage.run_log import read_runs
 
-pytestmark = [pytest.mark.usefixtures("inline"), pytest.mark.timeout(300)]
+pytestmark = pytest.mark.usefixtures("inline")
 
 Cli = Callable[..., subprocess.CompletedProcess[str]]
 

@@ -75,29 +75,6 @@ def test_a_video_has_at_most_five_files(index: Path, tmp_path: Path) -> None:
         assert len(files) == len(features) + 1
 
 
-def test_a_new_feature_adds_one_file(index: Path, tmp_path: Path) -> None:
-    cache = tmp_path / "cache"
-    cc.build(index, cache, tiers=["npz"], features=["flow"], config=config_from_json(SMALL))
-    before = files_of(cache)
-    cc.build(index, cache, tiers=["npz"], features=["mel"])
-    after = files_of(cache)
-    assert sorted(file.partition(".")[2].partition(".")[0] for file in after.keys() - before.keys()) == ["mel"]
-    assert all(after[file] == content for file, content in before.items() if file.endswith(".npz"))
-    assert cc.verify(cache, level="deep", source=True).damage == []
-
-
-def test_features_of_hdf5_are_made_together(index: Path, tmp_path: Path) -> None:
-    cache = tmp_path / "cache"
-    cc.build(index, cache, tiers=["hdf5"], features=["flow"], config=config_from_json(SMALL))
-    cc.build(index, cache, tiers=["hdf5"], features=["mel"])
-    for path, sidecar in sidecars(cache).items():
-        present = {feature["feature"]: feature["file"]["name"] for feature in sidecar["features"] if "file" in feature}
-        assert present.keys() == ({"flow", "mel"} if path == "sound.mp4" else {"flow"})
-        assert len(set(present.values())) == 1
-    cc.collect_garbage(cache)
-    assert cc.verify(cache, level="deep", source=True).damage == []
-
-
 def test_a_dropped_feature_needs_no_source(tmp_path: Path, make_video: Callable[..., Path]) -> None:
     source = make_video(tmp_path / "videos" / "a.mp4", num_frames=8, size=(64, 48), audio=True)
     cache = tmp_path / "cache"
@@ -167,19 +144,3 @@ def test_dry_run_counts_failures(tmp_path: Path, make_video: Callable[..., Path]
     assert (counts["num_inputs"], counts["num_missing"], counts["num_failed"]) == (2, 1, 1)
     counts = json.loads(run_cli(*command, "--retry-quarantined").stdout)
     assert (counts["num_missing"], counts["num_failed"]) == (2, 0)
-
-
-@pytest.mark.parametrize(
-    ("tiers", "features", "error", "match"),
-    [
-        (["zip"], None, UsageError, "^tiers: got 'zip', expected one of"),
-        (["lmdb"], ["taste"], UsageError, "^features: got 'taste', expected one of"),
-        (["lmdb"], ["flow"], UsageError, "tiers: got lmdb, expected one that takes 'flow'. Add npz or hdf5"),
-    ],
-)
-def test_dry_run_reports_wrong_arguments(
-    index: Path, tmp_path: Path, tiers: list[str], features: list[str] | None, error: type[Exception], match: str
-) -> None:
-    with pytest.raises(error, match=match):
-        cc.dry_run(index, tmp_path / "cache", tiers=tiers, features=features)
-    assert not (tmp_path / "cache").exists()

@@ -5,9 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -21,7 +18,6 @@ from helpers.ffmpeg import ffmpeg
 import chordcache as cc
 from chordcache.digests import digest_file
 from chordcache.engine import pool
-from chordcache.storage.quarantine import Quarantine
 from chordcache.storage.sealed_json import seal, unseal
 
 pytestmark = pytest.mark.usefixtures("inline")
@@ -53,16 +49,6 @@ def test_gc_leaves_what_the_catalog_names_alone(built):
     assert len(cc.collect_garbage(built / "cache")) == 2
     with cc.open_cache(built / "cache") as cache:
         assert [cache.read(video).shape[1] for video in cache] == [32, 32]
-
-
-def test_gc_removes_only_what_chordcache_makes(built):
-    (built / "cache/lmdb/notes.txt").write_text("mine")
-    (built / "cache/videos/00").mkdir(exist_ok=True)
-    (built / "cache/videos/00/notes.json").write_text("{}")
-    assert cc.collect_garbage(built / "cache") == []
-    report = cc.verify(built / "cache")
-    assert [damage.kind for damage in report.damage] == ["orphan", "orphan"]
-    assert report.exit_code == 6
 
 
 def test_scan_does_not_overwrite_a_file_that_it_did_not_write(built):
@@ -110,23 +96,6 @@ def test_a_temporary_failure_is_tried_again(built):
     assert text
 
 
-def test_two_folders_of_one_name_do_not_become_one(built, tmp_path_factory, make_video):
-    other = tmp_path_factory.mktemp("other") / "videos"
-    make_video(other / "a.mp4", num_frames=5)
-    index = cc.scan([other])
-    with pytest.raises(cc.UsageError, match="scan with another NAME=PATH"):
-        cc.build(index, built / "cache")
-    cc.build(cc.scan([f"other={other}"]), built / "cache")
-    assert len(cc.open_cache(built / "cache")) == 3
-
-
-def test_a_cache_keeps_its_config(built):
-    (built / "small.yaml").write_text("frames: {short_side: 32}\n")
-    cc.build(built / "index.json", built / "cache", config=built / "small.yaml", jobs=1)
-    summary = cc.build(built / "index.json", built / "cache", jobs=1)
-    assert (summary.num_done, summary.num_up_to_date) == (0, 2)
-
-
 def test_half_a_change_of_parameters_is_stale(built):
     (built / "small.yaml").write_text("frames: {short_side: 32}\n")
     (built / "one.csv").write_text("path\nvideos/a.mp4\n")
@@ -152,18 +121,6 @@ def test_a_fault_of_the_caches_disk_quarantines_no_video(built):
     (built / "new" / "lmdb").unlink()
     summary = cc.build(index, built / "new", jobs=1)
     assert (summary.num_done, summary.num_failed) == (2, 0)
-
-
-def test_nohup_is_respected(built):
-    process = subprocess.Popen(
-        [sys.executable, "-m", "chordcache", "build", "index.json", "-o", "other", "-j", "1"],
-        cwd=built,
-        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN) and None,
-    )
-    while not (built / "other/.lock").exists():
-        time.sleep(0.01)
-    process.send_signal(signal.SIGHUP)
-    assert process.wait(60) == 0
 
 
 def test_a_sample_that_is_not_a_number_does_no_harm(tmp_path, make_video):
@@ -223,24 +180,6 @@ def test_a_track_without_a_decoder_is_not_a_bug(tmp_path, make_video):
     assert (records["sound.mp4"].error, records["sound.mp4"].audio) == (None, None)
     refused = records["picture.mp4"]
     assert (refused.error, refused.error_cause) == ("FFmpeg has no decoder for the video track", "no-decoder")
-
-
-def test_sealed_lines_that_say_something_else_are_damage(built):
-    """Their digest is right: another program wrote them."""
-    cache = built / "cache"
-    quarantine, header, index = cache / "quarantine.jsonl", cache / "chordcache.json", cache / "index.jsonl"
-    first, *records, _last = index.read_text().splitlines()
-    index.write_text("\n".join([first, *records, seal({"num_records": None})]) + "\n")
-    with pytest.raises(cc.DamageError, match="last line' is damaged: it is not the number of its records"):
-        cc.read_index(index)
-    quarantine.write_text(seal({"key": "a", "root": "videos"}) + "\n")
-    with pytest.raises(cc.DamageError, match="it is not a failure"):
-        Quarantine(cache, {})
-    quarantine.unlink()
-    said = unseal(header.read_text(), "header")
-    header.write_text(seal({**said, "features": {"lmdb": None}}) + "\n")
-    with pytest.raises(cc.DamageError, match="run 'chordcache build' as before to write it again"):
-        cc.open_cache(cache)
 
 
 @pytest.mark.usefixtures("workers")
@@ -334,11 +273,3 @@ def test_an_avi_that_was_written_to_a_pipe_is_not_truncated(tmp_path, make_video
     (tmp_path / "videos/x.avi").write_bytes(ffmpeg("-i", source, "-c:v", "mpeg4", "-f", "avi", "pipe:1"))
     (record,) = cc.scan([tmp_path / "videos"], jobs=1)
     assert (record.error, record.packets.num_frames) == (None, 12)
-
-
-def test_a_limit_out_of_range_is_reported_before_anything_is_made(tmp_path, make_video, run_cli):
-    make_video(tmp_path / "videos/a.mp4")
-    cc.scan([tmp_path / "videos"], output=tmp_path / "index.json", jobs=1)
-    done = run_cli("build", "--max-failures", "abc", "--wait", cwd=tmp_path)
-    assert done.returncode == 2
-    assert not (tmp_path / "cache").exists()

@@ -329,20 +329,6 @@ def test_a_missing_segment_is_read_from_its_source_or_built(
         assert "flow" not in features or np.array_equal(other["flows"], sample["flows"])
 
 
-def test_times_that_cannot_be_are_refused(tmp_path: Path) -> None:
-    for row, message in [
-        ("a.mp4,x,nan,1,,", "start_seconds: got nan, expected a finite number of at least 0"),
-        ("a.mp4,x,-1,1,,", "start_seconds: got -1.0, expected"),
-        ("a.mp4,x,1:99,2,,", "start_seconds: got '1:99', expected seconds or hh:mm:ss"),
-        ("a.mp4,x,1,,3,", "segment: got times and frame numbers"),
-        ("a.mp4,x,,,1.5,", "start_frame: got '1.5', expected a whole number"),
-        ("a.mp4,x,inf,,,", "start_seconds: got inf, expected a finite number"),
-    ]:
-        with pytest.raises(UsageError, match="line 2") as error:
-            list(cc.read_index(write_list(tmp_path, [row])))
-        assert message in str(error.value)
-
-
 def test_times_with_hours(tmp_path: Path) -> None:
     rows = ["a.mp4,x,0:01:02.5,1:02:03,,", "a.mp4,x,1:02,62.5,,"]
     segments = [record.segment for record in cc.read_index(write_list(tmp_path, rows))]

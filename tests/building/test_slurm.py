@@ -13,8 +13,6 @@ from helpers import processes
 
 import chordcache as cc
 
-pytestmark = pytest.mark.timeout(300)
-
 SCRIPT = Path(__file__).resolve().parents[2] / "scripts/slurm.sh"
 
 

@@ -25,8 +25,6 @@ from chordcache.engine.crashes import MAX_DEATHS_IN_A_ROW
 from chordcache.engine.signals import stop_signals
 from chordcache.errors import ChordcacheError, DamageError, MediaError, StoppedError, cannot_write
 
-pytestmark = pytest.mark.timeout(90)
-
 
 def children() -> set[int]:
     """Living children of this process."""
@@ -43,7 +41,7 @@ def children() -> set[int]:
 def _leaves_no_child() -> Iterator[None]:
     before = children()
     yield
-    assert processes.wait_until(lambda: children() <= before, 5), [
+    assert processes.wait_until(lambda: children() <= before, 60), [
         processes.command_of(pid) for pid in children() - before
     ]
 
@@ -123,7 +121,7 @@ def test_every_task_comes_back_once_and_in_order(jobs: int, chunk_size: int) -> 
 
 def first_waits_for_leave(task: tuple[str, int]) -> bool:
     folder, number = task
-    return number > 0 or processes.wait_until(Path(folder, "leave").exists, 20)
+    return number > 0 or processes.wait_until(Path(folder, "leave").exists, 60)
 
 
 def test_unordered_yields_what_is_ready(tmp_path: Path) -> None:
@@ -240,7 +238,7 @@ def test_closed_early_leaves_no_child() -> None:
     next(results)
     assert children() > before
     results.close()
-    assert processes.wait_until(lambda: children() <= before, 5)
+    assert processes.wait_until(lambda: children() <= before, 60)
 
 
 def test_an_error_of_the_consumer_leaves_no_child() -> None:
@@ -248,7 +246,7 @@ def test_an_error_of_the_consumer_leaves_no_child() -> None:
     with pytest.raises(ZeroDivisionError):
         for _ in pool.run(double, range(1000), jobs=2):
             1 / 0  # noqa: B018
-    assert processes.wait_until(lambda: children() <= before, 5)
+    assert processes.wait_until(lambda: children() <= before, 60)
 
 
 def test_an_error_of_the_tasks_ends_the_run() -> None:
@@ -442,7 +440,7 @@ list(pool.run(time.sleep, [1000] * 2, jobs=2))
 def test_a_killed_parent_leaves_no_process_and_no_shared_memory(tmp_path: Path) -> None:
     before = set(os.listdir("/dev/shm"))
     with processes.running(tmp_path, program=("-c", ENDLESS)) as run:
-        assert processes.wait_until(lambda: len(run.workers()) == 2, 30)
+        assert processes.wait_until(lambda: len(run.workers()) == 2, 60)
         run.process.kill()
         assert run.survivors() == []
     assert set(os.listdir("/dev/shm")) <= before
@@ -469,19 +467,19 @@ except StoppedError as error:
 @pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGINT, signal.SIGTERM])
 def test_a_signal_stops(tmp_path: Path, number: int) -> None:
     with processes.running(tmp_path, program=("-c", STOPPED)) as run:
-        assert processes.wait_until(lambda: "ready" in run.stdout, 30)
+        assert processes.wait_until(lambda: "ready" in run.stdout, 60)
         os.kill(run.process.pid, number)
-        assert run.wait(5) == 128 + number
+        assert run.wait(60) == 128 + number
         assert run.stderr == ""
 
 
 def test_a_second_signal_ends_at_once(tmp_path: Path) -> None:
     with processes.running(tmp_path, "slow", program=("-c", STOPPED)) as run:
-        assert processes.wait_until(lambda: "ready" in run.stdout, 30)
+        assert processes.wait_until(lambda: "ready" in run.stdout, 60)
         os.kill(run.process.pid, signal.SIGTERM)
-        assert processes.wait_until(lambda: "cleaning" in run.stdout, 5)
+        assert processes.wait_until(lambda: "cleaning" in run.stdout, 60)
         os.kill(run.process.pid, signal.SIGINT)
-        assert run.wait(10) == 128 + signal.SIGINT
+        assert run.wait(60) == 128 + signal.SIGINT
 
 
 STOPPED_AT_A_START = """
@@ -507,7 +505,7 @@ except StoppedError as error:
 
 def test_a_signal_at_the_start_of_a_worker_leaves_no_child(tmp_path: Path) -> None:
     with processes.running(tmp_path, program=("-c", STOPPED_AT_A_START)) as run:
-        assert run.wait(30) == 130, run.stderr
+        assert run.wait(60) == 130, run.stderr
         assert run.survivors() == []
         assert run.stderr == ""
 
@@ -531,16 +529,16 @@ NUM_MOMENTS = 6 * int(os.environ.get("TRIALS", "1"))
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(30 * NUM_MOMENTS)
+@pytest.mark.timeout(120 * NUM_MOMENTS)
 def test_a_signal_at_any_moment_ends_cleanly(tmp_path: Path) -> None:
     moments = random.Random(27)
     for trial in range(NUM_MOMENTS):
         number = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)[trial % 3]
         with processes.running(tmp_path, program=("-c", STOPPED_AT_ANY_MOMENT)) as run:
-            assert processes.wait_until(lambda: "ready" in run.stdout, 30)
+            assert processes.wait_until(lambda: "ready" in run.stdout, 60)
             time.sleep(0.02 + moments.random() * 1.2)
             os.kill(run.process.pid, number)
-            assert run.wait(10) == 128 + number, run.stderr
+            assert run.wait(60) == 128 + number, run.stderr
             assert run.survivors() == []
             assert run.stderr == ""
 

@@ -9,4 +9,4 @@ def meet(names: tuple[str, str]) -> bool:
     """Return whether the task of the other name has begun within 20 seconds."""
     own, other = map(Path, names)
     own.touch()
-    return processes.wait_until(other.exists, 20)
+    return processes.wait_until(other.exists, 60)

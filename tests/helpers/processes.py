@@ -95,7 +95,7 @@ class Run:
         """The workers that are alive."""
         return [pid for pid in alive_with(self.mark) if "chordcache.engine.worker" in command_of(pid)]
 
-    def survivors(self, seconds: float = 5) -> list[str]:
+    def survivors(self, seconds: float = 60) -> list[str]:
         """Return the processes alive ``seconds`` after the command ended, and their state (D: waits for a disk).
 
         A process has no environment for a moment while it begins another program, so all have to be gone twice.
@@ -105,7 +105,7 @@ class Run:
             time.sleep(0.05)
         return [f"{command_of(pid)}[{_state_of(pid)}]" for pid in alive_with(self.mark)]
 
-    def wait(self, timeout: float = 60) -> int:
+    def wait(self, timeout: float = 120) -> int:
         try:
             return self.process.wait(timeout)
         except subprocess.TimeoutExpired:

@@ -130,7 +130,7 @@ def test_a_cluster_that_loses_its_scheduler_ends_the_run(
     assert build.returncode == StoppedError.exit_code, stderr
     assert processes.fine(stderr)
     assert not cache.exists()
-    assert processes.wait_until(lambda: not part_processes(cluster), 15)
+    assert processes.wait_until(lambda: not part_processes(cluster), 60)
     gate.touch()
     again = start(engine, [{}])
     done = run(small_material.command(cache, again, "--stall-timeout", "100", config=tmp_path / "gate.yaml"))

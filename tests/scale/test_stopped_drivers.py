@@ -40,7 +40,7 @@ def test_a_signal_ends_the_workers_on_all_nodes(
         ended = time.monotonic()
     assert build.returncode == 128 + number, stderr
     assert processes.fine(stderr)
-    assert processes.wait_until(lambda: not node_workers(cluster), 15)
+    assert processes.wait_until(lambda: not node_workers(cluster), 60)
     print(f"{cluster.engine}, {number.name}: driver {ended - begin:.1f} s, workers {time.monotonic() - ended:.1f} s")
     assert num_built(cache) == 0
     assert not cache.exists()

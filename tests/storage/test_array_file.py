@@ -22,8 +22,6 @@ from chordcache.errors import DamageError, UsageError
 from chordcache.storage.artefacts import open_files
 from chordcache.storage.artefacts.open_files import check_artefact, create_artefact, open_artefact
 
-pytestmark = pytest.mark.timeout(60)
-
 FLOW = np.arange(60, dtype=np.float16).reshape(20, 3)
 EVERY_DTYPE: dict[str, np.ndarray] = {
     "bools": np.array([True, False]),

@@ -68,31 +68,6 @@ def test_another_version_is_not_damage() -> None:
         sealed_json.unseal(sealed_json.seal({"format_version": 1}), "x")
 
 
-def _numbers(path: Path) -> list[int]:
-    return [line["number"] for line in sealed_json.iter_sealed(path.parent, path.name, dict, "data")]
-
-
-def test_every_truncation_of_a_list_loses_the_torn_line_alone(tmp_path: Path) -> None:
-    path = tmp_path / "list.jsonl"
-    for number in range(3):
-        atomic.append_lines(tmp_path, path.name, [sealed_json.seal({"number": number})])
-    whole = path.read_bytes()
-    ends = [i + 1 for i, byte in enumerate(whole) if byte == 10]
-    for size in range(len(whole) + 1):
-        path.write_bytes(whole[:size])
-        num_whole = sum(end <= size for end in ends)
-        assert _numbers(path) == list(range(num_whole))
-        atomic.append_lines(tmp_path, path.name, [sealed_json.seal({"number": 9})])
-        assert _numbers(path) == [*range(num_whole), 9]
-
-
-def test_a_torn_line_in_the_middle_is_damage(tmp_path: Path) -> None:
-    path = tmp_path / "list.jsonl"
-    path.write_text(sealed_json.seal({"a": 1})[:-3] + "\n" + sealed_json.seal({"a": 2}) + "\n")
-    with pytest.raises(DamageError, match=r"list\.jsonl"):
-        list(sealed_json.iter_sealed(tmp_path, path.name, dict, "data"))
-
-
 @given(NAMES, NAMES, NAMES, NAMES)
 def test_a_key_is_a_file_name_and_names_one_video(root_a: str, a: str, root_b: str, b: str) -> None:
     keys = [layout.video_key(root_a, a), layout.video_key(root_b, b)]

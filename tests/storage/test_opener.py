@@ -17,8 +17,6 @@ from chordcache.errors import ChordcacheError, DamageError, StorageError, UsageE
 from chordcache.storage import atomic, opener
 from chordcache.storage.artefacts.open_files import open_artefact
 
-pytestmark = pytest.mark.timeout(30)
-
 FILE = "videos/ab/x.json"
 """A file that is three levels deep, as most files of a cache are"""
 

@@ -23,8 +23,6 @@ from chordcache.storage.artefacts.artefact import Artefact
 from chordcache.storage.artefacts.open_files import check_artefact, create_artefact, open_artefact
 from chordcache.storage.artefacts.writer import Block
 
-pytestmark = pytest.mark.timeout(120)
-
 TREE = "the pages of its tree are not what was written"
 ENDS = ("xxh3_64", "offsets")
 """Ends of names that a store keeps for itself"""

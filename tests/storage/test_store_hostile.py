@@ -23,8 +23,6 @@ from chordcache.storage.artefacts import lmdb_writer, open_files
 from chordcache.storage.artefacts import npy as npy_format
 from chordcache.storage.artefacts.open_files import create_artefact
 
-pytestmark = pytest.mark.timeout(120)
-
 # Hostile LMDB
 
 

@@ -17,7 +17,7 @@ from helpers.faulty_extractor import ENVIRONMENT, SOURCE_CHANGER
 import chordcache as cc
 from chordcache.storage import sealed_json
 
-pytestmark = [pytest.mark.usefixtures("inline"), pytest.mark.timeout(120)]
+pytestmark = pytest.mark.usefixtures("inline")
 
 Cli = Callable[..., subprocess.CompletedProcess[str]]
 Maker = Callable[..., Path]

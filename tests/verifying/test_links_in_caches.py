@@ -17,8 +17,6 @@ import chordcache as cc
 
 Cli = Callable[..., subprocess.CompletedProcess[str]]
 
-pytestmark = pytest.mark.timeout(60)
-
 PRIVATE = b"a line\nand one without an end"
 
 

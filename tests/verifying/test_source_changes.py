@@ -21,7 +21,7 @@ import chordcache as cc
 from chordcache.media import source_file
 from chordcache.media.source_file import TICK_SECONDS, SourceState, look, open_source
 
-pytestmark = [pytest.mark.usefixtures("inline"), pytest.mark.timeout(120)]
+pytestmark = pytest.mark.usefixtures("inline")
 
 Cli = Callable[..., subprocess.CompletedProcess[str]]
 Maker = Callable[..., Path]
@@ -93,7 +93,7 @@ def test_a_file_of_the_same_size_and_times_is_detected_by_its_inode(
         states = [look(str(path)) for path in (source, twin)]
         return len({(state.identity, state.ctime_ns) for state in states}) == 1
 
-    if not processes.wait_until(are_twins, 10, step=0):
+    if not processes.wait_until(are_twins, 60, step=0):
         pytest.skip("the clock of this file system is too fine for twins")
     done = build_changing("replace_folder")
     assert done.returncode == 3, done.stdout + done.stderr
@@ -151,7 +151,7 @@ def test_a_file_that_is_written_to_all_the_time_is_not_waited_for(tmp_path: Path
     thread = threading.Thread(target=write)
     thread.start()
     try:
-        assert processes.wait_until(lambda: path.stat().st_size > 3, 10)
+        assert processes.wait_until(lambda: path.stat().st_size > 3, 60)
         match = "the file is being written to; build again when it is complete"
         with pytest.raises(cc.MediaError, match=match) as caught:
             settled(path)

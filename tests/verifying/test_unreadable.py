@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import itertools
 import json
 import os
@@ -22,8 +21,6 @@ import chordcache as cc
 from chordcache.building.pack import pack
 from chordcache.cli import cli
 from chordcache.engine.choice import Engine
-
-pytestmark = pytest.mark.timeout(300)
 
 NAMES = ("a.mp4", "b.mp4", "c.mp4", "d.mp4")
 
@@ -135,18 +132,6 @@ def test_a_pack_that_cannot_be_read_is_unreadable(cache: Path, level: str) -> No
     findings = {(finding.kind, finding.file) for finding in report.damage}
     assert ("unreadable", f"packs/{path.name}") in findings
     assert report.num_videos == 4
-
-
-def _break_reads_of(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let reads of a file end with the error of a broken disk."""
-    inode, pread = path.stat().st_ino, os.pread
-
-    def broken(fd: int, *args: int) -> bytes:
-        if os.fstat(fd).st_ino == inode:
-            raise OSError(errno.EIO, os.strerror(errno.EIO))
-        return pread(fd, *args)
-
-    monkeypatch.setattr(os, "pread", broken)
 
 
 def test_a_tier_that_cannot_be_listed_is_a_finding(open_cache: Path) -> None:

@@ -8,7 +8,6 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -27,7 +26,7 @@ from chordcache.storage.sealed_json import seal
 from chordcache.verifying.findings import Damage, VerifyReport
 from chordcache.verifying.verify_lists import check_catalog
 
-pytestmark = [pytest.mark.usefixtures("inline"), pytest.mark.timeout(120)]
+pytestmark = pytest.mark.usefixtures("inline")
 
 Cli = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -68,7 +67,7 @@ def of(cache: Path, name: str) -> tuple[Path, Path]:
 # A sound cache
 
 
-@pytest.mark.parametrize("options", [[], ["--quick"], ["--deep"], ["--source"], ["--deep", "--source"], ["--repair"]])
+@pytest.mark.parametrize("options", [[], ["--quick"], ["--deep", "--source"], ["--repair"]])
 def test_an_undamaged_cache_passes_and_is_not_written_to(cache: Path, run_cli: Cli, options: list[str]) -> None:
     before = {
         path: path.stat() for path in cache.rglob("*") if path.is_file() and path.name not in (".lock", "runs.jsonl")
@@ -82,38 +81,29 @@ def test_an_undamaged_cache_passes_and_is_not_written_to(cache: Path, run_cli: C
 # Damaged artefacts
 
 
-@pytest.mark.parametrize("where", ["first byte", "first page", "second page", "middle", "last page", "last byte"])
-def test_a_flipped_bit_of_an_artefact(cache: Path, where: str) -> None:
+def test_a_flipped_bit_of_an_artefact(cache: Path) -> None:
     _, artefact = of(cache, "b.mp4")
-    size = artefact.stat().st_size
-    places = {
-        "first byte": 0,
-        "first page": 100,
-        "second page": 4096 + 24,
-        "middle": size // 2,
-        "last page": size - 4000,
-        "last byte": size - 1,
-    }
-    processes.flip(artefact, places[where], 3)
+    processes.flip(artefact, artefact.stat().st_size // 2, 3)
     code, damage = verified(cache)
     assert code == 5
-    ((kind, file, key),) = [(finding.kind, finding.file, finding.key) for finding in damage]
-    assert (kind, file) == ("damaged", str(artefact.relative_to(cache)))
-    assert key == artefact.name.split(".")[0]
-    assert damage[0].fix_command == f"chordcache verify --repair {cache}"
+    assert [(finding.kind, finding.file, finding.key, finding.fix_command) for finding in damage] == [
+        (
+            "damaged",
+            str(artefact.relative_to(cache)),
+            artefact.name.split(".")[0],
+            f"chordcache verify --repair {cache}",
+        )
+    ]
     assert verified(cache, level="quick")[0] == 0  # sizes only, as it says
     assert verified(cache, level="deep")[0] == 5
 
 
-@pytest.mark.parametrize("damage", ["truncated", "empty", "longer", "deleted", "folder", "fifo"])
+@pytest.mark.parametrize("damage", ["deleted", "folder", "fifo"])
 @pytest.mark.parametrize("level", ["quick", "default"])
 def test_an_artefact_that_changed(cache: Path, damage: str, level: str) -> None:
     _, artefact = of(cache, "a.mp4")
-    data = artefact.read_bytes()
     artefact.unlink()
-    if damage in ("truncated", "empty", "longer"):
-        artefact.write_bytes({"truncated": data[:5000], "empty": b"", "longer": data + b"\0"}[damage])
-    elif damage == "folder":
+    if damage == "folder":
         artefact.mkdir()
     elif damage == "fifo":
         os.mkfifo(artefact)
@@ -137,34 +127,6 @@ def test_a_sparse_artefact_of_the_stated_size_is_damage(cache: Path, level: str)
     (finding,) = [finding for finding in findings if finding.file == name]
     assert (code, finding.kind) == (5, "damaged")
     assert "a sparse file, which is never written" in finding.message
-
-
-def test_two_artefacts_swapped(cache: Path) -> None:
-    processes.swap(of(cache, "a.mp4")[1], of(cache, "b.mp4")[1])
-    code, findings = verified(cache)
-    assert code == 5
-    assert {finding.kind for finding in findings} == {"damaged"}
-    assert len(findings) == 2
-
-
-@pytest.mark.parametrize("name", ["chordcache.json", "index.jsonl", "quarantine.jsonl", "sidecar"])
-def test_every_byte_of_a_json_file_counts(cache: Path, name: str) -> None:
-    path = of(cache, "a.mp4")[0] if name == "sidecar" else cache / name
-    size = path.stat().st_size
-    unseen: list[tuple[int, object]] = []
-    for offset in sorted({*range(0, size, max(1, size // 40)), size - 1, size - 2}):
-        processes.flip(path, offset, offset % 7)
-        try:
-            code = verified(cache, level="quick")[0]
-        except cc.ChordcacheError as error:
-            code = error.exit_code
-            if name not in str(error) and name != "sidecar":
-                unseen.append((offset, str(error)))
-        if code not in (5, 6):
-            unseen.append((offset, code))
-        processes.flip(path, offset, offset % 7)
-    assert unseen == []
-    assert verified(cache)[0] == 0
 
 
 def facts_of(cache: Path) -> tuple:
@@ -274,26 +236,16 @@ def test_a_head_that_contradicts_its_file(cache: Path, head: dict[str, object]) 
         facts_of(cache)
 
 
-def test_a_lost_sidecar_comes_back_from_the_catalog(cache: Path, run_cli: Cli) -> None:
+def test_a_lost_sidecar_comes_back_from_the_catalog_without_its_index(cache: Path, run_cli: Cli) -> None:
     sidecar, artefact = of(cache, "a.mp4")
-    line = sidecar.read_bytes()
+    line, inode = sidecar.read_bytes(), artefact.stat().st_ino
     sidecar.unlink()
-    inode = artefact.stat().st_ino
+    (cache / "index.jsonl").unlink()
     done = run_cli("verify", cache, "-j1", "--repair")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "built 0 of 1 video again, 1 needed only a sidecar" in done.stderr
     assert sidecar.read_bytes() == line
     assert artefact.stat().st_ino == inode
-
-
-def test_a_sidecar_comes_back_without_its_index(cache: Path, run_cli: Cli) -> None:
-    sidecar, _ = of(cache, "a.mp4")
-    line = sidecar.read_bytes()
-    sidecar.unlink()
-    (cache / "index.jsonl").unlink()
-    done = run_cli("verify", cache, "-j1", "--repair")
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert sidecar.read_bytes() == line
 
 
 @pytest.mark.parametrize("damage", ["deleted", "empty", "text", "truncated", "folder"])
@@ -314,41 +266,6 @@ def test_a_file_that_is_not_a_catalog(cache: Path, run_cli: Cli, damage: str) ->
         path.rmdir()
     done = run_cli("verify", cache, "-j1", "--repair")
     assert done.returncode == 0, done.stdout + done.stderr
-
-
-# Damaged sidecars
-
-
-def test_a_damaged_sidecar_names_itself_and_the_command(cache: Path, run_cli: Cli) -> None:
-    sidecar, _ = of(cache, "b.mp4")
-    processes.flip(sidecar, 60)
-    done = run_cli("verify", cache, "-j1")
-    assert done.returncode == 5
-    assert str(sidecar.relative_to(cache)) in done.stdout
-    assert "chordcache verify --repair" in done.stdout
-    assert processes.fine(done.stderr)
-
-
-def test_two_sidecars_swapped(cache: Path) -> None:
-    processes.swap(of(cache, "a.mp4")[0], of(cache, "b.mp4")[0])
-    code, findings = verified(cache)
-    assert code == 5
-    assert (
-        len([finding for finding in findings if finding.kind == "damaged" and finding.file.startswith("videos/")]) == 2
-    )
-
-
-def test_a_deleted_sidecar_is_detected(cache: Path) -> None:
-    of(cache, "b.mp4")[0].unlink()
-    code, findings = verified(cache)
-    assert code in (5, 6)
-    assert any(finding.kind in ("missing", "incomplete") and "b" in finding.file for finding in findings)
-
-
-def test_a_sidecar_under_another_key(cache: Path) -> None:
-    sidecar, _ = of(cache, "a.mp4")
-    shutil.copy(sidecar, sidecar.with_name("other-" + sidecar.name))
-    assert verified(cache)[0] != 0
 
 
 # Strays
@@ -490,52 +407,7 @@ def test_a_version_with_the_wrong_digest_is_damage(cache: Path, run_cli: Cli) ->
     assert run_cli("verify", cache).returncode == 5
 
 
-@pytest.mark.parametrize("members", [{"features": 3}, {"source": None}, {"surprise": 1}, {"num_frames": "x"}])
-def test_a_sealed_sidecar_with_impossible_values_is_damage(
-    cache: Path, run_cli: Cli, members: dict[str, object]
-) -> None:
-    reseal(of(cache, "a.mp4")[0], **members)
-    done = run_cli("verify", cache, "-j1")
-    assert done.returncode == 5, done.stdout + done.stderr
-    assert processes.fine(done.stderr)
-
-
 # Reading
-
-READ = """
-import sys
-import chordcache as cc
-try:
-    with cc.open_cache(sys.argv[1]) as cache:
-        for video in cache:
-            cache.read(video); video.pts_seconds
-except cc.ChordcacheError as error:
-    print(type(error).__name__, error, file=sys.stderr)
-    sys.exit(error.exit_code)
-"""
-
-
-@pytest.mark.parametrize("damage", ["meta", "branch", "record", "last", "truncated", "empty", "deleted", "swapped"])
-def test_reading_damage_is_an_error_and_no_crash(cache: Path, damage: str) -> None:
-    _, artefact = of(cache, "b.mp4")
-    data = artefact.read_bytes()
-    if damage in ("meta", "branch", "record", "last"):
-        record = data.find(b"\xff\xd8\xff", 8192)
-        start = {"meta": 0, "branch": 8192, "record": record + 40, "last": len(data) - 4096}[damage]
-        artefact.write_bytes(data[:start] + bytes(b ^ 0x55 for b in data[start : start + 64]) + data[start + 64 :])
-    elif damage == "swapped":
-        processes.swap(of(cache, "a.mp4")[1], artefact)
-    else:
-        artefact.unlink()
-        if damage != "deleted":
-            artefact.write_bytes(data[:9000] if damage == "truncated" else b"")
-    done = subprocess.run([sys.executable, "-c", READ, cache], capture_output=True, text=True, timeout=30)
-    if damage == "last" and done.returncode == 0:
-        return  # free space of the page
-    assert done.returncode == 5, done.stderr
-    assert done.stderr.startswith("DamageError")
-    assert artefact.name in done.stderr or damage == "swapped"
-    assert "chordcache verify --repair" in done.stderr
 
 
 def test_an_artefact_of_another_video_is_not_read_as_this_one(tmp_path: Path, make_video: Callable[..., Path]) -> None:
@@ -562,26 +434,18 @@ def _flat(number: int, width: int, height: int) -> object:
 # Repair
 
 
-@pytest.mark.parametrize(
-    "damage",
-    ["artefact", "artefact deleted", "sidecar", "sidecar deleted", "both", "sidecars swapped", "artefacts swapped"],
-)
+@pytest.mark.parametrize("damage", ["both", "sidecars swapped", "artefacts swapped"])
 def test_repair_builds_only_what_is_damaged(whole: Path, cache: Path, run_cli: Cli, damage: str) -> None:
     good = processes.contents(cache)
     before = processes.files_of(cache)
     sidecar, artefact = of(cache, "b.mp4")
     other_sidecar, other_artefact = of(cache, "a.mp4")
-    if damage in ("artefact", "both"):
+    if damage == "both":
         processes.flip(artefact, 9000)
-    if damage in ("sidecar", "both"):
         processes.flip(sidecar, 60)
-    if damage == "artefact deleted":
-        artefact.unlink()
-    if damage == "sidecar deleted":
-        sidecar.unlink()
-    if damage == "sidecars swapped":
+    elif damage == "sidecars swapped":
         processes.swap(sidecar, other_sidecar)
-    if damage == "artefacts swapped":
+    else:
         processes.swap(artefact, other_artefact)
     hurt = {str(path.relative_to(cache)) for path in (sidecar, artefact)}
     if "swapped" in damage:
@@ -598,12 +462,6 @@ def test_repair_builds_only_what_is_damaged(whole: Path, cache: Path, run_cli: C
         name: status for name, status in before.items() if name not in hurt
     }
     assert run_cli("verify", cache, "-j1", "--deep", "--source").returncode == 0
-
-
-def test_repair_of_one_of_two_names_how_much_it_built(cache: Path, run_cli: Cli) -> None:
-    processes.flip(of(cache, "a.mp4")[1], 9000)
-    done = run_cli("verify", cache, "-j1", "--repair")
-    assert "built 1 of 1 video again" in done.stderr
 
 
 def test_repair_without_the_source_keeps_the_rest(whole: Path, cache: Path, run_cli: Cli, tmp_path: Path) -> None:
