@@ -372,10 +372,10 @@ def test_a_video_of_a_faulty_extractor_is_quarantined(
     assert (failed["silent.mp4"]["cause"], failed["silent.mp4"]["stage"] in ("mine", "decode")) == (cause, True)
     assert re.search(match, failed["silent.mp4"]["message"])
     assert ("single.mp4" in failed) == (fault in ("other name", "objects", "facts"))
-    # the feature is at fault, not the file: what does not need it is built
-    result = run_cli("build", index, "-o", cache, "--tier", "npz", "--features", "mel", env=ENVIRONMENT)
-    assert result.returncode == 0, result.stderr
-    assert run_cli("verify", cache, env=ENVIRONMENT).returncode == 0
+    if fault in ("ValueError", "exit 3"):  # the feature is at fault, not the file: what does not need it is built
+        result = run_cli("build", index, "-o", cache, "--tier", "npz", "--features", "mel", env=ENVIRONMENT)
+        assert result.returncode == 0, result.stderr
+        assert run_cli("verify", cache, env=ENVIRONMENT).returncode == 0
 
 
 @pytest.mark.parametrize(

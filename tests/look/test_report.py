@@ -410,7 +410,7 @@ def test_without_opencv_the_page_has_no_pictures_and_says_why(built, tmp_path):
     command = [sys.executable, "-c", code, str(built), str(tmp_path / "r.html")]
     result = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert result.stdout == "False\n", result.stderr
-    assert "OpenCV is missing" in Page(tmp_path / "r.html").text
+    assert "no pictures without OpenCV: pip install 'chordcache[build]'" in Page(tmp_path / "r.html").text
 
 
 # The command

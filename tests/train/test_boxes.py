@@ -179,9 +179,9 @@ def test_a_box_belongs_to_the_nearest_frame(tmp_path: Path, make_video: Callable
     cc.build(tmp_path / "i.json", tmp_path / "cache", jobs=HERE)
     sampler = cc.RegularClipSampler(num_frames=24, stride=1)
     annotation = dataset_of(tmp_path / "cache", clip_sampler=sampler, fields=("key",))[0]["key"]
-    found = dict(zip(annotation["track_id"].tolist(), annotation["frame"].tolist(), strict=True))
-    assert found == {place or -1: number for place, number in enumerate(numbers) if number is not None}
-    assert annotation["boxes"].shape == (len(found), 4)
+    frame_of_track = dict(zip(annotation["track_id"].tolist(), annotation["frame"].tolist(), strict=True))
+    assert frame_of_track == {place or -1: number for place, number in enumerate(numbers) if number is not None}
+    assert annotation["boxes"].shape == (len(frame_of_track), 4)
 
 
 # Batches

@@ -425,7 +425,8 @@ def test_a_feature_that_the_cache_lacks(cache: cc.Cache, slide: Path) -> None:
             cc.ChordVideoDataset(cache, features=["frames", "depth"], missing=missing)
         assert set(str(error.value).partition("one of ")[2].partition(", which")[0].split(", ")) == have
         with pytest.raises(
-            NotFoundError, match="^features: got 'mel', expected one of frames, flow, which are cached .* has it.$"
+            NotFoundError,
+            match="^features: got 'mel', expected one of frames, flow, which are cached .* --features NAME'",
         ):
             cc.ChordVideoDataset(slide, features=["mel"], missing=missing)
     with pytest.raises(NotFoundError, match="^features: got 'motion.covered', expected one of"):
