@@ -1,7 +1,7 @@
 """A rank that runs an example whole, and stopped and resumed. Arguments: the folder, and the path of the example.
 
 ``rank-N.json`` has the lines that each run printed: "whole", "stopped after n" and "resumed after n". With a number of
-steps as third argument, 0 for all, it has one run, "moved", or the error that refused it.
+steps as third argument, 0 for all, ``moved-STEPS-N.json`` has the lines of one run, or the error that refused it.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ if __name__ == "__main__":
         if "devices" in inspect.signature(example.train).parameters:
             options["devices"] = distributed.get_world_size()
         try:
-            runs = {"moved": printed(example.train, cache, str(folder / "moved"), **options)}
+            lines = printed(example.train, cache, str(folder / "moved"), **options)
         except ValueError as error:
-            runs = {"moved": [str(error)]}
-        (folder / f"rank-{distributed.get_rank()}.json").write_text(json.dumps(runs))
+            lines = [str(error)]
+        (folder / f"moved-{sys.argv[3]}-{distributed.get_rank()}.json").write_text(json.dumps(lines))
         sys.stdout.flush()
         os._exit(0)  # other ranks may have ended
     runs = {"whole": printed(example.train, cache, str(folder / "whole"))}

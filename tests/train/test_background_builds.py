@@ -27,7 +27,7 @@ from chordcache.verifying.verify import verify
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
-WIDTHS = list(range(64, 80, 2))
+WIDTHS = list(range(64, 72, 2))
 """[pixels] Width of each video, by which the extractor names it"""
 
 BUILD_SECONDS = 60

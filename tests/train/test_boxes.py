@@ -119,15 +119,14 @@ CROPS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("field", ["boxes", "relative"])
 @pytest.mark.parametrize("crop", CROPS)
-def test_boxes_are_where_the_rectangles_are(cache: Path, crop: str, field: str) -> None:
-    dataset = dataset_of(cache, fields=(field,), **CROPS[crop])
+def test_boxes_are_where_the_rectangles_are(cache: Path, crop: str) -> None:
+    dataset = dataset_of(cache, **CROPS[crop])
     num_seen = num_cut = 0
     for epoch in range(4):
         for i in range(len(VIDEOS)):
             sample = dataset[epoch, i]
-            annotation, (height, width) = sample[field], sample["frames"].shape[-2:]
+            annotation, (height, width) = sample["boxes"], sample["frames"].shape[-2:]
             assert (annotation["boxes"] >= 0).all()
             assert (annotation["boxes"] <= torch.tensor([width, height, width, height])).all()
             for number, frame in enumerate(sample["frames"]):

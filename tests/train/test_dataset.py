@@ -125,7 +125,7 @@ def test_sample(cache: Cache) -> None:
 @pytest.mark.parametrize(
     "sampler", [RegularClipSampler(num_frames=6, stride=5), RandomClipSampler(num_frames=6, stride=5)]
 )
-@pytest.mark.parametrize("size", [None, (32, 48), (64, 64), (100, 90)])
+@pytest.mark.parametrize("size", [None, (32, 48), (100, 90)])
 def test_frames_are_those_asked_for(cache: Cache, sampler: Any, size: tuple[int, int] | None) -> None:
     settings = {"clip_sampler": sampler, "clips_per_video": 3, "seed": 5}
     dataset = ChordVideoDataset(cache, size=size, **settings)
@@ -473,7 +473,7 @@ LOADERS = [(0, None), (2, "fork"), (2, "forkserver")]
 @pytest.mark.parametrize(
     ("workers", "method", "size"),
     [
-        *((*loader, (48, 48)) for loader in (*LOADERS[:2], (2, "spawn"))),
+        (0, None, (48, 48)),
         *((*loader, (300, 300)) for loader in LOADERS[1:]),
     ],
 )

@@ -478,28 +478,25 @@ def test_transform_is_for_frames_alone(cache: cc.Cache) -> None:
 # What is loaded
 
 
-@pytest.mark.parametrize(
-    ("features", "size", "stride", "needs_opencv"),
-    [
-        (("frames",), (256, 256), 2, False),  # a crop of the cached size is only cut out
-        (("frames", "flow", "mel", "motion"), None, 1, False),
-        (("flow",), None, 2, True),
-        (("frames",), (96, 96), 2, True),
-    ],
-)
-def test_opencv_is_imported_only_where_it_is_needed(
-    cache: cc.Cache, features: tuple[str, ...], size: tuple[int, int] | None, stride: int, needs_opencv: bool
-) -> None:
+@pytest.mark.parametrize("needs_opencv", [(["flow"], None, 2), (["frames"], (96, 96), 2)], ids=str)
+def test_opencv_is_imported_only_where_it_is_needed(cache: cc.Cache, needs_opencv: tuple[Any, ...]) -> None:
     code = """
 import json, sys, chordcache as cc
-path, key, features, size, stride = map(json.loads, sys.argv[1:])
-sampler = cc.RegularClipSampler(num_frames=3, stride=stride)
-cc.ChordVideoDataset(path, videos=[key], features=features, size=size, clip_sampler=sampler)[0]
+path, key, *reads = map(json.loads, sys.argv[1:])
+for features, size, stride in reads:
+    print("cv2" in sys.modules)
+    sampler = cc.RegularClipSampler(num_frames=3, stride=stride)
+    cc.ChordVideoDataset(path, videos=[key], features=features, size=size, clip_sampler=sampler)[0]
 assert not {"av", "librosa", "joblib", "click"} & set(sys.modules)
 print("cv2" in sys.modules)
 """
-    arguments = [str(cache.path), video_of(cache, "bunny.mp4").key, features, size, stride]
+    reads = [
+        (["frames"], (256, 256), 2),  # a crop of the cached size is only cut out
+        (["frames", "flow", "mel", "motion"], None, 1),
+        needs_opencv,
+    ]
+    arguments = [str(cache.path), video_of(cache, "bunny.mp4").key, *reads]
     command = [sys.executable, "-c", code, *map(json.dumps, arguments)]
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr
-    assert result.stdout.strip() == str(needs_opencv)
+    assert result.stdout.split() == ["False", "False", "False", "True"]

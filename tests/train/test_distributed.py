@@ -262,8 +262,8 @@ import torch
 from torch import distributed
 from chordcache.train.samplers.distributed import ChordSampler
 
-folder, num_samples, stop_at, on_remainder = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
-sampler = ChordSampler(num_samples, seed=7, batch_size=2, on_remainder=on_remainder)  # before the ranks are known
+folder, num_samples, stop_at = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+sampler = ChordSampler(num_samples, seed=7, batch_size=2)  # before the ranks are known
 distributed.init_process_group("gloo")
 rank, world_size = distributed.get_rank(), distributed.get_world_size()
 if os.path.exists(folder + "/state.json"):
@@ -304,25 +304,16 @@ def seen(folder: Path) -> dict[int, Counter[int]]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("world_size", "later_world_size", "num_samples", "on_remainder"), [(3, 2, 27, "pad"), (2, 3, 27, "drop")]
-)
-def test_distributed_run_that_is_killed_and_goes_on(
-    tmp_path: Path, world_size: int, later_world_size: int, num_samples: int, on_remainder: str
-) -> None:
-    per_epoch = -(-(num_samples // world_size if on_remainder == "drop" else -(-num_samples // world_size)) // 2)
-    in_second_epoch = per_epoch + 2
-    killed = run_ranks(RANK, tmp_path, world_size, num_samples, in_second_epoch, on_remainder)
+def test_distributed_run_that_is_killed_and_goes_on(tmp_path: Path) -> None:
+    world_size, later_world_size, num_samples = 3, 2, 27
+    in_second_epoch = 5 + 2  # of 9 samples each, in batches of 2
+    killed = run_ranks(RANK, tmp_path, world_size, num_samples, in_second_epoch)
     assert set(exit_codes(killed)) == {-signal.SIGKILL}
-    ended = run_ranks(RANK, tmp_path, later_world_size, num_samples, -1, on_remainder)
+    ended = run_ranks(RANK, tmp_path, later_world_size, num_samples, -1)
     assert exit_codes(ended) == [0] * later_world_size
     epochs = seen(tmp_path)
     assert sorted(epochs) == [0, 1, 2]
     for epoch, counts in epochs.items():
         sizes = {0: [world_size], 1: [world_size, later_world_size], 2: [later_world_size]}[epoch]
-        if on_remainder == "pad":
-            assert sorted(counts) == list(range(num_samples))
-            assert sum(counts.values()) - num_samples < sum(sizes)
-        else:
-            assert max(counts.values()) == 1
-            assert len(counts) > num_samples - max(sizes)
+        assert sorted(counts) == list(range(num_samples))
+        assert sum(counts.values()) - num_samples < sum(sizes)

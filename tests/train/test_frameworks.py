@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers.ranks import run_ranks
+from helpers.ranks import run_ranks, run_steps
 
 import chordcache as cc
 
@@ -85,25 +85,46 @@ def small_cache(tmp_path_factory: pytest.TempPathFactory, make_video: Callable[.
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("name", "package"),
+    ("name", "package", "before", "after"),
     [
-        ("ddp", "torch"),
-        ("fsdp", "torch"),
-        ("torchdata", "torchdata"),
-        ("fabric", "lightning"),
-        ("lightning", "lightning"),
-        ("accelerate", "accelerate"),
-        ("trainer", "transformers"),
+        ("ddp", "torch", 2, 3),
+        ("fsdp", "torch", 3, 1),
+        ("fabric", "lightning", 3, 1),
+        ("accelerate", "accelerate", 2, 3),
+        ("torchdata", "torchdata", 2, 1),
+        ("lightning", "lightning", 2, 1),
+        ("trainer", "transformers", 2, 1),
     ],
 )
-def test_examples_train_on_all_samples_and_resume_with_the_same(
-    small_cache: Path, tmp_path: Path, name: str, package: str
+def test_examples_train_on_all_samples_and_resume(
+    small_cache: Path, tmp_path: Path, name: str, package: str, before: int, after: int
 ) -> None:
-    if find_spec(package) is None:
-        pytest.skip(f"no {package}: pip install {package}")
+    """With two ranks, and with another number of them, which some refuse."""
+    pytest.importorskip(package)
     (tmp_path / "cache").symlink_to(small_cache)
-    run_ranks(EXAMPLE_RANKS.read_text(), tmp_path, 2, EXAMPLES / f"with_{name}.py", modules=[package])
-    ranks = [json.loads((tmp_path / f"rank-{rank}.json").read_text()) for rank in range(2)]
+    path = EXAMPLES / f"with_{name}.py"
+    run_steps(EXAMPLE_RANKS.read_text(), tmp_path, [(2, path), (before, path, 1), (after, path, 0)], modules=[package])
+    check_two_ranks(name, [json.loads((tmp_path / f"rank-{rank}.json").read_text()) for rank in range(2)])
+    first, second = (
+        [
+            line
+            for rank in range(num_ranks)
+            for line in json.loads((tmp_path / f"moved-{steps}-{rank}.json").read_text())
+        ]
+        for steps, num_ranks in ((1, before), (0, after))
+    )
+    begun = [samples_of(first, epoch) for epoch in (0, 1)]
+    assert [samples.total() for samples in begun] == [4 * before, 0]
+    if name in ("torchdata", "lightning", "trainer"):
+        assert [line.endswith("Resume with 2 ranks.") for line in second] == [True]
+        return
+    for epoch, samples in enumerate(begun):
+        samples += samples_of(second, epoch)
+        assert samples.keys() == {f"{epoch}:{index}" for index in range(21)}
+        assert samples.total() - 21 < after * (4 if name == "accelerate" else 1)
+
+
+def check_two_ranks(name: str, ranks: list[dict[str, list[str]]]) -> None:
     num_alike = 5 if name == "accelerate" else 6  # it fills the last batch with the first samples of the pass
     for runs in ranks:
         assert len(runs["whole"]) == 6
@@ -112,63 +133,16 @@ def test_examples_train_on_all_samples_and_resume_with_the_same(
             both = runs[f"stopped after {stop}"] + runs[f"resumed after {stop}"]
             assert both[:num_alike] == runs["whole"][:num_alike]
             assert len(both) == 6
+    # The last batch is filled, or is not, or a rank is
+    num_repeated = {"accelerate": 3, "torchdata": 0}.get(name, 1)
     for epoch in (0, 1):
-        lines = [line for runs in ranks for line in runs["whole"] if line.startswith(f"epoch {epoch} ")]
-        samples = Counter(sample for line in lines for sample in line.partition(" samples ")[2].split())
+        samples = samples_of([line for runs in ranks for line in runs["whole"]], epoch)
         assert samples.keys() == {f"{epoch}:{index}" for index in range(21)}
-        num_repeated = {"accelerate": 3, "torchdata": 0}.get(
-            name, 1
-        )  # the last batch is filled, or is not, or a rank is
         assert samples.total() == 21 + num_repeated
         assert max(samples.values()) <= 2
 
 
-def samples_of(folder: Path, num_ranks: int) -> dict[int, Counter[str]]:
-    """Return the samples of each epoch of the run "moved"."""
-    epochs: dict[int, Counter[str]] = {0: Counter(), 1: Counter()}
-    for rank in range(num_ranks):
-        for line in json.loads((folder / f"rank-{rank}.json").read_text())["moved"]:
-            epochs[int(line.split()[1])].update(line.partition(" samples ")[2].split())
-    return epochs
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "package", "before", "after"),
-    [
-        ("ddp", "torch", 2, 3),
-        ("fsdp", "torch", 3, 1),
-        ("fabric", "lightning", 3, 1),
-        ("accelerate", "accelerate", 2, 3),
-    ],
-)
-def test_examples_resume_with_another_number_of_ranks(
-    small_cache: Path, tmp_path: Path, name: str, package: str, before: int, after: int
-) -> None:
-    pytest.importorskip(package)
-    (tmp_path / "cache").symlink_to(small_cache)
-    program = EXAMPLE_RANKS.read_text()
-    run_ranks(program, tmp_path, before, EXAMPLES / f"with_{name}.py", 1, modules=[package])
-    first = samples_of(tmp_path, before)
-    assert (first[0].total(), first[1].total()) == (4 * before, 0)
-    run_ranks(program, tmp_path, after, EXAMPLES / f"with_{name}.py", 0, modules=[package])
-    second = samples_of(tmp_path, after)
-    for epoch, samples in ((0, first[0] + second[0]), (1, second[1])):
-        assert samples.keys() == {f"{epoch}:{index}" for index in range(21)}
-        assert samples.total() - 21 < after * (4 if name == "accelerate" else 1)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "package"), [("lightning", "lightning"), ("trainer", "transformers"), ("torchdata", "torchdata")]
-)
-def test_examples_that_cannot_resume_with_another_number_of_ranks_refuse_it(
-    small_cache: Path, tmp_path: Path, name: str, package: str
-) -> None:
-    pytest.importorskip(package)
-    (tmp_path / "cache").symlink_to(small_cache)
-    program = EXAMPLE_RANKS.read_text()
-    for num_ranks, steps in ((2, 1), (1, 0)):
-        run_ranks(program, tmp_path, num_ranks, EXAMPLES / f"with_{name}.py", steps, modules=[package])
-    (message,) = json.loads((tmp_path / "rank-0.json").read_text())["moved"]
-    assert message.endswith("Resume with 2 ranks.")
+def samples_of(lines: list[str], epoch: int) -> Counter[str]:
+    """Count the samples of an epoch that the lines of ranks name."""
+    of_epoch = (line for line in lines if line.startswith(f"epoch {epoch} "))
+    return Counter(sample for line in of_epoch for sample in line.partition(" samples ")[2].split())
