@@ -483,7 +483,7 @@ def test_an_extractor_cannot_change_what_others_get(whole: Path, tmp_path: Path,
 
 @pytest.mark.slow
 def test_a_million_rows_at_once(tmp_path: Path, make_video: Maker, run_cli: Cli) -> None:
-    make_video(tmp_path / "videos/a.mp4", num_frames=12)
+    make_video(tmp_path / "videos/sound.mp4", num_frames=12)
     cc.scan([tmp_path / "videos"], output=tmp_path / "index.json", jobs=HERE)
     assert build_plug_in(tmp_path, tmp_path, run_cli, "helpers.plug_in_rows:Million").returncode == 0
     with cc.open_cache(tmp_path / "cache") as opened:

@@ -18,6 +18,8 @@ PROGRAM = Path(__file__).parents[1] / "helpers/framework_ranks.py"
 EXAMPLE_RANKS = Path(__file__).parents[1] / "helpers/example_ranks.py"
 EXAMPLES = Path(__file__).parents[2] / "examples"
 BATCH_SIZE = 4
+TRAINING = ("torch._dynamo", "torch.distributed.checkpoint", "chordcache.train.loader")
+"""Modules that every rank imports sooner or later"""
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +49,7 @@ def expected_epoch(cache: Path, case: str, epoch: int) -> Counter[str]:
 def test_each_epoch_of_all_ranks_is_complete_and_disjoint(cache: Path, tmp_path: Path) -> None:
     world_size = 3
     (tmp_path / "cache").symlink_to(cache)
-    run_ranks(PROGRAM.read_text(), tmp_path, world_size, modules=("lightning", "accelerate", "transformers"))
+    run_ranks(PROGRAM.read_text(), tmp_path, world_size, modules=(*TRAINING, "lightning", "accelerate", "transformers"))
     ranks = [json.loads((tmp_path / f"rank-{rank}.json").read_text()) for rank in range(world_size)]
     refusals = {name: text for name, text in ranks[0].items() if isinstance(text, str)}
     epochs = {name: len(ranks[0][name]) for name in ranks[0].keys() - refusals.keys()}
@@ -103,7 +105,12 @@ def test_examples_train_on_all_samples_and_resume(
     pytest.importorskip(package)
     (tmp_path / "cache").symlink_to(small_cache)
     path = EXAMPLES / f"with_{name}.py"
-    run_steps(EXAMPLE_RANKS.read_text(), tmp_path, [(2, path), (before, path, 1), (after, path, 0)], modules=[package])
+    run_steps(
+        EXAMPLE_RANKS.read_text(),
+        tmp_path,
+        [(2, path), (before, path, 1), (after, path, 0)],
+        modules=(*TRAINING, package),
+    )
     check_two_ranks(name, [json.loads((tmp_path / f"rank-{rank}.json").read_text()) for rank in range(2)])
     first, second = (
         [
