@@ -97,9 +97,10 @@ $(POSE_STAMP): pyproject.toml
 	$(POSE_BIN)/python -m pip install -q -e '.[pose]' hypothesis pytest pytest-timeout pytest-xdist
 	@touch $@
 
-reliability: $(STAMP) tools compiled ## kills, full disks, damage, hostile files: an hour, resumes; ARGS=--slice makes a few, ARGS='--trials 20 --only R1'
+reliability: $(STAMP) tools compiled ## kills, full disks, damage, hostile files: an hour, resumes; ARGS=--slice makes a few, ARGS='--trials 20 -k R1.'
 	$(BIN)/python scripts/fetch_clips.py $(CLIPS)
-	PYTHONPATH=$(CURDIR)/tests $(BIN)/python -m fault_injection $(ARGS)
+	PYTHONPATH=$(CURDIR)/tests $(BIN)/python -m pytest -v -n auto --maxschedchunk 1 -p fault_injection.results \
+		tests/fault_injection/trials.py $(ARGS)
 
 check: $(STAMP) ## format, lint, strict types, layers, words
 	$(BIN)/ruff format --check .

@@ -65,7 +65,6 @@ LONGEST_FILES = (
     "test_bench.py",
     "test_run_output.py",
     "test_network_kills.py",
-    "test_slice.py",
     "test_on_miss.py",
     "test_pool.py",
     "test_latents_feature.py",

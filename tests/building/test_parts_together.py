@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import random
-import signal
 import subprocess
 import time
 from collections.abc import Callable
@@ -13,14 +10,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-import yaml
-from helpers import cache_contents, processes, small_disks
-from helpers.networks import make_vae
-from helpers.parts import build_part, build_parts, is_whole, join, make_work, part_command
+from helpers import processes, small_disks
+from helpers.parts import build_part, is_whole, join, make_work, part_command
 
-import chordcache as cc
-
-pytestmark = [pytest.mark.usefixtures("inline"), pytest.mark.timeout(300), pytest.mark.slow]
+pytestmark = [pytest.mark.usefixtures("inline"), pytest.mark.slow]
 
 NUM_PARTS = 3
 
@@ -80,47 +73,3 @@ def test_a_disk_that_fills_while_three_parts_run(work: Path, tmp_path: Path) -> 
             build_part(work, parts, f"{number}/{NUM_PARTS}")
         join(parts, disk / "cache")
         is_whole(disk / "cache", work / "whole")
-
-
-@pytest.mark.skipif(not small_disks.can_mount(small_disks.tmpfs), reason="needs root, to mount a small disk")
-def test_a_disk_that_is_full_when_the_parts_are_joined(work: Path, tmp_path: Path) -> None:
-    with small_disks.tmpfs(tmp_path / "disk", "16m") as disk:
-        build_parts(work, disk / "parts", NUM_PARTS)
-        with (disk / "ballast").open("wb", buffering=0) as file, contextlib.suppress(OSError):
-            while True:
-                file.write(bytes(4096))
-        with pytest.raises(cc.StorageError, match="make room and run the same command"):
-            join(disk / "parts", disk / "cache")
-        (disk / "ballast").unlink()
-        join(disk / "parts", disk / "cache")
-        is_whole(disk / "cache", work / "whole")
-
-
-def test_latents_of_two_parts_of_which_one_loses_a_worker(work: Path, tmp_path: Path, run_cli: Cli) -> None:
-    """A worker of the pass of the network is killed. Each part has its own."""
-    latents = {"model": str(make_vae("AutoencoderKLWan", tmp_path / "vae")), "clip_frames": 5, "dtype": "float32"}
-    (tmp_path / "latents.yaml").write_text(yaml.dump({"features": {"latents": latents}}))
-    build = ["build", str(work / "index.json"), "-c", str(tmp_path / "latents.yaml")]
-    build += ["--tier", "lmdb", "--tier", "npz", "--features", "frames,latents", "-j1", "-q", "-o"]
-    assert run_cli(*build, tmp_path / "whole").returncode == 3
-    cache, parts = tmp_path / "cache", tmp_path / "parts"
-    with contextlib.ExitStack() as stack:
-        runs = [
-            stack.enter_context(processes.running(tmp_path, *build, str(parts / str(number)), "--part", f"{number}/2"))
-            for number in (1, 2)
-        ]
-
-        def workers() -> list[int]:
-            marked = processes.alive_with(runs[0].mark)
-            return [pid for pid in marked if "chordcache.engine.worker" in processes.command_of(pid)]
-
-        assert processes.wait_until(lambda: any(parts.glob("1/npz/*/*")), 60)
-        assert processes.wait_until(workers, 60)
-        os.kill(workers()[0], signal.SIGKILL)
-        assert {part.wait(200) for part in runs} == {0, 3}
-        assert not [name for part in runs for name in part.survivors()]
-    join(parts, cache)
-    assert not cc.verify(cache, level="deep", jobs=1).damage
-    assert processes.quarantine(cache).keys() == {"broken.mp4"}
-    arrays, expected = cache_contents.arrays(cache), cache_contents.arrays(tmp_path / "whole")
-    assert not cache_contents.differing(arrays, expected)

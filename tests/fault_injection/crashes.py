@@ -244,7 +244,7 @@ def restarted_at_once(trial: Trial) -> Figures:
             orphans = first.workers()
             at_work = [path for path in processes.partials(cache) if any(f"-{pid}-" in str(path) for pid in orphans)]
             assert at_work == [], at_work
-            assert processes.wait_until(lambda: not first.workers(), 20), list(
+            assert processes.wait_until(lambda: not first.workers(), 60), list(
                 map(processes.command_of, first.workers())
             )
             names = [cache / name for name in processes.files_of(cache)]
@@ -273,7 +273,7 @@ def restarted_beside_orphans(trial: Trial) -> Figures:
         num_orphans = len(first.workers())
         second = build(corpus, trial.variant, trial.folder)
         assert second.returncode == 0, second.stderr
-        processes.wait_until(lambda: not first.workers(), 5)
+        processes.wait_until(lambda: not first.workers(), 60)
     different = differs(cache, corpus / "whole", trial.variant)
     assert different == [], different
     num_kept = _check_resumed(trial, corpus, trial.variant)

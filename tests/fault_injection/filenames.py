@@ -143,17 +143,8 @@ def _run(folder: Path, *args: str | Path, code: int = 0) -> str:
 )
 def any_name(trial: Trial) -> Figures:
     """The variant is the form of the index."""
-    return _journey(trial, trial.count)
-
-
-@experiment("S6", "the same with fewer names, all tiers", trials=60, batch=60)
-def some_names(trial: Trial) -> Figures:
-    return _journey(trial, trial.count)
-
-
-def _journey(trial: Trial, count: int) -> Figures:
-    corpus, cache, index = trial.folder / "corpus", trial.folder / "cache", f"index.{trial.variant or 'csv'}"
-    names = _names(corpus, trial.rng, count)
+    corpus, cache, index = trial.folder / "corpus", trial.folder / "cache", f"index.{trial.variant}"
+    names = _names(corpus, trial.rng, trial.count)
     _write(corpus, names)
     expected = {os.fsdecode(name): 2 + number % 7 for number, name in enumerate(names)}
     _run(trial.folder, "scan", "corpus", "-o", index, "-j2")

@@ -7,17 +7,18 @@ An experiment is a function that tries one guarantee and raises if it does not h
         ...
         return {"median_redone_percent": 12.5}
 
-``make reliability`` runs them whole (``__main__``), with ``ARGS=--slice`` the first call of most (``slice``), and
-``make test`` that of ten (``test_slice``).
+``make reliability`` runs them whole (``trials``), with ``ARGS=--slice`` some trials of most (``slice``).
 """
 
 from __future__ import annotations
 
 import fcntl
 import hashlib
+import importlib
 import inspect
 import json
 import os
+import pkgutil
 import random
 import re
 import shutil
@@ -133,7 +134,23 @@ class Experiment:
 
 
 EXPERIMENTS: list[Experiment] = []
-"""All of them, once ``experiments`` is imported."""
+"""Those of the modules that are imported"""
+
+NOT_IMPORTED = ("__main__", "dataloader_outcomes", "trials")
+"""Programs, and a module that loads torch"""
+
+
+def by_guarantee(experiment: Experiment) -> tuple[str, int]:
+    """Return the letter and the number of its guarantee, to sort by."""
+    return experiment.guarantee[0], int(experiment.guarantee[1:])
+
+
+def load_experiments() -> list[Experiment]:
+    """Import all modules beside this one. Return all experiments by guarantee, last those that run alone."""
+    for module in pkgutil.iter_modules([str(TESTS / "fault_injection")]):
+        if module.name not in NOT_IMPORTED:
+            importlib.import_module(f"fault_injection.{module.name}")
+    return sorted(EXPERIMENTS, key=lambda one: (one.alone, *by_guarantee(one), one.name))
 
 
 def experiment(
@@ -188,7 +205,7 @@ def run_calls(chosen: Experiment, calls: Sequence[tuple[int, int]], common: Path
 def _in_process(chosen: Experiment, calls: Sequence[tuple[int, int]], common: Path) -> Iterator[Outcome]:
     with tempfile.TemporaryDirectory(prefix="chordcache-reliability-") as shared:
         process = subprocess.Popen(
-            [sys.executable, "-m", "fault_injection", "--calls", chosen.name, json.dumps(calls), shared, common],
+            [sys.executable, "-m", "fault_injection", chosen.name, json.dumps(calls), shared, common],
             env={**os.environ, "PYTHONPATH": os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")])},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -234,16 +251,15 @@ def _end(process: subprocess.Popen[str]) -> None:
     process.wait()
 
 
-def make_calls(name: str, calls: Sequence[tuple[int, int]], shared: Path, common: Path) -> None:
+def make_calls(chosen: Experiment, calls: Sequence[tuple[int, int]], shared: Path, common: Path) -> None:
     """Make calls in this process and print how each ended. What experiments print goes to standard error."""
-    chosen = next(experiment for experiment in EXPERIMENTS if experiment.name == name)
     out = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
     for start, count in calls:
         print(json.dumps({"begun": [start, count]}), file=out)
         folder = shared / "call"
         folder.mkdir()
-        trial = Trial(start, count, chosen.variant, folder, shared, common, random.Random(f"{name} {start}"))
+        trial = Trial(start, count, chosen.variant, folder, shared, common, random.Random(f"{chosen.name} {start}"))
         started = time.monotonic()
         figures, failure = _call(chosen, trial)
         shutil.rmtree(folder, ignore_errors=True)

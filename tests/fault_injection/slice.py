@@ -19,7 +19,7 @@ SOME_VARIANTS: Mapping[str, Sequence[str]] = {
     "forged_sidecars": ("jpeg",),
     "bad_items": ("fork-2",),
     "crowd": ("as another user",),
-    "stopped": ("scan at work", "build publishing", "verify --repair"),
+    "stopped": ("scan at work", "build, from its start", "build publishing", "verify --repair"),
     "claims": ("600",),
     "tmpfs_fills_up": ("hdf5",),
     "forks": ("lmdb", "hdf5"),
@@ -27,7 +27,7 @@ SOME_VARIANTS: Mapping[str, Sequence[str]] = {
     "levels": ("hdf5",),
     "special_files": ("during build",),
     "indexes_that_lead_out": ("json", "csv"),
-    "any_name": (),
+    "any_name": ("csv",),
     "hdf5_that_leads_out": ("external storage", "a claim of 512 GiB"),
     "mutants_of_media": (".mp4", ".mkv"),
     "resealed_mutants_of_artefacts": ("lmdb", "hdf5"),
@@ -36,12 +36,16 @@ SOME_VARIANTS: Mapping[str, Sequence[str]] = {
 
 
 SOME_TRIALS: Mapping[str, int] = {
+    "any_name": 60,
     "bits_of_packs": 10,
     "cut_off": 4,
     "damaged": 32,
     "flip_and_read": 20,
     "forged_sidecars": 40,
+    "ignored": 3,
+    "killed_after_each_call": 9,
     "killed_at_random": 6,
+    "links": 3,
     "mutants_of_artefacts": 100,
     "mutants_of_media": 100,
     "packing_killed": 3,
@@ -49,11 +53,22 @@ SOME_TRIALS: Mapping[str, int] = {
     "power_cut": 10,
     "random_bits": 50,
     "random_walk": 5,
+    "repair": 3,
     "resealed_mutants_of_artefacts": 100,
     "same_answer": 16,
+    "stopped": 4,
     "tables_that_lie": 9,
+    "tmpfs_fills_up": 2,
+    "waiting": 2,
 }
 """Trials of experiments that repeat the same kinds of trials at other random places: each kind is tried"""
+
+
+def check_names(experiments: Sequence[Experiment]) -> None:
+    """Raise if a name of this module is not that of an experiment or of a variant."""
+    names = {(experiment.function.__name__, experiment.variant) for experiment in experiments}
+    assert [(name, one) for name, some in SOME_VARIANTS.items() for one in some if (name, one) not in names] == []
+    assert SOME_VARIANTS.keys() | SOME_TRIALS.keys() <= {name for name, _ in names}
 
 
 def is_in_slice(experiment: Experiment) -> bool:

@@ -8,8 +8,6 @@ import os
 import pickle
 import signal
 import struct
-import subprocess
-import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -23,8 +21,6 @@ from chordcache.digests import digest64
 from chordcache.errors import DamageError
 from chordcache.storage.artefacts import lmdb_writer, npy, open_files
 from chordcache.storage.artefacts.open_files import create_artefact, open_artefact
-
-pytestmark = pytest.mark.timeout(90)
 
 
 def arrays(num_records: int) -> dict[str, np.ndarray]:
@@ -103,17 +99,6 @@ def test_a_record_larger_than_the_map(tmp_path: Path, monkeypatch: pytest.Monkey
     assert read_all(tmp_path / "a.lmdb", write(tmp_path / "a.lmdb", wanted), [0]) == wanted
 
 
-def test_more_than_the_first_map_of_address_space(tmp_path: Path) -> None:
-    one = os.urandom(40 << 20)
-    with create_artefact(tmp_path / "a.lmdb") as writer:
-        for _ in range(7):
-            writer.append("frames", [one])
-        writer.finish(arrays(7), {})
-    num_bytes = (tmp_path / "a.lmdb").stat().st_size
-    assert num_bytes > lmdb_writer._FIRST_MAP_BYTES
-    assert read_all(tmp_path / "a.lmdb", num_bytes, [6]) == [one]
-
-
 # Damage
 
 
@@ -170,68 +155,6 @@ def test_a_damaged_page_of_the_tree_reaches_no_reader_of_lmdb(tmp_path: Path) ->
     assert len(read_all(path, num_bytes, [0, 399])) == 2
 
 
-FUZZ = """
-import os, signal, sys
-import numpy as np
-from pathlib import Path
-from chordcache.errors import DamageError
-from chordcache.storage.artefacts.open_files import open_artefact
-from helpers import processes
-
-path, size = Path(sys.argv[1]), int(sys.argv[2])
-data = path.read_bytes()
-random = processes.Rng(1)
-bits = [random.below(len(data) * 8) for _ in range(150)]
-bits += [(page + byte) * 8 + random.below(8) for page in range(0, len(data), 4096) for byte in range(0, 48, 1)][:700]
-
-def outcome():
-    artefact = open_artefact(path, size)
-    values = [bytes(record) for record in artefact.records("frames", range(artefact.num_rows("frames")))]
-    return values, [artefact.array(n).tobytes() for n in ("pts_seconds", "source_frames", "frames.xxh3_64")]
-
-child = os.fork()
-if child == 0:
-    import pickle
-    Path(sys.argv[3]).write_bytes(pickle.dumps(outcome()))
-    os._exit(0)
-os.waitpid(child, 0)
-import pickle
-good = pickle.loads(Path(sys.argv[3]).read_bytes())
-for bit in bits:
-    processes.flip(path, bit // 8, bit % 8)
-    child = os.fork()
-    if child == 0:
-        signal.alarm(10)
-        try:
-            os._exit(0 if outcome() == good else 3)
-        except DamageError:
-            os._exit(5)
-        except BaseException as error:
-            print(repr(error), flush=True)
-            os._exit(1)
-    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    if status not in (0, 5):
-        print(f"bit {bit % 8} of byte {bit // 8}: {status}", flush=True)
-    processes.flip(path, bit // 8, bit % 8)
-print("end", len(bits))
-"""
-
-
-def test_a_flipped_bit_is_damage_or_harmless_never_a_crash(tmp_path: Path) -> None:
-    """Records that have pages of their own. The contract of stores has small ones."""
-    path = tmp_path / "a.lmdb"
-    num_bytes = write(path, some_records(200, 5000))
-    done = subprocess.run(
-        [sys.executable, "-c", FUZZ, path, str(num_bytes), tmp_path / "good"],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-        capture_output=True,
-        text=True,
-        timeout=80,
-    )
-    assert done.stderr == ""
-    assert done.stdout.split("\n")[0].startswith("end"), done.stdout
-
-
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full")
 def test_a_writer_that_cannot_write_raises(tmp_path: Path) -> None:
     (tmp_path / "full.lmdb").symlink_to("/dev/full")
@@ -243,14 +166,6 @@ def test_a_writer_that_cannot_write_raises(tmp_path: Path) -> None:
 
 
 # Many, forks, threads
-
-
-def test_files_kept_open_are_those_that_the_process_has_open(tmp_path: Path) -> None:
-    sizes = {tmp_path / f"{number}.lmdb": write(tmp_path / f"{number}.lmdb", [b"x" * 50]) for number in range(144)}
-    for path, num_bytes in sizes.items():
-        assert read_all(path, num_bytes, [0]) == [b"x" * 50]
-    open_now = [os.path.realpath(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd")]
-    assert 0 < sum(name.startswith(str(tmp_path)) for name in open_now) <= 128
 
 
 def test_more_environments_in_use_at_once_than_are_kept_open(tmp_path: Path) -> None:
@@ -293,64 +208,6 @@ def test_hard_links_of_one_file_are_open_together(tmp_path: Path) -> None:
         open_files.forget(file)
     open_now = [os.path.realpath(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd")]
     assert not [name for name in open_now if name.startswith(str(tmp_path))]
-
-
-@pytest.mark.timeout(240)
-def test_forks_while_threads_read(tmp_path: Path) -> None:
-    wanted = some_records(50)
-    path = tmp_path / "a.lmdb"
-    num_bytes = write(path, wanted)
-    ended = threading.Event()
-    wrong: list[object] = []
-
-    def reader() -> None:
-        while not ended.is_set():
-            try:
-                if read_all(path, num_bytes, list(range(50))) != wanted:
-                    wrong.append("bytes")
-            except Exception as error:
-                wrong.append(error)
-
-    codes: list[int] = []
-    threads = [threading.Thread(target=reader) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    try:
-        for _ in range(5):
-            codes.append(in_child(lambda: read_all(path, num_bytes, list(range(50))) == wanted))
-    finally:
-        ended.set()
-        for thread in threads:
-            thread.join()
-    assert codes == [0] * 5
-    assert wrong == []
-
-
-def test_threads_share_an_environment(tmp_path: Path) -> None:
-    wanted = some_records(100)
-    paths = {}
-    for number in range(6):
-        path = tmp_path / f"{number}.lmdb"
-        paths[path] = write(path, wanted)
-    wrong: list[object] = []
-
-    def reader(seed: int) -> None:
-        random = processes.Rng(seed)
-        for _ in range(60):
-            path = list(paths)[random.below(6)]
-            numbers = [random.below(100) for _ in range(16)]
-            try:
-                if read_all(path, paths[path], numbers) != [wanted[n] for n in numbers]:
-                    wrong.append("bytes")
-            except Exception as error:
-                wrong.append(error)
-
-    threads = [threading.Thread(target=reader, args=(seed,)) for seed in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert wrong == []
 
 
 # The cache above it
