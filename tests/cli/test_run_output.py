@@ -215,21 +215,18 @@ def test_a_text_of_a_file_has_no_colors_of_its_own(work: Path) -> None:
     assert "\x1b[2J" not in done.stderr
 
 
-@pytest.mark.parametrize("unbuffered", ["", "1"])
 @pytest.mark.parametrize(
-    "command",
+    ("command", "unbuffered"),
     [
-        ("--help",),
-        ("--version",),
-        ("build", "--help"),
-        ("scan", "videos"),
-        ("build",),
-        ("build", "--json"),
-        ("build", "--dry-run"),
-        ("verify", "--quick"),
-        ("verify", "--quick", "--json"),
-        ("info", "--json"),
-        ("gc",),
+        (("--help",), ""),
+        (("--help",), "1"),
+        (("build", "--help"), ""),
+        (("scan", "videos"), ""),
+        (("build", "--json"), ""),
+        (("build", "--json"), "1"),
+        (("build", "--dry-run"), ""),
+        (("verify", "--quick"), "1"),
+        (("gc",), ""),
     ],
 )
 def test_a_full_standard_output(built: Path, command: tuple[str, ...], unbuffered: str) -> None:
@@ -253,10 +250,8 @@ def test_a_full_standard_output(built: Path, command: tuple[str, ...], unbuffere
 # A pipe whose reader leaves
 
 READERS = [
-    *(("--help",), ("--version",), ("help", "build"), ("ls", "--help"), ("completion", "bash")),
-    *(("scan", "videos"), ("build",), ("build", "--json"), ("build", "--dry-run"), ("verify", "--quick", "--json")),
-    *(("info",), ("info", "--json"), ("ls",), ("ls", "--json"), ("info", "--problems", "--json"), ("gc",)),
-    *(("doctor", "-c", "flow"), ("doctor", ".")),
+    *(("--help",), ("ls", "--help"), ("completion", "bash"), ("scan", "videos"), ("build", "--json")),
+    *(("build", "--dry-run"), ("verify", "--quick", "--json"), ("info",), ("ls",), ("gc",), ("doctor", ".")),
 ]
 
 
@@ -284,12 +279,12 @@ def test_a_pipe_without_a_reader_ends_with_141(built: Path, command: tuple[str, 
     assert not re.search("Traceback|Exception ignored|error:", errors)
 
 
-@pytest.mark.parametrize("command", [("ls", "none"), ("scan",), ("bild",), ("--none",), ("scan", "videos")])
+@pytest.mark.parametrize("command", [("ls", "none"), ("bild",), ("scan", "videos")])
 def test_messages_without_a_reader_end_with_141(built: Path, command: tuple[str, ...]) -> None:
     assert without_reader(command, built, "stderr")[0] == 141
 
 
-@pytest.mark.parametrize("command", [("ls", "none"), ("scan",), ("bild",), ("--none",), ("ls",)])
+@pytest.mark.parametrize("command", [("ls", "none"), ("--none",), ("ls",)])
 def test_unbuffered_output_without_a_reader_ends_with_141(built: Path, command: tuple[str, ...]) -> None:
     assert without_reader(command, built, "stdout" if command == ("ls",) else "stderr", "1")[0] == 141
 

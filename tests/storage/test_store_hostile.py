@@ -171,7 +171,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         yield folder
 
 
-@pytest.mark.parametrize(("row_bytes", "num_rows"), [(100, 60_000), (5000, 1000), (3 << 20, 3)])
+@pytest.mark.parametrize(("row_bytes", "num_rows"), [(5000, 1000), (3 << 20, 3)])
 @KINDS
 def test_a_full_disk(small_disk: Path, suffix: str, kind: str, row_bytes: int, num_rows: int) -> None:
     code, out, error = fill(small_disk / f"a{suffix}", 0, row_bytes, num_rows, kind)
@@ -182,7 +182,7 @@ def test_a_full_disk(small_disk: Path, suffix: str, kind: str, row_bytes: int, n
 def test_a_disk_that_fills_at_any_byte(small_disk: Path) -> None:
     """HDF5 writes the last bytes of a file when it is closed."""
     kinds = [(".h5", "rows"), (".h5", "records"), (".npz", "rows")]
-    for (suffix, kind), used in itertools.product(kinds, range(3_000_000, 3_900_000, 90_000)):
+    for (suffix, kind), used in itertools.product(kinds, range(3_000_000, 3_900_000, 150_000)):
         (small_disk / "filler").write_bytes(bytes(used))
         code, out, error = fill(small_disk / f"a{suffix}", 0, 5000, 110, kind)
         assert (code, error) == (0, ""), (suffix, kind, used)
@@ -192,7 +192,7 @@ def test_a_disk_that_fills_at_any_byte(small_disk: Path) -> None:
             path.unlink()
 
 
-@pytest.mark.parametrize("limit", [1, 3000, 100_000, 540_000])
+@pytest.mark.parametrize("limit", [1, 540_000])
 @KINDS
 def test_a_file_size_limit(tmp_path: Path, suffix: str, kind: str, limit: int) -> None:
     code, out, error = fill(tmp_path / f"a{suffix}", limit, 5000, 110, kind)
