@@ -64,13 +64,13 @@ def plan(chosen: Experiment, config: pytest.Config) -> list[tuple[int, int]]:
 
 def results(chosen: Experiment, config: pytest.Config) -> Results:
     """Return the outcomes of the planned calls that were made with the present code."""
-    code, made = digest_of_code(chosen), {}
+    code, by_call = digest_of_code(chosen), {}
     with RESULTS.open() as file:
         file.seek(int(os.environ[SINCE]))
         for data in map(json.loads, file):
             if (data.pop("code"), data["experiment"]) == (code, chosen.name):
-                made[data["start"], data["count"]] = Outcome(**data)
-    return {call: made[call] for call in plan(chosen, config) if call in made}
+                by_call[data["start"], data["count"]] = Outcome(**data)
+    return {call: by_call[call] for call in plan(chosen, config) if call in by_call}
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
@@ -97,10 +97,10 @@ def _machine() -> str:
 def _numbers(outcomes: Mapping[Experiment, list[Outcome]]) -> str:
     """Return the number of trials of each guarantee, and of those that failed."""
     trials: dict[str, list[int]] = {}
-    for experiment, made in sorted(outcomes.items(), key=lambda item: by_guarantee(item[0])):
+    for experiment, calls in sorted(outcomes.items(), key=lambda item: by_guarantee(item[0])):
         counts = trials.setdefault(experiment.guarantee, [0, 0])
-        counts[0] += sum(outcome.count for outcome in made)
-        counts[1] += sum(outcome.failure is not None for outcome in made)
+        counts[0] += sum(outcome.count for outcome in calls)
+        counts[1] += sum(outcome.failure is not None for outcome in calls)
     numbers = [f"{name} {count:,}" + f" ({failed} failed)" * bool(failed) for name, (count, failed) in trials.items()]
     return f"{_machine()}\n\n{' · '.join(numbers)}\n"
 
@@ -111,11 +111,11 @@ def _table(outcomes: Mapping[Experiment, list[Outcome]]) -> str:
     for experiment in sorted(outcomes, key=by_guarantee):
         rows.setdefault((experiment.guarantee, experiment.what), []).append(experiment)
     for (guarantee, what), experiments in rows.items():
-        made = [outcome for experiment in experiments for outcome in outcomes[experiment]]
-        num_trials = sum(outcome.count for outcome in made)
-        num_failed = sum(outcome.failure is not None for outcome in made)
+        calls = [outcome for experiment in experiments for outcome in outcomes[experiment]]
+        num_trials = sum(outcome.count for outcome in calls)
+        num_failed = sum(outcome.failure is not None for outcome in calls)
         lines.append(
-            f"| {guarantee} | {what}{_variants(experiments)} | {num_trials:,} | {num_failed} | {joined(made)} |"
+            f"| {guarantee} | {what}{_variants(experiments)} | {num_trials:,} | {num_failed} | {joined(calls)} |"
         )
     return "\n".join(lines) + "\n"
 
