@@ -12,10 +12,19 @@ sys.path.insert(0, str(Path(__file__).parent / "extensions"))
 
 project = "chordcache"
 release = __version__
-extensions = ["myst_parser", "sphinx.ext.autodoc", "numpydoc", "generated_reference"]
+extensions = [
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.viewcode",
+    "numpydoc",
+    "sphinx_copybutton",
+    "generated_reference",
+]
 myst_heading_anchors = 4
 highlight_language = "none"
 smartquotes = False
+
+copybutton_prompt_text = "$ "  # of commands, whose output is not copied
 
 autodoc_typehints = "none"  # the sections "Parameters" have the types
 autodoc_member_order = "bysource"
@@ -30,9 +39,10 @@ html_show_copyright = False
 html_copy_source = False
 
 
-def link_security(app: Sphinx, docname: str, source: list[str]) -> None:
-    """Lead links to SECURITY.md, which lies outside of this folder, to the page that includes it."""
-    source[0] = source[0].replace("(../SECURITY.md)", "(security.md)")
+def link_pages(app: Sphinx, docname: str, source: list[str]) -> None:
+    """Lead links to files outside of this folder to the pages that include them."""
+    for name in ("SECURITY.md", "CHANGELOG.md"):
+        source[0] = source[0].replace(f"(../{name})", f"({name.lower()})")
 
 
 def help_assistive_tools(app: Sphinx, page: str, template: str, context: dict[str, Any], tree: object) -> None:
@@ -50,5 +60,5 @@ def help_assistive_tools(app: Sphinx, page: str, template: str, context: dict[st
 
 def setup(app: Sphinx) -> None:
     """Connect the functions above."""
-    app.connect("source-read", link_security)
+    app.connect("source-read", link_pages)
     app.connect("html-page-context", help_assistive_tools, priority=900)  # after the theme, which makes the menu

@@ -55,7 +55,7 @@ def cached(
     videos : iterable of str, callable, str or Path, optional
         The videos to read. By default all, in the order of their keys. Give keys or paths as in ``Video.path``, which
         are read in the order given, or a predicate that takes a ``Video``, or a split file: text with a key or a path
-        on each line, see ``docs/training.md``. Videos in quarantine are left out, with one warning.
+        on each line, see ``docs/which-videos.md``. Videos in quarantine are left out, with one warning.
     on_miss : {"error", "skip"}
         Policy for a name in ``videos`` that no cached video has. "error" raises ``NotFoundError`` when the dataset is
         made. "skip" leaves it out, with a warning.
