@@ -1,5 +1,6 @@
 """The site that `make docs` builds from the pages in this folder."""
 
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -35,14 +36,21 @@ html_theme = "furo"
 html_title = f"chordcache {release}"
 html_static_path = ["static"]
 html_css_files = ["tables.css"]
+html_search_scorer = str(Path(__file__).parent / "static/scorer.js")
 html_show_copyright = False
 html_copy_source = False
 
 
-def link_pages(app: Sphinx, docname: str, source: list[str]) -> None:
-    """Lead links to files outside of this folder to the pages that include them."""
+def prepare(app: Sphinx, docname: str, source: list[str]) -> None:
+    """Lead links to files outside of this folder to the pages that include them, and index the words of searches."""
     for name in ("SECURITY.md", "CHANGELOG.md"):
         source[0] = source[0].replace(f"(../{name})", f"({name.lower()})")
+    source[0] = re.sub(r"<!-- search: (.*) -->", index_entries, source[0])
+
+
+def index_entries(comment: re.Match[str]) -> str:
+    """Return the directive for words of a page that people search for, which the search finds before all others."""
+    return "```{index} " + ", ".join(f"!{words}" for words in comment[1].split(", ")) + "\n```"
 
 
 def help_assistive_tools(app: Sphinx, page: str, template: str, context: dict[str, Any], tree: object) -> None:
@@ -60,5 +68,5 @@ def help_assistive_tools(app: Sphinx, page: str, template: str, context: dict[st
 
 def setup(app: Sphinx) -> None:
     """Connect the functions above."""
-    app.connect("source-read", link_pages)
+    app.connect("source-read", prepare)
     app.connect("html-page-context", help_assistive_tools, priority=900)  # after the theme, which makes the menu

@@ -135,14 +135,16 @@ def test_the_format_suffices_to_read_a_cache(clips, tmp_path, monkeypatch):
 
 @pytest.fixture(scope="module")
 def demo(clips, tmp_path_factory):
-    """Folder with the four clips as ``videos``, their index and their cache, in which examples of several pages run."""
+    """Folder with four clips as ``videos``, their index, their cache and two lists, in which examples of pages run."""
     folder = tmp_path_factory.mktemp("demo")
     (folder / "videos").symlink_to(clips)
     cc.build(cc.scan([folder / "videos"], output=folder / "index.json", labels="dir"), folder / "cache")
+    (folder / "train.csv").write_text("path,label\nbikes.mp4,street\ncarphone_pristine.mp4,people\n")
+    (folder / "validate.csv").write_text("path,label\nbigbuckbunny.mp4,animation\n")
     return folder
 
 
-@pytest.mark.parametrize("page", ["coming-from.md", "no-cache.md", "waiting.md"])
+@pytest.mark.parametrize("page", ["coming-from.md", "which-videos.md", "waiting.md"])
 def test_the_python_of_a_page_runs(page, demo, monkeypatch):
     monkeypatch.chdir(demo)
     blocks = re.findall(r"```python\n(.*?)```", (REPOSITORY / "docs" / page).read_text(encoding="utf-8"), re.S)
