@@ -206,7 +206,7 @@ class FlowReadSide(ReadSide):
             )
         if start == stop:
             return None
-        steps = clip.read(self.name, start, start + 1 if is_adjacent else stop)
+        steps = clip.rows(self.name, slice(start, start + 1 if is_adjacent else stop))
         if not len(steps):  # the video's last frame does not have flow
             return None
         field = compose_flow(steps, one_thread=clip.one_thread)

@@ -190,12 +190,12 @@ class FramesReadSide(ReadSide):
         for run, part in _runs(clips):
             first = run[0]
             if isinstance(first.frames_out, EncodedFrames):
-                first.frames_out.stored = first.read_encoded(first.numbers)
+                first.frames_out.stored = first.reader.read_encoded(first.video, first.numbers)
                 first.frames_out.picture, first.frames_out.crop = first.picture, first.crop
                 arrays.append({})
                 continue
             if len(run) == 1 and _is_whole(first):
-                pictures = [first.read(self.name, indices=first.numbers, out=first.frames_out)]
+                pictures = [first.reader.rows(first.video, self.name, first.numbers, first.frames_out)]
             else:
                 pictures = _cut_in_blocks(run, part)
             for clip, frames in zip(run, pictures, strict=True):
@@ -284,7 +284,8 @@ def _cut_in_blocks(clips: Sequence[Clip], part: Rectangle | None) -> list[np.nda
         outs.append(np.empty((len(clip.numbers), *crop.size, 3), np.uint8) if out is None else out)
         ahead.append((crop.within(part) if part else crop, outs[-1]))
     ahead.reverse()
-    for frames in first.iter_frames(np.concatenate([clip.numbers for clip in clips]), part=part):
+    numbers = np.concatenate([clip.numbers for clip in clips])
+    for frames in first.reader.iter_frames(first.video, numbers, part=part):
         while len(frames):
             crop, out = ahead.pop()
             few = min(len(frames), len(out))

@@ -140,7 +140,7 @@ class MelReadSide(TimeLastReadSide):
 
     def read_clip(self, clip: Clip) -> Arrays:
         """Return ``audio`` from the earliest frame of the clip to the end of the latest."""
-        return {"audio": clip.read(self.name, *clip.span)}
+        return {"audio": clip.rows(self.name, slice(*clip.span))}
 
     def zeros(self, clip: Clip, info: FeatureInfo) -> Arrays | None:
         """Return silence, or None if not mono: the number of channels of a missing track is unknown."""

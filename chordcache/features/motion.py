@@ -253,8 +253,8 @@ class MotionReadSide(ReadSide):
             covered = np.isfinite(motion[..., 0])
             motion[~covered] = 0
         else:
-            motion = clip.read(self.name, indices=clip.numbers)
-            covered = clip.read(f"{self.name}.covered", indices=clip.numbers)
+            motion = clip.rows(self.name)
+            covered = clip.rows(f"{self.name}.covered")
         if clip.crop is not None:
             facts = clip.video.feature(self.name).facts
             source = facts["height"], facts["width"]
@@ -306,7 +306,7 @@ def _flow_between(clip: Clip) -> np.ndarray:
                 f"features: got '{MOTION_AS_FLOW}' for frame {stop} of video '{clip.video.key}' after frame {start}, "
                 "expected frames in ascending order. Take another sampler."
             )
-        row[:] = clip.read(MOTION_AS_FLOW, start, stop).sum(axis=0)
+        row[:] = clip.rows(MOTION_AS_FLOW, slice(start, stop)).sum(axis=0)
     return flow
 
 

@@ -113,7 +113,7 @@ class PoseReadSide(ReadSide):
 
     def read_clip(self, clip: Clip) -> Arrays:
         """Return ``pose`` [shape=(T, 33, 4), dtype=float32]."""
-        pose = clip.read(self.name, indices=clip.numbers)
+        pose = clip.rows(self.name)
         return {"pose": pose if clip.crop is None else cut_pose(pose, clip.crop)}
 
     def zeros(self, clip: Clip, info: FeatureInfo) -> Arrays:

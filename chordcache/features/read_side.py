@@ -7,20 +7,23 @@ decoder or OpenCV only where it needs them, because reading a cache loads none o
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, Protocol, TypeAlias
+from typing import Any, ClassVar, Protocol, TypeAlias
 
 import numpy as np
 
-from chordcache.media.cropping import CropBox
+from chordcache.media.cropping import CropBox, Rectangle
 from chordcache.media.frame_numbers import check_frame_numbers
 from chordcache.storage.artefacts.artefact import Artefact, checked_out
 from chordcache.storage.feature_info import FeatureInfo
-from chordcache.storage.row_clock import has_times, is_of_video
+from chordcache.storage.row_clock import has_times
 
 Arrays: TypeAlias = dict[str, np.ndarray]
 """Arrays by their name in the sample."""
+
+Numbers: TypeAlias = Sequence[int] | np.ndarray
+"""Frame numbers in any order, repeats allowed"""
 
 ADJACENT_FLOW = "flow.adjacent"
 """Name in ``features`` of the flow from each frame to the cached frame after it, which is cached as "flow\""""
@@ -80,16 +83,27 @@ class EncodedFrames:
     crop: CropBox | None = None
 
 
+class RowReader(Protocol):
+    """An object that clips are read from: a ``Cache``, or a replacement for one."""
+
+    def rows(self, video: Any, feature: str, numbers: Numbers | slice, out: np.ndarray | None = None) -> np.ndarray:
+        """Read the rows of a feature for some frames of a video, as ``Cache.rows`` does."""
+        ...
+
+    def iter_frames(self, video: Any, indices: Numbers, *, part: Rectangle | None = None) -> Iterator[np.ndarray]:
+        """Read frames a few at a time, as ``Cache.iter_frames`` does."""
+        ...
+
+    def read_encoded(self, video: Any, indices: Numbers) -> list[bytes] | np.ndarray:
+        """Read frames without a decode, as ``Cache.read_encoded`` does."""
+        ...
+
+
 @dataclass(frozen=True)
 class Clip:
     """Some frames of a video, and the settings for reading them."""
 
-    read: Callable[..., np.ndarray]
-    """``Cache.read`` for this video: (feature, start, stop) or (feature, indices=), both with an optional ``out``"""
-    iter_frames: Callable[..., Iterator[np.ndarray]]
-    """``Cache.iter_frames`` for this video: (indices), with an optional ``part``"""
-    read_encoded: Callable[[np.ndarray], list[bytes] | np.ndarray]
-    """``Cache.read_encoded`` for this video"""
+    reader: RowReader
     video: ClipVideo
     numbers: np.ndarray
     """[shape=(T,), dtype=int64, frame numbers]"""
@@ -108,6 +122,10 @@ class Clip:
 
     def __post_init__(self) -> None:
         check_frame_numbers("clip_sampler", self.numbers.tolist(), self.video.num_frames, f"video '{self.video.key}'")
+
+    def rows(self, feature: str, span: slice | None = None) -> np.ndarray:
+        """Read the rows of a feature for the frames of the clip, or for a slice of the frames of its video."""
+        return self.reader.rows(self.video, feature, self.numbers if span is None else span)
 
     @property
     def picture(self) -> tuple[int, int]:
@@ -181,12 +199,8 @@ class ReadSide:
 
     def read_clip(self, clip: Clip) -> Arrays:
         """Read the arrays of a clip, with the clip's crop applied: cut, then scaled, then mirrored."""
-        facts = clip.video.feature(self.name).facts
-        if has_times(facts):
-            return {self.name: clip.read(self.name, *clip.span)}
-        if is_of_video(facts):
-            return {self.name: clip.read(self.name)}
-        return {self.name: clip.read(self.name, indices=clip.numbers)}
+        is_of_span = has_times(clip.video.feature(self.name).facts)
+        return {self.name: clip.rows(self.name, slice(*clip.span) if is_of_span else None)}
 
     def read_clips(self, clips: Sequence[Clip]) -> list[Arrays]:
         """Read the arrays of several clips of one video, each as ``read_clip`` does."""

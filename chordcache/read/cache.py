@@ -14,6 +14,7 @@ from chordcache.arguments import check_at_least, did_you_mean, names_arguments, 
 from chordcache.errors import NotFoundError, UsageError, absent, printable
 from chordcache.features.built_in import read_side
 from chordcache.features.frames import FramesReadSide
+from chordcache.features.read_side import Numbers
 from chordcache.media.cropping import Rectangle
 from chordcache.media.frame_numbers import frame_numbers
 from chordcache.object_stores.local_folder import let_fetch, local_folder, open_local_folder
@@ -175,7 +176,7 @@ class Cache:
         start: int | None = None,
         stop: int | None = None,
         *,
-        indices: Sequence[int] | np.ndarray | None = None,
+        indices: Numbers | None = None,
         out: np.ndarray | None = None,
         tier: str | None = None,
     ) -> np.ndarray:
@@ -234,6 +235,31 @@ class Cache:
             video = self[video]
         if indices is not None and (start is not None or stop is not None):
             raise UsageError("indices: got them with start or stop, expected one or the other")
+        return self.rows(video, feature, slice(start, stop) if indices is None else indices, out, tier)
+
+    def rows(
+        self,
+        video: Video,
+        feature: str,
+        numbers: Numbers | slice,
+        out: np.ndarray | None = None,
+        tier: str | None = None,
+    ) -> np.ndarray:
+        """Read the rows of a feature for some frames of a video. Slices, clips and crops are made of them.
+
+        Parameters
+        ----------
+        video, feature, out, tier
+            As in ``read``.
+        numbers : slice or sequence of int
+            Frame numbers, or a slice of all frames, from which frames at the end that do not have a row are left out.
+            A feature with a clock of its own takes a slice, and has the rows of the seconds of these frames.
+
+        Raises
+        ------
+        NotFoundError, DamageError, IndexError, UsageError
+            As in ``read``.
+        """
         info = video.feature(feature.partition(".")[0], tier)
         side = read_side(info.feature)
         arrays = side.num_rows(info)
@@ -244,17 +270,16 @@ class Cache:
             )
         with open_feature(video, info) as artefact:
             if has_times(info.facts):
-                if indices is not None:
+                if not isinstance(numbers, slice):
                     raise UsageError(
                         f"indices: got them for '{feature}', which has times of its own, expected start and stop"
                     )
-                numbers = range(video.num_frames)[start:stop]
-                return side.rows_in(artefact, info, feature, video.seconds_of(numbers.start, numbers.stop), out)
-            chosen = _row_numbers(video, feature, info, range(video.num_frames)[start:stop], indices)
-            return side.rows(artefact, info, feature, chosen, out)
+                span = range(video.num_frames)[numbers]
+                return side.rows_in(artefact, info, feature, video.seconds_of(span.start, span.stop), out)
+            return side.rows(artefact, info, feature, _row_numbers(video, feature, info, numbers), out)
 
     def iter_frames(
-        self, video: Video | str | int, indices: Sequence[int] | np.ndarray, *, part: Rectangle | None = None
+        self, video: Video | str | int, indices: Numbers, *, part: Rectangle | None = None
     ) -> Iterator[np.ndarray]:
         """Read frames of one video, a few at a time. Memory use does not grow with the number of frames.
 
@@ -282,7 +307,7 @@ class Cache:
             numbers = _checked_numbers(video, "frames", info, indices)
             yield from FramesReadSide("frames").iter_rows(artefact, info, numbers, part)
 
-    def read_encoded(self, video: Video | str | int, indices: Sequence[int] | np.ndarray) -> list[bytes] | np.ndarray:
+    def read_encoded(self, video: Video | str | int, indices: Numbers) -> list[bytes] | np.ndarray:
         """Read frames of one video as they are stored, each of which was checked.
 
         Returns
@@ -309,30 +334,25 @@ class Cache:
             return artefact.rows("frames", numbers)
 
 
-def _row_numbers(
-    video: Video,
-    feature: str,
-    info: FeatureInfo,
-    span: range,
-    indices: Sequence[int] | np.ndarray | None,
-) -> Sequence[int]:
+def _row_numbers(video: Video, feature: str, info: FeatureInfo, numbers: Numbers | slice) -> Sequence[int]:
     """Return the rows in the artefact for some frames of a video."""
+    if is_of_video(info.facts):
+        return range(info.num_rows[feature])
     groups = FrameGroups.of(info.facts)
-    if groups is not None or is_of_video(info.facts):
-        num_rows = info.num_rows[feature]
-        what = f"'{feature}' of video '{video.key}'"
+    if isinstance(numbers, slice):
+        span = range(video.num_frames)[numbers]
         if groups is None:
-            return range(num_rows)
-        frames = span if indices is None else frame_numbers(indices, video.num_frames, f"video '{video.key}'")
-        numbers = np.asarray(frames, np.int64) + video.first_row
-        return [int(row) for row in groups.rows_of(numbers, num_rows, what)]
-    if indices is None:
-        first, stop = span.start, min(span.stop, video.num_rows(info, feature))
-        return range(video.first_row + first, video.first_row + max(first, stop))
-    return _checked_numbers(video, feature, info, indices)
+            stop = max(span.start, min(span.stop, video.num_rows(info, feature)))
+            return range(video.first_row + span.start, video.first_row + stop)
+        numbers = span
+    if groups is None:
+        return _checked_numbers(video, feature, info, numbers)
+    frames = np.asarray(frame_numbers(numbers, video.num_frames, f"video '{video.key}'"), np.int64)
+    what = f"'{feature}' of video '{video.key}'"
+    return list(map(int, groups.rows_of(frames + video.first_row, info.num_rows[feature], what)))
 
 
-def _checked_numbers(video: Video, feature: str, info: FeatureInfo, indices: Sequence[int] | np.ndarray) -> list[int]:
+def _checked_numbers(video: Video, feature: str, info: FeatureInfo, indices: Numbers) -> list[int]:
     num_rows = video.num_rows(info, feature)
     rows = "" if num_rows == video.num_frames else f"'{feature}' of "
     numbers = frame_numbers(indices, num_rows, f"{rows}video '{video.key}'")

@@ -13,9 +13,10 @@ import numpy as np
 from chordcache.amounts import counted
 from chordcache.errors import DamageError, NotFoundError, UsageError, absent
 from chordcache.features.built_in import read_sides
+from chordcache.features.read_side import RowReader
 from chordcache.object_stores.local_folder import local_folder
 from chordcache.read.cache import Cache
-from chordcache.read.clips import HOW_TO_ADD, ClipReader, FeatureReader
+from chordcache.read.clips import HOW_TO_ADD, ClipReader
 from chordcache.read.selection import OtherSettings, Videos, positions_of, select_keys, warn_of_left_out
 from chordcache.read.video import Video
 from chordcache.storage.annotation_names import AnnotationNames
@@ -67,7 +68,7 @@ class VideoSet(ABC):
         """Return all labels, and the position there of every video's [shape=(len(self),), dtype=int], -1 for none."""
 
     @abstractmethod
-    def read(self, position: int, sample: Callable[[FeatureReader, Video], Sample]) -> Sample:
+    def read(self, position: int, sample: Callable[[RowReader, Video], Sample]) -> Sample:
         """Return the result of ``sample`` for a video and a reader of its features."""
 
     def measured(self) -> tuple[np.ndarray, np.ndarray] | None:
@@ -205,7 +206,7 @@ class CachedVideos(VideoSet):
         self._check_num_videos(cache)
         return slice(None)
 
-    def read(self, position: int, sample: Callable[[FeatureReader, Video], Sample]) -> Sample:
+    def read(self, position: int, sample: Callable[[RowReader, Video], Sample]) -> Sample:
         """Return the result of ``sample`` for the cache and a video."""
         return sample_of(self._cache, partial(self._video, position), sample)
 
@@ -241,7 +242,7 @@ class CachedVideos(VideoSet):
             )
 
 
-def sample_of(cache: Cache, find: Callable[[], Video], sample: Callable[[FeatureReader, Video], Sample]) -> Sample:
+def sample_of(cache: Cache, find: Callable[[], Video], sample: Callable[[RowReader, Video], Sample]) -> Sample:
     """Return the result of ``sample`` for a cache and the video that ``find`` returns.
 
     A build and ``gc`` may have replaced the video's files since the catalog was opened. It is opened once more then.

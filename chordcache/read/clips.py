@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 
 from chordcache.arguments import check_choice
 from chordcache.errors import UsageError, absent
 from chordcache.features.built_in import read_side, read_sides
-from chordcache.features.read_side import FIRST_FRAME_LATENTS, VARIANTS, Arrays, Clip, EncodedFrames, ReadSide
-from chordcache.media.cropping import CropBox, Rectangle
+from chordcache.features.read_side import (
+    FIRST_FRAME_LATENTS,
+    VARIANTS,
+    Arrays,
+    Clip,
+    EncodedFrames,
+    ReadSide,
+    RowReader,
+)
+from chordcache.media.cropping import CropBox
 from chordcache.read.crops import SpatialTransform, choose_crop
 from chordcache.read.video import Video, out_of_memory
 from chordcache.storage.feature_info import FeatureInfo
@@ -24,31 +32,6 @@ HOW_TO_ADD = "Add it with 'chordcache build --features NAME'."
 
 _OTHER_VALUES = ("pts_seconds", "label", "caption", "video", "sample_id", "present")
 """Names of the values in a sample that do not belong to a feature"""
-
-
-class FeatureReader(Protocol):
-    """An object that clips are read from: a ``Cache``, or a replacement for one."""
-
-    def read(
-        self,
-        video: Video,
-        feature: str = "frames",
-        start: int | None = None,
-        stop: int | None = None,
-        *,
-        indices: Sequence[int] | np.ndarray | None = None,
-        out: np.ndarray | None = None,
-    ) -> np.ndarray:
-        """Read a feature of one video, as ``Cache.read`` does."""
-        ...
-
-    def iter_frames(self, video: Video, indices: np.ndarray, *, part: Rectangle | None = None) -> Iterator[np.ndarray]:
-        """Read frames a few at a time, as ``Cache.iter_frames`` does."""
-        ...
-
-    def read_encoded(self, video: Video, indices: np.ndarray) -> list[bytes] | np.ndarray:
-        """Read frames without a decode, as ``Cache.read_encoded`` does."""
-        ...
 
 
 class ClipView(NamedTuple):
@@ -91,7 +74,7 @@ class ClipReader:
             raise UsageError(f"features: got '{taken[0]}', expected a feature. {hint}")
         check_choice(MISSING, missing=self.missing)
 
-    def check_zeros(self, name: str, reader: FeatureReader, video: Video) -> None:
+    def check_zeros(self, name: str, reader: RowReader, video: Video) -> None:
         """Raise ``NotFoundError`` if a feature that is absent from a video does not have a known shape."""
         crop, info = self.crop(video, partial(np.random.default_rng, 0)), video.sidecar.feature(name)
         assert info is not None
@@ -107,7 +90,7 @@ class ClipReader:
         """Return the shape (T, h, w, 3) of the frames that ``read`` decodes, or would decode if requested."""
         return (*numbers.shape, *(crop.size if crop else (video.height, video.width)), 3)
 
-    def read(self, cache: FeatureReader, video: Video, views: Sequence[ClipView], *, one_thread: bool) -> list[Arrays]:
+    def read(self, cache: RowReader, video: Video, views: Sequence[ClipView], *, one_thread: bool) -> list[Arrays]:
         """Return the arrays of samples of one video, see ``ChordVideoDataset``.
 
         With ``missing="zeros"`` each sample also has ``present`` [shape=(len(features),), dtype=bool]. ``one_thread``
@@ -139,11 +122,10 @@ class ClipReader:
                 own["present"] = np.array(present)
         return arrays
 
-    def _clips(self, reader: FeatureReader, video: Video, views: Sequence[ClipView], *, one_thread: bool) -> list[Clip]:
+    def _clips(self, reader: RowReader, video: Video, views: Sequence[ClipView], *, one_thread: bool) -> list[Clip]:
         """Return the clips of samples."""
-        of_video = partial(reader.read, video), partial(reader.iter_frames, video), partial(reader.read_encoded, video)
         return [
-            Clip(*of_video, video, numbers, crop, self.variants, one_thread, out, caption, noise)
+            Clip(reader, video, numbers, crop, self.variants, one_thread, out, caption, noise)
             for numbers, crop, out, caption, noise in views
         ]
 

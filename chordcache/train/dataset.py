@@ -18,9 +18,10 @@ import torch
 from chordcache.amounts import counted
 from chordcache.arguments import check_at_least, checked_names, names_arguments
 from chordcache.errors import UsageError
+from chordcache.features.read_side import RowReader
 from chordcache.read.cache import Cache
 from chordcache.read.cached_videos import CachedVideos, settle_absences
-from chordcache.read.clips import ClipReader, FeatureReader, cached_features
+from chordcache.read.clips import ClipReader, cached_features
 from chordcache.read.crops import DEFAULT_SIZE, SpatialTransform, checked_crop, crop_sizes
 from chordcache.read.selection import Videos
 from chordcache.read.video import Video
@@ -313,7 +314,7 @@ class ChordVideoDataset(ClipDataset):
         """Return the result of a function for a sample's clip request and its video."""
         epoch, number = self._drawn(index)
 
-        def result_of(_: FeatureReader, video: Video) -> Result:
+        def result_of(_: RowReader, video: Video) -> Result:
             video.read_features = self._clips.features
             return function(self._request(epoch, number), video)
 

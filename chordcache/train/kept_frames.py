@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextvars import ContextVar
 from itertools import chain
 from typing import Any
@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from chordcache.amounts import counted, human_bytes
+from chordcache.features.read_side import Numbers, RowReader
 from chordcache.media.cropping import Rectangle
-from chordcache.read.clips import FeatureReader
 from chordcache.read.video import Video
 from chordcache.storage.artefacts.artefact import checked_out
 
@@ -39,7 +39,7 @@ class KeptFrames:
         hits = f"{counted(self.num_hits, 'hit')}, {self.num_misses:,} missed"
         return f"<KeptFrames of {counted(len(self._frames), 'frame')}: {sizes}, {hits}>"
 
-    def read(self, reader: FeatureReader, video: Video, numbers: Sequence[int] | np.ndarray) -> list[np.ndarray] | None:
+    def read(self, reader: RowReader, video: Video, numbers: Numbers) -> list[np.ndarray] | None:
         """Return frames [shape=(H, W, 3), dtype=uint8], read-only. None if none are in memory, and none fit."""
         info = video.feature("frames")
         pixels = video.origin, info.file, info.fingerprint, info.shape[1:]
@@ -68,26 +68,21 @@ frames_of_thread: ContextVar[KeptFrames | None] = ContextVar("frames that this t
 class KeepingReader:
     """Reader that takes frames from memory, and keeps those that it decodes. The pixels are those of its reader."""
 
-    def __init__(self, reader: FeatureReader, frames: KeptFrames) -> None:
+    def __init__(self, reader: RowReader, frames: KeptFrames) -> None:
         self._reader, self._frames = reader, frames
         self.read_encoded = reader.read_encoded
 
-    def read(
-        self, video: Video, feature: str = "frames", *rows: Any, indices: Any = None, out: Any = None
-    ) -> np.ndarray:
-        """Read a feature of one video, as ``Cache.read`` does."""
-        is_kept = feature == "frames" and indices is not None
-        frames = self._frames.read(self._reader, video, indices) if is_kept else None
+    def rows(self, video: Video, feature: str, numbers: Any, out: np.ndarray | None = None) -> np.ndarray:
+        """Read the rows of a feature, as ``Cache.rows`` does."""
+        frames = self._frames.read(self._reader, video, numbers) if feature == "frames" else None
         if not frames:
-            return self._reader.read(video, feature, *rows, indices=indices, out=out)
+            return self._reader.rows(video, feature, numbers, out)
         shape = (len(frames), *frames[0].shape)
         return np.stack(frames, out=checked_out(feature, shape, np.dtype(np.uint8), out))
 
-    def iter_frames(
-        self, video: Video, indices: Sequence[int] | np.ndarray, *, part: Rectangle | None = None
-    ) -> Iterator[np.ndarray]:
+    def iter_frames(self, video: Video, indices: Numbers, *, part: Rectangle | None = None) -> Iterator[np.ndarray]:
         """Read frames a few at a time, as ``Cache.iter_frames`` does."""
         frames = self._frames.read(self._reader, video, indices)
         if frames is None:
-            return self._reader.iter_frames(video, np.asarray(indices), part=part)
+            return self._reader.iter_frames(video, indices, part=part)
         return (part.of(frame[None]) if part else frame[None] for frame in frames)

@@ -16,9 +16,9 @@ from torch.utils.data import get_worker_info
 
 from chordcache.errors import UsageError
 from chordcache.features.networks.latent_rows import shape_of_clip
-from chordcache.features.read_side import Arrays, EncodedFrames
+from chordcache.features.read_side import Arrays, EncodedFrames, RowReader
 from chordcache.media.cropping import CropBox
-from chordcache.read.clips import ClipReader, ClipView, FeatureReader
+from chordcache.read.clips import ClipReader, ClipView
 from chordcache.read.video import Video
 from chordcache.train.batches import FrameBuffer
 from chordcache.train.fields import Classes, FieldReader
@@ -58,7 +58,7 @@ class SampleReader:
         self,
         requests: Sequence[ClipRequest],
         buffers: Sequence[FrameBuffer | None],
-        reader: FeatureReader,
+        reader: RowReader,
         video: Video,
     ) -> list[dict[str, Any]]:
         """Read samples of one video: choose frames, read the clips, make tensors. See ``ClipDataset.read_samples``."""

@@ -65,7 +65,7 @@ class LatentsReadSide(ReadSide):
         return normalized
 
     def _part(self, clip: Clip, info: FeatureInfo, array: str) -> np.ndarray:
-        rows = clip.read(array, indices=clip.numbers)
+        rows = clip.rows(array)
         if clip.crop is None or clip.crop == _whole(clip.picture):
             return rows
         top, left, height, width = _in_latents(clip.crop, clip.picture, info)

@@ -280,7 +280,7 @@ class TextReadSide(ReadSide):
         With padding also ``text_mask`` [shape=(L,), dtype=bool], True for tokens. With ``pooled_model`` also
         ``text_pooled`` [shape=(D,)].
         """
-        info, rows = clip.video.feature(self.name), clip.read(self.name)
+        info, rows = clip.video.feature(self.name), clip.rows(self.name)
         if rows.ndim == 2:
             return {"text": rows}
         if clip.caption >= len(rows):
@@ -293,5 +293,5 @@ class TextReadSide(ReadSide):
         if info.params.get("padding", "none") == "none":
             arrays = {"text": rows[clip.caption, :num_tokens].copy()}
         if _POOLED in info.num_rows:
-            arrays["text_pooled"] = clip.read(_POOLED)[clip.caption].copy()
+            arrays["text_pooled"] = clip.rows(_POOLED)[clip.caption].copy()
         return arrays

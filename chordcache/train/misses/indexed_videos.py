@@ -31,11 +31,12 @@ from chordcache.errors import (
     printable,
 )
 from chordcache.features.packet_frames import PACKET_CODECS
+from chordcache.features.read_side import RowReader
 from chordcache.index.index_files import Index, temporary_index
 from chordcache.media.source_file import identity_or_none
 from chordcache.read.cache import Cache
 from chordcache.read.cached_videos import sample_of, stereo_of
-from chordcache.read.clips import HOW_TO_ADD, FeatureReader
+from chordcache.read.clips import HOW_TO_ADD
 from chordcache.read.segment_of import SegmentOfFile
 from chordcache.read.selection import OtherSettings
 from chordcache.read.video import Video
@@ -160,7 +161,7 @@ class IndexedVideos(SourceVideos):
                 "index inside a cache."
             )
 
-    def read(self, position: int, sample: Callable[[FeatureReader, Video], Sample]) -> Sample:
+    def read(self, position: int, sample: Callable[[RowReader, Video], Sample]) -> Sample:
         """Return the result of ``sample`` for a reader and a video.
 
         If the cached video turns out to be damaged, ``sample`` is called a second time, for the source. Raises

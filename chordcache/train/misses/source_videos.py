@@ -7,7 +7,7 @@ import json
 import os
 from array import array
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -22,7 +22,7 @@ from chordcache.features.built_in import read_side
 from chordcache.features.decode_pass import DecodePass, DecodeResult
 from chordcache.features.feed import decode_item
 from chordcache.features.frames import FpsFilter
-from chordcache.features.read_side import in_memory
+from chordcache.features.read_side import Numbers, RowReader, in_memory
 from chordcache.features.registry import FeatureSpec, resolve
 from chordcache.index.index_files import Index, temporary_index
 from chordcache.index.lists.tables import open_for_reading
@@ -38,7 +38,6 @@ from chordcache.media.segments import end_of, span_of
 from chordcache.media.source_file import identify, open_source, real_folder
 from chordcache.object_stores.client import is_in_store
 from chordcache.read.cached_videos import VideoSet
-from chordcache.read.clips import FeatureReader
 from chordcache.read.selection import warn_of_left_out
 from chordcache.read.video import Video
 from chordcache.records import ContentFacts, Identity, VideoRecord
@@ -176,32 +175,20 @@ class UncachedVideo(Video):
                 self._measured = decode_item(opened.place, decode, self._record.segment)
         return self._measured
 
-    def read(
-        self,
-        video: Video,
-        feature: str = "frames",
-        start: int | None = None,
-        stop: int | None = None,
-        *,
-        indices: Sequence[int] | np.ndarray | None = None,
-        out: np.ndarray | None = None,
-    ) -> np.ndarray:
-        """Read frames, or the sound of frames. See ``Cache.read``."""
-        chosen = slice(start, stop) if indices is None else np.asarray(indices)
+    def rows(self, video: Video, feature: str, numbers: Any, out: np.ndarray | None = None) -> np.ndarray:
+        """Read frames, or the sound of a slice of them. See ``Cache.rows``."""
         if feature == "frames":
-            return in_memory("frames", self._source.get_frames(self.source_frames[chosen]), out)
-        info, numbers = self.feature(feature.partition(".")[0]), range(self.num_frames)[start:stop]
-        span = self.seconds_of(numbers.start, numbers.stop)
-        return read_side(info.feature).rows_in(cast(Artefact, _Rows(self._rows)), info, feature, span, out)
+            return in_memory("frames", self._source.get_frames(self.source_frames[numbers]), out)
+        info, span = self.feature(feature.partition(".")[0]), range(self.num_frames)[numbers]
+        seconds, rows = self.seconds_of(span.start, span.stop), cast(Artefact, _Rows(self._rows))
+        return read_side(info.feature).rows_in(rows, info, feature, seconds, out)
 
-    def iter_frames(
-        self, video: Video, indices: Sequence[int] | np.ndarray, *, part: Rectangle | None = None
-    ) -> Iterator[np.ndarray]:
+    def iter_frames(self, video: Video, indices: Numbers, *, part: Rectangle | None = None) -> Iterator[np.ndarray]:
         """Decode all frames at once, and yield them. See ``Cache.iter_frames``."""
-        frames = self.read(video, indices=indices)
+        frames = self.rows(video, "frames", indices)
         yield part.of(frames) if part else frames
 
-    def read_encoded(self, video: Video, indices: Sequence[int] | np.ndarray) -> list[bytes] | np.ndarray:
+    def read_encoded(self, video: Video, indices: Numbers) -> list[bytes] | np.ndarray:
         """Raise ``UsageError``: a source does not have frames as a cache stores them."""
         what = f"video '{self.key}': got frames from its source, expected a cached video"
         raise UsageError(f"{what}. Decode them on the CPU.")
@@ -309,11 +296,11 @@ class SourceVideos(VideoSet):
         path = printable(self._index.path)
         raise UsageError(f"index: '{path}' changed since the dataset was made. Recreate the dataset.")
 
-    def read(self, position: int, sample: Callable[[FeatureReader, Video], Sample]) -> Sample:
+    def read(self, position: int, sample: Callable[[RowReader, Video], Sample]) -> Sample:
         """Return the result of ``sample`` for a file, and its video. See ``VideoSet``."""
         return self.read_source(self.record(position), sample)
 
-    def read_source(self, record: VideoRecord, sample: Callable[[FeatureReader, Video], Sample]) -> Sample:
+    def read_source(self, record: VideoRecord, sample: Callable[[RowReader, Video], Sample]) -> Sample:
         """Return the result of ``sample`` for the file of a record, and its video."""
         assert self._source is not None
         folder = self._index.roots[record.root]
