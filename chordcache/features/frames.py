@@ -248,7 +248,10 @@ def _scratch(shape: tuple[int, ...]) -> np.ndarray:
 
 def _is_whole(clip: Clip) -> bool:
     """Return whether the frames of a clip are the cached pictures."""
-    return clip.crop is None or clip.crop == CropBox(0, 0, *clip.picture, clip.picture)
+    crop, picture = clip.crop, clip.picture
+    if crop is None or crop.size != picture:
+        return crop is None
+    return (crop.top, crop.left, crop.height, crop.width) == (0, 0, *picture) and not crop.flip
 
 
 def _runs(clips: Sequence[Clip]) -> Iterator[tuple[Sequence[Clip], Rectangle | None]]:

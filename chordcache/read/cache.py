@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,20 +16,20 @@ from chordcache.features.built_in import read_side
 from chordcache.features.frames import FramesReadSide
 from chordcache.features.read_side import Numbers
 from chordcache.media.cropping import Rectangle
-from chordcache.media.frame_numbers import frame_numbers
 from chordcache.object_stores.local_folder import let_fetch, local_folder, open_local_folder
 from chordcache.read.near_keys import hint_for
-from chordcache.read.video import Video, open_feature
+from chordcache.read.video import Video, checked_numbers, open_feature, row_numbers
 from chordcache.storage.catalog import Catalog
-from chordcache.storage.feature_info import FeatureInfo
 from chordcache.storage.layout import cache_folder, is_url
 from chordcache.storage.opener import check_still_there
 from chordcache.storage.origin import check_holds_all
-from chordcache.storage.row_clock import FrameGroups, has_times, is_of_video
+from chordcache.storage.row_clock import has_times
 from chordcache.storage.sidecar import Sidecar
 
 _MAX_RECENT = 256
 """Number of videos that a cache keeps in memory. When it is reached, all of them are dropped."""
+
+_FRAMES = FramesReadSide("frames")
 
 
 class _Opened(NamedTuple):
@@ -62,6 +62,8 @@ class Cache:
         if local_folder(self.path) is None:
             check_holds_all(self.path)
         self._opened: _Opened | None = _Opened(Catalog(self.path), {})  # raises now rather than in a worker
+        self.num_pinned: int | None = None
+        """Number of videos that the catalog must have when it is opened again, where their positions must not move"""
 
     @classmethod
     def without_catalog(cls, path: Path) -> Cache:
@@ -72,12 +74,13 @@ class Cache:
 
     def __getstate__(self) -> dict[str, Any]:
         folder = local_folder(self.path)
-        return {"path": self.path, "origin": folder and folder.origin}
+        return {"path": self.path, "origin": folder and folder.origin, "num_pinned": self.num_pinned}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.path = state["path"]
         let_fetch(self.path, state.get("origin"))
         self._opened = None
+        self.num_pinned = state.get("num_pinned")
 
     def __enter__(self) -> Cache:
         return self
@@ -94,7 +97,14 @@ class Cache:
         opened = self._opened
         if opened is None:
             check_still_there(self.path)
-            opened = self._opened = _Opened(Catalog(self.path), {})
+            opened = _Opened(Catalog(self.path), {})
+            if self.num_pinned not in (None, len(opened.catalog)):
+                raise UsageError(
+                    f"<Cache '{printable(self.path)}': {counted(len(opened.catalog), 'video')}> had "
+                    f"{counted(self.num_pinned or 0, 'video')} when the dataset was made. Recreate the dataset, or "
+                    "pass videos=cache.keys() to pin today's videos."
+                )
+            self._opened = opened
         return opened
 
     @property
@@ -276,7 +286,7 @@ class Cache:
                     )
                 span = range(video.num_frames)[numbers]
                 return side.rows_in(artefact, info, feature, video.seconds_of(span.start, span.stop), out)
-            return side.rows(artefact, info, feature, _row_numbers(video, feature, info, numbers), out)
+            return side.rows(artefact, info, feature, row_numbers(video, info, feature, numbers), out)
 
     def iter_frames(
         self, video: Video | str | int, indices: Numbers, *, part: Rectangle | None = None
@@ -304,8 +314,8 @@ class Cache:
             video = self[video]
         info = video.feature("frames")
         with open_feature(video, info) as artefact:
-            numbers = _checked_numbers(video, "frames", info, indices)
-            yield from FramesReadSide("frames").iter_rows(artefact, info, numbers, part)
+            numbers = checked_numbers(video, info, "frames", indices)
+            yield from _FRAMES.iter_rows(artefact, info, numbers, part)
 
     def read_encoded(self, video: Video | str | int, indices: Numbers) -> list[bytes] | np.ndarray:
         """Read frames of one video as they are stored, each of which was checked.
@@ -328,35 +338,10 @@ class Cache:
             what = f"video '{video.key}': got codec {codec}, expected jpeg or yuv420."
             raise UsageError(f"{what} Decode the frames on the CPU.")
         with open_feature(video, info) as artefact:
-            numbers = _checked_numbers(video, "frames", info, indices)
+            numbers = checked_numbers(video, info, "frames", indices)
             if codec == "jpeg":
                 return list(map(bytes, artefact.records("frames", numbers)))
             return artefact.rows("frames", numbers)
-
-
-def _row_numbers(video: Video, feature: str, info: FeatureInfo, numbers: Numbers | slice) -> Sequence[int]:
-    """Return the rows in the artefact for some frames of a video."""
-    if is_of_video(info.facts):
-        return range(info.num_rows[feature])
-    groups = FrameGroups.of(info.facts)
-    if isinstance(numbers, slice):
-        span = range(video.num_frames)[numbers]
-        if groups is None:
-            stop = max(span.start, min(span.stop, video.num_rows(info, feature)))
-            return range(video.first_row + span.start, video.first_row + stop)
-        numbers = span
-    if groups is None:
-        return _checked_numbers(video, feature, info, numbers)
-    frames = np.asarray(frame_numbers(numbers, video.num_frames, f"video '{video.key}'"), np.int64)
-    what = f"'{feature}' of video '{video.key}'"
-    return list(map(int, groups.rows_of(frames + video.first_row, info.num_rows[feature], what)))
-
-
-def _checked_numbers(video: Video, feature: str, info: FeatureInfo, indices: Numbers) -> list[int]:
-    num_rows = video.num_rows(info, feature)
-    rows = "" if num_rows == video.num_frames else f"'{feature}' of "
-    numbers = frame_numbers(indices, num_rows, f"{rows}video '{video.key}'")
-    return [number + video.first_row for number in numbers] if video.first_row else numbers
 
 
 @names_arguments

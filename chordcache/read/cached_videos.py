@@ -5,13 +5,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import copy
 from functools import partial
 from typing import TypeVar
 
 import numpy as np
 
 from chordcache.amounts import counted
-from chordcache.errors import DamageError, NotFoundError, UsageError, absent
+from chordcache.errors import DamageError, NotFoundError, absent
 from chordcache.features.built_in import read_sides
 from chordcache.features.read_side import RowReader
 from chordcache.object_stores.local_folder import local_folder
@@ -120,6 +121,7 @@ class CachedVideos(VideoSet):
         self._positions: np.ndarray | None = None
         """Positions of the keys in the catalog, while the dataset is made"""
         self._num_videos = len(cache if self._keys is None else self._keys)
+        cache.num_pinned = self._num_videos if is_all else None
         self._leave_out_failed(features)
         self.labels = cache.labels()
         self.columns = dict(read_header(cache.path).columns)
@@ -168,7 +170,7 @@ class CachedVideos(VideoSet):
     def keep(self, mask: np.ndarray) -> None:
         """Leave out the videos where the mask is False. See ``VideoSet``."""
         self._keys = np.array(self._keys_at(np.flatnonzero(mask)), np.bytes_)
-        self._num_videos = len(self._keys)
+        self._num_videos, self._cache.num_pinned = len(self._keys), None
         self._positions = None
 
     @property
@@ -191,7 +193,7 @@ class CachedVideos(VideoSet):
 
         Raises ``UsageError`` if the cache has gained or lost videos.
         """
-        with Cache(self._cache.path) as cache:  # not the dataset's own, which other threads may be reading
+        with copy(self._cache) as cache:  # not the dataset's own, which other threads may be reading
             return cache.labels(), cache.label_ids[self._rows_in(cache)]
 
     def measured(self) -> tuple[np.ndarray, np.ndarray]:
@@ -201,10 +203,7 @@ class CachedVideos(VideoSet):
 
     def _rows_in(self, cache: Cache) -> np.ndarray | slice:
         """Return the places of the videos in the arrays of a cache, which may have been built since."""
-        if self._keys is not None:
-            return positions_of(cache, self._keys)
-        self._check_num_videos(cache)
-        return slice(None)
+        return slice(None) if self._keys is None else positions_of(cache, self._keys)
 
     def read(self, position: int, sample: Callable[[RowReader, Video], Sample]) -> Sample:
         """Return the result of ``sample`` for the cache and a video."""
@@ -228,18 +227,7 @@ class CachedVideos(VideoSet):
         return map(self._video, range(self._num_videos))
 
     def _video(self, position: int) -> Video:
-        if self._keys is not None:
-            return self._cache[self._keys[position].decode()]
-        self._check_num_videos(self._cache)
-        return self._cache[position]
-
-    def _check_num_videos(self, cache: Cache) -> None:
-        # The catalog may have been opened again since the videos were counted. A build in between moves the positions
-        if len(cache) != self._num_videos:
-            raise UsageError(
-                f"{cache!r} had {counted(self._num_videos, 'video')} when the dataset was made. Recreate the dataset, "
-                "or pass videos=cache.keys() to pin today's videos."
-            )
+        return self._cache[position if self._keys is None else self._keys[position].decode()]
 
 
 def sample_of(cache: Cache, find: Callable[[], Video], sample: Callable[[RowReader, Video], Sample]) -> Sample:

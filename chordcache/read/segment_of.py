@@ -8,7 +8,6 @@ from chordcache.errors import MediaError, NotFoundError, absent
 from chordcache.media.segments import end_of, span_of
 from chordcache.read.video import Video
 from chordcache.records import VideoRecord
-from chordcache.storage.artefacts.claims import Claims
 from chordcache.storage.feature_info import FeatureInfo
 from chordcache.storage.layout import key_of
 from chordcache.storage.row_clock import is_of_video
@@ -39,12 +38,8 @@ class SegmentOfFile(Video):
         )
         super().__init__(whole.cache_path, ranged.described(record))
         self._whole = whole
+        self.claims = whole.claims  # the artefacts are of the whole file
         self.first_row = span.start
-
-    @property
-    def claims(self) -> Claims:
-        """Statements about the artefacts, which are of the whole file."""
-        return self._whole.claims
 
     def feature(self, name: str, tier: str | None = None) -> FeatureInfo:
         """Return the record of a feature. See ``Video``. Rows of the whole file are not those of the segment."""

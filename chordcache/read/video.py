@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -13,13 +13,15 @@ from chordcache.arguments import did_you_mean
 from chordcache.errors import DamageError, StorageError, UsageError, absent, printable
 from chordcache.features.built_in import read_side, read_sides
 from chordcache.features.item_fields import fits
+from chordcache.features.read_side import Numbers
+from chordcache.media.frame_numbers import frame_numbers
 from chordcache.object_stores.local_folder import LocalFolder, local_folder
 from chordcache.records import ContentFacts
 from chordcache.storage import opener
 from chordcache.storage.artefacts.artefact import Artefact
-from chordcache.storage.artefacts.claims import Claims
 from chordcache.storage.artefacts.open_files import open_artefact
 from chordcache.storage.feature_info import FeatureInfo, StoredFile
+from chordcache.storage.row_clock import FrameGroups, is_of_video
 from chordcache.storage.sidecar import Sidecar
 
 _TRIES = 10
@@ -33,12 +35,15 @@ class Video:
         self.cache_path = cache
         """Folder of the cache"""
         self._arrays: dict[str, np.ndarray] = {}
-        self._files: dict[str, Path] = {}
+        self.paths: dict[str, Path] = {}
+        """Path of each artefact that was opened, by its name"""
         self.read_features: tuple[str, ...] = ()
         """Features that are read anyway. The frame times, which each artefact has, are then taken from theirs"""
         self.origin: object = None
         """Identity of a source that its frames are read from, None if they are cached"""
         self.sidecar = sidecar
+        self.claims = sidecar.claims
+        """Statements of the sidecar about the artefacts"""
         self.key = sidecar.key
         self.root = sidecar.root
         self.path = sidecar.path
@@ -59,11 +64,6 @@ class Video:
         self.caption, self.captions = about.caption, about.captions
         self.extra = about.extra
         """Further columns of the index, by name"""
-
-    @property
-    def claims(self) -> Claims:
-        """Statements of the sidecar about the artefacts."""
-        return self.sidecar.claims
 
     @property
     def bucket(self) -> tuple[int, int, int] | None:
@@ -93,7 +93,7 @@ class Video:
             raise absent(f"'{name}' of video '{self.key}' is not cached{where}; cached: {have}{add}")
         if info.absent is not None:
             raise absent(f"'{name}' of video '{self.key}' is absent{where}: {info.absent}")
-        if not fits(info, self):
+        if info.used and not fits(info, self):
             raise absent(
                 f"'{name}' of video '{self.key}' was made of another value of {', '.join(info.uses)}. Build it again."
             )
@@ -132,14 +132,6 @@ class Video:
                     return artefact.array(name)
         raise absent(f"video '{self.key}' has no cached features, so its frame times are unknown")
 
-    def path_of(self, file: StoredFile) -> Path:
-        """Return the path of an artefact, which is made once."""
-        name = file.name
-        path = self._files.get(name)
-        if path is None:
-            path = self._files[name] = self.cache_path / name
-        return path
-
     def num_rows(self, info: FeatureInfo, array: str) -> int:
         """Return the number of rows of an array that belong to this video.
 
@@ -157,12 +149,40 @@ class Video:
         return float(self.pts_seconds[start]), float(np.min(self.pts_seconds)) + self.duration_seconds
 
 
+def row_numbers(video: Video, info: FeatureInfo, array: str, numbers: Numbers | slice) -> Sequence[int]:
+    """Return the rows of an array in its artefact for some frames of a video, see ``Cache.rows``."""
+    if is_of_video(info.facts):
+        return range(info.num_rows[array])
+    groups = FrameGroups.of(info.facts)
+    if isinstance(numbers, slice):
+        span = range(video.num_frames)[numbers]
+        if groups is None:
+            stop = max(span.start, min(span.stop, video.num_rows(info, array)))
+            return range(video.first_row + span.start, video.first_row + stop)
+        numbers = span
+    if groups is None:
+        return checked_numbers(video, info, array, numbers)
+    frames = np.asarray(frame_numbers(numbers, video.num_frames, f"video '{video.key}'"), np.int64)
+    what = f"'{array}' of video '{video.key}'"
+    return list(map(int, groups.rows_of(frames + video.first_row, info.num_rows[array], what)))
+
+
+def checked_numbers(video: Video, info: FeatureInfo, array: str, numbers: Numbers) -> list[int]:
+    """Return the rows of an array that has a row for each frame. Raises as ``frame_numbers``."""
+    num_rows = video.num_rows(info, array)
+    rows = "" if num_rows == video.num_frames else f"'{array}' of "
+    checked = frame_numbers(numbers, num_rows, f"{rows}video '{video.key}'")
+    return [number + video.first_row for number in checked] if video.first_row else checked
+
+
 @contextmanager
 def open_feature(video: Video, info: FeatureInfo) -> Iterator[Artefact]:
     """Open the file of a feature. If the file is damaged, the error says how to repair it."""
     folder, file = local_folder(video.cache_path), info.file
     assert file is not None, "an absent feature"
-    path = video.path_of(file)
+    path = video.paths.get(file.name)
+    if path is None:
+        path = video.paths[file.name] = video.cache_path / file.name
     try:
         if folder is None:
             yield open_artefact(path, file.num_bytes, video.claims, file.packed)

@@ -78,10 +78,6 @@ class ClipDataset(Dataset[dict[str, Any]], ABC):
                 self._read([index], [buffer])  # raises: samples are not read in their order
             raise
 
-    def read_sample(self, index: int | tuple[int, int], buffer: FrameBuffer | None = None) -> dict[str, Any]:
-        """Read one sample, see ``read_samples``."""
-        return self.read_samples([index], [buffer])[0]
-
     @property
     def fetches(self) -> bool:
         """True if the files of some videos come from an object store."""
@@ -175,7 +171,7 @@ class ClipDataset(Dataset[dict[str, Any]], ABC):
             If the cache has gained or lost videos, or has gained labels that are not in ``classes``. With the feature
             "flow", also if the sampler's frames go backwards.
         """
-        return self.read_sample(index)
+        return self.read_samples([index], [None])[0]
 
     def __getitems__(self, indices: Sequence[int | tuple[int, int]]) -> list[dict[str, Any]]:
         """Read the samples of a batch, for a DataLoader. Raises the errors of ``__getitem__``.

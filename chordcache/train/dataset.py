@@ -193,6 +193,7 @@ class ChordVideoDataset(ClipDataset):
         to_read = cache if isinstance(cache, VideosToRead) else cached(cache, videos)
         self._videos = to_read.open(self._clips.features)
         settle_absences(self._videos, self._clips)
+        self._num_samples = len(self._videos) * clips_per_video
         self._clips_per_video = clips_per_video
         self._seed = seed
         self._epoch = _SharedEpoch()
@@ -214,7 +215,7 @@ class ChordVideoDataset(ClipDataset):
         self._videos.close()  # opened again where samples are read, which is in the workers
 
     def __len__(self) -> int:
-        return len(self._videos) * self._clips_per_video
+        return self._num_samples
 
     def __repr__(self) -> str:
         clips = f"{counted(len(self._videos), 'video')} x {counted(self._clips_per_video, 'clip')}"

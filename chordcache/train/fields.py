@@ -113,17 +113,12 @@ class FieldReader:
     types: Mapping[str, str]
     """Field to its type: of ``COLUMN_TYPES``, or "multi_hot" """
 
-    @property
-    def draws_caption(self) -> bool:
-        """True if the caption of a sample is drawn from all captions of its item."""
-        return "caption" in self.types
-
     def caption(self, video: Video, request: ClipRequest) -> tuple[int, str]:
         """Return the caption of a sample, "" without one, after its position in all captions of the item.
 
         It is drawn if the field was requested.
         """
-        captions = all_captions(video.caption, video.captions) if self.draws_caption else ()
+        captions = all_captions(video.caption, video.captions) if "caption" in self.types else ()
         if len(captions) > 1:
             number = int(request.generator(RandomStream.CAPTION).integers(len(captions)))
             return number, captions[number]

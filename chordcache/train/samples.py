@@ -43,7 +43,7 @@ class SampleReader:
     def describe(self, request: ClipRequest, video: Video) -> tuple[Video, tuple[int, ...]]:
         """Return the video of a sample, with the caption of the sample, and the shape of its frames as decoded."""
         shape = self._clips.frames_shape(video, *self._view(video, request))
-        if self._fields.draws_caption:
+        if "caption" in self._fields.types:
             video = copy(video)
             video.caption = self._fields.caption(video, request)[1]
         return video, shape
@@ -108,10 +108,11 @@ class SampleReader:
                     "transform: got one with frames that a GPU decodes, expected None. Take augment= of ClipLoader."
                 )
             sample["frames"] = self._transform(sample["frames"])
+        fields = self._fields.types and self._fields.read(video, view.numbers, view.crop, self._classes)
         return {
             **sample,
             "pts_seconds": torch.from_numpy(video.pts_seconds[view.numbers]),
-            **_with_tensors(self._fields.read(video, view.numbers, view.crop, self._classes)),
+            **(fields and _with_tensors(fields)),
             "label": torch.from_numpy(np.array(self._classes.id_of(video.label, f"video '{video.key}'"), np.int64)),
             "caption": caption,
             "video": video.key,

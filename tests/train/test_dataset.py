@@ -585,7 +585,7 @@ def test_files_that_gc_removed_under_a_dataset(
     for position in (0, 1):
         assert np.array_equal(dataset[position]["frames"].numpy(), expected[position].transpose(0, 3, 1, 2))
     lost = Cache(tmp_path / "cache")[2]
-    lost.path_of(lost.feature("frames").file).unlink()
+    (lost.cache_path / lost.feature("frames").file.name).unlink()
     with pytest.raises(DamageError, match="No such file or directory; run 'chordcache verify --repair"):
         dataset[2]
 

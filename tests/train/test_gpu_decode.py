@@ -44,7 +44,7 @@ def cache(clips: Path, tmp_path_factory: pytest.TempPathFactory, request: pytest
 
 
 def decoded(dataset: cc.ChordVideoDataset, number: int) -> Any:
-    sample = dataset.read_sample((0, number), EncodedFrames)
+    sample = dataset.read_samples([(0, number)], [EncodedFrames])[0]
     assert isinstance(sample["frames"], EncodedFrames)
     (frames,) = ON_CPU.decode_clips([sample["frames"]])
     return frames
@@ -98,9 +98,8 @@ def test_a_loader_makes_the_same_batches(cache: Path) -> None:
 def test_clips_of_several_shapes(cache: Path) -> None:
     dataset = cc.ChordVideoDataset(cache, clip_sampler=SAMPLER, crop=cc.crops.RandomResizedCrop((48, 48)))
     other = cc.ChordVideoDataset(cache, clip_sampler=cc.RegularClipSampler(6, stride=2), crop=CenterCrop((64, 64)))
-    samples = [
-        source.read_sample((0, number), EncodedFrames)["frames"] for number in (0, 1) for source in (dataset, other)
-    ]
+    encoded = [source.read_samples([(0, 0), (0, 1)], [EncodedFrames] * 2) for source in (dataset, other)]
+    samples = [sample["frames"] for pair in zip(*encoded, strict=True) for sample in pair]
     together = ON_CPU.decode_clips([*samples, *samples[::-1]])
     alone = [ON_CPU.decode_clips([sample])[0] for sample in samples]
     assert all(map(torch.equal, together, alone + alone[::-1]))
@@ -143,17 +142,17 @@ def test_other_codecs_are_refused(tmp_path: Path, make_video: Callable[..., Path
     cc.build(cc.scan([tmp_path / "videos"], jobs=1), tmp_path / "cache", config=config, jobs=1)
     dataset = cc.ChordVideoDataset(tmp_path / "cache", clip_sampler=SAMPLER, size=None)
     with pytest.raises(UsageError, match="got codec mpeg4, expected jpeg or yuv420"):
-        dataset.read_sample((0, 0), EncodedFrames)
+        dataset.read_samples([(0, 0)], [EncodedFrames])[0]
     dataset = cc.ChordVideoDataset(tmp_path / "cache", clip_sampler=SAMPLER, size=None, transform=lambda frames: frames)
     with pytest.raises(UsageError, match="got codec mpeg4|transform: got one"):
-        dataset.read_sample((0, 0), EncodedFrames)
+        dataset.read_samples([(0, 0)], [EncodedFrames])[0]
 
 
 def test_damage_is_found_before_a_gpu_sees_it(tmp_path: Path, make_video: Callable[..., Path]) -> None:
     make_video(tmp_path / "videos/a.mp4", size=(640, 480), planes=noise)  # LMDB keeps small records in its tree
     cc.build(cc.scan([tmp_path / "videos"], jobs=1), tmp_path / "cache", jobs=1)
     dataset = cc.ChordVideoDataset(tmp_path / "cache", clip_sampler=SAMPLER, size=None)
-    jpeg = dataset.read_sample((0, 0), EncodedFrames)["frames"].stored[2]
+    jpeg = dataset.read_samples([(0, 0)], [EncodedFrames])[0]["frames"].stored[2]
     (path,) = (tmp_path / "cache/lmdb").rglob("*.lmdb")
     data = bytearray(path.read_bytes())
     data[data.index(jpeg) + len(jpeg) // 2] ^= 8
@@ -162,5 +161,5 @@ def test_damage_is_found_before_a_gpu_sees_it(tmp_path: Path, make_video: Callab
     aside.write_bytes(data)
     aside.replace(path)
     with pytest.raises(DamageError, match=r"record \d+ is not what was written"):
-        dataset.read_sample((0, 0), EncodedFrames)
+        dataset.read_samples([(0, 0)], [EncodedFrames])[0]
     assert np.frombuffer(jpeg[:2], ">u2")[0] == 0xFFD8

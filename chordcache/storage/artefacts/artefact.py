@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -52,6 +52,16 @@ _FRAME_DTYPES = {
 """Whole arrays about frames. Each has an axis, and the first two a value for each frame"""
 
 
+class _Stream(NamedTuple):
+    """A streamed array that was read."""
+
+    layout: Layout
+    digests: np.ndarray
+    """Digest of each row"""
+    checked: np.ndarray
+    """True for rows that were compared with their digest since the file was opened"""
+
+
 class Artefact(ABC):
     """A published artefact opened for reading. ``storage.artefacts.open_files.open_artefact`` makes it.
 
@@ -75,7 +85,7 @@ class Artefact(ABC):
         self._claims = claims and claims.of_file(path)
         self._layouts: dict[str, Layout] = {}
         self._arrays: dict[str, np.ndarray] = {}
-        self._checked: dict[str, np.ndarray] = {}
+        self._streams: dict[str, _Stream] = {}
         self._streamed: frozenset[str] | None = None
         self._start = 0 if packed is None else packed.offset
         """Place of its first byte in the open file"""
@@ -152,18 +162,18 @@ class Artefact(ABC):
         the array holds records, or ``out`` does not fit, and ``DamageError`` if a row is missing or is not what was
         written.
         """
-        layout = self.layout(name)
+        stream = self._streams.get(name) or self._checked_stream(name)
+        layout = stream.layout
         if layout.dtype is None:
             raise UsageError(f"'{name}' of '{printable(self.path)}' holds records: read them as such")
         out = self.memory_for(name, (len(numbers), *layout.row_shape), layout.dtype, out)
-        digests = self._digests(name)
-        self._check_numbers("row", numbers, len(digests))
+        self._check_numbers("row", numbers, layout.num_rows)
         pieces = list(_pieces(numbers, out))
         for run, target in pieces:
             self._read_rows(name, run.start, run.stop, target)
-        if not self._checked[name][list(numbers)].all():
+        if not stream.checked[list(numbers)].all():
             for run, target in pieces:
-                self._check_rows(name, run, target, digests)
+                self._check_rows(name, run, target, stream)
         return out
 
     def memory_for(self, name: str, shape: tuple[int, ...], dtype: np.dtype[Any], out: np.ndarray | None) -> np.ndarray:
@@ -177,11 +187,11 @@ class Artefact(ABC):
 
         Raises ``UsageError`` if the array does not hold records, and ``DamageError`` as ``rows`` does.
         """
-        if self.layout(name).dtype is not None:
+        stream = self._streams.get(name) or self._checked_stream(name)
+        if stream.layout.dtype is not None:
             raise UsageError(f"'{name}' of '{printable(self.path)}' holds rows, no records: read them as such")
-        digests = self._digests(name)
-        self._check_numbers("record", numbers, len(digests))
-        wanted = zip(numbers, digests[list(numbers)].tolist(), strict=True)
+        self._check_numbers("record", numbers, stream.layout.num_rows)
+        wanted = zip(numbers, stream.digests[list(numbers)].tolist(), strict=True)
         pairs = zip(wanted, self._iter_records(name, numbers), strict=True)
         while few := list(_first_few(pairs)):
             for (number, digest), record in few:
@@ -195,21 +205,17 @@ class Artefact(ABC):
             number = next(number for number in numbers if not 0 <= number < num_rows)
             raise self._damage(f"{what} {number} is missing: got {num_rows} {what}s, expected more")
 
-    def _digests(self, name: str) -> np.ndarray:
-        digests = self.array(name + DIGESTS)
-        if name not in self._checked:
-            num_rows = self.layout(name).num_rows
-            if digests.dtype != np.uint64 or digests.shape != (num_rows,):
-                raise self._damage(f"got {digests.size} digests of '{name}', expected {num_rows} as rows")
-            self._checked[name] = np.zeros(num_rows, bool)
-        return digests
+    def _checked_stream(self, name: str) -> _Stream:
+        layout, digests = self.layout(name), self.array(name + DIGESTS)
+        if digests.dtype != np.uint64 or digests.shape != (layout.num_rows,):
+            raise self._damage(f"got {digests.size} digests of '{name}', expected {layout.num_rows} as rows")
+        return self._streams.setdefault(name, _Stream(layout, digests, np.zeros(layout.num_rows, bool)))
 
-    def _check_rows(self, name: str, run: range, values: np.ndarray, digests: np.ndarray) -> None:
-        checked = self._checked[name]
-        for i in np.flatnonzero(~checked[run.start : run.stop]).tolist():
-            if digest64(values[i : i + 1]) != digests[run[i]]:
+    def _check_rows(self, name: str, run: range, values: np.ndarray, stream: _Stream) -> None:
+        for i in np.flatnonzero(~stream.checked[run.start : run.stop]).tolist():
+            if digest64(values[i : i + 1]) != stream.digests[run[i]]:
                 raise self._damage(f"row {run[i]} of '{name}' is not what was written")
-            checked[run[i]] = True
+            stream.checked[run[i]] = True
 
     def _damage(self, what: object) -> DamageError:
         return DamageError(f"'{printable(self.path)}' is damaged: {what}")

@@ -135,30 +135,26 @@ class LmdbArtefact(Artefact):
         except ValueError as error:
             raise self._damage(f"its array '{name}' is {error}") from None
 
-    def _positions(self, numbers: Sequence[int]) -> np.ndarray:
-        """Return the position of some records among all."""
-        wanted = np.asarray(numbers, np.int64)
-        if self._has_all_records:
-            return wanted
-        positions = np.searchsorted(self._values.numbers, wanted)
-        is_there = self._values.numbers[np.minimum(positions, len(self._values.numbers) - 1)] == wanted
-        if not is_there.all():
-            raise self._damage(f"record {wanted[np.argmin(is_there)]} is missing")
-        return positions
+    def _places(self, numbers: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
+        """Return the offset and the size of some records [bytes]."""
+        wanted, values = np.asarray(numbers, np.int64), self._values
+        if not self._has_all_records:
+            positions = np.searchsorted(values.numbers, wanted)
+            is_there = values.numbers[np.minimum(positions, len(values.numbers) - 1)] == wanted
+            if not is_there.all():
+                raise self._damage(f"record {wanted[np.argmin(is_there)]} is missing")
+            wanted = positions
+        return values.places[wanted], values.sizes[wanted]
 
     def _read_rows(self, name: str, start: int, stop: int, out: np.ndarray) -> None:
-        positions = self._positions(range(start, stop))
-        rows = out.reshape(len(out), -1)
-        for row, place in zip(rows, self._values.places[positions].tolist(), strict=True):
+        places, _ = self._places(range(start, stop))
+        for row, place in zip(out.reshape(len(out), -1), places.tolist(), strict=True):
             self._read_into(place, row.data)
 
     def _iter_records(self, name: str, numbers: Sequence[int]) -> Iterator[Any]:
-        return self._iter_values(numbers) if self._chains is None else self._iter_cut(self._chains, numbers)
-
-    def _iter_values(self, numbers: Sequence[int]) -> Iterator[memoryview]:
-        """Yield records. Neighbors in the file are read at once, with what lies between them."""
-        positions, values = self._positions(numbers), self._values
-        return self._iter_pieces(values.places[positions], values.sizes[positions], _GAP_BYTES)
+        if self._chains is not None:
+            return self._iter_cut(self._chains, numbers)
+        return self._iter_pieces(*self._places(numbers), _GAP_BYTES)
 
     def _iter_cut(self, chains: ChainIndex, numbers: Sequence[int]) -> Iterator[memoryview]:
         """Yield records of chains. Each chain is read once for records that follow each other."""
@@ -168,5 +164,5 @@ class LmdbArtefact(Artefact):
             if first not in read:
                 if len(read) == _MAX_CHAINS or sum(map(len, read.values())) > BYTES_AT_ONCE:
                     read.clear()
-                (read[first],) = self._iter_values([first])
+                (read[first],) = self._iter_pieces(*self._places([first]))
             yield chains.cut(read[first], number)

@@ -57,7 +57,11 @@ def open_artefact(path: Path, num_bytes: int, claims: Claims | None = None, pack
     belongs to no tier, and as ``Artefact`` does.
     """
     # The inode is read before the file is opened: if the file is replaced meanwhile, the next user sees it
-    inode = _inode_of(path if packed is None else path.parents[2] / pack_file(packed.pack))
+    try:
+        status = os.stat(path if packed is None else path.parents[2] / pack_file(packed.pack))
+        inode = status.st_dev, status.st_ino
+    except OSError:  # the one who opens it raises
+        inode = None
     known, artefact = _kept.get((path, packed), (None, None))
     if artefact is None or known != inode:
         artefact = resolve_name(tier_of(path).artefact)(path, num_bytes, claims, packed)
@@ -67,15 +71,6 @@ def open_artefact(path: Path, num_bytes: int, claims: Claims | None = None, pack
         while len(_kept) > _MAX_OPEN:
             _kept.popitem(last=False)
     return artefact
-
-
-def _inode_of(path: str | Path) -> tuple[int, int] | None:
-    """Return device and inode of a file, or None if it is missing."""
-    try:
-        status = os.stat(path)
-    except OSError:
-        return None
-    return status.st_dev, status.st_ino
 
 
 def forget(path: Path) -> None:

@@ -37,9 +37,9 @@ class _OpenWay:
         options = way.options
         self._way, self._dataset = way, dataset_of(way)
         self._round_seconds = options.seconds / NUM_ROUNDS
-        self._dataset.read_sample((0, 0))  # imports what it needs, and opens files
+        self._dataset[0, 0]  # imports what it needs, and opens files
         started = time.perf_counter()
-        self._dataset.read_sample((0, 1))
+        self._dataset[0, 1]
         batch_seconds = (time.perf_counter() - started) * options.batch_size / options.num_jobs
         self._batch_size = 1 if batch_seconds > self._round_seconds else options.batch_size
 

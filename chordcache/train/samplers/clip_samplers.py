@@ -163,8 +163,7 @@ class RandomClipSampler(EvenClipSampler):
 
     def frame_numbers(self, video: Video, request: ClipRequest) -> np.ndarray:
         """Choose the frames of one sample. See ``ClipSampler``."""
-        clips = self.clips(video)
-        return clips.clip(clips.random_start(request.generator()))
+        return self.clips(video).random_clip(request.generator())
 
     clip_shape = EvenClipSampler.even_shape
 

@@ -29,10 +29,10 @@ class AudioPeakSampler(EvenClipSampler):
         clips, random = self.clips(video), request.generator()
         if video.content is None:
             _warn_of_missing_facts("AudioPeakSampler: the sound of a video is not known")
-            return clips.clip(clips.random_start(random))
+            return clips.random_clip(random)
         peaks = [peak for peak in video.content.audio_peaks_seconds if peak < video.duration_seconds]
         if not peaks:
-            return clips.clip(clips.random_start(random))
+            return clips.random_clip(random)
         # Peaks are on the clock of the video, also where that is set back
         distances = np.abs(video.pts_seconds - video.pts_seconds[0] - peaks[random.integers(len(peaks))])
         return clips.clip_around(int(np.argmin(distances)))
@@ -79,7 +79,7 @@ class AdaptiveSampler(EvenClipSampler):
         clips, random = self.clips(video), request.generator()
         motion = _motion_of_clips(video, clips.stops())
         if motion is None or not motion.max() > 0:
-            return clips.clip(clips.random_start(random))
+            return clips.random_clip(random)
         weights = (motion / motion.max()) ** (1 / self.temperature)
         up_to = np.cumsum(weights)
         start = min(int(np.searchsorted(up_to, random.random() * up_to[-1], side="right")), len(weights) - 1)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
-from functools import lru_cache
 
 import numpy as np
 
@@ -48,130 +46,89 @@ class FrameTimes:
         return np.searchsorted(self._limits, seconds)
 
 
-class EvenClips(ABC):
-    """All clips of one video that have as many frames, evenly spaced.
+class EvenClips:
+    """All clips of one video that a sampler may choose: of as many frames, evenly spaced.
 
-    A position is a frame number, or seconds from the first frame on.
+    A position is a frame number, or with ``fps`` seconds from the first frame on.
     """
 
-    def __init__(self, video: Video, offsets: np.ndarray, last: float, end: float, pad: str) -> None:
-        self._video = video
-        self._offsets = offsets
+    def __init__(self, video: Video, sampler: EvenClipSampler) -> None:
+        self._video, self._sampler = video, sampler
+        self._times: FrameTimes | None = None
+        numbers = np.arange(sampler.num_frames, dtype=np.int64)
+        self._offsets: np.ndarray
         """Positions of the frames of a clip that starts at 0"""
-        self.end = end
+        self._end: float
         """Position of the end of the video, which no frame of a clip reaches without padding"""
-        self._pad = pad
-        self.last_start: float = max(0, last - offsets[-1].item())
+        if sampler.fps is None:
+            assert sampler.stride is not None
+            self._offsets, last, self._end = numbers * sampler.stride, video.num_frames - 1, video.num_frames
+        else:
+            self._times = times = FrameTimes(video)
+            self._offsets, last, self._end = numbers / sampler.fps, times.starts[-1].item(), times.end
+        self._last_start: float = max(0, last - self._offsets[-1].item())
         """Last position at which a whole clip can start, 0 if the video is shorter than a clip"""
 
     @property
-    @abstractmethod
-    def positions(self) -> np.ndarray:
+    def _positions(self) -> np.ndarray:
         """Position of each frame of the video [shape=(num_frames,)]."""
+        return np.arange(self._video.num_frames) if self._times is None else self._times.starts
 
-    @abstractmethod
-    def random_start(self, random: np.random.Generator) -> float:
-        """Draw a start. All are equally likely."""
-
-    @abstractmethod
     def _frames_at(self, positions: np.ndarray) -> np.ndarray:
         """Return the frame at each position [dtype=int64]. The last one stands for positions behind it."""
-
-    @abstractmethod
-    def _needs(self) -> str:
-        """Describe the length of the video and that of a clip for an error message."""
+        if self._times is not None:
+            return self._times.nearest(positions)
+        frames: np.ndarray = np.minimum(positions, self._video.num_frames - 1).astype(np.int64, copy=False)
+        return frames  # rounded down
 
     def clip(self, start: float) -> np.ndarray:
         """Return the frames of the clip at a position [shape=(T,), dtype=int64]."""
         positions = start + self._offsets
-        if self._pad == "loop":
-            positions = positions - (positions + _TOLERANCE_SECONDS) // self.end * self.end
-        elif self._pad == "error" and positions[-1] >= self.end - _TOLERANCE_SECONDS:
+        if self._sampler.pad == "loop":
+            positions = positions - (positions + _TOLERANCE_SECONDS) // self._end * self._end
+        elif self._sampler.pad == "error" and positions[-1] >= self._end - _TOLERANCE_SECONDS:
             raise UsageError(
                 f"video '{self._video.key}': {self._needs()}. Choose pad='repeat' or 'loop', or leave the video out of "
                 "videos= or of the index."
             )
         return self._frames_at(positions)
 
+    def random_clip(self, random: np.random.Generator) -> np.ndarray:
+        """Return a clip at a random position: any frame that leaves room for it, or with ``fps`` any such time."""
+        if self._times is None:
+            return self.clip(int(random.integers(int(self._last_start) + 1)))
+        return self.clip(random.random() * self._last_start)
+
     def even_clip(self, number: int, num_clips: int) -> np.ndarray:
         """Return one of several clips that are spread evenly over the video."""
-        return self.clip(self.last_start * number / (num_clips - 1) if num_clips > 1 else self.last_start / 2)
+        return self.clip(self._last_start * number / (num_clips - 1) if num_clips > 1 else self._last_start / 2)
 
     def clip_around(self, frame: int) -> np.ndarray:
         """Return the clip with a frame in its middle. Near the ends of the video, the clip is moved inside."""
-        start = self.positions[frame] - self._offsets[len(self._offsets) // 2]
-        return self.clip(min(max(start, 0), self.last_start))
+        start = self._positions[frame] - self._offsets[len(self._offsets) // 2]
+        return self.clip(min(max(start, 0), self._last_start))
 
     def clip_from(self, frame: int) -> np.ndarray:
         """Return the clip that starts at a frame. Near the end of the video, the clip is moved inside."""
-        return self.clip(min(self.positions[frame], self.last_start))
+        return self.clip(min(self._positions[frame], self._last_start))
 
     def stops(self) -> np.ndarray:
         """Return the number behind the last frame of each clip, of those that can start at frame 0, 1, 2 ..."""
-        positions = self.positions
-        starts = positions[positions <= self.last_start + _TOLERANCE_SECONDS]
+        positions = self._positions
+        starts = positions[positions <= self._last_start + _TOLERANCE_SECONDS]
         return self._frames_at(starts + self._offsets[-1]) + 1
 
-
-@lru_cache(maxsize=64)
-def _offsets(num_frames: int, stride: int) -> np.ndarray:
-    offsets = stride * np.arange(num_frames, dtype=np.int64)
-    offsets.flags.writeable = False
-    return offsets
-
-
-class ClipsByNumber(EvenClips):
-    """Clips whose frames are ``stride`` frame numbers apart."""
-
-    def __init__(self, video: Video, num_frames: int, stride: int, pad: str) -> None:
-        super().__init__(video, _offsets(num_frames, stride), video.num_frames - 1, video.num_frames, pad)
-        self._stride = stride
-
-    @property
-    def positions(self) -> np.ndarray:
-        """Frame numbers."""
-        return np.arange(self._video.num_frames)
-
-    def random_start(self, random: np.random.Generator) -> float:
-        """Draw a frame number."""
-        return int(random.integers(int(self.last_start) + 1))
-
-    def _frames_at(self, positions: np.ndarray) -> np.ndarray:
-        frames: np.ndarray = np.minimum(positions, self._video.num_frames - 1).astype(np.int64, copy=False)
-        return frames  # rounded down
-
     def _needs(self) -> str:
+        """Describe the length of the video and that of a clip for an error message."""
+        sampler = self._sampler
+        if sampler.fps is None:
+            return (
+                f"got {self._video.num_frames} frames, expected {self._offsets[-1] + 1} for a clip of "
+                f"{sampler.num_frames} that are {sampler.stride} apart"
+            )
         return (
-            f"got {self._video.num_frames} frames, expected {self._offsets[-1] + 1} for a clip of "
-            f"{len(self._offsets)} that are {self._stride} apart"
-        )
-
-
-class ClipsByTime(EvenClips):
-    """Clips of the frames nearest to times that are ``1 / fps`` seconds apart."""
-
-    def __init__(self, video: Video, num_frames: int, fps: float, pad: str) -> None:
-        self._times = FrameTimes(video)
-        self._fps = fps
-        offsets = np.arange(num_frames) / fps
-        super().__init__(video, offsets, float(self._times.starts[-1]), self._times.end, pad)
-
-    @property
-    def positions(self) -> np.ndarray:
-        """Times of the frames."""
-        return self._times.starts
-
-    def random_start(self, random: np.random.Generator) -> float:
-        """Draw a time, which need not be that of a frame."""
-        return random.random() * self.last_start
-
-    def _frames_at(self, positions: np.ndarray) -> np.ndarray:
-        return self._times.nearest(positions)
-
-    def _needs(self) -> str:
-        return (
-            f"got {self.end:g} seconds, expected more than {self._offsets[-1]:g} for a clip of "
-            f"{len(self._offsets)} frames at {self._fps:g} per second"
+            f"got {self._end:g} seconds, expected more than {self._offsets[-1]:g} for a clip of "
+            f"{sampler.num_frames} frames at {sampler.fps:g} per second"
         )
 
 
@@ -210,7 +167,4 @@ class EvenClipSampler:
 
     def clips(self, video: Video) -> EvenClips:
         """Return the clips of a video."""
-        if self.fps is not None:
-            return ClipsByTime(video, self.num_frames, self.fps, self.pad)
-        assert self.stride is not None
-        return ClipsByNumber(video, self.num_frames, self.stride, self.pad)
+        return EvenClips(video, self)
