@@ -6,7 +6,7 @@ The seal of a line of JSON is its last member: the digest of all bytes before it
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,29 +19,20 @@ _CHUNK_BYTES = 1 << 20
 _SEAL = b', "xxh3_128": "'
 
 
-def digest64(data: Any) -> int:
-    """Return the xxh3-64 of a buffer, the checksum of one record."""
-    return xxhash.xxh3_64_intdigest(data)
+digest64: Callable[[Any], int] = xxhash.xxh3_64_intdigest
+"""Function of a buffer that returns its xxh3-64, the checksum of one record"""
 
+digest_of_parts = xxhash.xxh3_64
+"""Class of an xxh3-64 to update with the parts of a buffer. Its ``intdigest`` is the ``digest64`` of the whole"""
 
-def digest_of_parts() -> xxhash.xxh3_64:
-    """Return an xxh3-64 to update with the parts of a buffer. Its ``intdigest`` is the ``digest64`` of the whole."""
-    return xxhash.xxh3_64()
+hex64 = xxhash.xxh3_64_hexdigest
+"""Function of a buffer that returns its xxh3-64 as 16 hex digits, for names"""
 
+hex128 = xxhash.xxh3_128_hexdigest
+"""Function of a buffer that returns its xxh3-128 as 32 hex digits, for lines of JSON"""
 
-def hex64(data: bytes) -> str:
-    """Return the xxh3-64 of a buffer as 16 hex digits, for names."""
-    return xxhash.xxh3_64_hexdigest(data)
-
-
-def hex128(data: bytes) -> str:
-    """Return the xxh3-128 of a buffer as 32 hex digits, for lines of JSON."""
-    return xxhash.xxh3_128_hexdigest(data)
-
-
-def file_digest() -> xxhash.xxh3_128:
-    """Return an xxh3-128 to update with the bytes of a file."""
-    return xxhash.xxh3_128()
+file_digest = xxhash.xxh3_128
+"""Class of an xxh3-128 to update with the bytes of a file"""
 
 
 def digest_file(path: str | Path | int) -> str:

@@ -326,7 +326,8 @@ def cut_frames(
     if part.shape[1:3] != crop.size:
         scaled = np.empty((len(frames), *crop.size, 3), np.uint8) if out is None else out
         resize_pictures(part, scaled, one_thread)
-        blacken_padding(scaled, crop, frames.shape[1:3])
+        if part.base is None:  # not a view: the crop reaches beyond the picture
+            blacken_padding(scaled, crop, frames.shape[1:3])
         part = scaled
     if crop.flip:
         part = part[:, :, ::-1]

@@ -14,7 +14,6 @@ from typing import Any, ClassVar, Protocol, TypeAlias
 import numpy as np
 
 from chordcache.media.cropping import CropBox, Rectangle
-from chordcache.media.frame_numbers import check_frame_numbers
 from chordcache.storage.artefacts.artefact import Artefact, checked_out
 from chordcache.storage.feature_info import FeatureInfo
 from chordcache.storage.row_clock import has_times
@@ -105,8 +104,10 @@ class Clip:
 
     reader: RowReader
     video: ClipVideo
+    picture: tuple[int, int]
+    """(height, width) of the cached frames of the video, [pixels]"""
     numbers: np.ndarray
-    """[shape=(T,), dtype=int64, frame numbers]"""
+    """[shape=(T,), dtype=int64, frame numbers in [0, video.num_frames)]"""
     crop: CropBox | None
     """The crop of the pictures. None leaves every feature as it is stored"""
     variants: frozenset[str]
@@ -120,17 +121,9 @@ class Clip:
     noise: np.random.Generator | None = None
     """Random numbers for features that are drawn from a distribution. None takes the mean"""
 
-    def __post_init__(self) -> None:
-        check_frame_numbers("clip_sampler", self.numbers.tolist(), self.video.num_frames, f"video '{self.video.key}'")
-
     def rows(self, feature: str, span: slice | None = None) -> np.ndarray:
         """Read the rows of a feature for the frames of the clip, or for a slice of the frames of its video."""
         return self.reader.rows(self.video, feature, self.numbers if span is None else span)
-
-    @property
-    def picture(self) -> tuple[int, int]:
-        """(height, width) of the cached frames of the video, [pixels]."""
-        return self.video.height, self.video.width
 
     @property
     def span(self) -> tuple[int, int]:

@@ -24,7 +24,6 @@ from chordcache.storage.layout import cache_folder, is_url
 from chordcache.storage.opener import check_still_there
 from chordcache.storage.origin import check_holds_all
 from chordcache.storage.row_clock import has_times
-from chordcache.storage.sidecar import Sidecar
 
 _MAX_RECENT = 256
 """Number of videos that a cache keeps in memory. When it is reached, all of them are dropped."""
@@ -144,22 +143,20 @@ class Cache:
         opened = self._here
         cached = opened.recent.get(video)
         if cached is None:
-            cached = Video(self.path, self._sidecar(opened.catalog, video))
+            catalog = opened.catalog
+            if isinstance(video, str):
+                sidecar = catalog.find(video)
+                if sidecar is None:
+                    what = f"video '{printable(video)}' is not in cache '{printable(self.path)}'"
+                    raise NotFoundError(f"{what}. {hint_for(catalog, video)}")
+            else:
+                position = operator.index(video)
+                sidecar = catalog.at(position + len(catalog) if position < 0 else position)
+            cached = Video(self.path, sidecar)
             if len(opened.recent) >= _MAX_RECENT:
                 opened.recent.clear()
             opened.recent[video] = cached
         return cached
-
-    def _sidecar(self, catalog: Catalog, video: int | str) -> Sidecar:
-        if not isinstance(video, str):
-            position = operator.index(video)
-            return catalog.at(position + len(catalog) if position < 0 else position)
-        sidecar = catalog.find(video)
-        if sidecar is None:
-            raise NotFoundError(
-                f"video '{printable(video)}' is not in cache '{printable(self.path)}'. {hint_for(catalog, video)}"
-            )
-        return sidecar
 
     def keys(self) -> list[str]:
         """Return all keys, sorted, which is the order of iteration."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import numpy as np
 
@@ -22,7 +22,8 @@ from chordcache.features.read_side import (
     RowReader,
 )
 from chordcache.media.cropping import CropBox
-from chordcache.read.crops import SpatialTransform, choose_crop
+from chordcache.media.frame_numbers import check_frame_numbers
+from chordcache.read.crops import FIXED, CenterCrop, SpatialTransform, fixed_crop
 from chordcache.read.video import Video, out_of_memory
 from chordcache.storage.feature_info import FeatureInfo
 
@@ -84,7 +85,9 @@ class ClipReader:
     def crop(self, video: Video, random: Callable[[], np.random.Generator]) -> CropBox | None:
         """Choose the crop of a sample. None leaves the pictures as they are stored."""
         crop = self.spatial_transform
-        return None if crop is None else choose_crop(crop, video.height, video.width, random)
+        if type(crop) in FIXED:
+            return fixed_crop(cast(CenterCrop, crop), video.height, video.width)
+        return None if crop is None else crop.choose(video.height, video.width, random())
 
     def frames_shape(self, video: Video, numbers: np.ndarray, crop: CropBox | None) -> tuple[int, ...]:
         """Return the shape (T, h, w, 3) of the frames that ``read`` decodes, or would decode if requested."""
@@ -124,10 +127,11 @@ class ClipReader:
 
     def _clips(self, reader: RowReader, video: Video, views: Sequence[ClipView], *, one_thread: bool) -> list[Clip]:
         """Return the clips of samples."""
-        return [
-            Clip(reader, video, numbers, crop, self.variants, one_thread, out, caption, noise)
-            for numbers, crop, out, caption, noise in views
-        ]
+        clips, picture = [], (video.height, video.width)
+        for numbers, crop, out, caption, noise in views:
+            check_frame_numbers("clip_sampler", numbers.tolist(), video.num_frames, f"video '{video.key}'")
+            clips.append(Clip(reader, video, picture, numbers, crop, self.variants, one_thread, out, caption, noise))
+        return clips
 
 
 def cached_features(names: tuple[str, ...]) -> tuple[tuple[str, ...], frozenset[str]]:

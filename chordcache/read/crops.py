@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Protocol, cast
+from typing import Protocol
 
 import numpy as np
 
@@ -210,15 +209,13 @@ def _in_the_middle(height: int, width: int, crop: tuple[int, int], size: tuple[i
     return CropBox((height - crop[0]) // 2, (width - crop[1]) // 2, *crop, size)
 
 
-def choose_crop(crop: SpatialTransform, height: int, width: int, random: Callable[[], np.random.Generator]) -> CropBox:
-    """Choose the crop of one sample. A crop that draws nothing is chosen once for a size, without random numbers."""
-    if type(crop) in (CenterCrop, Resize, Pad):
-        return _fixed_crop(cast(Resize, crop), height, width)
-    return crop.choose(height, width, random())
+FIXED = (CenterCrop, Resize, Pad)
+"""Crops that draw nothing"""
 
 
 @lru_cache(maxsize=1024)
-def _fixed_crop(crop: CenterCrop | Resize | Pad, height: int, width: int) -> CropBox:
+def fixed_crop(crop: SpatialTransform, height: int, width: int) -> CropBox:
+    """Choose a crop that draws nothing, once for a size."""
     return crop.choose(height, width, np.random.default_rng(0))
 
 
@@ -232,7 +229,7 @@ def crop_sizes(crop: SpatialTransform | None, pictures: np.ndarray) -> np.ndarra
         return crop_sizes(crop.of, pictures)
     if crop is None:
         return pictures
-    if type(crop) not in (CenterCrop, RandomResizedCrop, Resize, Pad):
+    if type(crop) not in (RandomResizedCrop, *FIXED):
         return None
     distinct, which = np.unique(pictures, axis=0, return_inverse=True)
     random = np.random.default_rng(0)

@@ -100,18 +100,15 @@ def read_header(cache: Path) -> Header:
 
     Raises ``NotFoundError`` if the folder is not a cache, ``StorageError``, and as ``unseal`` does.
     """
-    no_cache = NotFoundError(f"no cache at '{printable(cache)}'; make one with 'chordcache build -o CACHE'")
     try:
-        header = read_sealed(cache, _FILE, Header, "the header of a cache")
-    except NotFoundError:
-        raise no_cache from None
-    except StorageError as error:
-        if error.errno != errno.ENOTDIR:
+        return read_sealed(cache, _FILE, Header, "the header of a cache")
+    except (NotFoundError, StorageError) as error:
+        if isinstance(error, StorageError) and error.errno != errno.ENOTDIR:
             raise
-        raise no_cache from None
+        what = f"no cache at '{printable(cache)}'; make one with 'chordcache build -o CACHE'"
+        raise NotFoundError(what) from None
     except DamageError as error:
         raise DamageError(f"{error}; run 'chordcache build' as before to write it again") from None
-    return header
 
 
 def write_header(cache: Path, header: Header) -> None:

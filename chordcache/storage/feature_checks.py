@@ -34,23 +34,21 @@ _USED = fields_type(uses=list[str])
 
 def feature_problem(info: FeatureInfo, sidecar: Any) -> str | None:
     """Return the reason why the record of a feature of a sidecar cannot be what a build wrote, or None."""
-    problem = _record_problem(info) or _params_problem(info)
+    problem = _params_problem(info)
+    if not _FEATURE_NAME.fullmatch(info.feature) or info.tier not in TIERS:
+        problem = "a feature or a tier that does not exist"
+    elif (info.absent is None) != (info.file is not None):
+        problem = "a file of an absent feature, or none of a cached one"
+    elif info.absent is not None and (info.shape or info.num_rows):
+        problem = "rows of an absent feature"
     if problem is None and info.file is not None:
         num_frames = sidecar.num_frames
-        problem = _rows_problem(info, info.file.num_bytes, num_frames) or _clock_problem(info, num_frames)
+        problem = _rows_problem(info, info.file.num_bytes, num_frames)
+        if problem is None and not CLOCK_FACTS.isdisjoint(info.facts):
+            problem = _clock_problem(info, num_frames)
         if problem is None and info.feature in RULES:
             problem = _built_in_problem(info, sidecar)
     return problem and f"{info.feature[:40]}: {problem}"
-
-
-def _record_problem(info: FeatureInfo) -> str | None:
-    if not _FEATURE_NAME.fullmatch(info.feature) or info.tier not in TIERS:
-        return "a feature or a tier that does not exist"
-    if (info.absent is None) != (info.file is not None):
-        return "a file of an absent feature, or none of a cached one"
-    if info.absent is not None and (info.shape or info.num_rows):
-        return "rows of an absent feature"
-    return None
 
 
 def _params_problem(info: FeatureInfo) -> str | None:
@@ -87,8 +85,6 @@ def _rows_problem(info: FeatureInfo, num_bytes: int, num_frames: int) -> str | N
 
 
 def _clock_problem(info: FeatureInfo, num_frames: int) -> str | None:
-    if CLOCK_FACTS.isdisjoint(info.facts):
-        return None
     problem = clock_problem(info.facts, info.num_rows, num_frames)
     if problem is None and has_times(info.facts):
         dtype, silence = _dtype(info.dtype), info.facts["silence"]

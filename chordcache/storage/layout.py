@@ -39,8 +39,7 @@ PACKS = "packs"
 """Name of the folder of packs in a packed cache"""
 
 _SLUG_LENGTH = 40
-_KEY = r"[A-Za-z0-9_-]+-[0-9a-f]{16}"
-_KEY_PATTERN = re.compile(_KEY)
+_KEY_PATTERN = re.compile(r"[A-Za-z0-9_-]+-[0-9a-f]{16}")
 _OTHER_LETTERS = re.compile(r"[^A-Za-z0-9_]+")
 
 
@@ -112,14 +111,15 @@ def is_key(text: str) -> bool:
 def key_of_artefact(tier: str, file: str) -> str | None:
     """Return the key in the name of a file, or None if ``artefact_file`` could not have made the name."""
     match = _artefact_pattern(tier).fullmatch(file) if tier in TIERS else None
-    return match["key"] if match is not None and match["fan"] == fan_of(match["key"]) else None
+    return match["key"] if match is not None else None
 
 
 @cache
 def _artefact_pattern(tier: str) -> re.Pattern[str]:
     # One for each tier: one for each file took longer than the rest of reading a sidecar
     feature = "" if TIERS[tier].one_file else r"\.[a-z][a-z0-9_]{0,39}"
-    return re.compile(rf"{tier}/(?P<fan>..)/(?P<key>{_KEY}){feature}\.[0-9a-f]{{8}}{re.escape(TIERS[tier].suffix)}")
+    key = r"(?P<key>[A-Za-z0-9_-]+-(?P=fan)[0-9a-f]{14})"
+    return re.compile(rf"{tier}/(?P<fan>[0-9a-f]{{2}})/{key}{feature}\.[0-9a-f]{{8}}{re.escape(TIERS[tier].suffix)}")
 
 
 def fan_of(key: str) -> str:

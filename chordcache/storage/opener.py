@@ -131,7 +131,23 @@ def open_file(
     cache: StrPath, name: str, flags: int = os.O_RDONLY, mode: int = 0o644, *, may_be_sparse: bool = False
 ) -> int:
     """Open a regular file, and return its descriptor. One to read has no large holes, unless it ``may_be_sparse``."""
-    return _open_file(cache, name, flags, mode, may_be_sparse)[0]
+    folder, _, last = name.rpartition("/")
+    parent = _enter(cache, folder or ".", _PASS)
+    try:
+        fd = os.open(last, flags | _FLAGS, mode, dir_fd=parent)
+    except OSError as error:
+        raise _error(cache, name, error) from None
+    finally:
+        os.close(parent)
+    try:
+        status = os.fstat(fd)
+        check_regular(status)
+        if flags == os.O_RDONLY and not may_be_sparse:
+            _check_on_disk(fd, status)
+    except OSError as error:
+        os.close(fd)
+        raise unreadable(f"{cache}/{name}", error) from None
+    return fd
 
 
 def open_binary(cache: StrPath, name: str) -> BinaryIO:
@@ -143,8 +159,9 @@ def open_binary(cache: StrPath, name: str) -> BinaryIO:
 def read_file(cache: StrPath, name: str) -> bytes:
     """Read a file of at most ``MAX_BYTES`` as a whole."""
     try:
-        fd, num_bytes = _open_file(cache, name, os.O_RDONLY, 0)
+        fd = open_file(cache, name)
         try:
+            num_bytes = os.fstat(fd).st_size
             if num_bytes > MAX_BYTES:
                 raise too_large(f"{cache}/{name}", "a file")
             data = os.read(fd, num_bytes)
@@ -266,27 +283,6 @@ def remove(cache: StrPath, name: str) -> None:
     """Remove a file, or a link in its place, if it exists."""
     with suppress(FileNotFoundError), parent_of(cache, name) as (fd, last):
         os.unlink(last, dir_fd=fd)
-
-
-def _open_file(cache: StrPath, name: str, flags: int, mode: int, may_be_sparse: bool = False) -> tuple[int, int]:
-    """Return the descriptor of a file and its size [bytes]."""
-    folder, _, last = name.rpartition("/")
-    parent = _enter(cache, folder or ".", _PASS)
-    try:
-        fd = os.open(last, flags | _FLAGS, mode, dir_fd=parent)
-    except OSError as error:
-        raise _error(cache, name, error) from None
-    finally:
-        os.close(parent)
-    status = os.fstat(fd)
-    try:
-        check_regular(status)
-        if flags == os.O_RDONLY and not may_be_sparse:
-            _check_on_disk(fd, status)
-    except OSError as error:
-        os.close(fd)
-        raise unreadable(f"{cache}/{name}", error) from None
-    return fd, status.st_size
 
 
 def _enter(cache: StrPath, name: str, flags: int) -> int:

@@ -89,19 +89,15 @@ class RecycledMemory:
     def allocate(self, shape: tuple[int, ...]) -> torch.Tensor:
         """Make a uint8 tensor, in kept memory if a block is large enough."""
         size = math.prod(shape)
-        memory = self._large_enough(size)
-        lent = memory[:size].reshape(shape)  # the tensor and its views keep a reference to this array
-        weakref.finalize(lent, self._kept.append, memory).atexit = False
-        return torch.from_numpy(lent)
-
-    def _large_enough(self, size: int) -> np.ndarray:
-        while True:
+        memory: np.ndarray | None = None
+        while memory is None or len(memory) < size:
             try:
                 memory = self._kept.pop()
             except IndexError:
-                return np.empty(size, np.uint8)
-            if len(memory) >= size:
-                return memory
+                memory = np.empty(size, np.uint8)
+        lent = memory[:size].reshape(shape)  # the tensor and its views keep a reference to this array
+        weakref.finalize(lent, self._kept.append, memory).atexit = False
+        return torch.from_numpy(lent)
 
 
 def as_one(tensors: Sequence[torch.Tensor]) -> torch.Tensor | None:

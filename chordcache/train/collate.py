@@ -72,6 +72,8 @@ def collate(samples: Sequence[dict[str, Any]], *, tokenizer: CaptionTokenizer | 
             batch[name], lengths[name] = _stacked(name, values, _PADDING.get(name, 0))
             if name == "text" and "text_mask" not in samples[0]:  # features.text.padding: none
                 batch["text_mask"] = torch.arange(batch[name].shape[-2]) < lengths[name][:, -2:-1]
+        elif isinstance(first, (torch.Tensor, str)):
+            batch[name] = default_collate(values)
         elif is_boxes(first):
             batch[name] = _joined_boxes(values)
         elif isinstance(first, list) and all(isinstance(text, str) for value in values for text in value):

@@ -317,7 +317,7 @@ class ClipLoader(_Resumable):
         stream = SideStream(self._device) if self._device is not None and self._device.type == "cuda" else None
         pending: deque[BatchUnderWay] = deque()
         read, collate, allocate = self.dataset.read_samples, self._collate, self._allocate
-        for indices in self._fetched_ahead():
+        for indices in self._fetched_ahead() if self.dataset.fetches else self.batch_sampler:
             pending.append(BatchUnderWay(read, indices, collate, allocate, self._device, stream, self._decode))
             pending[-1].begin(pool, self._num_threads)
             if len(pending) > self._prefetch:
@@ -326,9 +326,6 @@ class ClipLoader(_Resumable):
 
     def _fetched_ahead(self) -> Iterator[Any]:
         """Yield the indices of batches. The samples of the batches behind them are fetched meanwhile."""
-        if not self.dataset.fetches:
-            yield from self.batch_sampler
-            return
         ahead: deque[Any] = deque()
         num_clips = 0
         pool = ThreadPoolExecutor(FETCHES_AT_ONCE, thread_name_prefix="chordcache-fetch")

@@ -67,8 +67,9 @@ class SampleReader:
         for request, buffer in zip(requests, buffers, strict=True):
             numbers, crop = self._view(video, request)
             position, caption = self._fields.caption(video, request)
-            shape = self._clips.frames_shape(video, numbers, crop)
-            memory = buffer(shape) if buffer and "frames" in features else None
+            memory = None
+            if buffer and "frames" in features:
+                memory = buffer(self._clips.frames_shape(video, numbers, crop))
             out, tensor = memory if isinstance(memory, tuple) else (memory, memory)
             noise = request.generator(RandomStream.LATENTS) if "latents" in features else None
             views.append(ClipView(numbers, crop, out, position, noise))
