@@ -24,8 +24,6 @@ FAULTS = {"SIGSEGV": "signal", "exit 3": "signal", "sleep": "timeout", "many arr
 GOOD_WIDTH = 64
 """[pixels] of a video without a fault"""
 
-LIMITS = ("--stall-timeout", "3", "--file-memory", "768")
-
 
 @dataclass(frozen=True)
 class Material:
@@ -50,12 +48,18 @@ class Material:
         return [sys.executable, "-m", "chordcache", "build", str(self.index), "-o", str(cache), *options]
 
     def command(
-        self, cache: Path, cluster: clusters.Cluster | None, *options: str, config: Path | None = None
+        self,
+        cache: Path,
+        cluster: clusters.Cluster | None,
+        *options: str,
+        config: Path | None = None,
+        stall_seconds: int = 3,
     ) -> list[str]:
         """Return the command that builds a cache of it, on a cluster or on this machine."""
         features = ["--features", "frames,mine", "-c", str(config or self.folder / "mine.yaml")]
         where = ["--engine", cluster.engine, "--address", cluster.address] if cluster else []
-        return self.plain_command(cache, "--tier", "lmdb", "--tier", "npz", *LIMITS, *features, *where, *options)
+        limits = ["--stall-timeout", str(stall_seconds), "--file-memory", "768"]
+        return self.plain_command(cache, "--tier", "lmdb", "--tier", "npz", *limits, *features, *where, *options)
 
     def check_built(self, cache: Path, *, has_names: bool = True) -> None:
         """Check that a cache has all good videos with the content of one machine, and each fault with its cause.

@@ -27,7 +27,7 @@ def test_two_builds_at_once_on_one_cluster(engine: str, small_material: Material
     cluster = start(engine, [{"slots": 3}], **{STARTS: str(tmp_path / "starts")})
     gate, config = tmp_path / "gate", tmp_path / "gate.yaml"
     write_config(config, fault_of_width={"96": "gate"}, gate=str(gate))
-    first = small_material.command(tmp_path / "first", cluster, "--stall-timeout", "100", config=config)
+    first = small_material.command(tmp_path / "first", cluster, stall_seconds=100, config=config)
     with started(first) as build:
         assert processes.wait_until(Path(f"{gate}.reached").exists, 120)
         second = command(cluster, "build", small_material.index, "-o", tmp_path / "second", "--features", "frames")

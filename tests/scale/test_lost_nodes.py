@@ -122,7 +122,7 @@ def test_a_cluster_that_loses_its_scheduler_ends_the_run(
     """One video waits."""
     cluster, cache, gate = start(engine, [{}, {}]), tmp_path / "cache", tmp_path / "gate"
     write_config(tmp_path / "gate.yaml", fault_of_width={"96": "gate"}, gate=str(gate))
-    command = small_material.command(cache, cluster, "--stall-timeout", "100", config=tmp_path / "gate.yaml")
+    command = small_material.command(cache, cluster, stall_seconds=100, config=tmp_path / "gate.yaml")
     with started([sys.executable, "-c", WITHOUT_PATIENCE[engine], *command[3:]]) as build:
         assert processes.wait_until(Path(f"{gate}.reached").exists, 120)
         clusters.kill_tree(cluster.head)
@@ -133,7 +133,7 @@ def test_a_cluster_that_loses_its_scheduler_ends_the_run(
     assert processes.wait_until(lambda: not part_processes(cluster), 60)
     gate.touch()
     again = start(engine, [{}])
-    done = run(small_material.command(cache, again, "--stall-timeout", "100", config=tmp_path / "gate.yaml"))
+    done = run(small_material.command(cache, again, stall_seconds=100, config=tmp_path / "gate.yaml"))
     assert done.returncode == 0, done.stderr
     assert len(sidecars(cache)) == small_material.num_good + 2
 

@@ -23,7 +23,7 @@ def waiting_build(material: Material, cluster: clusters.Cluster, folder: Path) -
     """
     cache, gate, config = folder / "cache", folder / "gate", folder / "old.yaml"
     write_config(config, fault="gate", gate=str(gate))
-    return material.command(cache, cluster, "--stall-timeout", "100", config=config), cache, gate
+    return material.command(cache, cluster, stall_seconds=100, config=config), cache, gate
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
