@@ -79,9 +79,10 @@ class NotFoundError(ChordcacheError, FileNotFoundError, LookupError):
     exit_code = 10
 
 
-def absent(message: str) -> NotFoundError:
-    """Return the error about a feature that was not cached for a video. The message gives the reason."""
-    return NotFoundError(message, exit_code=UsageError.exit_code)
+class AbsentFeatureError(NotFoundError):
+    """A feature that was not cached for a video. The message gives the reason."""
+
+    exit_code = UsageError.exit_code
 
 
 class LockedError(ChordcacheError):

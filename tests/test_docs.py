@@ -159,7 +159,6 @@ def test_every_exit_code_has_its_classes():
     for name, value in vars(errors).items():
         if isinstance(value, type):
             classes.setdefault(str(value.exit_code), set()).add(name)
-    classes["2"].add("NotFoundError")
     rows = re.findall(r"^\| ([\d, ]+) \|.*\| (.*)\|$", COMMAND_LINE, re.M)
     named = {codes: set(re.findall(r"`(\w+)`", names)) for codes, names in rows if names}
     stated = {"4": "StoppedError", "12": "StorageError", "13": "ChordcacheError", "129, 130, 143": "StoppedError"}

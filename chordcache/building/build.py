@@ -82,12 +82,13 @@ def build(
         If an argument is wrong.
     NotFoundError
         If the index does not exist, or has no videos.
-    LockedError, StorageError, StoppedError
-        As their names say. The same call resumes.
+    LockedError
+        If another process writes to the cache.
+    StorageError
+        If the disk takes no data, or cannot be read. The same call resumes.
     StoppedError
-        If ``options.max_failures`` was exceeded. The same call resumes.
-    StoppedError
-        On SIGHUP, SIGINT or SIGTERM. The same call resumes.
+        If ``options.max_failures`` was exceeded, workers died in a row, or SIGHUP, SIGINT or SIGTERM came. The same
+        call resumes.
     """
     folder, options, display = layout.cache_folder(cache), options or BuildOptions(), display_of(progress)
     cluster = jobs if isinstance(jobs, Engine) and jobs.is_cluster else None

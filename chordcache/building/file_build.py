@@ -40,7 +40,7 @@ def build_file(tasks: Sequence[BuildTask]) -> list[Sidecar | Failure]:
     """Decode the source of some items once, and publish the artefacts of each, then its sidecar.
 
     Returns the outcome of each task. The failure of one item does not end the others. Raises ``StorageError`` if the
-    disk of the cache fails, and ``StorageError`` if a folder or a file of the cache is a link.
+    disk of the cache fails, or a folder or a file of the cache is a link.
     """
     source: OpenSource | None = None
     with atomic.writing_to(tasks[0].cache):  # libav reads the sources, so errors are those of the cache's disk

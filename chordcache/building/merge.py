@@ -89,12 +89,10 @@ def merge(
         If one of the folders is not a cache of this format.
     DamageError
         If a cache is damaged or not copied to its end. Repair it, then call again.
-    StorageError
-        If a list of a cache or an artefact cannot be read.
     LockedError
         If another process writes to one of the caches, or to ``output``.
     StorageError, StoppedError
-        As their names say. The same call resumes.
+        If a cache cannot be read, the disk takes no data, or a signal stopped it. The same call resumes.
     """
     folders = [layout.cache_folder(cache, "caches") for cache in caches]
     folder = layout.cache_folder(output, "output")

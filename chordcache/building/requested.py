@@ -34,9 +34,8 @@ def request_of(
     """Resolve the arguments of ``build`` to a config and the features to make.
 
     Return the config, the features that this build makes, and those that it and earlier builds requested, both by tier.
-    Raises ``UsageError`` if a tier or a feature does not exist, or no tier takes a
-    feature, ``UsageError`` and ``NotFoundError`` as ``load_config`` does, and ``UsageError`` if a tier would hold no
-    feature.
+    Raises ``UsageError`` if a tier or a feature does not exist, no tier takes a feature, or a tier would hold no
+    feature. ``load_config`` raises ``NotFoundError``, too.
     """
     _check_tiers(tiers or ())
     before = config_from_json(earlier.config, trusted=()) if earlier else None

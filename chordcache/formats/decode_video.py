@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from chordcache.arguments import names_arguments
-from chordcache.errors import NotFoundError
+from chordcache.errors import AbsentFeatureError
 from chordcache.media.remux import in_memory
 from chordcache.sources.media_file import MP4Source
 
@@ -54,6 +54,6 @@ def decode_video(key: str, data: bytes) -> tuple[torch.Tensor, torch.Tensor, dic
         try:
             sound = source.get_audio_chunk(float(times[0]), end - float(times[0])).T.copy()
             info["audio_fps"] = source.sample_rate
-        except NotFoundError:
+        except AbsentFeatureError:
             sound = None
     return torch.from_numpy(frames), torch.zeros(1, 0) if sound is None else torch.from_numpy(sound), info

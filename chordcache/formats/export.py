@@ -148,16 +148,16 @@ def export(
     ------
     UsageError
         If an argument is wrong, there are fewer samples than shards, or the output holds something else.
-    NotFoundError, DamageError
-        If the cache cannot be read.
     NotFoundError
-        If a video does not have what the format needs.
+        If the cache does not exist, or a video does not have what the format needs.
+    DamageError
+        If the cache cannot be read.
     MediaError
         If the packets of a source cannot be copied.
     LockedError
         If another process exports into the output.
     StorageError, StoppedError
-        As their names say. The same call resumes.
+        If the disk takes no data, or a signal stopped it. The same call resumes.
     """
     check_choice(FORMATS, to=to)
     check_output("output", output)

@@ -13,7 +13,7 @@ import numpy as np
 
 from chordcache.amounts import counted, shortened
 from chordcache.arguments import names_arguments
-from chordcache.errors import DamageError, NotFoundError, UsageError, absent, printable
+from chordcache.errors import AbsentFeatureError, DamageError, UsageError, printable
 from chordcache.look import pictures
 from chordcache.look.pictures import ALARM, FAINT, MARK, NORMAL, SMALL, TimeAxis, put_text
 from chordcache.media.frame_numbers import evenly_spread
@@ -152,7 +152,7 @@ def _times(video: Video) -> np.ndarray:
     """
     try:
         return np.maximum.accumulate(video.pts_seconds)
-    except (NotFoundError, DamageError):
+    except (AbsentFeatureError, DamageError):
         end = video.start_seconds + video.duration_seconds
         return np.linspace(video.start_seconds, end, video.num_frames, endpoint=False)
 
@@ -207,7 +207,7 @@ class _Drawing:
         """Remember why a row cannot be drawn."""
         try:
             yield
-        except NotFoundError as error:
+        except AbsentFeatureError as error:
             info = self.video.sidecar.feature(name)
             if info is not None:  # otherwise no build was asked for it
                 self.absent[name] = info.absent or str(error)
@@ -273,7 +273,7 @@ class _Drawing:
         """Add the frames with their times, and the row of keyframes."""
         video = self.video
         if not video.num_frames:
-            raise absent("no frames")
+            raise AbsentFeatureError("no frames")
         video.feature("frames")
         poses = self._poses()
 
@@ -329,7 +329,7 @@ class _Drawing:
         """Add the flow at each frame, with the wheel of colors and the length of the full color."""
         num_rows = self.video.num_rows(self.video.feature("flow"), "flow")
         if not num_rows:
-            raise absent("no rows")
+            raise AbsentFeatureError("no rows")
         numbers = [min(number, num_rows - 1) for number in self.numbers]
         rows = [row if row is None else pictures.thinned(row) for row in self._one_by_one("flow", numbers)]
         known = [row for row in rows if row is not None]
@@ -361,7 +361,7 @@ class _Drawing:
         info = self.video.feature("mel")
         rows = pictures.mel_rows(self.cache, self.video, self.first, self.stop, 2 * self.axis.width)
         if not len(rows):
-            raise absent("no rows")
+            raise AbsentFeatureError("no rows")
         start, stop = self.video.seconds_of(self.first, self.stop)
         step = (stop - start) / len(rows)  # cut to the axis, in rows
         skipped = round(max(0.0, self.axis.start_seconds - start) / step)

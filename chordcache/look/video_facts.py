@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from chordcache.amounts import counted, first_few, human_bytes, shortened
-from chordcache.errors import DamageError, NotFoundError, printable
+from chordcache.errors import DamageError, printable
 from chordcache.index.index_files import read_index
 from chordcache.json_records import to_json
 from chordcache.read.cache import open_cache
@@ -179,7 +179,7 @@ def _num_keyframes(video: Video) -> int | None:
     """Return the number of keyframes, or None if the file that has them is damaged or does not exist."""
     try:
         return len(video.keyframes)
-    except (DamageError, NotFoundError, OSError):
+    except (DamageError, OSError):
         return None
 
 

@@ -10,7 +10,7 @@ import av
 import numpy as np
 
 from chordcache import progress
-from chordcache.errors import MediaError, UsageError, absent
+from chordcache.errors import AbsentFeatureError, MediaError, UsageError
 from chordcache.media.audio_track import SAMPLE_RATES, AudioClock, PlacedSound, Sound, is_readable, paste
 from chordcache.media.containers import why_no_sound
 from chordcache.media.demux import Media, open_media
@@ -52,7 +52,7 @@ def read_sound(path: str, start_seconds: float, duration_seconds: float, *, join
         )
     with open_media(path, joints) as media:
         if media.audio is None:
-            raise absent(f"the file has {why_no_sound(media.container)}")
+            raise AbsentFeatureError(f"the file has {why_no_sound(media.container)}")
         joints = media.joints
         reader = _SoundReader(media.audio, start_seconds, duration_seconds)
         grid = _Grid.of(media) if _is_coarse(media.audio) else None
@@ -108,7 +108,7 @@ def sample_rate_of(path: str) -> int:
     """Return the sample rate [Hz] of a file's audio track. Raises as ``read_sound``."""
     with open_media(path) as media:
         if media.audio is None:
-            raise absent(f"the file has {why_no_sound(media.container)}")
+            raise AbsentFeatureError(f"the file has {why_no_sound(media.container)}")
         return media.audio.codec_context.sample_rate
 
 

@@ -62,12 +62,10 @@ def pull(url: str, cache: str | Path, *, progress: bool = False) -> CopySummary:
         If the cache or the object store does not exist.
     DamageError
         If other bytes arrive than were written.
-    StorageError
-        If the object store does not answer. The same call resumes.
     LockedError
         If another process writes to the cache.
     StorageError, StoppedError
-        As their names say. The same call resumes.
+        If the object store does not answer, the disk takes no data, or a signal stopped it. The same call resumes.
     """
     folder, store = cache_folder(cache), ObjectStore(url)
     with stop_signals(resumes=True):

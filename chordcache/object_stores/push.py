@@ -62,12 +62,12 @@ def push(cache: str | Path, url: str, *, progress: bool = False) -> CopySummary:
         If the prefix holds something else, or another or a later state of the cache, or credentials are missing.
     NotFoundError
         If the cache or the object store does not exist.
-    DamageError, StorageError
-        If the cache is damaged, or a file cannot be read.
+    DamageError
+        If the cache is damaged.
     LockedError
         If another process writes to the cache.
     StorageError, StoppedError
-        If the object store takes no data, or a signal stopped it. The same call resumes.
+        If a file cannot be read, the object store takes no data, or a signal stopped it. The same call resumes.
     """
     folder, store = cache_folder(cache), ObjectStore(url)
     read_header(folder)

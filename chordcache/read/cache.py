@@ -11,7 +11,7 @@ import numpy as np
 
 from chordcache.amounts import counted
 from chordcache.arguments import check_at_least, did_you_mean, names_arguments, parsed_bytes
-from chordcache.errors import NotFoundError, UsageError, absent, printable
+from chordcache.errors import AbsentFeatureError, NotFoundError, UsageError, printable
 from chordcache.features.built_in import read_side
 from chordcache.features.frames import FramesReadSide
 from chordcache.features.read_side import Numbers
@@ -228,13 +228,11 @@ class Cache:
         Raises
         ------
         NotFoundError
-            If the feature was not cached for this video, with the reason.
+            If the cache does not have the video, or the feature was not cached for it, with the reason.
         DamageError
             If a record is not as written.
         IndexError
             If a frame number is out of range.
-        NotFoundError
-            If the cache does not have the video.
         UsageError
             If arguments contradict each other, ``indices`` are not frame numbers, or ``out`` does not fit.
         """
@@ -271,7 +269,7 @@ class Cache:
         side = read_side(info.feature)
         arrays = side.num_rows(info)
         if feature not in arrays:
-            raise absent(
+            raise AbsentFeatureError(
                 f"'{feature}' of video '{video.key}' is not cached; cached: {', '.join(info.num_rows)}"
                 f"{did_you_mean(feature, arrays)}"
             )

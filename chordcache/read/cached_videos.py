@@ -12,7 +12,7 @@ from typing import TypeVar
 import numpy as np
 
 from chordcache.amounts import counted
-from chordcache.errors import DamageError, NotFoundError, absent
+from chordcache.errors import AbsentFeatureError, DamageError, NotFoundError
 from chordcache.features.built_in import read_sides
 from chordcache.features.read_side import RowReader
 from chordcache.object_stores.local_folder import local_folder
@@ -257,7 +257,8 @@ def settle_absences(videos: VideoSet, clips: ClipReader) -> None:
     if clips.missing == "skip":
         has_all = np.all(states == FeatureState.CACHED, axis=0)
         if not has_all.any():
-            raise absent(f"{_counted(videos, states, clips.features)}. No video has all of them. {HOW_TO_ADD}")
+            counted = _counted(videos, states, clips.features)
+            raise AbsentFeatureError(f"{counted}. No video has all of them. {HOW_TO_ADD}")
         if not has_all.all():
             videos.keep(has_all)
         return
@@ -265,7 +266,7 @@ def settle_absences(videos: VideoSet, clips: ClipReader) -> None:
         raise _not_built(videos, states, clips)
     if clips.missing == "error" and np.any(states == FeatureState.ABSENT):
         counted = _counted(videos, states, clips.features)
-        raise absent(f"{counted}. Take missing='zeros', missing='skip', or a selection by videos=.")
+        raise AbsentFeatureError(f"{counted}. Take missing='zeros', missing='skip', or a selection by videos=.")
     _check_zeros(videos, states, clips)
 
 
@@ -296,7 +297,7 @@ def _not_built(videos: VideoSet, states: np.ndarray, clips: ClipReader) -> NotFo
 
     def error(reader: object, video: Video) -> NotFoundError:
         have = dict.fromkeys(info.feature for info in video.sidecar.features)
-        return absent(
+        return AbsentFeatureError(
             f"features: got '{clips.features[row]}'{some}, expected one of {', '.join(have)}, which are cached for "
             f"video '{video.key}'. {HOW_TO_ADD}"
         )
@@ -312,7 +313,7 @@ def _check_zeros(videos: VideoSet, states: np.ndarray, clips: ClipReader) -> Non
     unknown = np.flatnonzero(has_none)
     if len(unknown) and not videos.read(int(unknown[0]), _has_times):
         counted = _counted(videos, states, clips.features)
-        raise absent(
+        raise AbsentFeatureError(
             f"{counted}. {len(unknown)} have none of the features, so their frame times are unknown. Take "
             "missing='skip', or build the feature frames."
         )

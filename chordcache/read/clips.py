@@ -10,7 +10,7 @@ from typing import NamedTuple, cast
 import numpy as np
 
 from chordcache.arguments import check_choice
-from chordcache.errors import UsageError, absent
+from chordcache.errors import AbsentFeatureError, UsageError
 from chordcache.features.built_in import read_side, read_sides
 from chordcache.features.read_side import (
     FIRST_FRAME_LATENTS,
@@ -156,7 +156,7 @@ def _zeros(side: ReadSide, clip: Clip, info: FeatureInfo) -> Arrays:
     """Return the neutral value of an absent feature, or raise ``NotFoundError`` if its shape is unknown."""
     arrays = side.zeros(clip, info)
     if arrays is None:
-        raise absent(
+        raise AbsentFeatureError(
             f"missing: got 'zeros' for '{side.name}' of video '{clip.video.key}', which is absent ({info.absent}), "
             "expected a feature of known shape. Take missing='skip', which leaves such videos out."
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from chordcache.errors import MediaError, NotFoundError, absent
+from chordcache.errors import AbsentFeatureError, MediaError, NotFoundError
 from chordcache.media.segments import end_of, span_of
 from chordcache.read.video import Video
 from chordcache.records import VideoRecord
@@ -56,7 +56,7 @@ class SegmentOfFile(Video):
         return self.num_frames - num_missing
 
     def _has_no_rows(self, array: str) -> NotFoundError:
-        return absent(
+        return AbsentFeatureError(
             f"'{array}' of video '{self.key}' is cached for the whole file, without a row for each frame. Build the "
             "segments, by 'chordcache build' with their index."
         )

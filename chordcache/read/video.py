@@ -10,7 +10,7 @@ import numpy as np
 
 from chordcache.amounts import counted
 from chordcache.arguments import did_you_mean
-from chordcache.errors import DamageError, StorageError, UsageError, absent, printable
+from chordcache.errors import AbsentFeatureError, DamageError, StorageError, UsageError, printable
 from chordcache.features.built_in import read_side, read_sides
 from chordcache.features.item_fields import fits
 from chordcache.features.read_side import Numbers
@@ -90,11 +90,11 @@ class Video:
             have = ", ".join(f"{f.feature} ({f.tier})" for f in self.sidecar.features) or "nothing"
             similar = "" if name in read_sides() else did_you_mean(name, read_sides())
             add = similar or f". Add it with 'chordcache build --features {name}'."
-            raise absent(f"'{name}' of video '{self.key}' is not cached{where}; cached: {have}{add}")
+            raise AbsentFeatureError(f"'{name}' of video '{self.key}' is not cached{where}; cached: {have}{add}")
         if info.absent is not None:
-            raise absent(f"'{name}' of video '{self.key}' is absent{where}: {info.absent}")
+            raise AbsentFeatureError(f"'{name}' of video '{self.key}' is absent{where}: {info.absent}")
         if info.used and not fits(info, self):
-            raise absent(
+            raise AbsentFeatureError(
                 f"'{name}' of video '{self.key}' was made of another value of {', '.join(info.uses)}. Build it again."
             )
         return info
@@ -130,7 +130,7 @@ class Video:
             if info.file is not None:
                 with open_feature(self, info) as artefact:
                     return artefact.array(name)
-        raise absent(f"video '{self.key}' has no cached features, so its frame times are unknown")
+        raise AbsentFeatureError(f"video '{self.key}' has no cached features, so its frame times are unknown")
 
     def num_rows(self, info: FeatureInfo, array: str) -> int:
         """Return the number of rows of an array that belong to this video.

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from chordcache.config.picture import PictureConfig
-from chordcache.errors import ChordcacheError, MediaError, UsageError, absent
+from chordcache.errors import AbsentFeatureError, ChordcacheError, MediaError, UsageError
 from chordcache.media.addresses import open_device, open_stream, without_password
 from chordcache.media.audio_track import AudioBuffer
 from chordcache.media.decoding import decode_frames
@@ -251,8 +251,8 @@ class _LiveSource(VideoSource):
         if buffer.sound is not None:
             return buffer.sound
         if self._sound_seconds:
-            raise absent("the stream does not have a sound track that can be read")
-        raise absent(f"this {type(self).__name__} does not keep sound. Open a recording with MP4Source.")
+            raise AbsentFeatureError("the stream does not have a sound track that can be read")
+        raise AbsentFeatureError(f"this {type(self).__name__} does not keep sound. Open a recording with MP4Source.")
 
     def _read(self, wanted: list[int]) -> Iterator[np.ndarray]:
         for number in wanted:

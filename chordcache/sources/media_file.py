@@ -11,7 +11,7 @@ import numpy as np
 
 from chordcache.arguments import names_arguments
 from chordcache.config.picture import PictureConfig
-from chordcache.errors import MediaError, NotFoundError, UsageError, printable
+from chordcache.errors import AbsentFeatureError, MediaError, UsageError, printable
 from chordcache.media.audio import read_sound, sample_rate_of
 from chordcache.media.exact_frames import ExactFrames, FrameIndex
 from chordcache.media.geometry import Orientation
@@ -32,8 +32,8 @@ def naming(path: str) -> Iterator[None]:
     """Add the name of the file to errors about it."""
     try:
         yield
-    except NotFoundError as error:
-        raise NotFoundError(f"'{printable(path)}': {error}", exit_code=error.exit_code) from None
+    except AbsentFeatureError as error:
+        raise AbsentFeatureError(f"'{printable(path)}': {error}") from None
     except MemoryError as error:  # a file may claim to need any amount
         raise MediaError("decode", "oom", f"cannot read '{printable(path)}': {error or 'no memory'}") from None
     except MediaError as error:

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 
-from chordcache.errors import NotFoundError, UsageError, absent, printable
+from chordcache.errors import AbsentFeatureError, NotFoundError, UsageError, printable
 from chordcache.media.frame_numbers import frame_numbers
 from chordcache.read.cache import Cache, open_cache
 from chordcache.read.video import Video
@@ -225,7 +225,7 @@ class CachedSource(VideoSource):
         raise self._no_sound()
 
     def _no_sound(self) -> NotFoundError:
-        return absent(
+        return AbsentFeatureError(
             f"a cache holds no samples of sound: open the source of '{self._opened.key}' with MP4Source, or read the "
             "feature 'mel'"
         )

@@ -87,8 +87,8 @@ def locked_key(cache: Path, key: str, *, waits: bool = False) -> Iterator[None]:
     that is killed leaves the file of the second lock, which the next build removes.
 
     Raises ``LockedError`` if another command writes to the cache, or another process adds this video,
-    ``UsageError`` if the cache holds some files of an object store, ``StorageError`` if a link is in the place of a
-    file, and ``StorageError`` if the cache does not exist any more, or cannot be written to.
+    ``UsageError`` if the cache holds some files of an object store, and ``StorageError`` if a link is in the
+    place of a file, or the cache does not exist any more, or cannot be written to.
     """
     check_holds_all(cache)
     file = f"{PARTIALS}/{key}{KEY_LOCK}"

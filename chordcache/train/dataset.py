@@ -143,9 +143,8 @@ class ChordVideoDataset(ClipDataset):
     Raises
     ------
     NotFoundError
-        If the cache, the index or the split file does not exist, or a video is not cached that has to be.
-    NotFoundError
-        If a video was cached without one of ``features``, see ``missing``.
+        If the cache, the index or the split file does not exist, a video is not cached that has to be, or a video was
+        cached without one of ``features``, see ``missing``.
     UsageError
         If another argument is wrong, ``videos`` selects none, a selected video's label is not in ``classes``, or
         a source of files cannot give what a feature or the sampler needs. For ``fields`` also as in

@@ -51,9 +51,7 @@ def instantiate(kind: str, config: object, section: str | None = None, **given: 
     Raises
     ------
     UsageError
-        If the name or an argument does not exist, or an argument is missing.
-    UsageError
-        If the class or function refuses a value.
+        If the name or an argument does not exist, an argument is missing, or the class or function refuses a value.
 
     Examples
     --------

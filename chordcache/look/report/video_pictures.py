@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from chordcache.errors import DamageError, NotFoundError
+from chordcache.errors import AbsentFeatureError, DamageError
 from chordcache.look.pictures import flow_colors, flow_scale, mel_colors, mel_rows, thinned, visible_landmarks, webp
 from chordcache.look.report.curves import motion_of_frames
 from chordcache.media.opencv import cv2
@@ -49,7 +49,7 @@ def picture_of(cache: Cache, video: Video) -> tuple[dict[str, Any], float]:
         """Return what a function reads, or None if the video does not have it or its file is damaged."""
         try:
             return read(*arguments)
-        except NotFoundError:
+        except AbsentFeatureError:
             return None
         except (DamageError, OSError) as error:
             problems[str(error)] = None

@@ -20,6 +20,7 @@ from chordcache.config.config import Config, config_from_json, trusted_names
 from chordcache.config.yaml_files import load_config
 from chordcache.errors import (
     OTHER_FORMAT,
+    AbsentFeatureError,
     ChordcacheError,
     DamageError,
     LockedError,
@@ -27,7 +28,6 @@ from chordcache.errors import (
     NotFoundError,
     StorageError,
     UsageError,
-    absent,
     printable,
 )
 from chordcache.features.packet_frames import PACKET_CODECS
@@ -142,7 +142,7 @@ class IndexedVideos(SourceVideos):
         have = dict.fromkeys(name for names in header.features.values() for name in names)
         for name in self._features:
             if name not in have:
-                raise absent(
+                raise AbsentFeatureError(
                     f"features: got '{name}', expected one of {', '.join(have) or 'none'}, which cache '{path}' is "
                     f"built for. {HOW_TO_ADD}"
                 )
@@ -334,7 +334,7 @@ class _Misses:
     def _serves(self, position: int, record: VideoRecord) -> bool:
         """Return whether a file that is cached whole has all frames of a segment, whose own build failed."""
         try:
-            with suppress(DamageError, NotFoundError):  # reading it says so
+            with suppress(DamageError, AbsentFeatureError):  # reading it says so
                 SegmentOfFile(self._cache[position], record)
         except MediaError:
             return False
