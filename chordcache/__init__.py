@@ -16,7 +16,6 @@ import importlib
 import sys
 from typing import TYPE_CHECKING, Any
 
-from chordcache import errors
 from chordcache.arguments import did_you_mean
 from chordcache.errors import ChordcacheError as ChordcacheError
 from chordcache.errors import DamageError as DamageError
@@ -99,7 +98,7 @@ _LAZY = {
 }
 """Public name to its module. It has the same names as the imports under TYPE_CHECKING. A test compares the two."""
 
-__all__ = sorted([*_LAZY, "__version__", *(name for name in vars(errors) if name.endswith("Error"))])
+__all__ = sorted([*_LAZY, "__version__", *(name for name in globals() if name.endswith("Error"))])
 
 _EXTRAS = {"torch": ("PyTorch", "train"), "tokenizers": ("tokenizers", "text")}
 """Optional module to its display name, and the extra that installs it."""
