@@ -1,4 +1,7 @@
-"""The mistakes of docs/development/mistakes.md print the errors that the page states."""
+"""The mistakes of tests/mistakes.txt print the errors that the file states.
+
+The file has a line that is typed, then the line that is printed.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ pytest.importorskip("torch")
 import chordcache as cc
 from chordcache.cli import cli
 
-PAGE = Path(__file__).resolve().parent.parent / "docs" / "development" / "mistakes.md"
+TABLE = Path(__file__).resolve().with_name("mistakes.txt")
 FOLDER = "/data"
 """Stands for the folder in which the mistakes are made"""
 
@@ -32,7 +35,7 @@ FILES = {
 
 def mistakes(prompt: str) -> list[tuple[str, str]]:
     """Return what is typed after a prompt, and the line that is printed."""
-    return re.findall(rf"^{re.escape(prompt)} (.*)\n(.*)$", PAGE.read_text(encoding="utf-8"), re.M)
+    return re.findall(rf"^{re.escape(prompt)} (.*)\n(.*)$", TABLE.read_text(encoding="utf-8"), re.M)
 
 
 COMMANDS, CALLS = mistakes("$"), mistakes(">>>")
@@ -53,7 +56,7 @@ def folder(clips: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def as_printed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], str]:
-    """Work in the folder. The function replaces its path by that of the page."""
+    """Work in the folder. The function replaces its path by that of the file."""
     monkeypatch.chdir(folder)
     return lambda text: text.replace(str(folder), FOLDER)
 
@@ -76,5 +79,5 @@ def test_a_wrong_call(call: str, printed: str, as_printed: Callable[[str], str])
     assert f"{type(raised.value).__name__}: {as_printed(str(raised.value))}" == printed
 
 
-def test_the_page_has_the_mistakes_of_the_first_hour() -> None:
+def test_the_file_has_the_mistakes_of_the_first_hour() -> None:
     assert (len(COMMANDS), len(CALLS)) == (35, 37)
