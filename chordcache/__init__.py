@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from chordcache.train.combined import subset as subset
     from chordcache.train.dataset import ChordVideoDataset as ChordVideoDataset
     from chordcache.train.from_config import from_config as from_config
+    from chordcache.train.grouped import group as group
     from chordcache.train.loader import ClipLoader as ClipLoader
     from chordcache.train.loader import make_loader as make_loader
     from chordcache.train.samplers.clip_samplers import RandomClipSampler as RandomClipSampler
@@ -83,6 +84,7 @@ _LAZY = {
     "dry_run": "chordcache.building.dry_run",
     "export": "chordcache.formats.export",
     "from_config": "chordcache.train.from_config",
+    "group": "chordcache.train.grouped",
     "make_loader": "chordcache.train.loader",
     "merge": "chordcache.building.merge",
     "open_cache": "chordcache.read.cache",

@@ -156,6 +156,9 @@ class Segment(Record, frozen=True):
 
 
 SEGMENT_COLUMNS = ("start_seconds", "end_seconds", "start_frame", "end_frame")
+
+GROUP, STREAM = "group", "stream"
+"""Extra columns of videos that show the same time: the name of their group, and that of the stream which each is"""
 """Fields of ``Segment``, and columns of a hand-written list"""
 
 

@@ -55,7 +55,7 @@ def collate(samples: Sequence[dict[str, Any]], *, tokenizer: CaptionTokenizer | 
 
         Padding is black, no motion, silence, no person seen, and zero for all else. Lists of str stay one list for
         each sample. ``Boxes`` are those of all samples one after the other, and ``sample`` [shape=(N,), dtype=int64]
-        has the position of each box's sample in the batch.
+        has the position of each box's sample in the batch. Values by stream, as ``group`` makes them, stay so.
 
     Raises
     ------
@@ -65,7 +65,7 @@ def collate(samples: Sequence[dict[str, Any]], *, tokenizer: CaptionTokenizer | 
     if not samples:
         raise UsageError("samples: got none, expected at least one")
     batch: dict[str, Any] = {}
-    lengths = {}
+    lengths: dict[str, Any] = {}
     for name, first in samples[0].items():
         values = [sample[name] for sample in samples]
         if isinstance(first, torch.Tensor) and first.ndim:
@@ -76,6 +76,13 @@ def collate(samples: Sequence[dict[str, Any]], *, tokenizer: CaptionTokenizer | 
             batch[name] = default_collate(values)
         elif is_boxes(first):
             batch[name] = _joined_boxes(values)
+        elif isinstance(first, dict):  # by stream, see ``chordcache.group``
+            for stream in first:
+                of_stream = collate([{name: value[stream]} for value in values])
+                for key, shapes in of_stream.pop("lengths").items():
+                    lengths.setdefault(key, {})[stream] = shapes
+                for key, joined in of_stream.items():
+                    batch.setdefault(key, {})[stream] = joined
         elif isinstance(first, list) and all(isinstance(text, str) for value in values for text in value):
             batch[name] = values
         else:

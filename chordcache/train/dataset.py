@@ -318,7 +318,11 @@ class ChordVideoDataset(ClipDataset):
             video.read_features = self._clips.features
             return function(self._request(epoch, number), video)
 
-        return self._videos.read(number // self._clips_per_video, result_of)
+        return self._videos.read(self._position(number), result_of)
+
+    def _position(self, number: int) -> int:
+        """Return the position of the video of a sample, the first one if it has several."""
+        return number // self._clips_per_video
 
     def _request(self, epoch: int, number: int) -> ClipRequest:
         """Return the clip request of a sample."""

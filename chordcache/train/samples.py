@@ -40,6 +40,12 @@ class SampleReader:
         self._sampler, self._clips, self._fields, self._classes = sampler, clips, fields, classes
         self._transform = transform
 
+    def with_sampler(self, sampler: ClipSampler) -> SampleReader:
+        """Return a reader with the same settings whose frames another sampler chooses."""
+        reader = copy(self)
+        reader._sampler = sampler
+        return reader
+
     def describe(self, request: ClipRequest, video: Video) -> tuple[Video, tuple[int, ...]]:
         """Return the video of a sample, with the caption of the sample, and the shape of its frames as decoded."""
         shape = self._clips.frames_shape(video, *self._view(video, request))

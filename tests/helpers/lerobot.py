@@ -22,6 +22,11 @@ SIZES = {"observation.image": (64, 96), "observation.image.wrist": (32, 32)}
 VERSIONS = ("v2.1", "v3.0")
 
 
+def lerobot_extra(episode: int, camera: str, fps: float) -> dict[str, Any]:
+    """Return the extra columns of an episode of a camera."""
+    return {"episode_index": episode, "camera": camera, "fps": fps, "group": episode, "stream": camera}
+
+
 def pixels(episode: int, camera: str) -> np.ndarray:
     """Return the frames of an episode [shape=(T, H, W, 3), dtype=uint8]: noise, so that no two are alike."""
     random = np.random.default_rng([episode, list(SIZES).index(camera)])

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from helpers import processes
 from helpers.inline import HERE
-from helpers.lerobot import FPS, LENGTHS, SIZES, VERSIONS, data_file, encoded, pixels, write_meta
+from helpers.lerobot import FPS, LENGTHS, SIZES, VERSIONS, data_file, encoded, lerobot_extra, pixels, write_meta
 from helpers.lists import indexed
 
 import chordcache as cc
@@ -83,12 +83,12 @@ def test_frames_are_the_pictures(tmp_path: Path, version: str) -> None:
             "push",
             os.path.relpath(inner_path(folder, version, episode, camera), folder),
             caption=f"Push {episode}",
-            extra={"episode_index": episode, "camera": camera, "fps": FPS},
+            extra=lerobot_extra(episode, camera, FPS),
         )
         for episode in range(len(LENGTHS))
         for camera in SIZES
     ]
-    assert columns == {"episode_index": "int", "fps": "float"}
+    assert columns == {"episode_index": "int", "fps": "float", "group": "int"}
     assert (summary.num_files, summary.num_missing_files) == (4, 0)
     for record in records:
         frames, seconds = decoded(f"{folder}/{record.path}")

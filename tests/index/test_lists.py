@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from helpers.lerobot import lerobot_extra
 from helpers.lists import indexed, place, write, write_json
 
 from chordcache.choices import LIST_FORMATS
@@ -243,11 +244,11 @@ def test_lerobot_2(tmp_path: Path, clips: Path) -> None:
             file,
             caption="Pick the cube" if number < 2 else None,
             captions=("Pick", "Place") if number >= 2 else (),
-            extra={"episode_index": 1000 * (number // 2), "camera": CAMERAS[number % 2], "fps": 30},
+            extra=lerobot_extra(1000 * (number // 2), CAMERAS[number % 2], 30),
         )
         for number, file in enumerate(files)
     ]
-    assert columns == {"episode_index": "int", "fps": "float"}
+    assert columns == {"episode_index": "int", "fps": "float", "group": "int"}
 
 
 def cosmos_clip(
@@ -385,7 +386,7 @@ def test_lerobot_3(tmp_path: Path, clips: Path) -> None:
             f"videos/{camera}/chunk-000/file-000.mp4",
             segment=Segment(start_frame=first, end_frame=last),
             caption="Pick",
-            extra={"episode_index": number, "camera": camera, "fps": 30},
+            extra=lerobot_extra(number, camera, 30),
         )
         for number, (first, last) in enumerate([(0, 9), (9, 163)])
         for camera in CAMERAS

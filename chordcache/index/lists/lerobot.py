@@ -15,9 +15,9 @@ from chordcache.index.lists.items import Item, ItemList, ListOptions, texts
 from chordcache.index.lists.parquet import open_parquet
 from chordcache.index.lists.tables import json_lines, json_object, row_error
 from chordcache.index.lists.templates import Template
-from chordcache.records import Segment
+from chordcache.records import GROUP, STREAM, Segment
 
-_COLUMNS = {"episode_index": "int", "fps": "float"}
+_COLUMNS = {"episode_index": "int", "fps": "float", GROUP: "int"}
 
 
 class _End(NamedTuple):
@@ -53,11 +53,13 @@ class _Camera(NamedTuple):
 def read_lerobot(path: Path, _options: ListOptions) -> ItemList:
     """Read the folder of a LeRobot dataset of version 2.0, 2.1 or 3.0. Each camera of an episode is an item.
 
-    The tasks of the episode are its captions. ``episode_index``, ``camera`` and ``fps`` are extra columns. In version
-    3.0 a file holds several episodes. The segment is stated as frame numbers. An episode has ``length`` frames, and
-    begins where the one before it in the file ends, because the times of the dataset drift: each is a sum of durations
-    that containers state. A gap between the times of two episodes is kept, in whole frames. An episode whose length
-    differs from its times by a frame or more is an error.
+    The tasks of the episode are its captions. ``episode_index``, ``camera`` and ``fps`` are extra columns. So are
+    ``group`` and ``stream``, by which ``chordcache.group`` joins the cameras of an episode.
+
+    In version 3.0 a file holds several episodes. The segment is stated as frame numbers. An episode has ``length``
+    frames, and begins where the one before it in the file ends, because the times of the dataset drift: each is a sum
+    of durations that containers state. A gap between the times of two episodes is kept, in whole frames. An episode
+    whose length differs from its times by a frame or more is an error.
 
     Source: https://huggingface.co/docs/lerobot/lerobot-dataset-v3. Raises as ``read_table`` does.
     """
@@ -100,7 +102,8 @@ def _info(path: Path) -> dict[str, Any]:
 
 
 def _extra(episode: int, camera: _Camera, info: dict[str, Any]) -> dict[str, Any]:
-    return {"episode_index": episode, "camera": camera.name, "fps": info["fps"]}
+    of_group = {GROUP: episode, STREAM: camera.name}
+    return {"episode_index": episode, "camera": camera.name, "fps": info["fps"], **of_group}
 
 
 def _episodes_2(path: Path, info: dict[str, Any], cameras: list[_Camera]) -> Iterator[tuple[int, list[Item]]]:
