@@ -191,6 +191,9 @@ class BatchAugment:
         if "frames" not in batch:
             raise UsageError(f"batch: got {', '.join(batch)}, expected also frames. Add 'frames' to features.")
         frames = batch["frames"]
+        if isinstance(frames, Mapping):
+            what = f"got a dict of {', '.join(frames)}, expected the tensor of one stream"
+            raise UsageError(f"frames: {what}. Write augment({{**batch, 'frames': batch['frames'][name]}}).")
         if frames.dtype != torch.uint8 or frames.ndim != 5 or frames.shape[2] != 3:
             raise UsageError(
                 f"frames: got {frames.dtype} of shape {tuple(frames.shape)}, expected uint8 of shape (B, T, 3, H, W)"

@@ -13,7 +13,7 @@ import numpy as np
 from chordcache.amounts import counted
 from chordcache.arguments import checked_names, names_arguments
 from chordcache.errors import NotFoundError, UsageError, printable
-from chordcache.features.read_side import RowReader
+from chordcache.features.read_side import EncodedFrames, RowReader
 from chordcache.read.segment_of import SegmentOfFile
 from chordcache.read.video import Video
 from chordcache.records import GROUP, STREAM, Segment
@@ -185,6 +185,8 @@ class GroupedDataset(ChordVideoDataset):
         """Return None: the frames of a sample depend on the times of several videos. See ``ClipDataset``."""
 
     def _read(self, indices: Sequence[tuple[int, int]], buffers: Sequence[FrameBuffer | None]) -> list[dict[str, Any]]:
+        if EncodedFrames in buffers:
+            raise UsageError("decode: got 'cuda' for a dataset of groups, expected 'cpu'")
         memories = [FrameMemory(len(indices), allocate) if any(buffers) else None for _ in self.streams]
         samples = []
         for i, (epoch, number) in enumerate(indices):

@@ -17,6 +17,7 @@ torch = pytest.importorskip("torch")
 from torch.utils.data import DataLoader  # noqa: E402
 
 import chordcache as cc  # noqa: E402
+from chordcache.features.read_side import EncodedFrames  # noqa: E402
 
 # More workers than processors are not a fault here; the tests want two on any machine
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create 2 worker processes:UserWarning")
@@ -180,7 +181,7 @@ def test_it_is_a_dataset_as_others(cache: Path) -> None:
     resumed.load_state_dict(loader.state_dict())
     ids += [name for batch in resumed for name in batch["sample_id"]]
     assert sorted(ids) == sorted(f"0:{index}" for index in range(len(grouped)))
-    of_ranks = [cc.ChordSampler(grouped, num_replicas=2, rank=rank, batch_size=2) for rank in range(2)]
+    of_ranks = [cc.ChordSampler(grouped, world_size=2, rank=rank, batch_size=2) for rank in range(2)]
     assert sorted(index for sampler in of_ranks for _, index in sampler) == list(range(len(grouped)))
 
 
@@ -255,3 +256,13 @@ def test_what_cannot_be_grouped(cache: Path) -> None:
     for wrong in (cc.subset(whole, [0]), cc.group(whole), "cache"):
         with pytest.raises(cc.UsageError, match="expected a ChordVideoDataset. Group it before concat or subset"):
             cc.group(wrong)
+
+
+def test_what_takes_one_tensor_of_frames_says_so(cache: Path) -> None:
+    grouped = cc.group(dataset(cache), ("front", "slow"))
+    batch = next(iter(cc.ClipLoader(grouped, batch_size=2)))
+    with pytest.raises(cc.UsageError, match="frames: got a dict of front, slow, expected the tensor of one stream"):
+        cc.BatchAugment()(batch)
+    assert cc.BatchAugment()({**batch, "frames": batch["frames"]["slow"]})["frames"].dtype == torch.float32
+    with pytest.raises(cc.UsageError, match="decode: got 'cuda' for a dataset of groups"):
+        grouped.read_samples([0], [EncodedFrames])
