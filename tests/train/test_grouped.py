@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import re
 from collections.abc import Sequence
 from fractions import Fraction
 from pathlib import Path
@@ -21,6 +22,8 @@ from chordcache.features.read_side import EncodedFrames  # noqa: E402
 
 # More workers than processors are not a fault here; the tests want two on any machine
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create 2 worker processes:UserWarning")
+
+REPOSITORY = Path(__file__).resolve().parents[2]
 
 BITS, CELL = 16, 8
 """Binary digits of the millisecond in a picture, each a cell of so many pixels, white or black"""
@@ -256,6 +259,23 @@ def test_what_cannot_be_grouped(cache: Path) -> None:
     for wrong in (cc.subset(whole, [0]), cc.group(whole), "cache"):
         with pytest.raises(cc.UsageError, match="expected a ChordVideoDataset. Group it before concat or subset"):
             cc.group(wrong)
+
+
+def test_the_page_of_the_docs_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for run in ("run7", "run8"):
+        for stream, fps in (("front", 30), ("wrist", 25)):
+            write_clock(tmp_path / run / f"{stream}.mp4", times(fps, 3 * fps))
+    build(
+        tmp_path,
+        [f"{run}/{s}.mp4,{run},{s},lift" for run in ("run7", "run8") for s in ("front", "wrist")],
+        "frames: {}",
+    )
+    monkeypatch.chdir(tmp_path)
+    page = (REPOSITORY / "docs" / "streams.md").read_text(encoding="utf-8")
+    names: dict[str, Any] = {}
+    for block in re.findall(r"^```python\n(.*?)^```", page, re.M | re.S):
+        exec(block, names)
+    assert names["batch"]["frames"]["wrist"].shape == (2, 8, 3, 64, 64)
 
 
 def test_what_takes_one_tensor_of_frames_says_so(cache: Path) -> None:
