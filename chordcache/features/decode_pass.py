@@ -185,13 +185,7 @@ class DecodePass:
 
     def finish(self, media: Media, sounds: Iterable[Sound] = (), end_seconds: float | None = None) -> DecodeResult:
         """Take the remaining sound, and return the result. See ``feed.Receiver``."""
-        for sound in sounds:
-            self.add_sound(sound)
-        self._finish()
-        for name, extractor in self._extractors.items():
-            state = self.results[name]
-            if state.absent and extractor.needs_sound and media.sound_decoder.refusal:
-                state.absent += f"; {media.sound_decoder.refusal}"
+        self.finish_features(media, sounds)
         scaler, fps = self._maker.scaler, self.picture.fps
         last_seconds = float(media.last_frame_seconds) if end_seconds is None else end_seconds - self._pts_seconds[-1]
         width, height = scaler.size
@@ -209,6 +203,16 @@ class DecodePass:
             notes=_notes(media, self._maker),
             content=self._meter.facts() if self._meter else None,
         )
+
+    def finish_features(self, media: Media, sounds: Iterable[Sound]) -> None:
+        """Take the remaining sound, and complete ``results``. Features of sound need no frame before that."""
+        for sound in sounds:
+            self.add_sound(sound)
+        self._finish()
+        for name, extractor in self._extractors.items():
+            state = self.results[name]
+            if state.absent and extractor.needs_sound and media.sound_decoder.refusal:
+                state.absent += f"; {media.sound_decoder.refusal}"
 
     def _finish(self) -> None:
         for name, extractor in self._extractors.items():

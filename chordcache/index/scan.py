@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -178,6 +178,26 @@ def scanned(
     for warning in result.warnings:
         terminal.say(warning, shown=display.messages)
     return result
+
+
+def index_of_files(files: object) -> Index:
+    """Write an index without facts of folders and files, which is removed with the result.
+
+    Raises ``UsageError`` if they have no video, and ``NotFoundError``.
+    """
+    if isinstance(files, (str, Path)):
+        files = [files]
+    if not isinstance(files, Iterable) or callable(files):
+        raise UsageError(f"files: got {files!r}, expected a folder, or a sequence of paths")
+    corpora = parse_roots([os.fspath(path) for path in files])
+    records = [VideoRecord(corpus.label, file.path) for corpus in corpora for file in corpus.files() if file.is_video]
+    if not records:
+        raise UsageError("files: got no video, expected a folder with videos, or a sequence of paths")
+    with ExitStack() as stack:
+        roots = {corpus.label: corpus.folder for corpus in corpora}
+        index = stack.enter_context(temporary_index(records, roots=roots, level=None))
+        keep_with(index, stack)
+    return index
 
 
 class _Scan:

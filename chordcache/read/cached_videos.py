@@ -91,13 +91,6 @@ class VideoSet(ABC):
         """Close what is open in this process. It is opened again when a video is read."""
 
 
-def stereo_of(cache: Cache) -> str:
-    """Return the eye of stereo pictures that a cache has, as ``frames.stereo`` of its config."""
-    from chordcache.config.config import config_from_json  # not before: only boxes need it
-
-    return config_from_json(read_header(cache.path).config, trusted=()).picture.stereo
-
-
 class CachedVideos(VideoSet):
     """All videos of a cache in the order of their keys, or some of them. Each process opens the cache itself.
 
@@ -181,7 +174,9 @@ class CachedVideos(VideoSet):
     @property
     def stereo(self) -> str:
         """Eye of stereo pictures that the cache has. See ``VideoSet``."""
-        return stereo_of(self._cache)
+        from chordcache.config.config import config_from_json  # not before: only boxes need it
+
+        return config_from_json(read_header(self._cache.path).config, trusted=()).picture.stereo
 
     def close(self) -> None:
         """Close the cache in this process. See ``VideoSet``."""

@@ -12,8 +12,9 @@ from typing import Any, TypeAlias, cast
 from chordcache.arguments import did_you_mean
 from chordcache.config.config import Config
 from chordcache.config.yaml_files import load_config
-from chordcache.errors import UsageError
+from chordcache.errors import UsageError, printable
 from chordcache.index.index_files import Index, read_index
+from chordcache.object_stores.client import is_in_store
 from chordcache.read.cache import Cache
 from chordcache.read.cached_videos import CachedVideos, VideoSet
 from chordcache.read.selection import Videos
@@ -180,6 +181,11 @@ def from_files(
             if value is not None:
                 raise UsageError(f"{name}: got one with a {kind}, expected None. Take chordcache.videos.indexed.")
         return cached(source.cache, cast(Videos, files))
+    if source.is_live:
+        raise UsageError(
+            f"source: got a {kind}, expected a source of files. A live source does not have a length, and cannot "
+            f"be read again. Loop over {kind}(...).open(...).get_frame(n), or record it and read the file."
+        )
     if (index is None) == (files is None):
         given = "none" if files is None else "both"
         raise UsageError(f"index and files: got {given} with a {kind}, expected one of them")
@@ -205,14 +211,15 @@ def _open_indexed(
     config: Config | str | Path | None,
     features: tuple[str, ...],
 ) -> VideoSet:
-    from chordcache.train.misses.indexed_videos import (  # not before: it loads a decoder
-        IndexedVideos,
-        videos_without_cache,
-    )
+    from chordcache.sources.uncached_video import StoredSource  # not before: it loads a decoder
+    from chordcache.train.misses.indexed_videos import IndexedVideos, SourceVideos
 
     index = index if isinstance(index, Index) else read_index(index)
+    if on_miss in _FROM_SOURCE:
+        _check_on_disk(index)
     if cache is None:
-        return videos_without_cache(index, features, load_config(config))
+        settings = load_config(config)
+        return SourceVideos(StoredSource(settings, features), index, features, settings)
     return IndexedVideos(index, cache, features, on_miss, config)
 
 
@@ -223,9 +230,21 @@ def _open_files(
     config: Config | str | Path | None,
     features: tuple[str, ...],
 ) -> VideoSet:
-    from chordcache.train.misses.source_videos import SourceVideos, index_of  # not before: it loads a decoder
+    from chordcache.index.scan import index_of_files  # not before: it loads a decoder
+    from chordcache.train.misses.indexed_videos import SourceVideos
 
     if index is None:
-        index = index_of(files)
+        index = index_of_files(files)
     index = index if isinstance(index, Index) else read_index(index)
+    _check_on_disk(index)
     return SourceVideos(source, index, features, load_config(config))
+
+
+def _check_on_disk(index: Index) -> None:
+    """Raise ``UsageError`` if a root is in an object store: what reads it does not survive the fork of a DataLoader."""
+    for label, folder in index.roots.items():
+        if is_in_store(folder):
+            raise UsageError(
+                f"index: got root '{printable(label)}' in the object store '{printable(folder)}', expected a folder of "
+                "this machine. Build a cache, and read it with on_miss='error' or 'skip'."
+            )

@@ -245,7 +245,7 @@ def test_an_item_in_a_bucket_does_not_have_all_frames(work: Path, tmp_path: Path
     index = work / "videos" / "list.csv"
     with pytest.raises(NotFoundError, match="5 of 5 videos not in"):
         cc.ChordVideoDataset(cc.videos.indexed(index, cache))
-    with pytest.raises(cc.UsageError, match="on_miss: got 'source' for 5 of 5 videos .* with frames.buckets"):
+    with pytest.raises(cc.UsageError, match="on_miss: got 'source' for 5 of 5 videos .* frames: got buckets"):
         cc.ChordVideoDataset(cc.videos.indexed(index, cache, on_miss="source"))
 
 

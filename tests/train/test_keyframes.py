@@ -14,11 +14,12 @@ from helpers.inline import HERE
 import chordcache as cc
 from chordcache.config.config import config_from_json
 from chordcache.digests import digest_file
+from chordcache.sources.uncached_video import StoredSource
 from chordcache.storage import sealed_json
 from chordcache.storage.artefacts.open_files import FRAME_ARRAYS, create_artefact, open_artefact
 from chordcache.storage.cache_header import read_header
 from chordcache.storage.sidecar import Sidecar
-from chordcache.train.misses.source_videos import SourceVideos, StoredSource
+from chordcache.train.misses.indexed_videos import SourceVideos
 from chordcache.train.samplers.clip_request import ClipRequest
 from chordcache.train.samplers.clip_samplers import KeyframeSampler
 
@@ -163,10 +164,10 @@ def test_a_video_without_keyframes_begins_with_one() -> None:
 @pytest.mark.parametrize("name", CODECS)
 def test_a_source_has_the_keyframes_of_the_cache(folder: Path, config: str, name: str) -> None:
     index = cc.read_index(folder / "index.jsonl")
-    record = next(record for record in index if record.path == name)
+    position = [record.path for record in index].index(name)
     settings = config_from_json(read_header(folder / config).config)
     videos = SourceVideos(StoredSource(settings), index, ["frames"], settings)
-    keyframes = videos.read_source(record, lambda _, video: video.keyframes)
+    keyframes = videos.read(position, lambda _, video: video.keyframes)
     assert keyframes.dtype == np.int64
     assert keyframes.tolist() == video_of(folder / config, name).keyframes.tolist()
 

@@ -28,7 +28,7 @@ from torch.utils.data import DataLoader  # noqa: E402
 from chordcache.building.build import build  # noqa: E402
 from chordcache.config.config import config_from_json  # noqa: E402
 from chordcache.digests import digest_file  # noqa: E402
-from chordcache.errors import DamageError, LockedError, MediaError, NotFoundError, UsageError  # noqa: E402
+from chordcache.errors import DamageError, LockedError, MediaError, NotFoundError, StorageError, UsageError  # noqa: E402
 from chordcache.index.index_files import read_index  # noqa: E402
 from chordcache.index.scan import scan  # noqa: E402
 from chordcache.read.cache import Cache  # noqa: E402
@@ -325,7 +325,6 @@ SMALL = config_from_json({"frames": {"short_side": 32}, "features": {"flow": {"m
             "features: got 'pose', expected one of frames, which cache .* is built for",
         ),
         ({"cache": "none"}, NotFoundError, "no cache at"),
-        ({"index": "frames_only/index.jsonl"}, UsageError, "expected the index that 'chordcache scan' wrote"),
         ({"classes": ["run"]}, UsageError, "classes: got .*, expected also 'jump', a label of the index"),
     ],
 )
@@ -474,13 +473,17 @@ CANNOT = {
     "flow": (
         "",
         ("frames", "flow"),
-        "'flow', which takes a build, where a source gives frames, librosa, mel, waveform",
+        "features: got 'flow' with a StoredSource, expected only frames, librosa, mel, waveform",
     ),
-    "packets": ("frames: {codec: h264}", ("frames",), "frames.codec h264, whose frames depend on those before them"),
+    "packets": (
+        "frames: {codec: h264}",
+        ("frames",),
+        "frames.codec: got h264, whose frames depend on those before them, expected another one",
+    ),
     "buckets": (
         "frames: {buckets: [[32, 32, 9]]}",
         ("frames",),
-        "frames.buckets, which are chosen for whole videos",
+        "frames: got buckets, which are chosen for whole items",
     ),
 }
 """Config, features, and the end of the error about them"""
@@ -493,12 +496,12 @@ def test_what_only_a_build_gives_is_built_or_an_error(
 ) -> None:
     (copy / "config.yaml").write_text(config)
     options: dict[str, Any] = {"features": features, "clip_sampler": CLIP, "size": (16, 16)}
-    with pytest.raises(UsageError, match=f"^on_miss: got 'source' without a cache, with {reason}, expected a cached"):
+    with pytest.raises(UsageError, match=f"^{reason}.*[Bb]uild a cache"):
         ChordVideoDataset(indexed(copy / "index.jsonl", on_miss="source", config=copy / "config.yaml"), **options)
     videos = indexed(copy / "index.jsonl", copy / "cache", on_miss="build", config=copy / "config.yaml")
     dataset = ChordVideoDataset(videos, **options)
     with pytest.raises(
-        UsageError, match=f"^on_miss: got 'source' for 2 of 2 videos not in .*, with {reason}, expected"
+        UsageError, match=f"^on_miss: got 'source' for 2 of 2 videos not in .*, expected 'build'. {reason}"
     ):
         ChordVideoDataset(indexed(copy / "index.jsonl", copy / "cache", on_miss="source"), **options)
     samples = [dataset[0, i] for i in range(2)]
@@ -580,7 +583,7 @@ def test_a_full_disk(copy: Path, small_disk: tuple[Path, Any, Callable[[], Any]]
     assert processes.wait_until(lambda: read(1) or said, BUILD_SECONDS, step=0.1)
     read(20)
     assert len(said) == 1, said
-    assert re.match("background builds of cache '.*' have stopped for now: no space left", said[0])
+    assert re.match("the build of video '.*' failed: no space left .* Its source is read.", said[0])
     free()
     read_until_built(dataset, disk / "cache", 2)
     check_lists(copy, disk / "cache")
@@ -665,7 +668,5 @@ def test_a_cache_that_cannot_be_written_to(built: Path) -> None:
     if (built / "cache/.partial").exists():
         (built / "cache/.partial").rmdir()
     (built / "cache/.partial").write_text("")
-    with pytest.raises(
-        UsageError, match=r"on_miss: got 'build' for cache .*, which cannot be written to .* Choose on_miss='source'\."
-    ):
+    with pytest.raises(StorageError, match=r"/\.partial': got Not a directory, expected a readable folder"):
         on_demand(built)

@@ -13,26 +13,27 @@ import threading
 import time
 import warnings
 from collections import deque
-from collections.abc import Iterator
+from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from types import SimpleNamespace
+from typing import Any, TypeAlias
 
 from chordcache.building.build_options import BuildOptions
 from chordcache.building.build_task import planned_files
 from chordcache.building.file_build import build_file
 from chordcache.building.planning import plan_as_before
 from chordcache.engine.child import Worker
-from chordcache.engine.crashes import Death
+from chordcache.engine.crashes import Crash, Death
 from chordcache.engine.limits import Limits
 from chordcache.engine.worker import Raised
-from chordcache.errors import ChordcacheError, LockedError, MediaError, cannot_write, printable
+from chordcache.errors import ChordcacheError, LockedError, MediaError, cannot_write
 from chordcache.index.header import IndexHeader
-from chordcache.index.index_files import Index, Source
+from chordcache.index.index_files import Index
 from chordcache.media.versions import tool_versions
 from chordcache.records import VideoRecord
-from chordcache.storage import feature_files
 from chordcache.storage.atomic import check_space
+from chordcache.storage.feature_files import is_intact
 from chordcache.storage.find_sidecars import Sidecars
 from chordcache.storage.layout import key_of
 from chordcache.storage.lock import locked_key
@@ -41,14 +42,12 @@ from chordcache.storage.quarantine import Failure, Quarantine
 _IDLE_SECONDS = 60
 """[seconds] Time without a miss after which the child ends. The next miss starts another one"""
 
-_MAX_BYTES = 32 << 10
-"""[bytes] Size of misses that wait in the pipe to the child, above which others are left out until their next read.
-A write to the pipe then does not wait for the child"""
+_MAX_WAITING = 16
+"""Number of misses in the pipe to the child. Others are left out until their next read, so that no write waits"""
 
 _POLL_SECONDS = 0.02
 
-_PAUSE_SECONDS = 10.0
-"""[seconds] Pause of background builds after an error of the cache, such as a full disk"""
+_Build: TypeAlias = "Future[None]"
 
 
 @dataclass(frozen=True)
@@ -65,126 +64,87 @@ class Miss:
     """True if the reader waits for the build, and so for another process that builds the video"""
 
     @property
-    def name(self) -> tuple[Path, str]:
-        """Cache and key."""
-        return self.cache, key_of(self.record)
+    def name(self) -> tuple[Path, str, bool]:
+        """The video, and whether its reader waits."""
+        return self.cache, key_of(self.record), self.waits
 
 
 class Builds:
-    """The child of this process. Thread-safe."""
+    """The child of one process, and the builds that it has begun or that have failed. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._child = Worker(build_missed, Limits(), ends_with_process=True)
-        self._sent: deque[tuple[Miss, int]] = deque()
-        """Misses that the child builds, one after the other, and the size of each [bytes]"""
-        self._errors: dict[tuple[Path, str], ChordcacheError] = {}
-        """Error of each video whose build failed"""
-        self._resume_seconds = 0.0
+        self._sent = deque[Miss]()
+        """Misses that the child builds, one after the other"""
+        self._builds: dict[tuple[Path, str, bool], _Build] = {}
+        """Builds of these misses, and those of videos that cannot be built"""
         self._has_warned = False
+        """True if the last build ended with an error of the cache, such as a full disk"""
 
     def begin(self, miss: Miss) -> None:
         """Let the child build a video, unless it has failed, or many wait. Warn once of each failure."""
         with self._lock:
             self._take_results()
-            is_ready = time.monotonic() >= self._resume_seconds and sum(size for _, size in self._sent) < _MAX_BYTES
-            if is_ready and miss.name not in self._errors and not self._is_sent(miss):
-                try:
-                    self._send(miss)
-                except OSError as error:
-                    self._pause(miss, cannot_write(f"no process can be started: {error}"))
+            if miss.name not in self._builds and len(self._sent) < _MAX_WAITING:
+                self._send(miss)
 
     def build(self, miss: Miss) -> None:
         """Wait until the child has built a video. Raise the error that its build ended with."""
-        has_sent = False
-        while True:
+        with self._lock:
+            self._take_results()
+            build = self._builds.get(miss.name) or self._send(miss)
+        while not build.done():
+            time.sleep(_POLL_SECONDS)
             with self._lock:
                 self._take_results()
-                if not self._is_sent(miss):
-                    if error := self._errors.get(miss.name):
-                        if not isinstance(error, MediaError):  # it may pass
-                            del self._errors[miss.name]
-                        raise error
-                    if has_sent:
-                        return
-                    self._send(miss)
-                    has_sent = True
-            time.sleep(_POLL_SECONDS)
+        build.result()
 
     def close(self) -> None:
         """End the child."""
         self._child.close()
 
-    def _is_sent(self, miss: Miss) -> bool:
-        return any(sent.name == miss.name for sent, _ in self._sent)
-
-    def _send(self, miss: Miss) -> None:
-        self._sent.append((miss, self._child.begin(0, [miss])))
+    def _send(self, miss: Miss) -> _Build:
+        build = self._builds.setdefault(miss.name, Future())
+        try:
+            self._child.begin(0, [miss])
+            self._sent.append(miss)
+        except OSError as error:
+            self._end(miss, Raised(cannot_write(f"no process can be started: {error}")))
+        return build
 
     def _take_results(self) -> None:
         while self._sent and self._child.is_over():
-            miss, _ = self._sent.popleft()
+            miss = self._sent.popleft()
             (result,) = self._child.results(0, 1)
-            if isinstance(result, Death):  # another child gets the misses that the dead one has not begun
-                rest = [sent for sent, _ in self._sent]
-                self._sent.clear()
-                if "SIGALRM" in result.message:  # it was idle for too long
-                    rest, result = [miss, *rest], None
-                for sent in rest:
-                    self._send(sent)
-            self._note(miss, result)
+            if not isinstance(result, Death):
+                self._end(miss, result)
+                continue
+            waiting = [*self._sent]
+            self._sent.clear()
+            if "SIGALRM" in result.message:  # the child was idle for too long, and has not begun any
+                waiting.insert(0, miss)
+            else:
+                self._end(miss, result)
+            for other in waiting:  # another child gets them
+                self._send(other)
 
-    def _note(self, miss: Miss, result: Any) -> None:
-        if result is None:
+    def _end(self, miss: Miss, result: Any) -> None:
+        """Note the result of a build. Warn once of an error, unless a reader waits for the build."""
+        error: ChordcacheError | None = result.error if isinstance(result, Raised) else None
+        if isinstance(result, (Failure, Crash)):
+            error = MediaError(getattr(result, "stage", "decode"), result.cause, result.message)
+        is_of_video = isinstance(error, MediaError)
+        build = self._builds[miss.name] if is_of_video else self._builds.pop(miss.name)
+        if error is None:
             self._has_warned = False
-        elif not isinstance(result, Raised):
-            stage = result.stage if isinstance(result, Failure) else "decode"
-            self._errors[miss.name] = MediaError(stage, result.cause, result.message)
-            if not miss.waits:
-                what = f"the build of video '{miss.name[1]}' failed: {result.message}. Its source is read."
-                warnings.warn(what, stacklevel=5)
-        elif miss.waits:
-            self._errors[miss.name] = result.error
-        elif not isinstance(result.error, LockedError):
-            self._pause(miss, result.error)
-
-    def _pause(self, miss: Miss, error: ChordcacheError) -> None:
-        self._resume_seconds = time.monotonic() + _PAUSE_SECONDS
-        if not self._has_warned:
-            what = f"background builds of cache '{printable(miss.cache)}' have stopped for now: {error}"
-            warnings.warn(what, stacklevel=6)
-        self._has_warned = True
-
-
-_builds: list[Builds] = []
-"""The builds of this process, if there are any"""
-
-_of_parents: list[Builds] = []
-"""In a forked process, those of its parent, which are neither used nor ended there"""
-
-
-def builds() -> Builds:
-    """Return the builds of this process."""
-    if not _builds:
-        _builds.append(Builds())
-    return _builds[0]
-
-
-def _leave_to_parent() -> None:
-    _of_parents.extend(_builds)
-    _builds.clear()
-
-
-def _end_child() -> None:
-    for own in _builds:
-        own.close()
-
-
-os.register_at_fork(after_in_child=_leave_to_parent)
-atexit.register(_end_child)
-
-
-# In the child
+            build.set_result(None)
+            return
+        build.set_exception(error)
+        if not miss.waits and not isinstance(error, LockedError) and (is_of_video or not self._has_warned):
+            what = f"the build of video '{key_of(miss.record)}' failed: {error}. Its source is read."
+            warnings.warn(what, stacklevel=5)
+            self._has_warned = self._has_warned or not is_of_video
 
 
 def build_missed(miss: Miss) -> Failure | None:
@@ -195,19 +155,20 @@ def build_missed(miss: Miss) -> Failure | None:
     signal.alarm(0)
     os.nice(19)  # the sum is at most 19
     try:
-        cache, key = miss.name
-        with locked_key(cache, key, waits=miss.waits):
-            return _build(cache, key, miss)
+        with locked_key(miss.cache, key_of(miss.record), waits=miss.waits):
+            return _build(miss)
     finally:
         signal.alarm(_IDLE_SECONDS)  # the signal ends this process
 
 
-def _build(cache: Path, key: str, miss: Miss) -> Failure | None:
-    sidecar = Sidecars(cache).read_or_none(key)
-    record = miss.record if sidecar is None else miss.record.over(sidecar.about, ())
-    options = BuildOptions(rebuild=frozenset(broken_files(cache, key)))
-    index = Index(cache, cast(Source, _NoRecords(miss.header)))
-    plan = plan_as_before(cache, index, options=options, trusted=miss.trusted)
+def _build(miss: Miss) -> Failure | None:
+    cache, record = miss.cache, miss.record
+    sidecar = Sidecars(cache).read_or_none(key_of(record))
+    broken = [file.name for file in sidecar.files if not is_intact(cache, file)] if sidecar else []
+    options = BuildOptions(rebuild=frozenset(broken))
+    source: Any = SimpleNamespace(header=miss.header, num_records=0)
+    plan = plan_as_before(cache, Index(cache, source), options=options, trusted=miss.trusted)
+    record = record.over(sidecar.about, ()) if sidecar else record
     ((task,),) = planned_files(plan, [[(0, record)]], Quarantine(cache, tool_versions()), options)
     if task.state != "missing":
         return task.failure
@@ -216,15 +177,15 @@ def _build(cache: Path, key: str, miss: Miss) -> Failure | None:
     return outcome if isinstance(outcome, Failure) else None
 
 
-@dataclass(frozen=True)
-class _NoRecords:
-    header: IndexHeader
-    num_records: int = 0
+_of_processes = [Builds()]
+"""Builds of the parents that this process was forked from, which are left to them, and of this process at the end"""
+
+os.register_at_fork(after_in_child=lambda: _of_processes.append(Builds()))
 
 
-def broken_files(cache: Path, key: str) -> Iterator[str]:
-    """Yield the artefacts of a video that are not as written."""
-    sidecar = Sidecars(cache).read_or_none(key)
-    for file in sidecar.files if sidecar else ():
-        if not feature_files.is_intact(cache, file):
-            yield file.name
+def builds() -> Builds:
+    """Return the builds of this process."""
+    return _of_processes[-1]
+
+
+atexit.register(lambda: builds().close())

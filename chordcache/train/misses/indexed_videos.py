@@ -1,10 +1,12 @@
-"""The videos of an index, read from a cache, and the handling of videos that the cache does not have."""
+"""The videos of an index, read from their sources, or from a cache that may not have all of them."""
 
 from __future__ import annotations
 
+import copy
 import os
 import warnings
 from array import array
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
@@ -16,55 +18,164 @@ import numpy as np
 from chordcache.amounts import counted
 from chordcache.building.build import build
 from chordcache.building.build_options import BuildOptions
+from chordcache.building.build_task import is_of_source
 from chordcache.config.config import Config, config_from_json, trusted_names
 from chordcache.config.yaml_files import load_config
 from chordcache.errors import (
-    OTHER_FORMAT,
     AbsentFeatureError,
-    ChordcacheError,
     DamageError,
     LockedError,
     MediaError,
     NotFoundError,
-    StorageError,
     UsageError,
     printable,
 )
-from chordcache.features.packet_frames import PACKET_CODECS
 from chordcache.features.read_side import RowReader
 from chordcache.index.index_files import Index, temporary_index
-from chordcache.media.source_file import identity_or_none
+from chordcache.index.lists.tables import open_for_reading
+from chordcache.media.source_file import identify, identity_or_none, real_folder
 from chordcache.read.cache import Cache
-from chordcache.read.cached_videos import sample_of, stereo_of
+from chordcache.read.cached_videos import VideoSet, sample_of
 from chordcache.read.clips import HOW_TO_ADD
 from chordcache.read.segment_of import SegmentOfFile
-from chordcache.read.selection import OtherSettings
+from chordcache.read.selection import OtherSettings, warn_of_left_out
 from chordcache.read.video import Video
 from chordcache.records import VideoRecord
+from chordcache.sources.media_file import naming
+from chordcache.sources.uncached_video import StoredSource, UncachedVideo, features_of_sound
+from chordcache.sources.video_source import VideoSource
+from chordcache.storage.annotation_names import AnnotationCounter, AnnotationNames
 from chordcache.storage.artefacts.tiers import TIERS
-from chordcache.storage.cache_header import Header, read_header
+from chordcache.storage.cache_header import read_header
 from chordcache.storage.catalog_columns import FeatureState
 from chordcache.storage.feature_info import FeatureInfo
+from chordcache.storage.find_sidecars import read_packed
 from chordcache.storage.layout import key_hash, key_of, video_key
 from chordcache.storage.lock import locked_key
 from chordcache.storage.opener import check_still_there
 from chordcache.storage.quarantine import Failure, read_quarantined
-from chordcache.storage.sidecar import Sidecar, read_sidecar
+from chordcache.storage.sidecar import read_sidecar
 from chordcache.train.misses.builds import Miss, builds
-from chordcache.train.misses.source_videos import GIVEN, SourceVideos, StoredSource, check_on_disk
-
-_FROM_CACHE = ("error", "skip")
-"""Values of ``on_miss`` with which no source is read"""
 
 Sample = TypeVar("Sample")
+
+_UNREADABLE, _NOT_CACHED = "that the scan could not read", "not cached"
+"""Reasons for which a record is left out"""
+
+
+class SourceVideos(VideoSet):
+    """The videos of an index, in its order, whose features a source gives. They have the keys of a cache.
+
+    Only the offset of each record in the file of the index is kept. Each sample opens its file with a copy of the
+    source. ``config`` has the settings of the features of sound. ``why_left_out`` returns the failure of a record that
+    is in the quarantine of ``cache``, or another reason to leave the record out, or None to keep it.
+
+    Raises ``UsageError`` if the source cannot give one of the features, or if no video is left. A source of None is
+    never read.
+    """
+
+    def __init__(
+        self,
+        source: VideoSource | None,
+        index: Index,
+        features: Sequence[str],
+        config: Config,
+        why_left_out: Callable[[VideoRecord], Failure | str | None] | None = None,
+        cache: Path | None = None,
+    ) -> None:
+        self._source, self._index, self.columns = source, index, index.columns
+        self._follow_symlinks, self._stereo = index.follow_symlinks, source.stereo if source else config.picture.stereo
+        self._of_sound = features_of_sound(source, features, config) if source else []
+        why_left_out = why_left_out or (lambda record: None if record.error is None else _UNREADABLE)
+        offsets, label_ids, ids = array("q"), array("i"), dict[str, int]()
+        causes, others, examples = Counter[str](), Counter[str](), dict[str, str]()
+        annotations = AnnotationCounter()
+        with open_for_reading(index.path) as file:
+            self._state = _state(file.fileno())
+            for offset, record in index.located(file):
+                reason = why_left_out(record)
+                if reason is None:
+                    offsets.append(offset)
+                    label_ids.append(-1 if record.label is None else ids.setdefault(record.label, len(ids)))
+                    annotations.add(record)
+                elif isinstance(reason, Failure):
+                    causes[reason.cause] += 1
+                else:
+                    others[reason] += 1
+                    examples.setdefault(reason, f"{reason}, such as '{printable(record.path)}'")
+        self._offsets, self._names, self._num_named = np.asarray(offsets), annotations.names(), len(offsets)
+        self.labels = sorted(ids)
+        places = {label: place for place, label in enumerate(self.labels)}
+        self._label_ids = np.array([*(places[label] for label in ids), -1], np.int32)[np.asarray(label_ids)]
+        num_all = len(offsets) + causes.total() + others.total()
+        counts = {example: others[reason] for reason, example in examples.items()}
+        warn_of_left_out(f"index '{printable(index.path)}'", num_all, causes, counts, cache)
+        if not offsets:
+            what = f"'{printable(index.path)}' without a video that can be read"
+            raise UsageError(f"index: got {what}, expected at least one. Scan again, or build them.")
+
+    def __repr__(self) -> str:
+        return f"<{counted(len(self), 'video')} of {', '.join(map(printable, self._index.roots.values()))}>"
+
+    def __len__(self) -> int:
+        return len(self._offsets)
+
+    def numbered_labels(self) -> tuple[list[str], np.ndarray]:
+        """Return the labels of the index, and the position there of every video's. See ``VideoSet``."""
+        return self.labels, self._label_ids
+
+    def annotation_names(self) -> AnnotationNames:
+        """Return the names in the annotations of all videos. See ``VideoSet``."""
+        return self._names
+
+    @property
+    def num_named(self) -> int | None:
+        """Number of videos that ``annotation_names`` counts. See ``VideoSet``."""
+        return self._num_named if self._num_named == len(self) else None
+
+    @property
+    def stereo(self) -> str:
+        """Eye of stereo pictures that the source shows, or that the cache has. See ``VideoSet``."""
+        return self._stereo
+
+    def keep(self, mask: np.ndarray) -> None:
+        """Leave out the videos where the mask is False. See ``VideoSet``."""
+        self._offsets, self._label_ids = self._offsets[mask], self._label_ids[mask]
+
+    def record(self, position: int) -> VideoRecord:
+        """Return the record of a video. Raise ``UsageError`` if the index has changed."""
+        with open_for_reading(self._index.path) as file:
+            if _state(file.fileno()) == self._state:
+                return self._index.at(file, int(self._offsets[position]))
+        path = printable(self._index.path)
+        raise UsageError(f"index: '{path}' changed since the dataset was made. Recreate the dataset.")
+
+    def read(self, position: int, sample: Callable[[RowReader, Video], Sample]) -> Sample:
+        """Return the result of ``sample`` for a file, and its video. See ``VideoSet``."""
+        assert self._source is not None
+        record = self.record(position)
+        folder = self._index.roots[record.root]
+        path = os.path.join(folder, record.path)
+        source = copy.deepcopy(self._source)  # an open source belongs to one thread
+        source.inside = None if self._follow_symlinks else real_folder(folder)
+        with naming(path):
+            identity = identify(path, source.inside)
+        with source.open(path):
+            with naming(path):
+                video = UncachedVideo(source, path, record, identity, self._of_sound, self)
+            return sample(video, video)
+
+
+def _state(fd: int) -> tuple[int, int, int]:
+    status = os.fstat(fd)
+    return status.st_ino, status.st_size, status.st_mtime_ns
 
 
 class IndexedVideos(SourceVideos):
     """The videos of an index, cached or not. No video is opened before it is read. See ``chordcache.videos.indexed``.
 
-    Raises ``NotFoundError`` if the cache does not exist, or ``on_miss`` is "error" and a video is neither cached nor in
-    quarantine, ``NotFoundError`` if the cache is not built for one of the features, and ``UsageError`` if another
-    argument is wrong, or index and cache have different folders for one root name.
+    Raises ``NotFoundError`` if the cache does not exist, if it is not built for one of the features, or if ``on_miss``
+    is "error" and a video is neither cached nor in quarantine. Raises ``UsageError`` if another argument is wrong.
     """
 
     def __init__(
@@ -75,10 +186,8 @@ class IndexedVideos(SourceVideos):
         on_miss: str,
         config: Config | str | Path | None = None,
     ) -> None:
-        self._features, self._on_miss = tuple(features), on_miss
-        if on_miss not in _FROM_CACHE:
-            check_on_disk(index)
-        given = load_config(config)
+        self._features, self._on_miss, given = tuple(features), on_miss, load_config(config)
+        self._is_from_cache = on_miss in ("error", "skip")
         self._trusted = trusted_names(given)
         """Classes of plug-ins and models that the user has named, see ``config_from_json``"""
         try:
@@ -87,35 +196,66 @@ class IndexedVideos(SourceVideos):
             if on_miss != "build" or isinstance(cache, Cache):
                 raise
             self.cache = _new_cache(index, cache, self._features, given)
-        header = read_header(self.cache.path)
-        settings = config_from_json(header.config, trusted=self._trusted)
+        self._header = read_header(self.cache.path)
+        settings = config_from_json(self._header.config, trusted=self._trusted)
         if config is not None and settings != load_config(config, settings):
             raise UsageError(
                 f"config: got one that is not that of cache '{printable(self.cache.path)}', expected None for a cache "
                 "that exists. Leave config out, or build the cache with it."
             )
-        self._check(index, header)
-        self._fingerprints = header.fingerprints
-        self._why_not = _why_not_from_source(settings, self._features)
-        """Reason why sources cannot be read, or "" """
-        reads_sources = on_miss not in _FROM_CACHE and not self._why_not
+        self._check_cache(index)
+        source, self._why_not = None, ""
+        if not self._is_from_cache:
+            try:
+                source = StoredSource(settings, self._features)
+            except UsageError as error:
+                self._why_not = str(error)
         others = OtherSettings(self.cache, self._features)
-        misses = _Misses(self.cache, self._features, on_miss, others, settings)
-        source, links = StoredSource(settings) if reads_sources else None, header.follow_symlinks
-        of_cache = misses.cause_of, self.cache.path
-        super().__init__(source, index, self._features, settings, *of_cache, follow_symlinks=links)
-        misses.check(index, self._why_not)
-        self._positions = np.asarray(misses.positions)
-        """Position of each video in the catalog when the dataset was made, -1 if its source is read"""
+        places = _Places(self.cache, self._features, on_miss, others.keys, settings.picture.buckets is None)
+        super().__init__(source, index, self._features, settings, places.why_left_out, self.cache.path)
+        self._follow_symlinks = self._follow_symlinks or self._header.follow_symlinks
+        self._positions = np.asarray(places.positions)
+        """Position of each video in the catalog when the dataset was made, -1 if it was not cached"""
         if others.keys:
             keys = self.cache.keys()
             others.left([keys[position] for position in self._positions if position >= 0])
-        if on_miss == "build":
-            header.writable(self.cache.path)
-            _check_can_build(self.cache.path)
+        self._check_uncached(np.flatnonzero(self._positions < 0))
 
-    def __repr__(self) -> str:
-        return repr(self.cache)
+    def _check_cache(self, index: Index) -> None:
+        path = printable(self.cache.path)
+        have = dict.fromkeys(name for names in self._header.features.values() for name in names)
+        for name in self._features:
+            if name not in have:
+                raise AbsentFeatureError(
+                    f"features: got '{name}', expected one of {', '.join(have) or 'none'}, which cache '{path}' is "
+                    f"built for. {HOW_TO_ADD}"
+                )
+        for label, folder in index.roots.items() if not self._is_from_cache else ():
+            there = self._header.roots.get(label, folder)
+            if there != folder:
+                raise UsageError(
+                    f"index: got root '{printable(label)}' in '{printable(folder)}', expected '{printable(there)}' as "
+                    f"in cache '{path}'. Scan with another NAME=PATH."
+                )
+        if self._on_miss == "build":
+            self._header.writable(self.cache.path)
+            with suppress(LockedError), locked_key(self.cache.path, "check"):  # raises if no build can write
+                pass
+
+    def _check_uncached(self, positions: np.ndarray) -> None:
+        """Raise ``NotFoundError`` if a video must be cached and is not, ``UsageError`` if no source gives it."""
+        if not len(positions):
+            return
+        counts = f"{len(positions)} of {counted(len(self), 'video')} not in {self.cache!r}"
+        if self._on_miss == "source" and self._why_not:
+            raise UsageError(f"on_miss: got 'source' for {counts}, expected 'build'. {self._why_not}")
+        if self._on_miss == "error":
+            first = self.record(int(positions[0]))
+            raise NotFoundError(
+                f"index '{printable(self._index.path)}': got {counts}, such as '{printable(first.path)}' of root "
+                f"'{printable(first.root)}', expected all of them. Build them, or leave them out with on_miss='skip', "
+                "or read their files with on_miss='source'."
+            )
 
     def feature_states(self, feature: str) -> np.ndarray:
         """Return the state of a feature in every video. See ``VideoSet``."""
@@ -128,64 +268,30 @@ class IndexedVideos(SourceVideos):
         super().keep(mask)
         self._positions = self._positions[mask]
 
-    @property
-    def stereo(self) -> str:
-        """Eye of stereo pictures that the cache has. See ``VideoSet``."""
-        return stereo_of(self.cache)
-
     def close(self) -> None:
         """Close the cache in this process. See ``VideoSet``."""
         self.cache.close()
 
-    def _check(self, index: Index, header: Header) -> None:
-        path = printable(self.cache.path)
-        have = dict.fromkeys(name for names in header.features.values() for name in names)
-        for name in self._features:
-            if name not in have:
-                raise AbsentFeatureError(
-                    f"features: got '{name}', expected one of {', '.join(have) or 'none'}, which cache '{path}' is "
-                    f"built for. {HOW_TO_ADD}"
-                )
-        if self._on_miss in _FROM_CACHE:
-            return
-        for label, folder in index.roots.items():
-            there = header.roots.get(label, folder)
-            if there != folder:
-                raise UsageError(
-                    f"index: got root '{printable(label)}' in '{printable(folder)}', expected '{printable(there)}' as "
-                    f"in cache '{path}'. Scan with another NAME=PATH."
-                )
-        if index.path.resolve() == (self.cache.path / "index.jsonl").resolve():
-            raise UsageError(
-                f"index: got '{path}/index.jsonl', expected the index that 'chordcache scan' wrote. Builds rewrite the "
-                "index inside a cache."
-            )
-
     def read(self, position: int, sample: Callable[[RowReader, Video], Sample]) -> Sample:
-        """Return the result of ``sample`` for a reader and a video.
+        """Return the result of ``sample`` for a reader and a video, or again for its source if the video is damaged.
 
-        If the cached video turns out to be damaged, ``sample`` is called a second time, for the source. Raises
-        ``NotFoundError`` if the video is not cached any more, or its source does not exist, ``MediaError`` if the
-        source cannot be read, ``DamageError`` if the video is damaged and no source is read, and ``LockedError`` if its
-        build is to be waited for while another process writes to the cache.
+        Raises ``NotFoundError`` if the video is neither cached nor at its source, ``MediaError`` if the source cannot
+        be read, and if the build is waited for, ``LockedError`` while another process writes to the cache.
         """
         record = self.record(position)
-        if self._on_miss in _FROM_CACHE:
+        if self._is_from_cache:
             return sample_of(self.cache, partial(self._named, record), sample)
         try:
             if (video := self._cached(record)) is not None:
                 return sample(self.cache, video)
         except DamageError as error:
-            instead = "the video is built again" if self._why_not else "its source is read instead"
-            warnings.warn(f"{error}; {instead}", stacklevel=2)
+            warnings.warn(f"{error}; its source is read instead", stacklevel=2)
         check_still_there(self.cache.path)
         try:
             if self._on_miss == "build":
-                small = record.replace(packets=None)
-                miss = Miss(self.cache.path, small, self._index.source.header, self._trusted, bool(self._why_not))
-                builds().build(miss) if miss.waits else builds().begin(miss)
+                self._build(record)
             if not self._why_not:
-                return self.read_source(record, sample)
+                return super().read(position, sample)
         except MediaError as error:
             what = f"{error.message}; video '{key_of(record)}' is not cached either. Restore or repair the file, or "
             what += "scan again."
@@ -193,8 +299,15 @@ class IndexedVideos(SourceVideos):
                 raise NotFoundError(what) from None
             raise MediaError(error.stage, error.cause, what, error.num_frames_ok) from error
         if self._on_miss != "build" or (video := self._cached(record)) is None:
-            raise _cannot_read(f"video '{key_of(record)}', which is not cached, with {self._why_not}")
+            what = f"on_miss: got {self._on_miss!r} for video '{key_of(record)}', which is not cached now"
+            raise UsageError(f"{what}, expected a cached video. {self._why_not}")
         return sample(self.cache, video)
+
+    def _build(self, record: VideoRecord) -> None:
+        """Let the child build a video, and wait for it if the source does not give all features."""
+        small, header = record.replace(packets=None), self._index.source.header
+        miss = Miss(self.cache.path, small, header, self._trusted, waits=bool(self._why_not))
+        builds().build(miss) if miss.waits else builds().begin(miss)
 
     def _named(self, record: VideoRecord) -> Video:
         """Return the cached video of an item, or the segment of the file that is cached whole."""
@@ -204,38 +317,24 @@ class IndexedVideos(SourceVideos):
     def _cached(self, record: VideoRecord) -> Video | None:
         """Return the video if it is cached with all features, and from the file that is at its path now. Else None.
 
-        The sidecar is read instead of the catalog. The catalog does not have videos published after it was opened, but
-        it has those in packs.
+        The sidecar is read instead of the catalog, which does not have videos published after it was opened.
         """
+        read = read_packed if self._header.is_packed else read_sidecar
+        path = os.path.join(self._index.roots[record.root], record.path)
         for key in dict.fromkeys((key_of(record), video_key(record.root, record.path))):
-            sidecar = self._sidecar_or_none(key)
-            infos = [sidecar.feature(name) for name in self._features] if sidecar else []
-            if sidecar is None or not all(map(self._is_current, infos)):
+            try:
+                sidecar = read(self.cache.path, key)
+            except NotFoundError:
                 continue
-            if sidecar.about.segment != record.segment and sidecar.display_crop is not None:
-                continue  # its bucket does not have all frames
-            if sidecar.source != record.identity:  # another file may now be at the path
-                identity = identity_or_none(os.path.join(self._index.roots[record.root], record.path))
-                if identity not in (None, sidecar.source):
-                    continue
-            return self._described(Video(self.cache.path, sidecar), record)
+            is_whole = sidecar.about.segment == record.segment or sidecar.display_crop is None  # else in a bucket
+            is_of_file = sidecar.source == record.identity or is_of_source(sidecar, identity_or_none(path), path, None)
+            if is_whole and is_of_file and all(map(self._is_current, map(sidecar.feature, self._features))):
+                return self._described(Video(self.cache.path, sidecar), record)
         return None
 
     def _is_current(self, info: FeatureInfo | None) -> bool:
         """Return whether a build of the cache would keep a feature."""
-        return info is not None and info.fingerprint == self._fingerprints.get(info.feature, info.fingerprint)
-
-    def _sidecar_or_none(self, key: str) -> Sidecar | None:
-        try:
-            return read_sidecar(self.cache.path, key)
-        except NotFoundError:
-            try:
-                sidecar = self.cache.catalog.find(key)
-            except ChordcacheError as error:  # a cache without a catalog has no packs
-                if error.exit_code not in (NotFoundError.exit_code, OTHER_FORMAT):
-                    raise
-                return None
-            return sidecar if sidecar is not None and sidecar.packs else None
+        return info is not None and info.fingerprint == self._header.fingerprints.get(info.feature, info.fingerprint)
 
     def _described(self, video: Video, record: VideoRecord) -> Video:
         """Return the item with the label, the caption and the extra columns of the index."""
@@ -254,108 +353,45 @@ def _new_cache(index: Index, cache: str | Path, features: Sequence[str], config:
     return Cache(cache)
 
 
-def _check_can_build(cache: Path) -> None:
-    try:
-        with suppress(LockedError), locked_key(cache, "check"):
-            pass
-    except StorageError as error:
-        raise UsageError(
-            f"on_miss: got 'build' for cache '{printable(cache)}', which cannot be written to ({error}), expected "
-            "'source'. Choose on_miss='source'."
-        ) from None
-
-
-def _why_not_from_source(settings: Config, features: Sequence[str]) -> str:
-    """Return why sources do not give features as a cache has them, or "" if they do."""
-    if others := [name for name in features if name not in GIVEN]:
-        return f"'{others[0]}', which takes a build, where a source gives {', '.join(GIVEN)}"
-    if settings.picture.buckets is not None:
-        return "frames.buckets, which are chosen for whole videos"
-    if "frames" in features and settings.frames is not None and settings.frames.codec in PACKET_CODECS:
-        return f"frames.codec {settings.frames.codec}, whose frames depend on those before them"
-    return ""
-
-
-def _cannot_read(what: str) -> UsageError:
-    return UsageError(f"on_miss: got {what}, expected a cached video. Take on_miss='build', or build the cache first.")
-
-
-def videos_without_cache(index: Index, features: Sequence[str], config: Config) -> SourceVideos:
-    """Return the videos of an index as a cache of a config would have them."""
-    if why_not := _why_not_from_source(config, features):
-        raise _cannot_read(f"'source' without a cache, with {why_not}")
-    return SourceVideos(StoredSource(config), index, features, config)
-
-
-class _Misses:
-    """The records of an index that are not cached, in the order of the index."""
+class _Places:
+    """The place of each record of an index in a cache. ``others`` are the keys of videos with other settings."""
 
     def __init__(
-        self, cache: Cache, features: tuple[str, ...], on_miss: str, others: OtherSettings, settings: Config
+        self, cache: Cache, features: tuple[str, ...], on_miss: str, others: frozenset[str], has_whole_files: bool
     ) -> None:
-        self._cache, self._on_miss, self._has_frames_only = cache, on_miss, features == ("frames",)
+        self._cache, self._on_miss, self._has_whole_files = cache, on_miss, has_whole_files
+        self._has_frames_only = features == ("frames",)
         self._cached = {key[-16:]: position for position, key in enumerate(cache.keys())}
         """Hash at the end of each key to its position in the catalog"""
         self._failures = {key[-16:]: failure for key, failure in read_quarantined(cache.path).items()}
         states = [cache.catalog.feature_states(name) for name in features]
         self._lacks = np.any(np.equal(states, FeatureState.NOT_BUILT), axis=0)
-        if others.keys:
-            self._lacks |= np.isin(cache.keys(), list(others.keys))
-        self._has_whole_files = settings.picture.buckets is None
-        """True if the item of a file has all of its frames, so that it serves the segments of the file"""
-        self._num_uncached, self._first_uncached = 0, ""
+        if others:
+            self._lacks |= np.isin(cache.keys(), list(others))
         self.positions = array("q")
         """Position in the catalog of each record that is kept, -1 if its source is read"""
 
-    def cause_of(self, record: VideoRecord) -> str | None:
-        """Return the cause for which a record is in quarantine, "" if it is skipped, or None if it is kept."""
+    def why_left_out(self, record: VideoRecord) -> Failure | str | None:
+        """Return why a record is left out, or None if it is kept. See ``SourceVideos``."""
         key = key_hash(record.root, record.path, record.segment)
-        position = self._cached.get(key, -1)
+        position, failure = self._cached.get(key, -1), self._failures.get(key)
         if record.error is not None and (position < 0 or self._cache[position].sidecar.source != record.identity):
-            return ""  # the scan could not read the file, and no build has kept the frames before its damage
-        failure = self._failures.get(key)
-        if position < 0 and self._has_whole_files and record.segment is not None:
+            return _UNREADABLE
+        if position < 0 and failure is None and self._has_whole_files and record.segment is not None:
             position = self._cached.get(key_hash(record.root, record.path), -1)
-            if position >= 0 and failure is not None and not self._serves(position, record):
-                position = -1
         if position < 0 or self._lacks[position]:
             if failure is not None and self._still_holds(failure, record):
-                return failure.cause
-            if position < 0 or self._on_miss not in _FROM_CACHE:  # see ``settle_absences``
-                if self._on_miss == "skip":
-                    return ""
-                name = f"'{printable(record.path)}' of root '{printable(record.root)}'"
-                self._first_uncached = self._first_uncached or name
-                self._num_uncached += 1
+                return failure
+            if position < 0 and self._on_miss == "skip":
+                return _NOT_CACHED
+            if self._on_miss in ("source", "build"):  # else ``settle_absences`` decides about what it lacks
                 position = -1
         self.positions.append(position)
         return None
 
-    def _serves(self, position: int, record: VideoRecord) -> bool:
-        """Return whether a file that is cached whole has all frames of a segment, whose own build failed."""
-        try:
-            with suppress(DamageError, AbsentFeatureError):  # reading it says so
-                SegmentOfFile(self._cache[position], record)
-        except MediaError:
-            return False
-        return True
-
     def _still_holds(self, failure: Failure, record: VideoRecord) -> bool:
         """Return whether the source would fail too, if it is read at all."""
-        if self._on_miss in _FROM_CACHE:
+        if self._on_miss in ("error", "skip"):
             return True
         is_another_file = record.identity is not None and failure.source != record.identity
         return not is_another_file and not (failure.fingerprints and self._has_frames_only)
-
-    def check(self, index: Index, why_not: str) -> None:
-        """Raise ``NotFoundError`` if a record must be cached and is not, ``UsageError`` if no source gives it."""
-        if not self._num_uncached or self._on_miss == "build":
-            return
-        counts = f"{self._num_uncached} of {counted(len(self.positions), 'video')} not in {self._cache!r}"
-        if self._on_miss == "error":
-            raise NotFoundError(
-                f"index '{printable(index.path)}': got {counts}, such as {self._first_uncached}, expected all of them. "
-                "Build them, or leave them out with on_miss='skip', or read their files with on_miss='source'."
-            )
-        if why_not:
-            raise _cannot_read(f"'source' for {counts}, with {why_not}")
