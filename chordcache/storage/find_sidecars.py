@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import re
 from bisect import bisect_left
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from contextlib import nullcontext, suppress
 from functools import lru_cache
 from pathlib import Path
@@ -175,14 +175,15 @@ def write_catalog(cache: Path) -> None:
     publish_catalog(cache, _sound_rows(Sidecars(cache)))
 
 
-def update_catalog(cache: Path) -> None:
-    """Rebuild the catalog if a sidecar has changed since it was written."""
+def update_catalog(cache: Path, without: Container[str] = ()) -> None:
+    """Rebuild the catalog if a sidecar has changed since it was written, without the videos of some keys."""
     sidecars = Sidecars(cache)
     if not sidecars.are_those_of_catalog():
-        publish_catalog(cache, _sound_rows(sidecars))
+        publish_catalog(cache, _sound_rows(sidecars, without))
 
 
-def _sound_rows(sidecars: Sidecars) -> Iterator[tuple[Sidecar, bytes, int]]:
+def _sound_rows(sidecars: Sidecars, without: Container[str] = ()) -> Iterator[tuple[Sidecar, bytes, int]]:
     for key in sidecars.sorted_keys():
-        with suppress(DamageError):
-            yield sidecars.row(key)
+        if key not in without:
+            with suppress(DamageError):
+                yield sidecars.row(key)

@@ -209,16 +209,17 @@ def collect_garbage(cache: str | Path, *, only: Sequence[str] | None = None, dry
         superseded, _ = unnamed_files(folder, must_read=True)
         files = [file for file in superseded if chosen is None or file in chosen]
         if not dry_run:
+            added = added_by_readers(folder, set(Sidecars(folder).sorted_keys()))  # the next build lists them
             # A catalog that lags may name a file to remove. If the disk is full now, there is space after the removal
             try:
-                update_catalog(folder)
+                update_catalog(folder, added)
             except StorageError as error:
                 if error.errno not in atomic.NO_SPACE:
                     raise
             for file in files:
                 opener.remove(folder, file)
             atomic.remove_partials(folder, of_all_machines=True)
-            update_catalog(folder)
+            update_catalog(folder, added)
         notes.counts = {"num_removed": len(files)}
     return files
 

@@ -40,6 +40,7 @@ from chordcache.train.samplers.clip_samplers import KeyframeSampler, RegularClip
 from chordcache.train.samplers.content_samplers import AdaptiveSampler  # noqa: E402
 from chordcache.train.samplers.distributed import ChordSampler  # noqa: E402
 from chordcache.train.videos import indexed  # noqa: E402
+from chordcache.verifying.repair import collect_garbage  # noqa: E402
 from chordcache.verifying.verify import verify  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")
@@ -455,6 +456,21 @@ def test_readers_build_every_video_once(sources: Path, tmp_path: Path, mark: str
     assert processes.wait_until(lambda: not processes.alive_with(mark), BUILD_SECONDS)
     assert len(processes.sidecars(cache)) == len(VIDEOS)
     check_lists(tmp_path, cache)
+
+
+@pytest.mark.slow
+def test_gc_leaves_the_videos_that_readers_built(copy: Path) -> None:
+    """They are in no list before it and after it. The next build lists them."""
+    (copy / "videos/half.csv").write_text("path\njump/b-frames.mp4\n")
+    build(copy / "videos/half.csv", copy / "cache", jobs=HERE)
+    dataset = on_demand(copy)
+    read_until_built(dataset, copy / "cache", 2)
+    for _ in range(2):
+        report = verify(copy / "cache", jobs=HERE)
+        assert report.damage == []
+        assert "the lists of the cache do not have 1 video that readers built" in report.notes[-1]
+        assert collect_garbage(copy / "cache") == []
+    check_lists(copy, copy / "cache")
 
 
 @pytest.mark.slow
