@@ -45,7 +45,7 @@ _LAST_SECONDS = 1.0
 """[seconds] Longest wait for a traceback, and for the end of a process that was killed"""
 
 _PROGRAM = (
-    "import sys; n = 2 + int(sys.argv[1]); numbers = map(int, sys.argv[2:n]); sys.path[:] = sys.argv[n:]; "
+    "import sys; numbers = map(int, sys.argv[1:5]); sys.path[:] = sys.argv[5:]; "
     "from chordcache.engine.worker import main; main(*numbers)"
 )
 """Program of a child. The user's script is not imported again, therefore it needs no ``__main__`` guard"""
@@ -70,19 +70,19 @@ NOT_RUN = object()
 
 
 class Child:
-    """A process that runs ``worker.main``, which gets ``fds`` too. Raises ``OSError`` if it cannot be started."""
+    """A process that runs ``worker.main``. Raises ``OSError`` if it cannot be started."""
 
-    def __init__(
-        self, function: Callable[[Any], Any], limits: Limits, environment: Mapping[str, str], fds: Sequence[int] = ()
-    ) -> None:
+    def __init__(self, function: Callable[[Any], Any], limits: Limits, environment: Mapping[str, str]) -> None:
         self._limits = limits
         self._num_oom_kills = _num_oom_kills()
         self._ready = select.poll()
         with no_fork:
+            if not _lifeline:
+                _lifeline.extend(os.pipe())
             self.channel, theirs = Pipe()
             self.heartbeat = Heartbeat()
             try:
-                self._start((theirs.fileno(), self.heartbeat.fd, *fds), environment)
+                self._start((theirs.fileno(), self.heartbeat.fd, _lifeline[0]), environment)
             except OSError:
                 self._close_files()
                 raise
@@ -98,7 +98,7 @@ class Child:
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
         try:
             self.process = subprocess.Popen(
-                [sys.executable, "-c", _PROGRAM, str(len(numbers)), *numbers, *sys.path],
+                [sys.executable, "-c", _PROGRAM, *numbers, *sys.path],
                 stdin=subprocess.DEVNULL,
                 pass_fds=fds,
                 env={**child_environment(), **environment},
@@ -184,8 +184,7 @@ class Worker:
     """A process that runs a function of tasks. It is started when it is needed, and replaced when it dies.
 
     One thread at a time calls ``run``, or ``begin`` and ``results``. Any thread may call ``kill``, even in the middle
-    of a task. Linux ends the process when the thread that started it ends, or, with ``ends_with_process``, when the
-    whole process ends.
+    of a task. Linux ends the process when this process ends.
     """
 
     def __init__(
@@ -194,10 +193,8 @@ class Worker:
         limits: Limits,
         *,
         environment: Mapping[str, str] = ONE_THREAD,
-        ends_with_process: bool = False,
     ) -> None:
         self._function, self._limits, self._environment = function, limits, environment
-        self._ends_with_process = ends_with_process
         self._child: Child | None = None
         self._lock = threading.RLock()
         self._is_killed = False
@@ -207,17 +204,15 @@ class Worker:
         self.begin(first, tasks)
         return self.results(first, len(tasks))
 
-    def begin(self, first: int, tasks: Sequence[Any]) -> int:
-        """Send tasks, whose numbers begin at ``first``. ``results`` returns their results. Return their size [bytes].
+    def begin(self, first: int, tasks: Sequence[Any]) -> None:
+        """Send tasks, whose numbers begin at ``first``. ``results`` returns their results.
 
         Tasks that wait for the process in the pipe to it, of more than 64 KiB, may block this thread.
         """
         if self._child is not None and self._child.process.poll() is not None:  # killed while it was idle
             self._release()
         child = self._child or self._start()
-        dumped = [dump_task(task) for task in tasks]
-        child.send((first, dumped))
-        return sum(map(len, dumped))
+        child.send((first, [dump_task(task) for task in tasks]))
 
     def is_over(self) -> bool:
         """Return whether ``results`` would return at once."""
@@ -257,12 +252,8 @@ class Worker:
 
     @uninterruptible()
     def _start(self) -> Child:
-        with no_fork:
-            if self._ends_with_process and not _lifeline:
-                _lifeline.extend(os.pipe())
-        fds = _lifeline[:1] if self._ends_with_process else ()
         with self._lock:
-            self._child = Child(self._function, self._limits, self._environment, fds)
+            self._child = Child(self._function, self._limits, self._environment)
             if self._is_killed:
                 self._child.kill()
             return self._child

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import faulthandler
 import fcntl
 import os
@@ -59,20 +58,14 @@ class Raised:
     error: ChordcacheError
 
 
-def main(parent: int, channel_fd: int, heartbeat_fd: int, lifeline_fd: int = -1) -> None:
-    """Run tasks until the parent ends this process, or ends itself, or the thread of it that started this process.
-
-    With a pipe that the parent holds open as its lifeline, the end of that thread is not the end of this process.
+def main(parent: int, channel_fd: int, heartbeat_fd: int, lifeline_fd: int) -> None:
+    """Run tasks until the parent ends this process, or ends itself. It holds the writing end of ``lifeline_fd`` open.
 
     The messages are the limits, the function, and then units: the number of the first task, and the pickled tasks. The
     answer to a unit is one message for each of its tasks.
     """
     channel, heartbeat = prepare(channel_fd, heartbeat_fd)
-    if lifeline_fd < 0:
-        pr_set_pdeathsig = 1
-        ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
-    else:
-        end_with(lifeline_fd)
+    end_with(lifeline_fd)
     if os.getppid() != parent:
         os._exit(1)
     limits, function = channel.recv(), channel.recv()

@@ -74,7 +74,7 @@ class Builds:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._child = Worker(build_missed, Limits(), ends_with_process=True)
+        self._child = Worker(build_missed, Limits())
         self._sent = deque[Miss]()
         """Misses that the child builds, one after the other"""
         self._builds: dict[tuple[Path, str, bool], _Build] = {}
