@@ -113,7 +113,7 @@ def cannot_write(message: str) -> StorageError:
 class StoppedError(ChordcacheError):
     """A run was stopped before its end, mostly by dead workers. The same command starts it again, or resumes it.
 
-    Its exit code is 4 if ``fail_fast`` or ``max_failures`` stopped the run, 128 + n if signal n did, and 14 if five
+    Its exit code is 4 if ``max_failures`` stopped the run, 128 + n if signal n did, and 14 if five
     tasks in a row killed their workers, or a cluster was lost: the cause is the environment, not the input.
     """
 

@@ -14,7 +14,6 @@ from chordcache.building.build_run import run_plan
 from chordcache.building.existing_cache import earlier_header
 from chordcache.building.parts import part_plan
 from chordcache.building.planning import make_plan
-from chordcache.building.prune import leaving
 from chordcache.config.config import Config
 from chordcache.config.yaml_files import ConfigFiles
 from chordcache.engine import pool, terminal
@@ -27,7 +26,6 @@ from chordcache.index.index_files import Index
 from chordcache.index.scan import scanned
 from chordcache.records import RunSummary
 from chordcache.storage import layout
-from chordcache.storage.find_sidecars import Sidecars
 from chordcache.storage.lock import locked
 from chordcache.storage.run_log import adopt_last_scan, recorded
 
@@ -103,8 +101,6 @@ def build(
         plan = make_plan(folder, index, config, tiers, features, roots=roots, options=options)
         if cluster is None:  # else each node is checked
             plan.check_devices()
-        if options.drop:
-            leaving(Sidecars(folder), replace(options, prune=False), ())  # raises if too many videos have one of them
         return plan
 
     links = options.follow_symlinks

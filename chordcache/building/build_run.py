@@ -20,7 +20,7 @@ from chordcache.building.existing_cache import check_counts
 from chordcache.building.file_build import build_file, build_file_on
 from chordcache.building.fix_commands import is_retryable, problems_command, repairable
 from chordcache.building.planning import plan_as_before, write_plan
-from chordcache.building.prune import drop, drop_features, leaves_cache, leaving
+from chordcache.building.prune import drop, drop_features, leaves_cache, leaving, num_with
 from chordcache.engine import pool, terminal
 from chordcache.engine.choice import Engine, engine_of
 from chordcache.engine.crashes import MAX_ATTEMPTS
@@ -69,7 +69,7 @@ def run_plan(
         check_counts(run.summary)
         for name, count in run.num_with_dropped().items():
             what = f"{counted(count, 'cached video')} keep{'s' * (count == 1)} it in a file with other features"
-            line = f"drop: {name}: {what}. Build with an index that names the videos, or add --prune."
+            line = f"drop: {name}: {what}. Build with an index that names the videos, or drop them with --prune."
             terminal.say(line, shown=display.messages)
     return run.summary
 
@@ -115,21 +115,22 @@ class _Run:
     def __init__(self, plan: BuildPlan, rows: IndexRows, options: BuildOptions, progress: Progress) -> None:
         self._rows, self._cache, self._options, self._progress = rows, plan.cache, options, progress
         self._started = time.monotonic()
-        self._max_failures = options.limit(len(rows.keys))
+        self._max_failures = options.limit("max_failures", len(rows.keys))
         self._sidecars = Sidecars(plan.cache)
         self._leaving = leaving(self._sidecars, options, rows.keys)
         if self._leaving.features:
             drop_features(self._sidecars, options.drop)
         with repairable(plan.cache):
             self._quarantine = Quarantine(plan.cache, tool_versions())
-        self._plan = write_plan(plan, rows.keys, prune=options.prune)
+        self._plan = write_plan(plan, rows.keys, prune=options.prune is not None)
         self._counts = Counter(num_done=0, num_up_to_date=0, num_failed=0)
         """Counts of the run by the names of ``RunSummary``"""
         self._passes = self._plan.passes()
         self._states: dict[str, str] = {}
         """Key of each video that had its turn to the count that it is in, if there are several passes"""
         self._losses = Counter[str]()
-        self._num_unnamed = 0 if options.prune or plan.part else len(set(self._sidecars.sorted_keys()) - rows.keys)
+        may_stay = options.prune is None and plan.part is None
+        self._num_unnamed = len(set(self._sidecars.sorted_keys()) - rows.keys) if may_stay else 0
         self._num_new_failures = 0
         self.num_bytes = 0
         """[bytes] Size of the files that were written"""
@@ -168,7 +169,7 @@ class _Run:
     def finish(self) -> None:
         """Remove the videos that leave, and complete the lists of the cache."""
         drop(self._sidecars, self._leaving.videos)
-        if self._options.prune:
+        if self._options.prune is not None:
             self._quarantine.keep_only(self._rows.keys)
         self.write_lists()
 
@@ -180,8 +181,8 @@ class _Run:
 
     def num_with_dropped(self) -> dict[str, int]:
         """Return each dropped feature that cached videos still have, to the number of these videos."""
-        left = leaving(Sidecars(self._cache), replace(self._options, prune=False, prune_many=True), ()).features
-        return {name: count for name, count in left.items() if count}
+        counts = num_with(Sidecars(self._cache), self._options.drop)
+        return {name: count for name, count in counts.items() if count}
 
     def _tasks(self, step: BuildPlan) -> Iterator[tuple[BuildTask, ...]]:
         """Yield the tasks of a pass for the workers, those of one file together. Other videos are handled here."""

@@ -112,7 +112,7 @@ def build_on_cluster(
                 with _run_in(folder, plan) as run, IndexRows(plan.index) as rows:
                     facts = {"config": config_to_json(plan.config), "roots": dict(plan.roots), "run": str(run)}
                     order = {**facts, **arguments, "index": str(folder / _INDEX), "versions": content_versions()}
-                    limit = options.limit(len(rows.keys))
+                    limit = options.limit("max_failures", len(rows.keys))
                     options = replace(options, max_failures=None if limit == float("inf") else int(limit))
                     limit += sum(1 for part in parts for _ in Quarantine(part, {}))
                     with build_progress("build", plan, rows, display) as progress:

@@ -150,7 +150,7 @@ def dry_run(
             dropped=leaves.features,
             stale=tuple(stale_features(plan, rows.keys)),
             num_described=reasons[_DESCRIBED],
-            num_unnamed=0 if options.prune else len(set(sidecars.sorted_keys()) - rows.keys),
+            num_unnamed=0 if options.prune is not None else len(set(sidecars.sorted_keys()) - rows.keys),
             losses=dict(losses),
             reasons=dict(reasons.most_common()),
         )

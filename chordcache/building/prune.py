@@ -12,15 +12,12 @@ from chordcache.storage import atomic, layout, opener
 from chordcache.storage.find_sidecars import Sidecars
 from chordcache.storage.quarantine import Failure
 
-_MAX_SHARE = 0.1
-"""Largest share of the cached videos that is dropped without ``prune_many``. A wrong index often names few of them."""
-
 
 class Leaving(NamedTuple):
     """The videos and the features that leave a cache with a build."""
 
     videos: list[str]
-    """Keys of the cached videos that the index does not name, if ``options.prune`` is set"""
+    """Keys of the cached videos that the index does not name, if ``options.prune`` is given"""
     features: dict[str, int]
     """Each feature of ``options.drop`` to the number of cached videos that have it"""
 
@@ -28,25 +25,27 @@ class Leaving(NamedTuple):
 def leaving(sidecars: Sidecars, options: BuildOptions, keys: Collection[str]) -> Leaving:
     """Return what leaves a cache with a build of an index, whose keys are ``keys``.
 
-    Raises ``UsageError`` if that concerns more than a tenth of the cached videos, and ``options.prune_many`` is not
-    set.
+    Raises ``UsageError`` if more videos leave than ``options.prune`` allows.
     """
-    features = dict.fromkeys(options.drop, 0)
-    if not (options.prune or options.drop):
-        return Leaving([], features)
-    cached = sidecars.sorted_keys()
-    videos = [key for key in cached if key not in keys] if options.prune else []
-    for key in cached if options.drop else ():
-        for name in {info.feature for info in sidecars.read(key).features} & features.keys():
-            features[name] += 1
-    of_features = [("drop", f"'{name}', a feature of", count) for name, count in features.items()]
-    for option, what, count in [("prune", "an index without", len(videos)), *of_features]:
-        if count > _MAX_SHARE * len(cached) and not options.prune_many:
+    videos: list[str] = []
+    if options.prune is not None:
+        cached = sidecars.sorted_keys()
+        videos = [key for key in cached if key not in keys]
+        if len(videos) > options.limit("prune", len(cached)):
             raise UsageError(
-                f"{option}: got {what} {count} of the {counted(len(cached), 'cached video')}, expected at most a tenth "
-                "of them. If you mean it, add prune_many=True (--yes)."
+                f"prune: got an index without {len(videos)} of the {counted(len(cached), 'cached video')}, expected at "
+                f"most {options.prune}. Name the others in the index, or raise the number."
             )
-    return Leaving(videos, features)
+    return Leaving(videos, num_with(sidecars, options.drop))
+
+
+def num_with(sidecars: Sidecars, features: Collection[str]) -> dict[str, int]:
+    """Return each of some features to the number of cached videos that have it."""
+    counts = dict.fromkeys(features, 0)
+    for key in sidecars.sorted_keys() if features else ():
+        for name in {info.feature for info in sidecars.read(key).features} & counts.keys():
+            counts[name] += 1
+    return counts
 
 
 def drop_features(sidecars: Sidecars, names: Collection[str]) -> None:

@@ -107,7 +107,10 @@ class _Commands(SuggestingGroup):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         ctx.meta[_AS_JSON] = "--json" in args  # an error in the options comes before the option is read
-        ctx.color = False if os.environ.get("NO_COLOR") else None
+        if os.environ.get("NO_COLOR"):
+            ctx.color = False
+        elif os.environ.get("FORCE_COLOR"):
+            ctx.color = True
         return super().parse_args(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
@@ -120,7 +123,7 @@ class _Commands(SuggestingGroup):
             return super().invoke(ctx)
         except ChordcacheError as error:
             self._fail(ctx, str(error), error.exit_code)
-        except (KeyboardInterrupt, click.Abort):  # the latter at a question, also at the end of the input
+        except KeyboardInterrupt:
             self._fail(ctx, "interrupted", 128 + signal.SIGINT)
         except click.UsageError as error:
             if (message := usage_message(error)) is None:
@@ -165,15 +168,6 @@ class _Commands(SuggestingGroup):
         return message
 
 
-_COLORS = {"auto": None, "always": True, "never": False}
-"""Value of --color to ``click.Context.color``"""
-
-
-def _set_color(ctx: click.Context, _param: click.Parameter, value: str) -> None:
-    if value != "auto":
-        ctx.color = _COLORS[value]
-
-
 @click.group(
     cls=_Commands,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100, "show_default": True},
@@ -185,9 +179,6 @@ def _set_color(ctx: click.Context, _param: click.Parameter, value: str) -> None:
     prog_name="chordcache",
     help="Print the version; 'doctor' prints those of libraries.",
 )
-@click.option("--color", type=click.Choice(tuple(_COLORS)), default="auto", is_eager=True, expose_value=False,
-              callback=_set_color, metavar="auto|always|never",
-              help="Use colors: on a terminal without the variable NO_COLOR, always, or never.")  # fmt: skip
 @click.option("--debug", is_flag=True, help="Print the Python traceback of an error. Give it before the command.")
 def cli(debug: bool) -> None:
     """Decode videos once, and store their frames and features where a training job reads them fast.

@@ -14,12 +14,12 @@ OPTION_GROUPS: Mapping[str, tuple[str, ...]] = {
     "What to build": ("features", "config", "tiers", "drop"),
     "What to read": ("level", "labels", "source", "format", "columns", "ignore", "header"),
     "Which videos": (
-        "videos", "video_template", "where", "roots", "follow_symlinks", "retry_quarantined", "prune", "prune_many",
+        "videos", "video_template", "where", "roots", "follow_symlinks", "retry_quarantined", "prune",
     ),
     "What to do with damage": ("repair", "verify.dry_run"),
-    "When to stop": ("max_failures", "fail_fast"),
+    "When to stop": ("max_failures",),
     "Limits of one file": ("stall_seconds", "file_seconds", "memory_bytes"),
-    "Processes": ("jobs", "engine", "address", "num_parts", "part", "wait"),
+    "Processes": ("jobs", "engine", "num_parts", "part", "wait"),
     "Output": (
         "cache", "output", "dry_run", "sample", "budget_bytes", "as_json",
         "quiet", "verbose", "help",

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import functools
-import sys
-from collections.abc import Sequence
 from typing import Any
 
 import click
@@ -20,7 +18,6 @@ from chordcache.cli.options import (
     json_option,
     limits_options,
     roots_option,
-    size_option,
 )
 from chordcache.cli.output import echo, echo_result
 from chordcache.cli.values import FOLDER
@@ -138,10 +135,9 @@ def merge(caches: tuple[str, ...], output: str, move: bool, as_json: bool) -> No
 @click.command()
 @cache_argument(has_option=False)
 @click.option("-o", "--output", type=FOLDER, required=True, metavar="PACKED", help="Folder of the packed cache.")
-@size_option("--size", "size", default="1GiB", help="Size of a pack, such as 512MiB.")
 @click.option("--move", is_flag=True, help="Remove CACHE when the packed one is complete.")
 @json_option
-def pack(cache: str, output: str, size: float, move: bool, as_json: bool) -> None:
+def pack(cache: str, output: str, move: bool, as_json: bool) -> None:
     """Copy a cache into a read-only one of few large files.
 
     A million videos have two million files and more, which many shared disks do not take. A packed cache has a few
@@ -154,7 +150,7 @@ def pack(cache: str, output: str, size: float, move: bool, as_json: bool) -> Non
     """
     from chordcache.building import pack as packing  # --help does not need it
 
-    summary = packing.pack(cache, output, size=int(size), move=move, progress=True)
+    summary = packing.pack(cache, output, move=move, progress=True)
     videos, packs = counted(summary.num_videos, "video"), counted(summary.num_packs, "pack")
     echo_result(summary, f"packed {videos}, {human_bytes(summary.num_bytes)}, into {packs}", as_json)
 
@@ -183,13 +179,12 @@ def unpack(packed: str, output: str, move: bool, as_json: bool) -> None:
 @click.command()
 @cache_argument()
 @click.option("--dry-run", is_flag=True, help="List the files and remove nothing.")
-@click.option("-y", "--yes", is_flag=True, help="Remove the files without asking.")
 @json_option
-def gc(cache: str, dry_run: bool, yes: bool, as_json: bool) -> None:
+def gc(cache: str, dry_run: bool, as_json: bool) -> None:
     """Remove files that a cache does not use any more.
 
     Such files stay after a video was built again with other settings, and after a build was killed. The command lists
-    them and asks. Other files that 'verify' calls orphans stay: they are named, and the exit code is 6.
+    them. Other files that 'verify' calls orphans stay: they are named, and the exit code is 6.
 
     \b
     Example:
@@ -197,12 +192,10 @@ def gc(cache: str, dry_run: bool, yes: bool, as_json: bool) -> None:
     """
     from chordcache.verifying.repair import kept_orphans  # the import is not for --help
 
-    files = cc.collect_garbage(cache, dry_run=True)
+    files = cc.collect_garbage(cache, dry_run=dry_run)
     for file in files:
         echo(printable(file), err=as_json)
-    is_removed = bool(files) and not dry_run and _is_agreed(files, yes)
-    if is_removed:
-        files = cc.collect_garbage(cache, only=files)
+    is_removed = bool(files) and not dry_run
     kept = kept_orphans(cache)
     data = {"files": files, "num_removed": len(files) if is_removed else 0, "kept": [orphan.file for orphan in kept]}
     if as_json or is_removed or not (files or kept):
@@ -211,11 +204,3 @@ def gc(cache: str, dry_run: bool, yes: bool, as_json: bool) -> None:
         echo(f"chordcache gc: left {orphan}", err=True)
     if kept:
         click.get_current_context().exit(6)
-
-
-def _is_agreed(files: Sequence[str], yes: bool) -> bool:
-    """Return whether the user lets the command remove the files."""
-    num_files = counted(len(files), "file")
-    if not yes and not sys.stdin.isatty():
-        raise UsageError(f"yes: got no terminal to ask on, expected --yes to remove {num_files}. Add --yes.")
-    return yes or click.confirm(f"Remove {num_files}?", err=True)

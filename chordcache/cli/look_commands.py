@@ -6,7 +6,7 @@ import dataclasses
 import itertools
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import click
 
@@ -182,16 +182,30 @@ def _json_lines(items: Iterable[ListedVideo]) -> Iterator[str]:
     yield "]}"
 
 
+Span: TypeAlias = tuple[float | None, float | None]
+"""Start and stop, None for an end of the video"""
+
+
+def _parse_span(_ctx: click.Context, _param: click.Parameter, value: str | None) -> Span:
+    try:
+        start, stop = (float(time) if time else None for time in (value or ":").split(":"))
+    except ValueError:  # also without a colon
+        raise UsageError(f"--seconds: got '{value}', expected START:STOP such as 1.5:4, or START: or :STOP") from None
+    return start, stop
+
+
 @click.command()
 @click.argument("cache", type=CACHE_OR_KEY, required=False, metavar="[CACHE]")
 @click.argument("video", type=KEY, required=False, metavar="KEY|PATH")
 @click.option(
     "-o", "--output", type=PATH, metavar="FILE", help="PNG file.", show_default="KEY.png in the working folder"
 )
-@click.option("--start", "start_seconds", type=float, metavar="S", help="Begin at this time of the source, in seconds.")
-@click.option("--stop", "stop_seconds", type=float, metavar="S", help="End at this time of the source, in seconds.")
+@click.option(
+    "--seconds", metavar="START:STOP", callback=_parse_span, show_default="the whole video",
+    help="Part to draw, in seconds of the source, such as 1.5:4 or :4.",
+)  # fmt: skip
 @json_option
-def show(cache: str | None, video: str | None, output: str | None, as_json: bool, **view: float | None) -> None:
+def show(cache: str | None, video: str | None, output: str | None, seconds: Span, as_json: bool) -> None:
     """Draw one video as a PNG: frames, flow, motion and sound on one time axis.
 
     The beginning of a key is enough, or the path of the video. CACHE is the folder of a cache.  [env var:
@@ -205,14 +219,14 @@ def show(cache: str | None, video: str | None, output: str | None, as_json: bool
         cache, video = default_cache(), cache
     if cache is None or video is None:
         raise UsageError("video: got nothing, expected a key or a path")
-    target, sheet = _draw(cache, video, output, view)
+    target, sheet = _draw(cache, video, output, seconds)
     facts = {"key": sheet.key, "drawn": list(sheet.rows), "absent": sheet.absent, "damage": sheet.damage}
     echo_result({"path": str(target), **facts}, printable(target), as_json)
     if sheet.damage:
         raise DamageError("; ".join(f"{name}: {message}" for name, message in sheet.damage.items()))
 
 
-def _draw(cache: str, video: str, output: str | None, view: dict[str, float | None]) -> tuple[Path, Sheet]:
+def _draw(cache: str, video: str, output: str | None, seconds: Span) -> tuple[Path, Sheet]:
     from chordcache.read.cache import open_cache  # the imports are not for --help
     from chordcache.read.find_video import find_video
     from chordcache.storage.layout import check_output
@@ -224,7 +238,7 @@ def _draw(cache: str, video: str, output: str | None, view: dict[str, float | No
         try:
             from chordcache.look import draw_sheet  # it loads OpenCV
 
-            sheet = draw_sheet.show(cached, **view)  # type: ignore[arg-type]
+            sheet = draw_sheet.show(cached, seconds=seconds)
         except ImportError as error:
             raise UsageError(str(error)) from None
     return sheet.save(target), sheet
@@ -260,7 +274,7 @@ def report(path: str, as_json: bool, **options: Any) -> None:
 
 @click.command()
 @cache_argument()
-@click.option("--workers", type=int, default=2,
+@click.option("-j", "--jobs", "workers", type=int, default=2, metavar="N",
               help="Processes of each DataLoader, and threads of the ClipLoader.")  # fmt: skip
 @roots_option
 @json_option
@@ -272,7 +286,7 @@ def bench(cache: str, workers: int, roots: Any, as_json: bool) -> None:
 
     \b
     Example:
-      chordcache bench cache --workers 4
+      chordcache bench cache --jobs 4
     """
     # Not before: --help does not need what it loads
     from chordcache.tools.bench import measurement

@@ -10,6 +10,7 @@ import click
 
 import chordcache as cc
 from chordcache.amounts import counted, human_bytes
+from chordcache.arguments import parsed_bytes
 from chordcache.choices import LIST_FORMATS, SAMPLE_ITEMS, SCAN_LEVELS
 from chordcache.cli.commands import GroupedCommand
 from chordcache.cli.options import (
@@ -22,7 +23,6 @@ from chordcache.cli.options import (
     limits_options,
     list_options,
     roots_option,
-    size_option,
     skipped_frames,
     split_names,
 )
@@ -157,18 +157,24 @@ def _line(summary: ListSummary, output: str) -> str:
     "--sample", type=int, metavar="N", show_default=str(SAMPLE_ITEMS),
     help="With --dry-run: build so many videos in a temporary folder for the estimate, at most 15 seconds of each.",
 )  # fmt: skip
-@size_option("--budget", "budget_bytes", help="With --dry-run: size such as 400GB. If it does not do, list presets.")
+@click.option(
+    "--budget", "budget_bytes", metavar="SIZE",
+    callback=lambda _ctx, _param, value: None if value is None else parsed_bytes(value, "--budget"),
+    help="With --dry-run: size such as 400GB. If it does not do, list presets.",
+)  # fmt: skip
 @click.option(
     "--max-failures",
     metavar="N|P%",
-    help="Stop when more files than this have failed: a number, or a percentage of the index.",
+    help="Stop when more files than this have failed: a number such as 0, or a percentage of the index.",
     show_default="never",
 )
-@click.option("--fail-fast", is_flag=True, help="Stop when the first file has failed.")
 @click.option("--retry-quarantined", is_flag=True, help="Try again files that failed before, even if nothing changed.")
 @click.option("--follow-symlinks", is_flag=True, help="Read videos behind symbolic links that lead out of their root.")
-@click.option("--prune", is_flag=True, help="Afterwards, drop the cached videos that INDEX does not name.")
-@click.option("-y", "--yes", "prune_many", is_flag=True, help="Let --prune and --drop remove more than a tenth.")
+@click.option(
+    "--prune", metavar="N|P%",
+    help="Afterwards, drop the cached videos that INDEX does not name, if they are at most so many: a number, or a "
+    "percentage of the cache, such as 10%.",
+)  # fmt: skip
 @click.option(
     "--drop", metavar="A,B", callback=lambda _ctx, _param, value: split_names(value) or (),
     help="Take these features out of the cache. 'chordcache gc' removes their files.",
@@ -191,8 +197,6 @@ def build(
     dry_run: bool,
     sample: int | None,
     budget_bytes: float | None,
-    max_failures: str | None,
-    fail_fast: bool,
     as_json: bool,
     display: Display,
     **arguments: Any,
@@ -216,7 +220,7 @@ def build(
     """
     names = {field.name for field in dataclasses.fields(cc.BuildOptions)}
     chosen = {name: arguments.pop(name) for name in names & arguments.keys()}
-    options = cc.BuildOptions("0" if fail_fast else max_failures, **chosen)
+    options = cc.BuildOptions(**chosen)
     if dry_run and options.part is not None:
         raise UsageError("--part: got it with --dry-run, expected one of them. A dry run is of the whole build.")
     for name, value in (("--sample", sample), ("--budget", budget_bytes)):

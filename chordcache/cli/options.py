@@ -11,7 +11,7 @@ from typing import Any, TypeAlias, TypeVar
 import click
 
 from chordcache.amounts import counted
-from chordcache.arguments import absolute, parsed_bytes
+from chordcache.arguments import absolute
 from chordcache.cli.values import (
     CACHE_VARIABLE,
     CONFIG,
@@ -22,7 +22,7 @@ from chordcache.cli.values import (
     variable_argument,
     variable_option,
 )
-from chordcache.engine.choice import ENGINES, Engine
+from chordcache.engine.choice import Engine
 from chordcache.engine.display import Display
 from chordcache.engine.limits import Limits
 from chordcache.errors import UsageError, printable
@@ -125,15 +125,6 @@ def cache_and_video(path: str, video: str | None) -> tuple[str, str | None]:
     return (path, video) if given != ["path"] or is_place else (default, path)
 
 
-def size_option(option: str, name: str, **arguments: Any) -> Callable[[Function], Function]:
-    """Return the decorator that adds an option of a size in bytes, as text such as 400GB or 1.5TiB."""
-
-    def parse(_ctx: click.Context, _param: click.Parameter, value: str | None) -> float | None:
-        return None if value is None else parsed_bytes(value, option)
-
-    return click.option(option, name, metavar="SIZE", callback=parse, **arguments)
-
-
 jobs_option = click.option(
     "-j", "--jobs", type=int, metavar="N", **variable_option("CHORDCACHE_JOBS"),
     help="Number of worker processes. -1 is one for each processor, -2 one fewer.", show_default="-1",
@@ -141,15 +132,24 @@ jobs_option = click.option(
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON on standard output.")
 
+_ENGINES = ("local", "inline", "dask=", "ray=")
+"""Beginnings of the values of ``--engine``"""
+
+
+def _engine(engine: str, jobs: int | None, num_parts: int | None) -> Engine:
+    name, _, address = engine.partition("=")
+    return Engine(name, address or None, jobs, num_parts)
+
+
 engine_options = _as_one(
     "jobs",
-    lambda engine, address, jobs, num_parts: Engine(engine, address, jobs, num_parts),
+    _engine,
     click.option(
-        "--engine", type=click.Choice(ENGINES), default=Engine.name,
+        "--engine", default=Engine.name, metavar="local|inline|dask=HOST:PORT|ray=HOST:PORT",
+        shell_complete=lambda _ctx, _param, start: [engine for engine in _ENGINES if engine.startswith(start)],
         help="local: processes of this machine. inline: this process itself. dask, ray: the nodes of a cluster that "
-        "runs already.",
+        "runs already, with the address of its scheduler or head.",
     ),
-    click.option("--address", metavar="HOST:PORT", help="Scheduler of Dask or head of Ray, for --engine dask or ray."),
     click.option(
         "--parts", "num_parts", type=int, metavar="N",
         help="Number of parts that the nodes build.", show_default="16 for each node, or fewer",

@@ -12,20 +12,19 @@ from chordcache.choices import EXPORT_FORMATS, EXPORT_FRAMES
 from chordcache.cli.options import cache_argument, json_option, roots_option, where_option
 from chordcache.cli.output import echo_result
 from chordcache.cli.values import FOLDER, PATH
-from chordcache.errors import UsageError, printable
+from chordcache.errors import printable
 
 
 @click.command()
 @cache_argument(has_option=False)
 @click.option(
-    "--to", type=click.Choice(EXPORT_FORMATS), required=True, metavar="|".join(EXPORT_FORMATS), help="Format."
+    "--format", "to", type=click.Choice(EXPORT_FORMATS), required=True, metavar="|".join(EXPORT_FORMATS), help="Format."
 )
 @click.option("-o", "--output", type=FOLDER, required=True, metavar="FOLDER", help="New folder.")
 @click.option("--frames", type=click.Choice(EXPORT_FRAMES), metavar="jpg|mp4|none",
               help="Frames as JPEGs, as packets of the source, or none.", show_default="jpg")  # fmt: skip
 @click.option("--clip", type=int, metavar="N", help="Frames in a sample.", show_default="a whole video")
 @click.option("--stride", type=int, default=1, metavar="N", help="Distance of the frames of a clip.")
-@click.option("--whole", is_flag=True, help="Make a sample of each whole video, as without --clip.")
 @click.option("--shards", type=int, default=1, metavar="N", help="Number of shards, all with as many samples.")
 @click.option(
     "--videos", type=PATH, metavar="SPLIT", help="Split file with the keys or paths of the videos.", show_default="all"
@@ -33,7 +32,7 @@ from chordcache.errors import UsageError, printable
 @where_option
 @roots_option
 @json_option
-def export(cache: str, output: str, whole: bool, as_json: bool, **options: Any) -> None:
+def export(cache: str, output: str, as_json: bool, **options: Any) -> None:
     """Write a cache in a format of other libraries.
 
     CACHE is the folder of a cache.  [env var: CHORDCACHE_CACHE; default: cache] After a stop, the same command
@@ -41,10 +40,8 @@ def export(cache: str, output: str, whole: bool, as_json: bool, **options: Any) 
 
     \b
     Example:
-      chordcache export cache --to webdataset --clip 16 --stride 4 --shards 64 -o shards
+      chordcache export cache --format webdataset --clip 16 --stride 4 --shards 64 -o shards
     """
-    if whole and options["clip"] is not None:
-        raise UsageError("--whole: got --clip too, expected one of them")
     summary = cc.export(cache, output, progress=True, **options)
     left_out = [
         f"{counted(count, noun)} {what}"

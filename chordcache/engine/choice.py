@@ -6,7 +6,8 @@ import importlib.util
 import numbers
 from dataclasses import dataclass
 
-from chordcache.errors import UsageError
+from chordcache.arguments import check_choice
+from chordcache.errors import UsageError, printable
 
 ENGINES = ("local", "dask", "ray", "inline")
 """Engines of ``Engine``. "inline" runs the tasks in this process, for a debugger"""
@@ -35,12 +36,13 @@ class Engine:
     """Number of parts that the nodes of a cluster build, by default 16 for each node, or fewer of a short index"""
 
     def __post_init__(self) -> None:
-        if self.name not in ENGINES:
-            raise UsageError(f"engine: got '{self.name}', expected one of {', '.join(ENGINES)}")
+        check_choice(ENGINES, engine=self.name)
+        if self.is_cluster and self.address is None:
+            what = f"got '{self.name}' without an address, expected one such as host:port"
+            raise UsageError(f"engine: {what} (--engine {self.name}=host:port)")
+        if self.address is not None and not self.is_cluster:
+            raise UsageError(f"engine: got '{self.name}' with the address '{printable(self.address)}', expected none")
         none = f"none with engine '{self.name}'. Leave it out."
-        if (self.address is not None) != self.is_cluster:
-            wanted = "an address, such as host:port" if self.is_cluster else none
-            raise UsageError(f"address: got {self.address or 'nothing'}, expected {wanted}")
         if self.jobs is not None and self.name != "local":
             raise UsageError(f"jobs: got {self.jobs}, expected {none}")
         check_jobs(self.jobs)

@@ -33,10 +33,10 @@ def check_address(engine: Engine) -> None:
         except OSError as error:
             reason = error.strerror or str(error)
             raise UsageError(
-                f"address: got '{address}', which does not answer ({reason}). Start the cluster."
+                f"engine: got '{engine.name}' at '{address}', which does not answer ({reason}). Start the cluster."
             ) from None
     elif engine.name == "ray":
-        raise UsageError(f"address: got '{address}', expected host:port of the head, such as 10.0.0.1:6379")
+        raise UsageError(f"engine: got 'ray' at '{address}', expected host:port of the head, such as 10.0.0.1:6379")
 
 
 def _greet(engine: str, host: str, port: int) -> None:

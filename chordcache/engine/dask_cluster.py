@@ -36,7 +36,7 @@ class DaskCluster:
         try:
             self._client = Client(**where, timeout=CONNECT_SECONDS, set_as_default=False, name="chordcache")
         except (OSError, ValueError, TimeoutError) as error:
-            raise UsageError(f"address: got '{address}', which is not a scheduler of Dask ({error})") from None
+            raise UsageError(f"engine: got 'dask' at '{address}', which is not a scheduler of Dask ({error})") from None
 
     def nodes(self) -> dict[str, int]:
         """Return the number of threads of each worker."""

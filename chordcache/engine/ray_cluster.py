@@ -36,7 +36,7 @@ class RayCluster:
             ray.init(address=address, log_to_driver=False, logging_level=logging.CRITICAL)
         except (ConnectionError, RuntimeError, ValueError) as error:
             self._give_stdout_back()
-            raise UsageError(f"address: got '{address}', which is not a head of Ray ({error})") from None
+            raise UsageError(f"engine: got 'ray' at '{address}', which is not a head of Ray ({error})") from None
         for number, handler in handlers.items():  # Ray has put its own in their place
             signal.signal(number, handler)
 

@@ -104,9 +104,7 @@ class Sheet:
 
 
 @names_arguments
-def show(
-    video: Video, *, num_frames: int = 12, start_seconds: float | None = None, stop_seconds: float | None = None
-) -> Sheet:
+def show(video: Video, *, num_frames: int = 12, seconds: tuple[float | None, float | None] = (None, None)) -> Sheet:
     """Draw a video: frames, flow, motion and sound on one axis in seconds. A notebook displays the result.
 
     Parameters
@@ -115,8 +113,9 @@ def show(
         A video of a cache.
     num_frames : int
         Number of frames to draw, 1 to 48.
-    start_seconds, stop_seconds : float, optional
-        [seconds] on the clock of ``Video.pts_seconds``, half open. By default the whole video.
+    seconds : (float or None, float or None)
+        Start and stop of the part to draw [seconds], on the clock of ``Video.pts_seconds``, half open. None is an end
+        of the video.
 
     Returns
     -------
@@ -135,7 +134,7 @@ def show(
     if isinstance(num_frames, bool) or not 1 <= num_frames <= MAX_FRAMES:
         raise UsageError(f"num_frames: got {num_frames}, expected a number from 1 to {MAX_FRAMES}")
     width = max(_MIN_WIDTH - _LEFT - _RIGHT, min(num_frames, video.num_frames) * _MIN_SLOT)
-    axis = _axis_of(video, start_seconds, stop_seconds, width)
+    axis = _axis_of(video, seconds, width)
     with Cache(video.cache_path) as cache:
         drawn = _Drawing(cache, video, num_frames, axis)
         drawn.add_title()
@@ -157,18 +156,14 @@ def _times(video: Video) -> np.ndarray:
         return np.linspace(video.start_seconds, end, video.num_frames, endpoint=False)
 
 
-def _axis_of(video: Video, start_seconds: float | None, stop_seconds: float | None, width: int) -> TimeAxis:
+def _axis_of(video: Video, seconds: tuple[float | None, float | None], width: int) -> TimeAxis:
     first = video.start_seconds
     last = first + max(video.duration_seconds, 1e-3)
-    start = first if start_seconds is None else start_seconds
-    stop = last if stop_seconds is None else stop_seconds
-    for name, value in (("start_seconds", start_seconds), ("stop_seconds", stop_seconds)):
-        if value is not None and not np.isfinite(value):
-            raise UsageError(f"{name}: got {value}, expected a finite number of seconds")
-    if not (start < stop and start < last and stop > first):
+    start = first if seconds[0] is None else seconds[0]
+    stop = last if seconds[1] is None else seconds[1]
+    if not (np.isfinite([start, stop]).all() and start < stop and start < last and stop > first):
         raise UsageError(
-            f"start_seconds: got {start:g} with stop {stop:g}, expected a part of [{first:g}, {last:g}) s of video "
-            f"'{video.key}'"
+            f"seconds: got {start:g} to {stop:g}, expected a part of [{first:g}, {last:g}) s of video '{video.key}'"
         )
     return TimeAxis(float(max(start, first)), float(min(stop, last)), _LEFT, width)
 

@@ -8,7 +8,7 @@ from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
-from chordcache.arguments import as_items, names_arguments
+from chordcache.arguments import names_arguments
 from chordcache.building.build_options import BuildOptions
 from chordcache.building.build_run import build_as_before
 from chordcache.building.existing_cache import check_sidecars, index_of, unnamed_files
@@ -169,7 +169,7 @@ def _repair_index(cache: Path, header: Header) -> None:
 
 
 @names_arguments
-def collect_garbage(cache: str | Path, *, only: Sequence[str] | None = None, dry_run: bool = False) -> list[str]:
+def collect_garbage(cache: str | Path, *, dry_run: bool = False) -> list[str]:
     """Remove artefacts that no sidecar names: superseded generations, and those of videos that left the index.
 
     An artefact whose video is in the index and has no sidecar stays: a build that was killed completes it, or the
@@ -179,8 +179,6 @@ def collect_garbage(cache: str | Path, *, only: Sequence[str] | None = None, dry
     ----------
     cache : str or Path
         A cache that no process builds. Readers that still use an old generation lose it.
-    only : sequence of str, optional
-        Remove only these files, as an earlier dry run returned them.
     dry_run : bool
         True to return the files without removing them.
 
@@ -201,13 +199,11 @@ def collect_garbage(cache: str | Path, *, only: Sequence[str] | None = None, dry
     """
     folder = layout.cache_folder(cache)
     read_header(folder).writable(folder)
-    chosen = None if only is None else set(as_items(only))
     log = nullcontext(RunNotes()) if dry_run else recorded(folder, "gc")
     with locked(folder), log as notes, atomic.writing_to(folder):
         check_sidecars(folder)
         index_of(folder)
-        superseded, _ = unnamed_files(folder, must_read=True)
-        files = [file for file in superseded if chosen is None or file in chosen]
+        files, _ = unnamed_files(folder, must_read=True)
         if not dry_run:
             added = added_by_readers(folder, set(Sidecars(folder).sorted_keys()))  # the next build lists them
             # A catalog that lags may name a file to remove. If the disk is full now, there is space after the removal

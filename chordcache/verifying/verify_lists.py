@@ -122,7 +122,7 @@ def check_index(cache: Path, keys: set[str], features: Features) -> list[Damage]
         only = next(iter(missing)) if len(missing) == 1 else None
         findings.append(Damage("incomplete", "index.jsonl", what, command, only, count=len(missing)))
     names = dict.fromkeys(name for names in features.values() for name in names)
-    prune_command = f"{build_command(cache, features, names)} --prune"
+    prune_command = f"{build_command(cache, features, names)} --prune 10%"
     what = "the index of the last build does not name this video of its root"
     return findings + [Damage("orphan", layout.sidecar_file(key), what, prune_command, key) for key in sorted(unnamed)]
 

@@ -260,7 +260,7 @@ def half_bad(tmp_path: Path, make_video: Maker) -> Path:
 @pytest.mark.parametrize(
     ("options", "code", "num_quarantined"),
     [
-        (["--fail-fast"], 4, 1),
+        (["--max-failures", "0"], 4, 1),
         (["--max-failures", "2"], 4, 3),
         (["--max-failures", "5"], 3, 5),
         (["--max-failures", "20%"], 4, 3),
@@ -286,7 +286,7 @@ def test_a_budget_of_failures(
 
 def test_known_failures_do_not_count_again(half_bad: Path, run_cli: Cli) -> None:
     for _ in range(2):
-        run_cli("build", "list.csv", "-o", "cache", "-j1", "--fail-fast", cwd=half_bad)
+        run_cli("build", "list.csv", "-o", "cache", "-j1", "--max-failures=0", cwd=half_bad)
     assert len(processes.quarantine(half_bad / "cache")) == 2
 
 

@@ -172,7 +172,7 @@ REFUSALS = {
     "dry run": lambda work: dry_run(work / "index.jsonl", work / "cache"),
     "repair": lambda work: cc.repair(work / "cache", [], jobs=1),
     "gc": lambda work: cc.collect_garbage(work / "cache"),
-    "prune": lambda work: build(work, options=cc.BuildOptions(prune=True)),
+    "prune": lambda work: build(work, options=cc.BuildOptions(prune="10%")),
     "merge": lambda work: merge([work / "cache", work / "other"], work / "merged"),
     "pack": lambda work: pack(work / "cache", work / "new"),
     "on_miss": lambda work: cc.ChordVideoDataset(
@@ -320,7 +320,7 @@ def test_indexed_videos_come_from_packs(work: Path) -> None:
 
 def test_commands(work: Path, run_cli: Cli) -> None:
     cache = work / "cache"
-    done = run_cli("pack", cache, "-o", work / "packed", "--size", "512MiB")
+    done = run_cli("pack", cache, "-o", work / "packed")
     assert done.returncode == 0
     assert re.fullmatch(r"packed 5 videos, \d+ kB, into 1 pack\n", done.stdout)
     again = json.loads(run_cli("unpack", work / "packed", "-o", work / "again", "--json").stdout)
@@ -328,7 +328,6 @@ def test_commands(work: Path, run_cli: Cli) -> None:
     assert run_cli("verify", work / "packed").returncode == 0
     assert run_cli("verify", work / "packed", "--repair").returncode == 0
     assert run_cli("unpack", work / "packed", "-o", work / "third").stdout.startswith("unpacked 5 videos, ")
-    assert run_cli("pack", cache, "-o", work / "new", "--size", "few").returncode == 2
     assert run_cli("pack", cache).returncode == 2
     assert run_cli("pack", work / "nothing", "-o", work / "new").returncode == 10
     assert processes.fine(done.stderr)

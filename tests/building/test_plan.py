@@ -81,7 +81,7 @@ def test_a_dropped_feature_needs_no_source(tmp_path: Path, make_video: Callable[
     index = cc.scan([tmp_path / "videos"])
     cc.build(index, cache, tiers=["npz"], config=config_from_json(SMALL))
     source.unlink()
-    drop = cc.BuildOptions(drop="mel", prune_many=True)
+    drop = cc.BuildOptions(drop="mel")
     assert cc.build(index, cache, options=drop).num_up_to_date == 1
     assert [feature["feature"] for feature in sidecars(cache)["a.mp4"]["features"]] == ["flow", "motion"]
 

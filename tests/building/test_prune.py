@@ -68,7 +68,7 @@ def test_a_removed_source_stays_until_it_is_pruned(work: Path, run_cli: Cli) -> 
     findings = json.loads(run_cli("verify", "--json", cwd=work).stdout)["damage"]
     assert [(finding["kind"], finding["key"].startswith("03-")) for finding in findings] == [("orphan", True)]
     assert run_cli("verify", cwd=work).returncode == 6
-    assert "drop 1 other" in run_cli("build", "--prune", "--dry-run", cwd=work).stdout
+    assert "drop 1 other" in run_cli("build", "--prune", "10%", "--dry-run", cwd=work).stdout
     assert len(paths_of(cache)) == NUM_VIDEOS
     fixed = run_cli(*findings[0]["fix_command"].split()[1:], "-j1", cwd=work)
     assert (fixed.returncode, ", pruned 1" in fixed.stdout) == (0, True), fixed.stderr
@@ -80,20 +80,19 @@ def test_a_removed_source_stays_until_it_is_pruned(work: Path, run_cli: Cli) -> 
     assert not [name for name in after if "/03-" in name]
 
 
-def test_more_than_a_tenth_needs_yes(work: Path, run_cli: Cli) -> None:
+def test_more_than_the_limit_is_refused(work: Path, run_cli: Cli) -> None:
     for name in ("03.mp4", "04.mp4"):
         (work / "videos" / name).unlink()
     before = processes.contents(work / "cache")
-    done = scan_and_build(work, run_cli, "--prune")
+    done = scan_and_build(work, run_cli, "--prune", "10%")
     assert done.returncode == 2
-    assert "prune: got an index without 2 of the 12 cached videos, expected at most a tenth of them." in done.stderr
-    assert "--yes" in done.stderr
+    assert "--prune: got an index without 2 of the 12 cached videos, expected at most 10%." in done.stderr
     assert processes.contents(work / "cache") == before
-    with pytest.raises(UsageError, match="prune_many=True"):
-        cc.build(work / "index.json", work / "cache", options=cc.BuildOptions(prune=True))
-    with pytest.raises(UsageError, match="prune_many=True"):
-        cc.dry_run(work / "index.json", work / "cache", options=cc.BuildOptions(prune=True))
-    assert scan_and_build(work, run_cli, "--prune", "--yes").returncode == 3  # the broken one is still there
+    with pytest.raises(UsageError, match="prune: got an index without 2 of"):
+        cc.build(work / "index.json", work / "cache", options=cc.BuildOptions(prune="10%"))
+    with pytest.raises(UsageError, match="prune: got an index without 2 of"):
+        cc.dry_run(work / "index.json", work / "cache", options=cc.BuildOptions(prune="10%"))
+    assert scan_and_build(work, run_cli, "--prune", "2").returncode == 3  # the broken one is still there
     assert len(paths_of(work / "cache")) == NUM_VIDEOS - 2
     assert run_cli("verify", cwd=work).returncode == 0
 
@@ -130,11 +129,11 @@ def test_a_build_that_is_stopped_prunes_nothing(work: Path, make_video: Maker) -
     (work / "videos/03.mp4").unlink()
     (work / "videos/new.mp4").write_bytes(b"junk")
     index = cc.scan([work / "videos"], output=work / "index.json", jobs=HERE)
-    options = cc.BuildOptions(prune=True, max_failures=0)
+    options = cc.BuildOptions(prune="10%", max_failures=0)
     with pytest.raises(StoppedError):
         cc.build(index, work / "cache", features=["frames"], jobs=HERE, options=options)
     assert "03.mp4" in paths_of(work / "cache")
-    summary = cc.build(index, work / "cache", features=["frames"], jobs=HERE, options=cc.BuildOptions(prune=True))
+    summary = cc.build(index, work / "cache", features=["frames"], jobs=HERE, options=cc.BuildOptions(prune="10%"))
     assert summary.num_pruned == 1
     assert "03.mp4" not in paths_of(work / "cache")
 
@@ -153,14 +152,14 @@ def test_a_kill_while_pruning_leaves_what_gc_removes(work: Path, run_cli: Cli, m
     if not pid:
         monkeypatch.setattr(opener, "remove", killed)
         try:
-            cc.build(index, work / "cache", features=["frames"], jobs=HERE, options=cc.BuildOptions(prune=True))
+            cc.build(index, work / "cache", features=["frames"], jobs=HERE, options=cc.BuildOptions(prune="10%"))
         finally:
             os.kill(os.getpid(), 9)
     os.waitpid(pid, 0)
     assert not list((work / "cache/videos").rglob("03-*"))
     assert list((work / "cache").rglob("03-*"))
-    again = run_cli("build", "--features", "frames", "--prune", "-j1", cwd=work)
+    again = run_cli("build", "--features", "frames", "--prune", "10%", "-j1", cwd=work)
     assert again.returncode == 3, again.stderr
-    assert run_cli("gc", "--yes", cwd=work).returncode == 0
+    assert run_cli("gc", cwd=work).returncode == 0
     assert not list((work / "cache").rglob("03-*"))
     assert run_cli("verify", cwd=work).returncode == 0

@@ -270,7 +270,7 @@ def features(folder: Path, _make_video: Maker) -> Case:
     (folder / "mine.yaml").write_text(yaml.dump(mine))
     cc.build(folder / "in", folder / "cache", features=["frames", "mine"], config=folder / "mine.yaml", jobs=HERE)
     yield (*configured(folder, "fps: 5"), "--features", "frames")
-    yield (*FOLDER, "--features", "frames", "--drop", "mine", "--yes")
+    yield (*FOLDER, "--features", "frames", "--drop", "mine")
 
 
 @pytest.mark.parametrize("cause", CASES)

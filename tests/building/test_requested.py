@@ -145,12 +145,9 @@ def test_drop_takes_a_feature_out_of_all_videos(index, tmp_path, run_cli: Cli):
     cache = tmp_path / "cache"
     command = ("build", index, "-o", cache)
     run_cli(*command, "-c", index.parent / "small.yaml", "--features", "frames,mel")
-    refused = run_cli(*command, "--drop", "mel")
-    assert refused.returncode == 2
-    assert "--drop: got 'mel', a feature of 2 of the 2 cached videos" in refused.stderr
-    assert "2 lose mel, as --drop asks" in run_cli(*command, "--drop", "mel", "--yes", "--dry-run").stdout
+    assert "2 lose mel, as --drop asks" in run_cli(*command, "--drop", "mel", "--dry-run").stdout
     assert features_of(cache) == {"lmdb": ("frames",), "npz": ("mel",)}
-    assert run_cli(*command, "--drop", "mel", "--yes").stdout.startswith("done 0, up to date 2,")
+    assert run_cli(*command, "--drop", "mel").stdout.startswith("done 0, up to date 2,")
     assert features_of(cache) == {"lmdb": ("frames",)}
     assert len(cc.collect_garbage(cache)) == 2
     assert cc.verify(cache, jobs=HERE).damage == []
@@ -162,9 +159,9 @@ def test_drop_wins_over_a_config_that_names_the_feature(index, tmp_path, tiers):
     config.write_text(f"{tiers}features: {{flow: {{preset: ultrafast}}, motion: null, mel: {{n_mels: 20}}}}\n")
     cc.build(index, cache, features=["frames", "flow", "mel"], config=config, jobs=HERE)
     with pytest.raises(UsageError, match="^drop: got 'flow', which is one of features, too"):
-        cc.build(index, cache, features="flow", options=cc.BuildOptions(drop="flow", prune_many=True), jobs=HERE)
+        cc.build(index, cache, features="flow", options=cc.BuildOptions(drop="flow"), jobs=HERE)
     assert features_of(cache) == {"lmdb": ("frames",), "npz": ("flow", "mel")}
-    cc.build(index, cache, config=config, options=cc.BuildOptions(drop="flow", prune_many=True), jobs=HERE)
+    cc.build(index, cache, config=config, options=cc.BuildOptions(drop="flow"), jobs=HERE)
     assert features_of(cache) == {"lmdb": ("frames",), "npz": ("mel",)}
     cc.build(index, cache, jobs=HERE)
     assert features_of(cache) == {"lmdb": ("frames",), "npz": ("mel",)}
@@ -173,7 +170,7 @@ def test_drop_wins_over_a_config_that_names_the_feature(index, tmp_path, tiers):
 def test_drop_takes_a_feature_out_of_hdf5_files(index, tmp_path):
     cache = tmp_path / "cache"
     cc.build(index, cache, tiers="hdf5", config=index.parent / "small.yaml", jobs=HERE)
-    cc.build(index, cache, options=cc.BuildOptions(drop="flow", prune_many=True), jobs=HERE)
+    cc.build(index, cache, options=cc.BuildOptions(drop="flow"), jobs=HERE)
     assert features_of(cache) == {"hdf5": ("frames", "mel")}
     cc.collect_garbage(cache)
     assert cc.verify(cache, source=True, jobs=HERE).damage == []
@@ -190,7 +187,7 @@ def test_drop_takes_a_feature_out_of_hdf5_files(index, tmp_path):
 def test_wrong_drops_are_refused(index, tmp_path, drop, match):
     cc.build(index, tmp_path / "cache", features=["frames", "flow"], config=index.parent / "small.yaml", jobs=HERE)
     with pytest.raises(UsageError) as caught:
-        cc.build(index, tmp_path / "cache", options=cc.BuildOptions(drop=drop, prune_many=True), jobs=HERE)
+        cc.build(index, tmp_path / "cache", options=cc.BuildOptions(drop=drop), jobs=HERE)
     assert str(caught.value).startswith(match)
     assert features_of(tmp_path / "cache") == {"lmdb": ("frames",), "npz": ("flow",)}
 

@@ -270,7 +270,7 @@ def test_only_new_segments_are_built(built: tuple[Path, Path]) -> None:
     assert set(by_label(cache)) == {"x", "renamed", "z"}
     assert before.items() <= {path: path.stat().st_mtime_ns for path in cache.glob("*/*/*")}.items()
     rows.write_text("\n".join(rows.read_text().splitlines()[:2]) + "\n")
-    assert cc.build(rows, cache, options=cc.BuildOptions(prune=True, prune_many=True), jobs=HERE).num_pruned == 2
+    assert cc.build(rows, cache, options=cc.BuildOptions(prune="100%"), jobs=HERE).num_pruned == 2
     assert set(by_label(cache)) == {"x"}
 
 
@@ -301,9 +301,7 @@ def test_segments_of_a_renamed_file_are_built_again(built: tuple[Path, Path]) ->
     (rows.parent / "a.mp4").rename(rows.parent / "b.mp4")
     rows.write_text(rows.read_text().replace("a.mp4", "b.mp4"))
     expected = arrays(cache)
-    summary = cc.build(
-        rows, cache, tiers=("lmdb", "npz"), options=cc.BuildOptions(prune=True, prune_many=True), jobs=HERE
-    )
+    summary = cc.build(rows, cache, tiers=("lmdb", "npz"), options=cc.BuildOptions(prune="100%"), jobs=HERE)
     assert (summary.num_done, summary.num_pruned) == (2, 2)
     assert sorted(len(value) for value in arrays(cache).values()) == sorted(len(value) for value in expected.values())
     assert {video.label: video.num_frames for video in cc.Cache(cache)} == {"x": 25, "y": 25}

@@ -126,7 +126,7 @@ def test_an_absent_feature_leaves_the_file_alone(index: Path, tmp_path: Path) ->
 def test_a_dropped_feature_is_not_called_stale(index: Path, tmp_path: Path) -> None:
     cache = tmp_path / "cache"
     cc.build(index, cache, tiers=["npz"], jobs=HERE)
-    cc.build(index, cache, options=cc.BuildOptions(drop="flow", prune_many=True), jobs=HERE)
+    cc.build(index, cache, options=cc.BuildOptions(drop="flow"), jobs=HERE)
     cc.collect_garbage(cache)
     assert cc.verify(cache, level="deep", source=True, jobs=HERE).damage == []
     cc.build(index, cache, tiers=["npz"], jobs=HERE)
@@ -138,7 +138,7 @@ def test_a_dropped_feature_is_not_called_stale(index: Path, tmp_path: Path) -> N
 def test_a_dropped_feature_that_was_absent_leaves_also_what_is_not_built(index: Path, tmp_path: Path) -> None:
     cache = tmp_path / "cache"
     cc.build(index, cache, tiers=["hdf5"], features=["flow", "mel"], jobs=HERE)
-    drop = cc.BuildOptions(drop="mel", prune_many=True)
+    drop = cc.BuildOptions(drop="mel")
     assert cc.build(index_of(index, "sound.mp4", tmp_path), cache, options=drop, jobs=HERE).num_done == 1
     assert {*features_of(cache, "silent.mp4")} == {("hdf5", "flow")}
 
@@ -148,7 +148,7 @@ def test_a_build_says_which_videos_keep_a_dropped_feature(
 ) -> None:
     cache = tmp_path / "cache"
     cc.build(index, cache, tiers=["hdf5"], features=["flow", "mel"], jobs=HERE)
-    drop = cc.BuildOptions(drop="mel", prune_many=True)
+    drop = cc.BuildOptions(drop="mel")
     cc.build(index_of(index, "silent.mp4", tmp_path), cache, options=drop, jobs=HERE, progress=True)
     assert "drop: mel: 1 cached video keeps it in a file with other features. Build with" in capsys.readouterr().err
     assert ("hdf5", "mel") in features_of(cache, "sound.mp4")
@@ -158,7 +158,7 @@ def test_the_only_feature_of_a_file_of_several_is_dropped(index: Path, tmp_path:
     cache = tmp_path / "cache"
     cc.build(index, cache, tiers=["hdf5"], features=["flow"], jobs=HERE)
     cc.build(index, cache, tiers=["npz"], features=["mel"], jobs=HERE)
-    cc.build(index, cache, options=cc.BuildOptions(drop="flow", prune_many=True), jobs=HERE)
+    cc.build(index, cache, options=cc.BuildOptions(drop="flow"), jobs=HERE)
     assert {*features_of(cache, "sound.mp4")} == {("npz", "mel")}
     assert len(cc.collect_garbage(cache)) == 2
     assert cc.verify(cache, level="deep", jobs=HERE).damage == []

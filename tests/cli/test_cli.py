@@ -103,7 +103,7 @@ def test_errors_are_one_line_and_a_code(run_cli, tmp_path, args, code, message):
     [
         ("scan", "videos"),
         ("index", "list.csv"),
-        ("export", "cache", "--to", "folder"),
+        ("export", "cache", "--format", "folder"),
         ("report",),
     ],
     ids=str,

@@ -7,7 +7,6 @@ import json
 import re
 import subprocess
 import sys
-from types import SimpleNamespace
 
 import click
 import pytest
@@ -29,15 +28,6 @@ def run(tmp_path, monkeypatch):
     """Function that runs a command in an empty folder, in this process."""
     monkeypatch.chdir(tmp_path)
     return lambda *args, **env: CliRunner().invoke(cli, args, prog_name="chordcache", env=env)
-
-
-def test_a_question_that_is_not_answered_is_not_a_bug(run, monkeypatch):
-    """The end of the input is Ctrl-C: 130, not 1, which stands for a bug."""
-    monkeypatch.setattr("chordcache.collect_garbage", lambda *args, **options: ["npz/aa/a.npz"])
-    monkeypatch.setattr("chordcache.cli.keep_commands.sys", SimpleNamespace(stdin=SimpleNamespace(isatty=lambda: True)))
-    result = run("gc")
-    assert result.exit_code == 130
-    assert result.stderr.endswith("chordcache gc: error: interrupted\n")
 
 
 # Suggestions
@@ -236,9 +226,9 @@ def test_commands_take_a_cache_of_any_spelling(run, tmp_path, monkeypatch, index
         *(["build", str(index), "-o", cache], ["build", str(index), "-o", other]),
         *(["build", str(index), "-o", cache, "--dry-run", "--sample", "1"], ["verify", cache, "--deep", "--source"]),
         *(["info", cache], ["info", cache, "a"], ["ls", cache], ["show", cache, "a", "-o", "a.png"]),
-        *(["export", cache, "-o", "out", "--to", "folder"], ["report", cache]),
+        *(["export", cache, "-o", "out", "--format", "folder"], ["report", cache]),
         *(["merge", cache, other, "-o", "../merged"], ["pack", cache, "-o", "../p"], ["unpack", "../p", "-o", "../u"]),
-        ["gc", cache, "--yes"],
+        ["gc", cache],
         *(["verify", cache, "--repair"], ["doctor", str(work)]),
     ]  # fmt: skip
     for command in commands:

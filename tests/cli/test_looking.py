@@ -203,7 +203,7 @@ def test_show_writes_a_picture_and_prints_its_path(folder, run_cli, tmp_path):
     assert (result.returncode, result.stdout, result.stderr) == (0, f"{key}.png\n", "")
     assert cv2.imread(os.fspath(tmp_path / f"{key}.png")).shape[1] == 1600
     for name in ("people/a.mp4", os.fspath(folder / "videos/people/a.mp4")):
-        arguments = ("--start", "0.1", "--stop", "0.5")
+        arguments = ("--seconds", "0.1:0.5")
         assert run_cli("show", cache, name, "-o", "b.png", *arguments, cwd=tmp_path).stdout == "b.png\n"
     assert sorted(path.name for path in tmp_path.iterdir()) == [f"{key}.png", "b.png"]
     sheet = json.loads(run_cli("show", cache, "a-", "-o", "b.png", "--json", cwd=tmp_path).stdout)
@@ -219,7 +219,9 @@ def test_show_writes_a_picture_and_prints_its_path(folder, run_cli, tmp_path):
         (("cache", "aa"), 10, "KEY|PATH: got 'aa', expected a key, the beginning of a key"),
         (("cache", "a-", "-o", "cache/x.png"), 2, "--output: got 'cache/x.png', which is inside the cache"),
         (("cache", "a-", "-o", "nowhere/x.png"), 2, "cannot write the picture 'nowhere/x.png': No such file"),
-        (("cache", "a-", "--start", "9"), 2, "--start: got 9 with stop"),
+        (("cache", "a-", "--seconds", "9:"), 2, "--seconds: got 9 to "),
+        (("cache", "a-", "--seconds", "9"), 2, "--seconds: got '9', expected START:STOP"),
+        (("cache", "a-", "--seconds", "0:1:2"), 2, "--seconds: got '0:1:2', expected START:STOP"),
         ((), 2, "KEY|PATH: got nothing, expected a key or a path"),
     ],
 )

@@ -19,7 +19,7 @@ from chordcache.tools.doctor import diagnose
 
 @pytest.mark.parametrize("arguments", [("none",), ("dask",), ("local", "host:1"), ("dask", "host:1", 2)])
 def test_wrong_engines(arguments: tuple[Any, ...]) -> None:
-    with pytest.raises(UsageError, match=r"^(engine|address|jobs): got .*, expected"):
+    with pytest.raises(UsageError, match=r"^(engine|jobs): got .*, expected"):
         Engine(*arguments)
 
 

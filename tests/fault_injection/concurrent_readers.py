@@ -172,7 +172,7 @@ def watched(trial: Trial) -> Figures:
 
 def _check_garbage(cache: Path) -> None:
     """gc leaves what the sidecars name, and that is still right."""
-    done = run_chordcache("gc", cache, "--yes")
+    done = run_chordcache("gc", cache)
     assert (done.returncode, done.stderr) == (0, "")
     named = {
         info["file"]["name"]

@@ -128,7 +128,7 @@ def locked_out(trial: Trial) -> Figures:
     with (cache / ".lock").open() as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         before = _states(cache)
-        commands = [build_args(corpus, "npz", cache), ["gc", cache, "--yes"], ["verify", cache, "--repair"]]
+        commands = [build_args(corpus, "npz", cache), ["gc", cache], ["verify", cache, "--repair"]]
         for command in commands:
             done = run_chordcache(*command)
             assert done.returncode == 11, (command, done.stdout, done.stderr)

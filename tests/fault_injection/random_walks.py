@@ -54,7 +54,6 @@ class _Walk:
         self._contents: dict[Place, Any] = {}
         self._num_videos = 0
         self._has_segments = False
-        self._options = {"prune_many": True}
         self.num_refused = 0
         for _ in range(3):
             self.add_video()
@@ -113,7 +112,7 @@ class _Walk:
 
     def _build(self, index: Path | None = None, option: dict[str, Any] | None = None, **what: Any) -> bool:
         """Build the videos of a list, or all. Return False if the build refuses its arguments."""
-        options = cc.BuildOptions(**self._options, **(option or {}))
+        options = cc.BuildOptions(**(option or {}))
         try:
             cc.build(index or self._list(), self._cache, jobs=HERE, options=options, **what)
         except cc.UsageError:
@@ -139,7 +138,7 @@ class _Walk:
             self.check_complete()
 
     def prune(self) -> None:
-        self._build(option={"prune": True})
+        self._build(option={"prune": "100%"})
         built = self.check_complete()
         assert {key for key, *_ in self._read(self._cache)} == built
         self._forget(lambda place: place[0] not in built)
@@ -170,7 +169,7 @@ class _Walk:
         """Build, prune and clean a copy by hard links."""
         copy, before = self._folder / "copy", self._read(self._cache)
         shutil.copytree(self._cache, copy, copy_function=os.link)
-        options = cc.BuildOptions(prune=True, **self._options)
+        options = cc.BuildOptions(prune="100%")
         cc.build(self._list([self._name()]), copy, jobs=HERE, options=options)
         cc.collect_garbage(copy)
         _assert_has(self._read(self._cache), before)

@@ -377,7 +377,7 @@ COMMANDS = (
     *(
         ["unpack", "cache", "-o", "unpacked"],
         ["pack", "cache", "-o", "packed"],
-        ["gc", "cache", "--yes"],
+        ["gc", "cache"],
         ["verify", "cache", "--repair", "-j1"],
         ["report", "cache", "-o", "report.html"],
     ),
@@ -396,7 +396,7 @@ except cc.ChordcacheError:
 """
 
 OF_SOURCES: tuple[list[str], ...] = (
-    ["export", "cache", "-o", "out", "--to", "webdataset", "--frames", "mp4"],
+    ["export", "cache", "-o", "out", "--format", "webdataset", "--frames", "mp4"],
     ["build", "cache/index.jsonl", "-o", "cache", "--dry-run"],
     ["verify", "cache", "--source", "-j1"],
     ["-c", BENCH],

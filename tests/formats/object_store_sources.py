@@ -200,7 +200,7 @@ def test_a_cache_from_a_stranger_connects_to_nothing(
     calls = (
         ("verify", cache, "--source"),
         ("verify", cache, "--repair"),
-        ("export", cache, "--to", "webdataset", "--whole", "--frames", "mp4", "-o", str(tmp_path / "out")),
+        ("export", cache, "--format", "webdataset", "--frames", "mp4", "-o", str(tmp_path / "out")),
     )
     for call in calls:
         result = run_cli(*call)

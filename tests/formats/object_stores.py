@@ -420,7 +420,7 @@ def test_other_folders_are_refused(loose: Path, url: str, tmp_path: Path, run_cl
         result = run_cli(*command, str(tmp_path / "local"), *(["0"] if command == ["show"] else []), cwd=tmp_path)
         assert result.returncode == 0, result.stderr
     assert artefacts(tmp_path / "local")  # of show
-    for command in (["verify"], ["gc", "--yes"], ["pack", "-o", "packed"], ["build"]):
+    for command in (["verify"], ["gc"], ["pack", "-o", "packed"], ["build"]):
         arguments = ["build", "index.json", "-o"] if command == ["build"] else command
         result = run_cli(*arguments, str(tmp_path / "local"), cwd=loose.parent)
         assert result.returncode in (2, 10), (command, result.stderr)

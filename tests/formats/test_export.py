@@ -152,7 +152,9 @@ def test_parquet_without_frames(work: Path, tmp_path: Path) -> None:
 
 
 def test_what_is_left_over_is_dropped_and_said(work: Path, run_cli: Cli, tmp_path: Path) -> None:
-    done = run_cli("export", work / "cache", "--to", "parquet", "--clip", "4", "--shards", "4", "-o", tmp_path / "out")
+    done = run_cli(
+        "export", work / "cache", "--format", "parquet", "--clip", "4", "--shards", "4", "-o", tmp_path / "out"
+    )
     assert done.returncode == 0, done.stderr
     assert "8 samples in 4 files; 2 samples dropped, so that all shards have the same number" in done.stdout
     assert [parquet.read_table(path).num_rows for path in sorted((tmp_path / "out").glob("*.parquet"))] == [2] * 4
@@ -238,7 +240,7 @@ def test_a_folder_with_other_files(work: Path, tmp_path: Path) -> None:
 
 
 def test_a_killed_export_goes_on(work: Path, cache: cc.Cache, tmp_path: Path) -> None:
-    args = ["export", str(work / "cache"), "--to", "folder", "--clip", "1", "-o", str(tmp_path / "out")]
+    args = ["export", str(work / "cache"), "--format", "folder", "--clip", "1", "-o", str(tmp_path / "out")]
     with processes.running(tmp_path, *args) as run:
         assert processes.wait_until(lambda: len(list((tmp_path / "out").glob("*-*"))) > 3, 60), run.stderr
         run.process.kill()
@@ -317,9 +319,3 @@ def test_arguments(work: Path, tmp_path: Path, arguments: dict[str, Any], messag
         cc.export(work / "cache", tmp_path / "out", **arguments)
     assert message in str(caught.value)
     assert not (tmp_path / "out").exists()
-
-
-def test_whole_and_clip_together(work: Path, run_cli: Cli, tmp_path: Path) -> None:
-    done = run_cli("export", work / "cache", "--to", "folder", "--whole", "--clip", "4", "-o", tmp_path / "out")
-    assert done.returncode == 2
-    assert "--whole: got --clip too" in done.stderr

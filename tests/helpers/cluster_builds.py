@@ -57,7 +57,7 @@ class Material:
     ) -> list[str]:
         """Return the command that builds a cache of it, on a cluster or on this machine."""
         features = ["--features", "frames,mine", "-c", str(config or self.folder / "mine.yaml")]
-        where = ["--engine", cluster.engine, "--address", cluster.address] if cluster else []
+        where = ["--engine", f"{cluster.engine}={cluster.address}"] if cluster else []
         limits = ["--stall-timeout", str(stall_seconds), "--file-memory", "768"]
         return self.plain_command(cache, "--tier", "lmdb", "--tier", "npz", *limits, *features, *where, *options)
 

@@ -85,7 +85,7 @@ def test_keyframes_are_marked_at_their_times(cache, stem):
 
 def test_a_part_of_the_axis_has_its_frames_only(cache):
     video = named(cache, "bunny")
-    drawn = cc.show(video, num_frames=4, start_seconds=0.5, stop_seconds=1.25)
+    drawn = cc.show(video, num_frames=4, seconds=(0.5, 1.25))
     assert (drawn.axis.start_seconds, drawn.axis.stop_seconds) == (0.5, 1.25)
     for place in drawn.frames:
         assert 0.5 - 1 / 24 <= place.seconds < 1.25
@@ -96,7 +96,7 @@ def test_a_part_of_the_axis_has_its_frames_only(cache):
 def test_sound_is_at_its_time(cache):
     """The row of the sheet is the spectrogram of the same seconds, cut from that of the whole video."""
     video = named(cache, "bunny")
-    drawn = cc.show(video, start_seconds=0.5, stop_seconds=1.5)
+    drawn = cc.show(video, seconds=(0.5, 1.5))
     top, height = drawn.rows["mel"]
     row = drawn.picture[top : top + height, drawn.axis.left : drawn.axis.left + drawn.axis.width]
     mel = cache.read(video, "mel")  # 10 ms in a row
@@ -205,11 +205,11 @@ def test_other_codecs_and_shapes_are_drawn(mixed):
         ({"num_frames": 0}, "num_frames: got 0, expected a number from 1 to 48"),
         ({"num_frames": 49}, "num_frames: got 49"),
         ({"num_frames": True}, "num_frames: got True"),
-        ({"start_seconds": 50.0}, "start_seconds: got 50 with stop"),
-        ({"start_seconds": 1.0, "stop_seconds": 1.0}, "start_seconds: got 1 with stop 1"),
-        ({"stop_seconds": -1.0}, "start_seconds: got 0 with stop -1"),
-        ({"stop_seconds": math.nan}, "stop_seconds: got nan, expected a finite number"),
-        ({"start_seconds": math.inf}, "start_seconds: got inf"),
+        ({"seconds": (50.0, None)}, "seconds: got 50 to "),
+        ({"seconds": (1.0, 1.0)}, "seconds: got 1 to 1, expected a part of"),
+        ({"seconds": (None, -1.0)}, "seconds: got 0 to -1"),
+        ({"seconds": (None, math.nan)}, "seconds: got 0 to nan"),
+        ({"seconds": (math.inf, None)}, "seconds: got inf to "),
     ],
 )
 def test_wrong_arguments(cache, arguments, message):
@@ -219,7 +219,7 @@ def test_wrong_arguments(cache, arguments, message):
 
 def test_times_outside_of_the_video_are_cut_to_it(cache):
     video = named(cache, "bunny")
-    assert cc.show(video, start_seconds=-3, stop_seconds=99).axis == cc.show(video).axis
+    assert cc.show(video, seconds=(-3, 99)).axis == cc.show(video).axis
 
 
 def flipped(cache: cc.Cache, folder: Path, pattern: str) -> cc.Cache:

@@ -39,10 +39,8 @@ def refused(command: list[str], variables: dict[str, str]) -> str:
 
 @pytest.mark.parametrize("engine", ["dask", "ray"])
 def test_an_address_that_nothing_listens_on(engine: str, small_material: Material, tmp_path: Path) -> None:
-    command = small_material.plain_command(
-        tmp_path / "cache", "--engine", engine, "--address", f"127.0.0.1:{clusters.free_port()}"
-    )
-    assert "chordcache build: error: --address: got '127.0.0.1:" in refused(command, {})
+    command = small_material.plain_command(tmp_path / "cache", "--engine", f"{engine}=127.0.0.1:{clusters.free_port()}")
+    assert f"chordcache build: error: --engine: got '{engine}' at '127.0.0.1:" in refused(command, {})
     assert not (tmp_path / "cache").exists()
 
 
@@ -50,8 +48,8 @@ def test_an_address_that_nothing_listens_on(engine: str, small_material: Materia
 def test_an_address_that_never_answers(engine: str, small_material: Material, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = f"127.0.0.1:{server.getsockname()[1]}"
-        command = small_material.plain_command(tmp_path / "cache", "--engine", engine, "--address", address)
-        assert f"chordcache build: error: --address: got '{address}'" in refused(command, {})
+        command = small_material.plain_command(tmp_path / "cache", "--engine", f"{engine}={address}")
+        assert f"chordcache build: error: --engine: got '{engine}' at '{address}'" in refused(command, {})
 
 
 @pytest.mark.parametrize("engine", ["dask", "ray"])
@@ -66,7 +64,7 @@ def test_an_address_of_another_program(engine: str, greeting: bytes, small_mater
 
         threading.Thread(target=greet, daemon=True).start()
         address = f"127.0.0.1:{server.getsockname()[1]}"
-        command = small_material.plain_command(tmp_path / "cache", "--engine", engine, "--address", address)
+        command = small_material.plain_command(tmp_path / "cache", "--engine", f"{engine}={address}")
         stderr = refused(command, {})
     assert f"which does not answer (it is not {engine.capitalize()}). Start the cluster." in stderr
 
@@ -74,7 +72,7 @@ def test_an_address_of_another_program(engine: str, greeting: bytes, small_mater
 @pytest.mark.parametrize("engine", ["dask", "ray"])
 def test_a_package_that_is_not_installed(engine: str, small_material: Material, tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text(HIDE)
-    command = small_material.plain_command(tmp_path / "cache", "--engine", engine, "--address", "127.0.0.1:1")
+    command = small_material.plain_command(tmp_path / "cache", "--engine", f"{engine}=127.0.0.1:1")
     path = {"PYTHONPATH": f"{tmp_path}{os.pathsep}{environment()['PYTHONPATH']}"}
     stderr = refused(command, path)
     assert f"got '{engine}', which is not installed. Run: pip install 'chordcache[{engine}]'" in stderr

@@ -17,7 +17,7 @@ Start = Callable[..., clusters.Cluster]
 
 
 def command(cluster: clusters.Cluster, *arguments: object) -> list[str]:
-    where = ["--engine", cluster.engine, "--address", cluster.address]
+    where = ["--engine", f"{cluster.engine}={cluster.address}"]
     return [sys.executable, "-m", "chordcache", *map(str, arguments), *where]
 
 

@@ -29,7 +29,7 @@ def test_latents_of_a_cluster_are_those_of_one_machine(
     local = run(small_material.plain_command(tmp_path / "local", *options))
     assert local.returncode == 0, local.stderr
     cluster = start(engine, [{}, {}])
-    where = ["--engine", cluster.engine, "--address", cluster.address]
+    where = ["--engine", f"{cluster.engine}={cluster.address}"]
     done = run(small_material.plain_command(tmp_path / "cache", *options, *where))
     assert done.returncode == 0, done.stderr
     assert processes.fine(done.stderr)
@@ -49,7 +49,7 @@ def test_a_node_without_the_device_is_named(small_material: Material, start: Sta
     done = run(
         small_material.plain_command(
             tmp_path / "cache", "-c", str(tmp_path / "latents.yaml"), "--tier", "npz", "--features", "latents",
-            "--engine", "dask", "--address", cluster.address,
+            "--engine", f"dask={cluster.address}",
         )
     )  # fmt: skip
     assert done.returncode == 2, done.stderr

@@ -47,7 +47,7 @@ def test_parts_of_another_build_are_named(small_material: Material, start: Start
     with started(command) as first:
         assert processes.wait_until(lambda: num_built(cache) >= 1, 120)
         first.kill()
-    where = ["--engine", "dask", "--address", cluster.address]
+    where = ["--engine", f"dask={cluster.address}"]
     other = run(small_material.plain_command(cache, "--tier", "lmdb", "--features", "frames", *where))
     assert other.returncode == 2, other.stderr
     assert "features in tier npz: got none, expected mine, as cache " in other.stderr

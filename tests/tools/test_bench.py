@@ -167,7 +167,7 @@ def test_the_command_without_sources(tmp_path, make_video, run_cli, monkeypatch)
     for arguments in (["scan", "videos"], ["build"]):
         assert run_cli(*arguments, cwd=tmp_path).returncode == 0
     shutil.rmtree(tmp_path / "videos")
-    result = run_cli("bench", "cache", "--workers", "0", cwd=tmp_path)
+    result = run_cli("bench", "cache", "--jobs", "0", cwd=tmp_path)
     assert result.returncode == 0, result.stderr
     assert "The sources are left out: the sources of 1 of 1 video are missing" in result.stdout
     assert "a\\n.mp4" in result.stdout
@@ -192,7 +192,7 @@ def test_an_empty_cache_is_an_error(tmp_path, run_cli, run_process):
     [
         (("nowhere",), 10, "no cache at '"),
         (("index.json",), 10, "no cache at '"),
-        (("cache", "--workers", "-1"), 2, "--workers: got -1, expected an integer of at least 0"),
+        (("cache", "--jobs", "-1"), 2, "--jobs: got -1, expected an integer of at least 0"),
     ],
 )
 def test_bad_arguments(folder, run_cli, arguments, code, message):

@@ -65,7 +65,7 @@ def test_gc_removes_no_files_of_another_cache(received: Path, make_video: Callab
     cc.build(cc.scan([received.parent / "more"], jobs=HERE), other, tiers=["lmdb"], features=["frames"], jobs=HERE)
     shutil.rmtree(received / "cache/lmdb")
     (received / "cache/lmdb").symlink_to(other / "lmdb")
-    for command in (["gc", "--yes"], ["verify"], ["verify", "--repair"]):
+    for command in (["gc"], ["verify"], ["verify", "--repair"]):
         done = run_cli(*command, "cache", cwd=received)
         assert done.returncode != 0
         assert "lmdb': got a link, expected a folder of the cache" in done.stdout + done.stderr

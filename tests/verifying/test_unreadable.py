@@ -53,7 +53,7 @@ def run(whole: Path, cache: Path, command: str) -> Result:
     """Run a command in this process. Merges have the whole cache as the other input."""
     arguments = {
         "verify": ["verify", cache, "--quick", "-q"],
-        "gc": ["gc", cache, "--yes"],
+        "gc": ["gc", cache],
         "merge": ["merge", whole / "cache", cache, "-o", cache.with_name("merged")],
         "build": ["build", whole / "index.json", "-o", cache, "--features", "frames", "--engine", "inline", "-q"],
         "open_cache": ["show", cache, "a-", "-o", cache.with_name("a.png")],

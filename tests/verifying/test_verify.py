@@ -292,7 +292,7 @@ def test_an_orphan(cache: Path, run_cli: Cli, name: str, fix_command: str) -> No
     assert name.startswith(findings[0].file)
     assert findings[0].fix_command == fix_command.format(cache=cache)
     if fix_command:
-        assert run_cli("gc", cache, "--yes").returncode == 0
+        assert run_cli("gc", cache).returncode == 0
         assert not path.exists()
         assert verified(cache)[0] == 0
 
@@ -643,23 +643,20 @@ def test_gc_lists_asks_and_removes_only_superseded_generations(
     assert "chordcache gc" in done.stdout
     before = processes.files_of(cache)
     name = str(old.relative_to(cache))
-    for options, code in ((["--dry-run"], 0), ([], 2)):
-        done = run_cli("gc", cache, *options)
-        assert done.returncode == code
-        assert done.stdout == f"{name}\n"
-        assert processes.files_of(cache) == before
-    assert "--yes" in done.stderr
-    done = run_cli("gc", cache, "--yes")
-    assert done.returncode == 0
+    done = run_cli("gc", cache, "--dry-run")
+    assert (done.returncode, done.stdout) == (0, f"{name}\n")
+    assert processes.files_of(cache) == before
+    done = run_cli("gc", cache)
+    assert (done.returncode, done.stdout) == (0, f"{name}\nremoved 1 file\n")
     assert processes.files_of(cache) == {file: status for file, status in before.items() if file != name}
     assert run_cli("verify", cache, "-j1").returncode == 0
-    assert run_cli("gc", cache).returncode == 0  # nothing to ask about
+    assert run_cli("gc", cache).stdout == "nothing to remove\n"
 
 
 def test_gc_does_nothing_where_a_sidecar_is_damaged(cache: Path, run_cli: Cli) -> None:
     sidecar, artefact = of(cache, "a.mp4")
     processes.flip(sidecar, 60)
-    done = run_cli("gc", cache, "--yes")
+    done = run_cli("gc", cache)
     assert done.returncode == 5
     assert sidecar.name in done.stderr
     assert artefact.exists()
