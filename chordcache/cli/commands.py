@@ -67,14 +67,9 @@ class GroupedCommand(click.Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse the arguments. Raises ``UsageError`` if a value would replace another."""
-        given: dict[str | None, click.Option] = {}
-        for param in [] if ctx.resilient_parsing else self.make_parser(ctx).parse_args([*args])[2]:
-            if isinstance(param, click.Option) and not param.multiple:
-                other = given.setdefault(param.name, param) if param.name not in given or param.is_flag else None
-                if other is not param:
-                    what = f"it with {other.opts[0]}" if other else "it several times"
-                    name = max(param.opts, key=len)
-                    raise UsageError(f"{name}: got {what}, expected one value. Leave the others out.")
+        if not ctx.resilient_parsing:
+            _, _, given = self.make_parser(ctx).parse_args([*args])
+            _check_given_once([param for param in given if isinstance(param, click.Option) and not param.multiple])
         return super().parse_args(ctx, args)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -86,6 +81,15 @@ class GroupedCommand(click.Command):
                 name = "help" if "--help" in param.opts else param.name
                 sections[heading_of(self.name, name) or "Output"].append(record)
         write_sections(formatter, sections)
+
+
+def _check_given_once(options: Sequence[click.Option]) -> None:
+    """Raise ``UsageError`` if two of the options that were typed set one parameter. The same flag twice does not."""
+    for number, option in enumerate(options):
+        for other in options[:number]:
+            if other.name == option.name and not (other is option and option.is_flag):
+                what = "it several times" if other is option else f"it with {other.opts[0]}"
+                raise UsageError(f"{max(option.opts, key=len)}: got {what}, expected one value. Leave the others out.")
 
 
 class SuggestingGroup(click.Group):
