@@ -6,17 +6,17 @@ A plug-in is any subclass of ``Extractor`` that a config names as ``extractor: "
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 import numpy as np
 
 from chordcache.config.picture import PictureConfig
+from chordcache.media.frame import Frame
 
 if TYPE_CHECKING:  # the modules of features are also imported where a cache is read, without a decoder
     from chordcache.media.audio_track import Sound
-    from chordcache.media.scaling import Frame
 
 Rows: TypeAlias = Mapping[str, "np.ndarray | Sequence[bytes]"]
 """Array name to its next rows, [shape=(n, ...)] where n may be 0, or to its next n records of bytes."""
@@ -202,3 +202,11 @@ class SoundExtractor(Extractor):
     def num_rows(self, num_frames: int) -> int | None:
         """Return None, because rows follow the clock of the sound."""
         return None
+
+    def add_sound(self, sound: Sound) -> Rows:
+        """Take the next piece of the audio track. Return the rows that ``add_samples`` returns."""
+        return self.add_samples(self._track.add(sound))
+
+    def add_samples(self, pieces: Iterable[np.ndarray]) -> Rows:
+        """Take pieces of the signal [shape=(C, n), dtype=float32], which has no gaps, and return rows."""
+        return NO_ROWS

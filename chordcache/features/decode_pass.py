@@ -24,7 +24,7 @@ from chordcache.media.audio_track import Sound
 from chordcache.media.containers import why_no_sound
 from chordcache.media.decoding import DecodedFrame
 from chordcache.media.demux import Media
-from chordcache.media.scaling import FrameMaker
+from chordcache.media.frame import FrameMaker
 from chordcache.records import ContentFacts
 from chordcache.storage.artefacts.writer import Block
 from chordcache.storage.row_clock import CLOCK_FACTS, clock_problem

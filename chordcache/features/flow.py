@@ -6,7 +6,7 @@ import importlib.util
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 
@@ -15,13 +15,11 @@ from chordcache.errors import UsageError
 from chordcache.features.base import NO_ROWS, Extractor, Rows
 from chordcache.features.read_side import ADJACENT_FLOW, Arrays, Clip, ReadSide, in_memory
 from chordcache.media.cropping import CropBox, cut, load_opencv, resized
+from chordcache.media.frame import Frame
 from chordcache.media.geometry import scaled_size
 from chordcache.storage.artefacts.artefact import Artefact
 from chordcache.storage.feature_info import FeatureInfo
 from chordcache.storage.flow_int8 import dequantize, quantize
-
-if TYPE_CHECKING:
-    from chordcache.media.scaling import Frame
 
 Estimator: TypeAlias = "Callable[[np.ndarray, np.ndarray], np.ndarray]"
 """Function of two luma planes [shape=(H, W), dtype=uint8] that returns the flow from the first to the second

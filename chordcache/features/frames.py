@@ -18,13 +18,13 @@ from chordcache.features.packet_frames import PACKET_CODECS
 from chordcache.features.read_side import Arrays, Clip, EncodedFrames, ReadSide
 from chordcache.media import jpeg
 from chordcache.media.cropping import CropBox, Rectangle, blacken_padding, cut, resize_pictures
+from chordcache.media.frame import Frame
 from chordcache.media.planes import joined, split, to_rgb
 from chordcache.storage.artefacts.artefact import Artefact
 from chordcache.storage.feature_info import FeatureInfo
 
 if TYPE_CHECKING:
     from chordcache.media.packet_encoder import PacketEncoder
-    from chordcache.media.scaling import Frame
 
 _BLOCK_BYTES = 1 << 20
 """Size of a block of frames that are decoded, then scaled. It fits into the cache of a core."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 import importlib.metadata
 import inspect
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -16,9 +16,6 @@ from chordcache.errors import UsageError
 from chordcache.features.base import NO_ROWS, Rows, SoundExtractor, missing_package
 from chordcache.features.mel import MAX_AMPLITUDE
 from chordcache.features.read_side import TimeLastReadSide
-
-if TYPE_CHECKING:
-    from chordcache.media.audio_track import Sound
 
 
 class LibrosaExtractor(SoundExtractor):
@@ -105,14 +102,14 @@ class LibrosaExtractor(SoundExtractor):
             )
         return function
 
-    def add_sound(self, sound: Sound) -> Rows:
-        """Take a piece of the audio track. All rows come at the end."""
-        self._pieces += [samples[0] for samples in self._track.add(sound)]
+    def add_samples(self, pieces: Iterable[np.ndarray]) -> Rows:
+        """Keep pieces of the signal. All rows come at the end."""
+        self._pieces += [samples[0] for samples in pieces]
         return NO_ROWS
 
     def finish(self) -> Rows:
         """Return all rows, and set the facts."""
-        self._pieces += [samples[0] for samples in self._track.add(None)]
+        self.add_samples(self._track.add(None))
         if not self._track.num_samples:
             return NO_ROWS
         signal = np.nan_to_num(np.concatenate(self._pieces)).clip(-MAX_AMPLITUDE, MAX_AMPLITUDE)

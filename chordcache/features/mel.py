@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 
@@ -13,9 +13,6 @@ from chordcache.features.base import NO_ROWS, Rows, SoundExtractor, VideoInfo
 from chordcache.features.read_side import Arrays, Clip, TimeLastReadSide, num_rows_in
 from chordcache.storage.feature_info import FeatureInfo
 from chordcache.storage.opener import check_answer
-
-if TYPE_CHECKING:
-    from chordcache.media.audio_track import Sound
 
 MAX_AMPLITUDE = 1e9
 """Limit that samples are clipped to. Float samples may have any value, and its square still fits into float32."""
@@ -101,9 +98,9 @@ class MelExtractor(SoundExtractor):
             self._spectrogram = Spectrogram(window, filters, self._hop_length)
         return super().begin(video)
 
-    def add_sound(self, sound: Sound) -> Rows:
-        """Take a piece of the audio track. Return rows in blocks."""
-        return self._joined(self._blocks(self._track.add(sound)))
+    def add_samples(self, pieces: Iterable[np.ndarray]) -> Rows:
+        """Take pieces of the signal. Return rows in blocks."""
+        return self._joined(self._blocks(pieces))
 
     def finish(self) -> Rows:
         """Return the last rows, and set the facts."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -14,12 +14,10 @@ from chordcache.errors import UsageError
 from chordcache.features.base import NO_ROWS, Extractor, Rows, VideoInfo
 from chordcache.features.read_side import MOTION_AS_FLOW, Arrays, Clip, ReadSide, in_memory
 from chordcache.media.cropping import CropBox
+from chordcache.media.frame import Frame
 from chordcache.media.geometry import Orientation
 from chordcache.storage.artefacts.artefact import Artefact
 from chordcache.storage.feature_info import FeatureInfo
-
-if TYPE_CHECKING:
-    from chordcache.media.scaling import Frame
 
 BLOCK_PX = 16
 """Side of a cell [pixels of its picture]. It is the macroblock of every codec that exports vectors. The last cells of a

@@ -6,17 +6,15 @@ import math
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
 from chordcache.features.base import NO_ROWS, Extractor, Rows, VideoInfo, missing_package
 from chordcache.features.read_side import Arrays, Clip, ReadSide
 from chordcache.media.cropping import CropBox
+from chordcache.media.frame import Frame
 from chordcache.storage.feature_info import FeatureInfo
-
-if TYPE_CHECKING:
-    from chordcache.media.scaling import Frame
 
 NUM_LANDMARKS = 33
 """Number of landmarks, in MediaPipe's order: 0 is the nose, 11 and 12 the shoulders, 31 and 32 the toes."""

@@ -16,7 +16,7 @@ from chordcache.features.base import VideoInfo
 from chordcache.features.pose import PoseExtractor
 from chordcache.media.decoding import decode_frames
 from chordcache.media.demux import open_media
-from chordcache.media.scaling import FrameMaker
+from chordcache.media.frame import FrameMaker
 
 NUM_FRAMES = 30
 SHORT_SIDE = 256

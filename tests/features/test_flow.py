@@ -19,7 +19,7 @@ from chordcache.errors import UsageError
 from chordcache.features.flow import FlowExtractor
 from chordcache.media.decoding import decode_frames
 from chordcache.media.demux import open_media
-from chordcache.media.scaling import FrameMaker
+from chordcache.media.frame import FrameMaker
 from chordcache.storage.flow_int8 import dequantize, quantize
 
 METHODS = [("farneback", "fast"), ("dis", "ultrafast"), ("dis", "fast"), ("dis", "medium")]

@@ -19,9 +19,9 @@ from chordcache.features.base import VideoInfo
 from chordcache.features.motion import MotionExtractor, motion_grid, resampled, turned
 from chordcache.media.decoding import decode_frames
 from chordcache.media.demux import open_media
+from chordcache.media.frame import FrameMaker
 from chordcache.media.geometry import Orientation
 from chordcache.media.picture_data import MOTION_VECTOR, MOTION_VECTOR_CODECS, motion_vectors
-from chordcache.media.scaling import FrameMaker
 
 ORIENTATIONS = [Orientation(t, c, r) for t in (False, True) for c in (False, True) for r in (False, True)]
 

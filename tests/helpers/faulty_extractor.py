@@ -20,7 +20,7 @@ import numpy as np
 import chordcache as cc
 from chordcache.errors import UsageError
 from chordcache.features.base import Extractor, VideoInfo
-from chordcache.media.scaling import Frame
+from chordcache.media.frame import Frame
 
 PLUG_IN = "helpers.faulty_extractor:FaultyExtractor"
 """For the key ``extractor`` of a config"""

@@ -11,7 +11,7 @@ import numpy as np
 from chordcache.config.picture import PictureConfig
 from chordcache.media.decoding import decode_frames
 from chordcache.media.demux import open_media
-from chordcache.media.scaling import Frame, FrameMaker
+from chordcache.media.frame import Frame, FrameMaker
 from helpers.ffmpeg import ffmpeg
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -19,9 +19,7 @@ from chordcache.features.networks.pretrained import (
     kind_of_model,
     load_network,
 )
-
-if TYPE_CHECKING:
-    from chordcache.media.scaling import Frame
+from chordcache.media.frame import Frame
 
 TOWERS: Mapping[str, str] = {
     "clip": "CLIPVisionModel",

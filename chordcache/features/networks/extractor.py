@@ -6,7 +6,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -16,9 +16,7 @@ from chordcache.engine.crashes import DeviceLostError
 from chordcache.errors import MediaError, UsageError, describe
 from chordcache.features.base import NO_ROWS, Extractor, Rows
 from chordcache.features.networks.pretrained import is_folder
-
-if TYPE_CHECKING:
-    from chordcache.media.scaling import Frame
+from chordcache.media.frame import Frame
 
 _DEVICE = re.compile(r"auto|cpu|cuda(:(0|[1-9][0-9]{0,3}))?")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -21,9 +21,7 @@ from chordcache.features.networks.pretrained import (
 )
 from chordcache.features.networks.vae_classes import VAES, compression_of
 from chordcache.features.read_side import FIRST_FRAME_LATENTS
-
-if TYPE_CHECKING:
-    from chordcache.media.scaling import Frame
+from chordcache.media.frame import Frame
 
 _KEY = "features.latents.model"
 

@@ -11,16 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from chordcache.config.checks import check_choice, check_number
 from chordcache.errors import UsageError, printable
 from chordcache.features.networks.pretrained import config_of
-
-if TYPE_CHECKING:
-    import torch
 
 PROCESSORS: Mapping[str, bool] = {
     "BitImageProcessor": True,
@@ -87,12 +84,12 @@ class Preprocessing:
             rgb = np.asarray(scaled)
         return np.ascontiguousarray(rgb if self.cut is None else _middle(rgb, self.cut))
 
-    def normalize(self, pixels: torch.Tensor) -> torch.Tensor:
-        """Normalize results of ``crop`` [shape=(B, h, w, 3), dtype=uint8, RGB] on their device.
+    def normalize(self, pixels: Any) -> Any:
+        """Normalize a tensor of results of ``crop`` [shape=(B, h, w, 3), dtype=uint8, RGB] on its device.
 
         The result has [shape=(B, 3, h, w), dtype=float32].
         """
-        import torch
+        import torch  # an optional package
 
         mean, std = (torch.tensor(values, device=pixels.device).view(3, 1, 1) for values in (self.mean, self.std))
         scaled = (pixels.permute(0, 3, 1, 2).double() * self.factor).float().contiguous()
