@@ -110,6 +110,10 @@ def cannot_write(message: str) -> StorageError:
     return StorageError(message, exit_code=CANNOT_WRITE)
 
 
+TOO_MANY_FAILED = 4
+"""Exit code of a run that ``max_failures`` stopped"""
+
+
 class StoppedError(ChordcacheError):
     """A run was stopped before its end, mostly by dead workers. The same command starts it again, or resumes it.
 

@@ -26,7 +26,7 @@ from chordcache.engine.choice import Engine, engine_of
 from chordcache.engine.crashes import MAX_ATTEMPTS
 from chordcache.engine.display import Display, display_of
 from chordcache.engine.run_progress import Progress
-from chordcache.errors import CANNOT_WRITE, ChordcacheError, StoppedError, printable
+from chordcache.errors import CANNOT_WRITE, TOO_MANY_FAILED, ChordcacheError, StoppedError, printable
 from chordcache.index.grouping import IndexRows
 from chordcache.index.index_files import Index
 from chordcache.media.versions import tool_versions
@@ -277,7 +277,7 @@ class _Run:
             raise StoppedError(
                 f"stopped after {counted(self._num_new_failures, 'failure')}, the last one "
                 f"'{printable(task.item.path)}': {failure.message}; the same command resumes",
-                exit_code=4,
+                exit_code=TOO_MANY_FAILED,
             )
 
 

@@ -32,6 +32,7 @@ from chordcache.engine.run_progress import Progress
 from chordcache.engine.signals import uninterruptible
 from chordcache.errors import (
     CANNOT_WRITE,
+    TOO_MANY_FAILED,
     ChordcacheError,
     DamageError,
     LockedError,
@@ -59,14 +60,11 @@ if TYPE_CHECKING:  # optional packages
 Cluster: TypeAlias = "DaskCluster | RayCluster"
 
 _ERRORS: Mapping[int, type[ChordcacheError]] = {
-    2: UsageError,
-    4: StoppedError,
-    5: DamageError,
-    10: NotFoundError,
-    11: LockedError,
+    **{error.exit_code: error for error in (UsageError, DamageError, NotFoundError, LockedError, StorageError)},
     CANNOT_WRITE: StorageError,
+    TOO_MANY_FAILED: StoppedError,
 }
-"""Exit code of a part to the error of the run"""
+"""Exit code of a part to the error of the run, which has the same one. After any other, the part is lost"""
 
 _INDEX = "index.jsonl"
 
@@ -108,15 +106,7 @@ def build_on_cluster(
         with locked(folder, on_wait):
             parts = _parts_in(folder)
             if earlier_header(cache) is None:
-                num_parts = _num_parts(plan, parts, engine, cluster)
-                with _run_in(folder, plan) as run, IndexRows(plan.index) as rows:
-                    facts = {"config": config_to_json(plan.config), "roots": dict(plan.roots), "run": str(run)}
-                    order = {**facts, **arguments, "index": str(folder / _INDEX), "versions": content_versions()}
-                    limit = options.limit("max_failures", len(rows.keys))
-                    options = replace(options, max_failures=None if limit == float("inf") else int(limit))
-                    limit += sum(1 for part in parts for _ in Quarantine(part, {}))
-                    with build_progress("build", plan, rows, display) as progress:
-                        _Run(cluster, order, options, folder, num_parts, progress, limit).run()
+                _build_parts(cluster, plan, arguments, options, engine, display, folder)
             elif not parts or joined_before(parts, cache) is None:
                 with suppress(OSError):  # another driver has removed the folder of the lock meanwhile, or it is in use
                     if not parts:
@@ -129,6 +119,34 @@ def build_on_cluster(
         with uninterruptible():
             cluster.close()
     return replace(summary, elapsed_seconds=time.monotonic() - started)
+
+
+def _build_parts(
+    cluster: Cluster,
+    plan: BuildPlan,
+    arguments: Mapping[str, Any],
+    options: BuildOptions,
+    engine: Engine,
+    display: Display,
+    folder: Path,
+) -> None:
+    """Build all parts in a folder, which is locked."""
+    parts = _parts_in(folder)
+    num_parts = _num_parts(plan, parts, engine, cluster)
+    with _run_in(folder, plan) as run, IndexRows(plan.index) as rows:
+        order = {
+            **arguments,
+            "index": str(folder / _INDEX),
+            "config": config_to_json(plan.config),
+            "roots": dict(plan.roots),
+            "run": str(run),
+            "versions": content_versions(),
+        }
+        limit = options.limit("max_failures", len(rows.keys))
+        options = replace(options, max_failures=None if limit == float("inf") else int(limit))
+        num_failed_before = sum(1 for part in parts for _ in Quarantine(part, {}))
+        with build_progress("build", plan, rows, display) as progress:
+            _Run(cluster, order, options, folder, num_parts, progress, limit + num_failed_before).run()
 
 
 def _exists(cache: Path) -> UsageError:
@@ -179,6 +197,11 @@ def _run_in(folder: Path, plan: BuildPlan) -> Iterator[Path]:
         opener.remove(folder, name)
 
 
+def _is_lost(error: BaseException) -> bool:
+    """Return whether the cluster, or a part on it, is lost. It has no results then. Ray ends the driver 60 s later."""
+    return isinstance(error, StoppedError) and error.exit_code == StoppedError.exit_code
+
+
 class _Run:
     """One run over all parts. A node builds one part at a time."""
 
@@ -209,7 +232,7 @@ class _Run:
                 if time.monotonic() - had_nodes_at > _NODES_SECONDS:
                     raise StoppedError("the cluster has no nodes. Start some, then run the same command.")
                 busy = {node for node, _ in self._running.values()}
-                for node in nodes.keys() - busy if queue else ():
+                for node in nodes.keys() - busy:
                     if queue:
                         self._start(node, nodes[node], queue.popleft())
                 self._take_results()
@@ -217,13 +240,17 @@ class _Run:
                 time.sleep(_LOOK_SECONDS)
         except BaseException as error:  # cleanup boundary
             opener.remove(self._folder, Path(self._order["run"]).name)
-            with uninterruptible(), suppress(ChordcacheError):
-                # A cluster that is lost has no results: Ray ends the driver 60 s after its head
-                end = time.monotonic() + _END_SECONDS * (getattr(error, "exit_code", 0) != StoppedError.exit_code)
-                while self._running and time.monotonic() < end:
-                    self._running = {h: part for h, part in self._running.items() if self._cluster.result(h) is None}
-                    time.sleep(_LOOK_SECONDS)
+            if not _is_lost(error):
+                self._wait_for_end()
             raise
+
+    def _wait_for_end(self) -> None:
+        """Wait for the parts that run. They end themselves, since the file of the run is gone."""
+        end = time.monotonic() + _END_SECONDS
+        with uninterruptible(), suppress(ChordcacheError):
+            while self._running and time.monotonic() < end:
+                self._running = {h: part for h, part in self._running.items() if self._cluster.result(h) is None}
+                time.sleep(_LOOK_SECONDS)
 
     def _start(self, node: str, jobs: int, number: int) -> None:
         options = to_json(replace(self._options, part=f"{number}/{self._num_parts}", wait=True))
@@ -242,12 +269,11 @@ class _Run:
                 continue
             del self._running[handle]
             host, code, line = result
+            message = f"part {number} on {host}: {line or f'exit code {code}'}"
+            if code in _ERRORS:
+                raise _ERRORS[code](message, exit_code=code)
             if code:
-                error = _ERRORS.get(code, StoppedError)
-                raise error(
-                    f"part {number} on {host}: {line or f'exit code {code}'}",
-                    exit_code=code if code in _ERRORS else None,
-                )
+                raise StoppedError(message)
 
     def _show(self) -> None:
         """Show the sum of the numbers in the logs of the parts."""
@@ -262,4 +288,4 @@ class _Run:
         self._progress.show(sums)
         if sums["num_failed"] > self._limit:
             failures = counted(sums["num_failed"], "failure")
-            raise StoppedError(f"stopped after {failures}; the same command resumes", exit_code=4)
+            raise StoppedError(f"stopped after {failures}; the same command resumes", exit_code=TOO_MANY_FAILED)
