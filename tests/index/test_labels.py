@@ -132,9 +132,3 @@ def test_rows_with_and_without_the_label_of_the_only_root(tmp_path: Path) -> Non
     (tmp_path / "v").mkdir()
     (tmp_path / "v" / "a.mp4").touch()
     Labels(str(tmp_path / "labels.csv"), {"v": str(tmp_path)})
-
-
-def test_whole_numbers_written_as_floats_are_class_ids(tmp_path: Path) -> None:
-    labels = labels_file(tmp_path, "path,label\na.mp4,2.0\nb.mp4,10.0\nc.mp4,\nd.mp4,007\ne.mp4,v2.0\n")
-    names = [labels.apply(VideoRecord("v", f"{name}.mp4")).label for name in "abcde"]
-    assert names == ["2", "10", None, "007", "v2.0"]

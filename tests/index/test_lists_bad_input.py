@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -277,19 +276,6 @@ def test_no_file_at_all_is_an_error(tmp_path: Path, run_cli) -> None:
     assert result.returncode == 10
     assert "--videos: got folders with none of the 2 files of 'list.csv', such as 'a.mp4', expected" in result.stderr
     assert not (tmp_path / "index.json").exists()
-
-
-def test_each_file_is_looked_at_once(tmp_path: Path, clips: Path, monkeypatch) -> None:
-    videos = place(clips, tmp_path, "a.mp4")
-    rows = [f"{name}.mp4,{segment}\n" for segment in range(50) for name in "ab"]
-    source = write(tmp_path / "list.csv", "path,start_seconds,end_seconds\n" + "".join(rows))
-    looked, real = [], os.stat
-    monkeypatch.setattr(os, "stat", lambda path, *rest, **more: (looked.append(path), real(path, *rest, **more))[1])
-    index_list(source, tmp_path / "index.json", videos=[videos])
-    assert [str(path) for path in looked if str(path).endswith((".mp4", ".mp4/"))] == [
-        str(videos / "a.mp4"),
-        str(videos / "b.mp4"),
-    ]
 
 
 def test_absolute_paths_and_several_roots(tmp_path: Path, clips: Path) -> None:

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import csv
 import gc
-import json
 import os
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 import chordcache as cc
@@ -77,37 +74,6 @@ def test_variable_frame_rate_is_seen(tmp_path, make_video):
     assert record.packets.duration_seconds == pytest.approx(1.0, abs=0.001)
 
 
-def test_loudness_of_a_known_tone(folder):
-    content = by_path(cc.scan([folder], level="content"))["walk/a.mp4"].content
-    # a sine of half of full scale has a root mean square of 0.5 / sqrt(2)
-    assert content.audio_energy_per_second[:2] == pytest.approx([0.5 / np.sqrt(2)] * 2, rel=0.05)
-    assert content.audio_peaks_seconds == ()
-
-
-def test_motion_of_a_still_and_of_a_moving_picture(tmp_path, make_video):
-    def still(number, width, height):
-        noise = np.random.default_rng(0).integers(16, 235, (height, width), np.uint8)
-        return (
-            noise,
-            np.full((height // 2, width // 2), 128, np.uint8),
-            np.full((height // 2, width // 2), 128, np.uint8),
-        )
-
-    def moving(number, width, height):
-        y, u, v = still(number, width, height)
-        return np.roll(y, 4 * number, axis=1), u, v
-
-    for name, codec in (("a.mp4", "libx264"), ("b.webm", "libvpx-vp9")):
-        make_video(tmp_path / "still" / name, codec=codec, planes=still, size=(128, 96))
-        make_video(tmp_path / "moving" / name, codec=codec, planes=moving, size=(128, 96))
-    contents = {path: record.content for path, record in by_path(cc.scan([tmp_path], level="content")).items()}
-    for name in ("a.mp4", "b.webm"):
-        calm, lively = contents[f"still/{name}"], contents[f"moving/{name}"]
-        assert max(calm.motion_per_second) < 0.5 < 1 < min(lively.motion_per_second)
-        assert calm.motion_histogram[0] > 0.9 * sum(calm.motion_histogram)  # the encoder changes noise now and then
-        assert lively.motion_histogram[0] < sum(lively.motion_histogram) / 2
-
-
 def test_labels_by_folder_and_by_table(folder, tmp_path):
     assert {r.label for r in cc.scan([folder], labels="dir")} == {"walk", "run"}
     table = tmp_path / "labels.csv"
@@ -170,16 +136,6 @@ def test_without_a_temporary_folder(folder, tmp_path, monkeypatch):
         cc.scan([folder], level="headers")
 
 
-@pytest.mark.parametrize("suffix", [".json", ".jsonl", ".csv"])
-def test_the_three_formats_hold_the_same_records(folder, tmp_path, suffix):
-    wanted = list(cc.scan([folder], labels="dir", level="content"))
-    index = cc.scan([folder], labels="dir", level="content", output=tmp_path / f"index{suffix}")
-    assert list(index) == wanted
-    if suffix == ".csv":  # of which no facts are read
-        wanted = [VideoRecord(record.root, record.path).described(record.description()) for record in wanted]
-    assert list(cc.read_index(tmp_path / f"index{suffix}")) == wanted
-
-
 def test_a_second_scan_to_csv_reads_all_files_again_and_keeps_labels(folder, tmp_path):
     output = tmp_path / "index.csv"
     cc.scan([folder], labels="dir", level="headers", output=output)
@@ -188,21 +144,6 @@ def test_a_second_scan_to_csv_reads_all_files_again_and_keeps_labels(folder, tmp
     assert (again.summary.num_done, again.summary.num_up_to_date) == (3, 0)
     assert "every file was read again" in again.warnings[0]
     assert {record.label for record in again} == {record.label for record in cc.read_index(output)} == {"run", "stroll"}
-
-
-def test_json_and_csv_are_what_other_tools_read(folder, tmp_path):
-    cc.scan([folder], output=tmp_path / "i.json").write(tmp_path / "i.csv")
-    data = json.loads((tmp_path / "i.json").read_text())
-    with (tmp_path / "i.csv").open(newline="") as file:
-        rows = list(csv.DictReader(file))
-    assert [r["path"] for r in data["records"]] == [row["path"] for row in rows]
-    assert rows[2]["codec"] == "h264"
-
-
-def test_shell_globs_of_one_folder_are_one_corpus(folder):
-    index = cc.scan(sorted((folder / "walk").iterdir()))
-    assert [record.path for record in index] == ["a.mp4", "b.mkv"]
-    assert index.roots == {"walk": str(folder / "walk")}
 
 
 def test_wrong_arguments(folder, tmp_path):

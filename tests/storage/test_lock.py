@@ -62,19 +62,6 @@ def is_waiting(run: processes.Run) -> bool:
     return "waiting until it ends" in run.stderr
 
 
-def test_the_lock_blocks_other_processes_and_ends_with_its_own(work: Path, holder: subprocess.Popen[str]) -> None:
-    with pytest.raises(LockedError, match=f"is being written by process {holder.pid} on"), locked(work / "cache"):
-        pass
-    holder.kill()
-    holder.wait()
-    with (
-        locked(work / "cache"),
-        pytest.raises(LockedError, match=f"process {os.getpid()} on .* since 20"),
-        locked(work / "cache"),
-    ):
-        pass
-
-
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_ends_the_wait(work: Path, holder: subprocess.Popen[str], number: signal.Signals) -> None:
     with processes.running(work, "build", "--wait", "-j1") as run:
@@ -84,19 +71,6 @@ def test_a_signal_ends_the_wait(work: Path, holder: subprocess.Popen[str], numbe
         assert run.survivors() == []
         assert processes.fine(run.stderr)
     assert sorted(path.name for path in (work / "cache").iterdir()) == [".lock"]
-
-
-def test_changes_of_the_cache_during_the_wait_are_seen(work: Path, holder: subprocess.Popen[str]) -> None:
-    """The cache that the other build made has a config of its own: who waited keeps it, as who comes later does."""
-    (work / "c.yaml").write_text("frames: {quality: 50}")
-    cc.build(work / "index.json", work / "other", config=work / "c.yaml", jobs=1)
-    with processes.running(work, "build", "--wait", "-j1") as run:
-        assert processes.wait_until(lambda: is_waiting(run), 60)
-        shutil.copytree(work / "other", work / "cache", dirs_exist_ok=True, ignore=shutil.ignore_patterns(".lock"))
-        holder.kill()
-        assert run.wait() == 0, run.stderr
-        assert run.stdout.startswith("done 0, up to date 3, quarantined 0 of 3")
-    assert processes.contents(work / "cache") == processes.contents(work / "other")
 
 
 def test_a_disk_without_flock_is_reported(work: Path) -> None:

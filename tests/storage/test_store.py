@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import io
-import multiprocessing
 import os
 import pickle
-import signal
 import struct
-import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -19,7 +16,7 @@ from helpers import processes
 import chordcache as cc
 from chordcache.digests import digest64
 from chordcache.errors import DamageError
-from chordcache.storage.artefacts import lmdb_writer, npy, open_files
+from chordcache.storage.artefacts import npy, open_files
 from chordcache.storage.artefacts.open_files import create_artefact, open_artefact
 
 
@@ -83,22 +80,6 @@ def test_npy_is_that_of_numpy(values: np.ndarray) -> None:
         assert np.array_equal(array, values)
 
 
-@pytest.mark.parametrize("first_map_bytes", [1 << 16, 1 << 20])
-def test_a_full_map_grows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first_map_bytes: int) -> None:
-    monkeypatch.setattr(lmdb_writer, "_FIRST_MAP_BYTES", first_map_bytes)
-    monkeypatch.setattr(lmdb_writer, "_BATCH_BYTES", 1 << 17)
-    wanted = some_records(400, 9000)
-    num_bytes = write(tmp_path / "a.lmdb", wanted)
-    assert num_bytes > 4 << 20
-    assert read_all(tmp_path / "a.lmdb", num_bytes, list(range(400))) == wanted
-
-
-def test_a_record_larger_than_the_map(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lmdb_writer, "_FIRST_MAP_BYTES", 1 << 16)
-    wanted = [os.urandom(5 << 20)]
-    assert read_all(tmp_path / "a.lmdb", write(tmp_path / "a.lmdb", wanted), [0]) == wanted
-
-
 # Damage
 
 
@@ -111,21 +92,6 @@ def test_a_longer_file_reads_where_the_sidecar_agrees(tmp_path: Path) -> None:
         read_all(path, num_bytes, [0])
     with pytest.raises(DamageError, match="the pages of its tree are not what was written"):
         read_all(path, num_bytes + 4096, [0])
-
-
-def test_a_damaged_frame_loses_only_that_frame(tmp_path: Path) -> None:
-    path = tmp_path / "a.lmdb"
-    wanted = some_records(20, size=5000)
-    num_bytes = write(path, wanted)
-    data = path.read_bytes()
-    for number in (0, 7, 19):
-        at = data.index(wanted[number]) + 2500
-        path.write_bytes(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
-        open_files.forget(path)
-        others = [other for other in range(20) if other != number]
-        assert read_all(path, num_bytes, others) == [wanted[other] for other in others]
-        with pytest.raises(DamageError, match=f"record {number} .*is not what was written"):
-            read_all(path, num_bytes, [number])
 
 
 def test_a_damaged_page_of_the_tree_reaches_no_reader_of_lmdb(tmp_path: Path) -> None:
@@ -177,19 +143,6 @@ def test_more_environments_in_use_at_once_than_are_kept_open(tmp_path: Path) -> 
     assert len(open_files._kept) <= 129
 
 
-def in_child(body: Callable[[], bool], timeout: int = 20) -> int:
-    """Fork, run ``body`` in the child, return 0 if it was true."""
-    pid = os.fork()
-    if pid == 0:
-        signal.alarm(timeout)
-        try:
-            os._exit(0 if body() else 3)
-        except BaseException as error:
-            os.write(2, f"{error!r}\n".encode())
-            os._exit(1)
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-
-
 def test_hard_links_of_one_file_are_open_together(tmp_path: Path) -> None:
     """LMDB opens a file once, whatever its name. One of the names may get another file while both are in use."""
     path, other, link = (tmp_path / name for name in ("a.lmdb", "other.lmdb", "b.lmdb"))
@@ -239,48 +192,7 @@ def test_a_cache_pickles_small_and_works(cache: Path, was_read: bool) -> None:
     assert frames is None or first_frames(again) == frames
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
-def test_a_cache_travels_to_processes(cache: Path, method: str) -> None:
-    opened = cc.open_cache(cache)
-    frames = first_frames(opened)
-    with multiprocessing.get_context(method).Pool(2) as pool:
-        assert pool.map(first_frames, [opened] * 3, chunksize=1) == [frames] * 3
-        pool.close()
-        pool.join()
-
-
 def test_one_cache_opened_twice(cache: Path) -> None:
     with cc.open_cache(cache) as a, cc.open_cache(cache) as b:
         assert first_frames(a) == first_frames(b)
     assert len(a) == 5  # reading opens it again
-
-
-def test_a_cache_in_threads(cache: Path) -> None:
-    opened = cc.open_cache(cache)
-    frames = first_frames(opened)
-    reads: list[list[bytes]] = []
-    threads = [threading.Thread(target=lambda: reads.append(first_frames(opened))) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert reads == [frames] * 8
-
-
-def test_a_forked_child_has_its_own_catalog(cache: Path) -> None:
-    opened = cc.open_cache(cache)
-    frames = first_frames(opened)
-    assert in_child(lambda: first_frames(opened) == frames and len(opened) == 5) == 0
-    assert first_frames(opened) == frames
-
-
-def test_reading_goes_on_while_the_video_is_built_again(tmp_path: Path, make_video: Callable[..., Path]) -> None:
-    make_video(tmp_path / "videos/a.mp4", num_frames=12)
-    index = cc.scan([tmp_path / "videos"], jobs=1)
-    cc.build(index, tmp_path / "cache", jobs=1)
-    opened = cc.open_cache(tmp_path / "cache")
-    before = opened.read(0)
-    make_video(tmp_path / "videos/a.mp4", num_frames=20)
-    cc.build(cc.scan([tmp_path / "videos"], jobs=1), tmp_path / "cache", jobs=1)
-    assert np.array_equal(opened.read(opened.keys()[0])[:12], before[:12]) or len(opened.read(0)) == 20
-    assert len(cc.open_cache(tmp_path / "cache").read(0)) == 20

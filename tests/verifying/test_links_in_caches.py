@@ -59,34 +59,6 @@ def test_a_list_or_a_lock_that_is_a_link_leaves_its_target_alone(
         assert "cache/.lock': got a link, expected a file of the cache" in done.stderr
 
 
-def test_gc_removes_no_files_of_another_cache(received: Path, make_video: Callable[..., Path], run_cli: Cli) -> None:
-    other = received.parent / "other"
-    make_video(received.parent / "more/c.mp4", num_frames=4)
-    cc.build(cc.scan([received.parent / "more"], jobs=HERE), other, tiers=["lmdb"], features=["frames"], jobs=HERE)
-    shutil.rmtree(received / "cache/lmdb")
-    (received / "cache/lmdb").symlink_to(other / "lmdb")
-    for command in (["gc"], ["verify"], ["verify", "--repair"]):
-        done = run_cli(*command, "cache", cwd=received)
-        assert done.returncode != 0
-        assert "lmdb': got a link, expected a folder of the cache" in done.stdout + done.stderr
-    assert cc.verify(other, jobs=HERE).damage == []
-
-
-def test_merge_takes_no_file_behind_a_link(received: Path, make_video: Callable[..., Path], run_cli: Cli) -> None:
-    artefact = next((received / "cache").glob("lmdb/*/a-*"))
-    num_bytes = artefact.stat().st_size
-    private = received.parent / "private"
-    private.write_bytes(b"x" * num_bytes)
-    put_link(artefact, private)
-    make_video(received.parent / "more/c.mp4", num_frames=4)
-    index = cc.scan([received.parent / "more"], jobs=HERE)
-    cc.build(index, received / "second", tiers=["lmdb"], features=["frames"], jobs=HERE)
-    done = run_cli("merge", "cache", "second", "-o", "joined", cwd=received)
-    assert done.returncode == 15
-    assert ".lmdb': got a link, expected a file of the cache. Move the file in its place" in done.stderr
-    assert private.stat().st_nlink == 1
-
-
 # Every place of a cache
 
 TIERS = ["lmdb", "npz", "hdf5"]

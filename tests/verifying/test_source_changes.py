@@ -120,24 +120,6 @@ def test_a_write_right_after_a_settled_look_always_shows(tmp_path: Path) -> None
         assert look(str(path)) != state
 
 
-@pytest.mark.parametrize("off_seconds", [-86400, -0.01, 0, 0.01, 86400])
-@pytest.mark.parametrize("age_seconds", [0, 0.1])
-def test_a_wrong_clock_delays_a_scan_by_one_tick_at_most(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, off_seconds: float, age_seconds: float
-) -> None:
-    path = tmp_path / "a"
-    path.write_bytes(b"a")
-    time.sleep(age_seconds)
-    naps: list[float] = []
-    time_ns = time.time_ns
-    monkeypatch.setattr(source_file.time, "time_ns", lambda: time_ns() + int(off_seconds * 1e9))
-    monkeypatch.setattr(source_file.time, "sleep", naps.append)
-    assert settled(path) == look(str(path))
-    assert naps in ([], [TICK_SECONDS])
-    if off_seconds < 0 or (off_seconds == 0 and not age_seconds):
-        assert naps == [TICK_SECONDS] or age_seconds
-
-
 def test_a_file_that_is_written_to_all_the_time_is_not_waited_for(tmp_path: Path) -> None:
     path = tmp_path / "a"
     path.touch()

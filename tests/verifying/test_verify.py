@@ -410,19 +410,6 @@ def test_a_version_with_the_wrong_digest_is_damage(cache: Path, run_cli: Cli) ->
 # Reading
 
 
-def test_an_artefact_of_another_video_is_not_read_as_this_one(tmp_path: Path, make_video: Callable[..., Path]) -> None:
-    """Equal sizes, equal frame size and number: only what binds an artefact to its video shows it."""
-    for name, first in (("a.mp4", 0), ("b.mp4", 100)):
-        make_video(tmp_path / "videos" / name, num_frames=6, planes=lambda n, w, h, first=first: _flat(n + first, w, h))
-    config = tmp_path / "raw.yaml"
-    config.write_text("frames: {codec: raw}")
-    cc.build(cc.scan([tmp_path / "videos"], jobs=HERE), tmp_path / "cache", config=config, jobs=HERE)
-    a, b = of(tmp_path / "cache", "a.mp4")[1], of(tmp_path / "cache", "b.mp4")[1]
-    assert a.stat().st_size == b.stat().st_size
-    processes.swap(a, b)
-    assert verified(tmp_path / "cache")[0] == 5
-
-
 def _flat(number: int, width: int, height: int) -> object:
     return (
         np.full((height, width), 16 + number, np.uint8),
@@ -613,17 +600,6 @@ def test_a_source_that_shows_other_pictures_is_stale(own: Path, run_cli: Cli, ma
     assert done.returncode == 6  # the cache is what was written: which of the two is right, a person must say
     assert "PSNR" in done.stdout
     assert "--repair" not in done.stdout
-
-
-def test_an_input_neither_cached_nor_quarantined_is_incomplete(own: Path, run_cli: Cli) -> None:
-    sidecar, artefact = of(own / "cache", "b.mp4")
-    sidecar.unlink()
-    artefact.unlink()
-    cc.repair(own / "cache", [], jobs=HERE)
-    done = run_cli("verify", own / "cache", "-j1")
-    assert done.returncode == 6
-    assert "incomplete" in done.stdout
-    assert "b.mp4" in done.stdout
 
 
 # gc
