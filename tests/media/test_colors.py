@@ -21,6 +21,7 @@ from chordcache.config.picture import Bucket, PictureConfig
 from chordcache.errors import MediaError
 from chordcache.media.ffmpeg_log import capture
 from chordcache.media.geometry import Orientation
+from chordcache.media.probe import probe
 from chordcache.media.resample import Resampler
 from chordcache.media.scaling import PictureScaler
 from chordcache.sources.mapped_mp4 import MappedMP4Source
@@ -229,6 +230,19 @@ def test_planes_are_means(media: Path, name: str, short_side: int | None) -> Non
         planes = [frame.planes() for frame in frames]
         assert [errors_of(*pair) for pair in zip(planes, sources, strict=True)] == [""] * len(frames)
     assert complaints == []
+
+
+STATED = {1: "bt709", 4: "fcc", 5: "bt470bg", 6: "smpte170m", 7: "smpte240m", 9: "bt2020nc"}
+"""Matrix to its name in an index (ITU-T H.273, table 4)"""
+
+
+@pytest.mark.parametrize("name", [name for name in FILES if FILES[name].get("matrix") and name.endswith(".mp4")])
+def test_the_index_says_how_colors_are_stored(media: Path, name: str) -> None:
+    spec, header = FILES[name], probe(str(media / name), root="r", relative_path=name).header
+    assert header is not None
+    assert header.color_space == STATED[spec["matrix"]]
+    assert header.color_range == ("full" if spec.get("is_full") else "limited")
+    assert header.bit_depth == (10 if "10le" in spec.get("pixel_format", "") else 8)
 
 
 @pytest.mark.parametrize("name", FILES)

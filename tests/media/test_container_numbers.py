@@ -108,15 +108,6 @@ def test_fragment_lost(film, tmp_path, name):
         check_refused(written(tmp_path / "name.mp4", data[: start + 5], b"x", data[start + 6 :]), "fragment|index")
 
 
-def test_frames_before_a_lost_fragment_are_kept(film, tmp_path):
-    sound = tmp_path / "sound.mp4"
-    ffmpeg("-i", film, "-an", "-c", "copy", *_FRAGMENTED["base.mp4"], sound)
-    data = sound.read_bytes()
-    start, end = fragments_of(data)[2]
-    words = "fragments are missing in the file: fragment 4 follows fragment 2"
-    check_refused(written(tmp_path / "x.mp4", data[:start], data[end:]), words)
-
-
 def test_last_fragment_of_a_stated_duration(film, tmp_path):
     """A file without an index, whose header states the duration of all fragments (mehd)."""
     sound = tmp_path / "sound.mp4"

@@ -260,13 +260,6 @@ def test_other_kinds_of_members_are_not_read(tmp_path: Path) -> None:
         assert cause_of(tmp_path / f"0.tar/{name}.mp4")[0] == "io"
 
 
-def test_tables_of_many_tar_files_are_forgotten(tmp_path: Path) -> None:
-    for number in range(tar_members._MAX_TABLES + 5):
-        tar = make_tar(tmp_path / f"{number}.tar", [sample(number % 7)])
-        assert look(os.fspath(tar / f"{number % 7}.mp4")).identity.size == 1000
-    assert len(tar_members._tables) == tar_members._MAX_TABLES
-
-
 @pytest.mark.parametrize("limit", ["_MAX_MEMBERS", "_MAX_HEADER_BYTES"])
 def test_members_and_their_headers_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str) -> None:
     monkeypatch.setattr(tar_members, limit, 600 if "HEADER" in limit else 2)

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from helpers import processes
-from helpers.exchange import exchange, exchanging
+from helpers.exchange import exchange
 from helpers.inline import HERE
 
 import chordcache as cc
@@ -28,9 +28,6 @@ Maker = Callable[..., Path]
 
 INSIDE, OUTSIDE = 4, 7
 """Number of frames of the video in the root, and of the one that a link leads to"""
-
-SAFE = {"refused-link", "io", "changed"}
-"""Causes of a video whose path leads elsewhere while it is opened"""
 
 
 @pytest.fixture
@@ -127,32 +124,6 @@ def test_a_link_that_is_replaced_while_it_is_resolved_fails_its_own_video(
     assert (summary.num_done, summary.num_failed) == (0, 1)
     (line,) = processes.quarantine(work / "cache").values()
     assert line["cause"] == "refused-link"
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("how", PLACES)
-def test_a_race_between_builds_and_another_process(work: Path, how: str) -> None:
-    """Before sources were opened once, 9 of 200 builds cached the file outside of the root."""
-    with exchanging(*(work / name for name in PLACES[how])):
-        for number in range(20):
-            cache = work / f"cache{number}"
-            cc.build(work / "index.json", cache, jobs=HERE)
-            assert set(cached(cache)) <= {INSIDE}
-            assert {line["cause"] for line in processes.quarantine(cache).values()} <= SAFE
-            shutil.rmtree(cache)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("how", PLACES)
-def test_a_race_between_scans_and_another_process(work: Path, how: str) -> None:
-    with exchanging(*(work / name for name in PLACES[how])):
-        for _ in range(20):
-            try:
-                records = list(cc.scan([work / "root"], jobs=HERE))
-            except cc.NotFoundError:  # the link was there when the folder was walked
-                continue
-            assert {record.packets.num_frames for record in records if record.packets} <= {INSIDE}
-            assert {record.error_cause for record in records} <= {None, *SAFE}
 
 
 def test_with_follow_symlinks_links_lead_anywhere(work: Path) -> None:
@@ -275,16 +246,3 @@ def test_a_look_sees_a_file_that_took_the_name(tmp_path: Path) -> None:
     assert state == look(str(path))
     assert state is not None
     assert state.identity.size == len("another")
-
-
-def test_a_missing_folder_is_resolved_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "clip.mp4").write_bytes(b"one")
-    folders: list[str] = []
-    real = os.path.realpath
-    monkeypatch.setattr(os.path, "realpath", lambda path: folders.append(str(path)) or real(path))
-    looks = FolderLooks()
-    for folder in ("none", "."):
-        for _ in range(3):
-            state = looks.look_or_none(f"{tmp_path}/{folder}/clip.mp4", str(tmp_path))
-            assert (state is None) == (folder == "none")
-    assert folders == [f"{tmp_path}/none", f"{tmp_path}/."]

@@ -15,11 +15,8 @@ import chordcache as cc
 
 REPOSITORY = Path(cc.__file__).parent.parent
 
-PACKAGES = [
-    "opencv-python",
-    "opencv-contrib-python-headless",
-]
-"""Two of the four, which differ in windows and in extra modules. The environment of the tests has a third one"""
+PACKAGE = "opencv-python"
+"""The one that most users have. The environment of the tests has another one"""
 
 WORK = """
 import sys
@@ -40,9 +37,8 @@ def test_none_is_required() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("package", PACKAGES)
-def test_each_works(package: str, tmp_path: Path, make_video: Callable[..., Path]) -> None:
-    install = ["-m", "pip", "install", "-q", "--no-deps", "--only-binary=:all:", "--target", tmp_path / "site", package]
+def test_another_one_works(tmp_path: Path, make_video: Callable[..., Path]) -> None:
+    install = ["-m", "pip", "install", "-q", "--no-deps", "--only-binary=:all:", "--target", tmp_path / "site", PACKAGE]
     subprocess.run([sys.executable, *install], check=True, timeout=280)
     make_video(tmp_path / "videos/a.mp4", num_frames=20, size=(64, 48))
     (tmp_path / "work.py").write_text(WORK)

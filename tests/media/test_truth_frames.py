@@ -13,7 +13,6 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
-import av
 import numpy as np
 import pytest
 from helpers import ffmpeg_reference
@@ -33,7 +32,7 @@ MORE_CONFIGS = {
     "fps_1000": "frames: {fps: 1000, short_side: 32}",
     "quality_50": "frames: {quality: 50, short_side: 32}",
 }
-"""For ``SOME``, and "small" for ``SCALED``"""
+"""For ``SOME``"""
 
 SOME = re.compile(r"numbered|large|sar_|turned_and_sar|two_sizes|bigbuckbunny")
 """Files of which rate, size or quality are changed"""
@@ -123,72 +122,6 @@ MEDIA: dict[str, dict[str, Any]] = {
     "numbered_variable.mp4": {"num_frames": len(VARIABLE), "pts_ticks": VARIABLE},
 }
 
-MATRICES = {  # as the file says it: (the decoder's number, share of red, share of blue)
-    "unstated": (2, 0.299, 0.114),
-    "bt709": (1, 0.2126, 0.0722),
-    "fcc": (4, 0.30, 0.11),
-    "bt470bg": (5, 0.299, 0.114),
-    "smpte170m": (6, 0.299, 0.114),
-    "smpte240m": (7, 0.212, 0.087),
-    "bt2020nc": (9, 0.2627, 0.0593),
-}
-"""ITU-T H.273, table 4. What is not stated is BT.601, as DESIGN.md has it."""
-
-PATCHES = np.array(
-    [[230, 20, 20], [20, 200, 30], [30, 40, 220], [220, 210, 40], [200, 150, 120], [40, 180, 190], [128] * 3, [16] * 3]
-)
-"""RGB of the eight squares of a color card, four by two, 64 pixels wide: primaries, skin, grays"""
-
-
-@dataclass(frozen=True)
-class Card:
-    """Storage of a color card."""
-
-    matrix: str
-    is_full: bool
-    num_bits: int
-
-    @property
-    def name(self) -> str:
-        return f"card_{self.matrix}_{'full' if self.is_full else 'limited'}_{self.num_bits}.mp4"
-
-    def write(self, path: Path) -> None:
-        """Two frames of 256 x 128, whose samples are computed by the definition of the matrix."""
-        number, red, blue = MATRICES[self.matrix]
-        rgb = PATCHES / 255
-        luma = rgb @ [red, 1 - red - blue, blue]
-        chroma = (rgb[:, 2] - luma) / (2 - 2 * blue), (rgb[:, 0] - luma) / (2 - 2 * red)
-        top, scale = 2**self.num_bits - 1, 2 ** (self.num_bits - 8)
-        ys = luma * top if self.is_full else (16 + 219 * luma) * scale
-        us, vs = (c * top + (top + 1) / 2 if self.is_full else (128 + 224 * c) * scale for c in chroma)
-        planes = [
-            np.repeat(np.repeat(np.rint(values).reshape(2, 4), side, 0), side, 1)
-            for values, side in ((ys, 64), (us, 32), (vs, 32))
-        ]
-        write_planes(path, planes, "yuv420p" if self.num_bits == 8 else "yuv420p10le", number, 1 + self.is_full)
-
-
-CARDS = [Card(matrix, is_full, bits) for matrix in MATRICES for is_full in (False, True) for bits in (8, 10)]
-
-
-def write_planes(path: Path, planes: list[np.ndarray], pixel_format: str, matrix: int, color_range: int) -> None:
-    dtype = np.uint16 if pixel_format.endswith("le") else np.uint8
-    height, width = planes[0].shape
-    with av.open(str(path), "w") as container:
-        stream = container.add_stream("libx264", rate=25, options={"crf": "1"})
-        stream.width, stream.height, stream.pix_fmt = width, height, pixel_format
-        stream.codec_context.colorspace, stream.codec_context.color_range = matrix, color_range
-        for number in range(2):
-            frame = av.VideoFrame(width, height, pixel_format)
-            frame.colorspace, frame.color_range, frame.pts = matrix, color_range, number
-            for plane, samples in zip(frame.planes, planes, strict=True):
-                rows = np.zeros((plane.height, plane.line_size // np.dtype(dtype).itemsize), dtype)
-                rows[:, : samples.shape[1]] = samples
-                plane.update(rows.tobytes())
-            container.mux(stream.encode(frame))
-        container.mux(stream.encode(None))
-
-
 ORIENTATIONS = {
     "plain": (1, 0, 0, 1),
     "turned_90": (0, 1, -1, 0),
@@ -258,8 +191,6 @@ def films(make_video: Callable[..., Path], clips, run_cli, tmp_path_factory) -> 
     media.mkdir()
     for name, spec in MEDIA.items():
         make_video(media / name, **spec)
-    for card in CARDS:
-        card.write(media / card.name)
     for name, matrix in ORIENTATIONS.items():
         set_display_matrix(make_video(media / f"matrix_{name}.mp4", **thirty(num_frames=4)), matrix)
     part = thirty(num_frames=10, options={"crf": "10", "bf": "0"})
@@ -272,11 +203,10 @@ def films(make_video: Callable[..., Path], clips, run_cli, tmp_path_factory) -> 
     done = run_cli("scan", "media", "--follow-symlinks", cwd=folder)
     assert (done.returncode, done.stderr) == (0, "")
     some = [path.name for path in sorted(media.iterdir()) if SOME.match(path.name)]
-    for list_name, names in (("some.csv", some), ("small.csv", SCALED)):
-        (media / list_name).write_text("path\n" + "".join(f"{name}\n" for name in names))
+    (media / "some.csv").write_text("path\n" + "".join(f"{name}\n" for name in some))
     for name, text in {**CONFIGS, **MORE_CONFIGS}.items():
         (folder / f"{name}.yaml").write_text(text + "\n")
-        index = "index.json" if name in CONFIGS else media / ("small.csv" if name == "small" else "some.csv")
+        index = "index.json" if name in CONFIGS else media / "some.csv"
         done = run_cli("build", index, "--follow-symlinks", "-c", f"{name}.yaml", "-o", name, cwd=folder)
         assert (done.returncode, done.stderr) == (0, "")
     caches = {name: cc.open_cache(folder / name) for name in (*CONFIGS, *MORE_CONFIGS)}
@@ -284,9 +214,7 @@ def films(make_video: Callable[..., Path], clips, run_cli, tmp_path_factory) -> 
 
 
 CLIPS = ["bigbuckbunny.mp4", "bikes.mp4", "carphone_pristine.mp4", "carphone_distorted.mp4"]
-SCALED = [*MEDIA, "two_sizes.ts", "joined.ts"]
-ALL = [*SCALED, *(f"matrix_{name}.mp4" for name in ORIENTATIONS), *CLIPS]
-"""But for color cards, whose pixels are known"""
+ALL = [*MEDIA, "two_sizes.ts", "joined.ts", *(f"matrix_{name}.mp4" for name in ORIENTATIONS), *CLIPS]
 
 
 # Beside ffmpeg
@@ -312,13 +240,6 @@ def test_raw_frames_are_ffmpegs_rgb(films, name):
     comparison = films.compare("raw", name)
     assert comparison.num_cached == comparison.num_decoded > 0
     assert comparison.min_psnr_db >= MIN_RGB_PSNR_DB
-
-
-@pytest.mark.parametrize("name", SCALED)
-def test_small_frames_are_what_ffmpeg_shows(films, name):
-    comparison = films.compare("small", name)
-    assert comparison.num_cached == comparison.num_decoded > 0
-    assert comparison.min_psnr_db >= MIN_PSNR_DB
 
 
 MPEG_PS = ["b_frames.mpg", "interlaced.mpg"]
@@ -383,26 +304,6 @@ def test_times_are_those_that_were_written(films, name, times):
 def test_steps_of_a_transport_stream_are_those_that_were_written(films):
     """Its muxer chooses the beginning."""
     assert np.diff(films.video("jpeg", "b_frames.ts").pts_seconds) == pytest.approx(np.full(29, 0.04), abs=2e-5)
-
-
-def test_a_negative_start_is_an_edit_list(make_video, run_cli, tmp_path):
-    """MP4 holds no negative times: the muxer shifts, and an edit list says where the film begins. See who is shown."""
-    source = make_video(
-        tmp_path / "media/negative.mp4", **thirty(pts_ticks=[1000 * n for n in range(-5, 25)])
-    )  # fmt: skip
-    assert run_cli("scan", "media", cwd=tmp_path).returncode == 0
-    assert run_cli("build", cwd=tmp_path).returncode == 0
-    (video,) = cc.open_cache(tmp_path / "cache")
-    comparison = ffmpeg_reference.compare(
-        source, tmp_path / "cache" / video.sidecar.features[0].file.name, (video.width, video.height)
-    )
-    assert comparison.num_cached == comparison.num_decoded
-    assert video.pts_seconds == pytest.approx([float(time) for time in comparison.times], abs=1e-6)
-    (record,) = cc.read_index(tmp_path / "index.json")
-    facts = ffmpeg_reference.probe(source, packets=True)
-    assert record.packets.num_packets == len(facts.video_packets) == 30
-    assert record.packets.num_frames == len(facts.shown()) == video.num_frames
-    assert comparison.min_psnr_db >= MIN_PSNR_DB
 
 
 # Which frames
@@ -531,46 +432,3 @@ def test_rotation_is_clockwise(films, name, turn):
     assert [-int(item["rotation"]) % 360 for item in data if "rotation" in item] == [turn]
     header = films.records[f"{name}.mp4"].header
     assert (header.rotation, header.mirrored) == (turn, False)
-
-
-# Colors
-
-
-@pytest.mark.parametrize("card", CARDS, ids=lambda card: card.name.removesuffix(".mp4"))
-@pytest.mark.parametrize(("config", "tolerance"), [("raw", 3), ("jpeg", 4)])
-def test_colors_come_out_right(films, card, config, tolerance):
-    """Within the rounding of 8-bit YUV: up to 2 levels in each step."""
-    stated = ffmpeg_reference.probe(films.source(card.name)).video
-    matrix = None if card.matrix == "unstated" else card.matrix
-    assert stated.get("color_space") == matrix
-    assert (stated.get("color_range") == "pc") == card.is_full
-    assert ("10" in stated["pix_fmt"]) == (card.num_bits == 10)
-    for picture in films.rgb(config, card.name):
-        # The middle of each square: chroma bleeds at its edge
-        colors = picture.reshape(2, 64, 4, 64, 3)[:, 16:48, :, 16:48].mean((1, 3)).reshape(8, 3)
-        assert colors == pytest.approx(PATCHES.astype(float), abs=tolerance)
-
-
-@pytest.mark.parametrize("card", CARDS, ids=lambda card: card.name.removesuffix(".mp4"))
-def test_header_says_how_colors_are_stored(films, card):
-    header = films.records[card.name].header
-    assert header.color_space == (None if card.matrix == "unstated" else card.matrix)
-    is_stated = card.is_full or card.matrix != "unstated"  # x264 writes nothing down that is the default
-    assert header.color_range == ("full" if card.is_full else "limited" if is_stated else None)
-    assert header.bit_depth == card.num_bits
-
-
-def test_a_mistaken_matrix_would_show():
-    """The cards differ between BT.601, BT.709 and BT.2020 by more than the tolerance.
-
-    FCC's is within a level of the first, SMPTE 240M's within four of the second. A mistaken range moves black and
-    white by 16 levels.
-    """
-    shares = {MATRICES[name][1:] for name in ("smpte170m", "bt709", "bt2020nc")}
-    for red, blue in shares:
-        luma = PATCHES @ [red, 1 - red - blue, blue]
-        u, v = (PATCHES[:, 2] - luma) / (1 - blue), (PATCHES[:, 0] - luma) / (1 - red)
-        for other_red, other_blue in shares - {(red, blue)}:
-            seen_red, seen_blue = luma + v * (1 - other_red), luma + u * (1 - other_blue)
-            seen_green = (luma - other_red * seen_red - other_blue * seen_blue) / (1 - other_red - other_blue)
-            assert np.abs(np.stack([seen_red, seen_green, seen_blue], 1) - PATCHES).max() > 8
