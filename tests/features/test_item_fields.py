@@ -10,7 +10,6 @@ import yaml
 
 import chordcache as cc
 from chordcache.engine.choice import Engine
-from chordcache.features.registry import resolve
 from chordcache.records import RunSummary
 
 pytestmark = pytest.mark.usefixtures("inline")
@@ -76,12 +75,3 @@ def test_fields_that_do_not_exist(work: Path, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(Words, "uses", ("caption", "mood"))
     with pytest.raises(cc.UsageError, match="uses caption, mood, expected some of root, path, segment, label"):
         build(work, {"a": "a dog"}, "words")
-
-
-def test_fingerprints_of_other_features_stay(work: Path) -> None:
-    """The fields are part of the parameters, of features that use some."""
-    from chordcache.config.yaml_files import load_config
-
-    config = load_config(work / "text.yaml")
-    assert resolve("words", config).params["uses"] == ["caption", "label"]
-    assert "uses" not in resolve("frames", config).params

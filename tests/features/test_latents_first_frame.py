@@ -13,7 +13,7 @@ import diffusers
 import numpy as np
 import pytest
 import torch
-from helpers.networks import VAES, load_vae
+from helpers.networks import COMPRESSION, load_vae, make_vae
 
 import chordcache as cc
 from chordcache.config.config import config_from_json
@@ -21,26 +21,15 @@ from chordcache.engine.choice import Engine
 from chordcache.features.read_side import FIRST_FRAME_LATENTS
 from chordcache.features.registry import resolve
 
-FAMILIES: dict[str, tuple[str, dict[str, Any], tuple[int, int]]] = {
-    "cogvideox": ("AutoencoderKLCogVideoX", {"scaling_factor": 0.7}, (4, 8)),
-    "cogvideox-1.5": ("AutoencoderKLCogVideoX", {"scaling_factor": 0.7, "invert_scale_latents": True}, (4, 8)),
-    "hunyuanvideo": (
-        "AutoencoderKLHunyuanVideo",
-        {"block_out_channels": (8, 8, 8, 8), "layers_per_block": 1, "norm_num_groups": 4, "latent_channels": 4},
-        (4, 8),
-    ),
-    "ltx": (
-        "AutoencoderKLLTXVideo",
-        {
-            "block_out_channels": (8, 8, 8, 8), "decoder_block_out_channels": (8, 8, 8, 8), "latent_channels": 6,
-            "layers_per_block": (1, 1, 1, 1, 1), "decoder_layers_per_block": (1, 1, 1, 1, 1),
-        },
-        (8, 32),
-    ),
-    "wan": ("AutoencoderKLWan", {}, (4, 8)),
-    "wan-2.2": ("AutoencoderKLWan", {"is_residual": True}, (4, 8)),
-}  # fmt: skip
-"""Family to the class of its VAE, settings of a small one, and its compression of time and space"""
+FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
+    "cogvideox": ("AutoencoderKLCogVideoX", {"scaling_factor": 0.7}),
+    "cogvideox-1.5": ("AutoencoderKLCogVideoX", {"scaling_factor": 0.7, "invert_scale_latents": True}),
+    "hunyuanvideo": ("AutoencoderKLHunyuanVideo", {}),
+    "ltx": ("AutoencoderKLLTXVideo", {}),
+    "wan": ("AutoencoderKLWan", {}),
+    "wan-2.2": ("AutoencoderKLWan", {"is_residual": True}),
+}
+"""Family to the class of its VAE, and its settings"""
 
 
 @pytest.fixture(scope="module")
@@ -50,17 +39,6 @@ def index(tmp_path_factory: pytest.TempPathFactory, make_video: Callable[..., Pa
     make_video(folder / "videos/a.mp4", num_frames=34, size=(64, 32))
     cc.scan([folder / "videos"], output=folder / "index.json", jobs=1)
     return folder / "index.json"
-
-
-def make_vae(family: str, folder: Path) -> Path:
-    kind, settings, _ = FAMILIES[family]
-    torch.manual_seed(0)
-    vae = getattr(diffusers, kind)(**{**VAES.get(kind, {}), **settings})
-    if family == "ltx":  # the weights of published models have values of their own
-        vae.latents_mean.copy_(torch.linspace(-0.5, 0.5, 6))
-        vae.latents_std.copy_(torch.linspace(0.5, 2, 6))
-    vae.save_pretrained(folder)
-    return folder
 
 
 def build(index: Path, cache: Path, model: Path, **params: Any) -> cc.Cache:
@@ -75,7 +53,7 @@ def build(index: Path, cache: Path, model: Path, **params: Any) -> cc.Cache:
 def prepared(family: str, vae: Any, picture: np.ndarray, num_frames: int, patch: pytest.MonkeyPatch) -> torch.Tensor:
     """Return the condition [axes as of the trainer] that the family's pipeline makes of the first frame."""
     image = torch.from_numpy(picture).permute(2, 0, 1)[None].float() / 127.5 - 1
-    _, _, (per_row, pixels) = FAMILIES[family]
+    per_row, pixels = COMPRESSION[FAMILIES[family][0]]
     arguments: Mapping[str, Any] = {
         "batch_size": 1, "num_channels_latents": vae.config.get("latent_channels", 4), "height": picture.shape[0],
         "width": picture.shape[1], "num_frames": num_frames, "dtype": torch.float32, "device": torch.device("cpu"),
@@ -124,7 +102,8 @@ def _take_mode(pipeline: Any, patch: pytest.MonkeyPatch) -> None:
 def test_it_is_the_condition_of_the_pipeline(
     index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, family: str
 ) -> None:
-    vae = make_vae(family, tmp_path / "vae")
+    kind, settings = FAMILIES[family]
+    vae = make_vae(kind, tmp_path / "vae", **settings)
     features = ("latents.normalized", FIRST_FRAME_LATENTS)
     with build(index, tmp_path / "cache", vae) as cache:
         network, frames = load_vae(vae), cache.read(0)
@@ -149,7 +128,7 @@ class Numbers:
 
 
 def test_clips_that_begin_elsewhere_are_refused(index: Path, tmp_path: Path) -> None:
-    with build(index, tmp_path / "cache", make_vae("wan", tmp_path / "vae"), moments=True) as cache:
+    with build(index, tmp_path / "cache", make_vae("AutoencoderKLWan", tmp_path / "vae"), moments=True) as cache:
         for start, stop in ((1, 9), (0, 18), (16, 20), (18, 34)):
             dataset = cc.ChordVideoDataset(cache, features=FIRST_FRAME_LATENTS, clip_sampler=Numbers(start, stop))
             message = (
@@ -168,7 +147,7 @@ def test_clips_that_begin_elsewhere_are_refused(index: Path, tmp_path: Path) -> 
 
 
 def test_a_cache_without_it(index: Path, tmp_path: Path) -> None:
-    with build(index, tmp_path / "cache", make_vae("wan", tmp_path / "vae"), first_frame=False) as cache:
+    with build(index, tmp_path / "cache", make_vae("AutoencoderKLWan", tmp_path / "vae"), first_frame=False) as cache:
         assert cache[0].feature("latents").num_rows.keys() == {"latents"}
         with pytest.raises(cc.NotFoundError, match=r"'latents\.first_frame' of video .* is not cached"):
             cc.ChordVideoDataset(cache, features=FIRST_FRAME_LATENTS, clip_sampler=Numbers(0, 17))[0]

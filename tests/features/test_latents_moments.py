@@ -14,7 +14,7 @@ import pytest
 import torch
 import yaml
 from diffusers.models.autoencoders.vae import DiagonalGaussianDistribution
-from helpers.networks import VAES, load_vae
+from helpers.networks import COMPRESSION, load_vae, make_vae
 
 import chordcache as cc
 from chordcache.config.config import config_from_json
@@ -23,36 +23,6 @@ from chordcache.features.networks.latent_rows import _normalized
 from chordcache.features.registry import resolve
 from chordcache.media.cropping import CropBox
 from chordcache.train.samplers.clip_request import ClipRequest, RandomStream
-
-NEWER_VAES: dict[str, Any] = {
-    "AutoencoderKLHunyuanVideo": {
-        "block_out_channels": (8, 8, 8, 8), "layers_per_block": 1, "norm_num_groups": 4, "latent_channels": 4,
-    },
-    "AutoencoderKLLTXVideo": {
-        "block_out_channels": (8, 8, 8, 8), "decoder_block_out_channels": (8, 8, 8, 8), "latent_channels": 6,
-        "layers_per_block": (1, 1, 1, 1, 1), "decoder_layers_per_block": (1, 1, 1, 1, 1), "scaling_factor": 1.5,
-    },
-    "AutoencoderKLMochi": {
-        "encoder_block_out_channels": (32, 32, 32, 32), "decoder_block_out_channels": (32, 32, 32, 32),
-        "latent_channels": 12, "layers_per_block": (1, 1, 1, 1, 1),
-    },
-}  # fmt: skip
-"""Settings of small VAEs, with the compression of published ones"""
-
-COMPRESSION = {
-    "AutoencoderKL": (1, 8), "AutoencoderKLCogVideoX": (4, 8), "AutoencoderKLWan": (4, 8),
-    "AutoencoderKLHunyuanVideo": (4, 8), "AutoencoderKLLTXVideo": (8, 32), "AutoencoderKLMochi": (6, 8),
-}  # fmt: skip
-
-
-def make_vae(kind: str, folder: Path) -> Path:
-    torch.manual_seed(0)
-    vae = getattr(diffusers, kind)(**{**VAES, **NEWER_VAES}[kind])
-    if kind == "AutoencoderKLLTXVideo":  # the weights of published models have values of their own
-        vae.latents_mean.copy_(torch.linspace(-0.5, 0.5, 6))
-        vae.latents_std.copy_(torch.linspace(0.5, 2, 6))
-    vae.save_pretrained(folder)
-    return folder
 
 
 @pytest.fixture(scope="module")
@@ -109,7 +79,8 @@ def as_trained(vae: Any, latents: torch.Tensor) -> torch.Tensor:
 
 @pytest.mark.parametrize("kind", sorted(COMPRESSION))
 def test_moments_and_normalized_latents_are_those_of_diffusers(index: Path, tmp_path: Path, kind: str) -> None:
-    folder = make_vae(kind, tmp_path / "models" / kind)
+    settings = {"scaling_factor": 1.5} if kind == "AutoencoderKLLTXVideo" else {}
+    folder = make_vae(kind, tmp_path / "models" / kind, **settings)
     per_row, _ = COMPRESSION[kind]
     clip_frames = 1 + 2 * per_row if per_row > 1 else 1
     with build(index, tmp_path / "cache", folder, clip_frames=1 + 2 * per_row) as cache:
@@ -156,7 +127,7 @@ def test_samples_are_drawn_from_the_posterior_by_their_own_random_numbers(index:
     assert cropped[0]["latents"].shape[-2:] == (3, 4)
 
 
-def test_without_moments_the_mean_and_the_fingerprint_are_as_before(index: Path, tmp_path: Path) -> None:
+def test_without_moments_the_mean_is_cached(index: Path, tmp_path: Path) -> None:
     folder = make_vae("AutoencoderKLWan", tmp_path / "AutoencoderKLWan")
     with build(index, tmp_path / "cache", folder, clip_frames=9, moments=False) as cache:
         video = cache[0]
@@ -169,23 +140,6 @@ def test_without_moments_the_mean_and_the_fingerprint_are_as_before(index: Path,
         cc.UsageError, match=r"^features: got 'latents' and 'latents\.normalized', expected one of them"
     ):
         cc.ChordVideoDataset(tmp_path / "cache", clip_sampler=sampler, features=("latents", "latents.normalized"))
-
-
-CONFIGS: dict[str, tuple[dict[str, Any], str]] = {
-    "AutoencoderKL": ({"block_out_channels": [8, 8, 8, 8], "scaling_factor": 0.5}, "a0b2c08ecac7927b"),
-    "AutoencoderKLCogVideoX": ({"temporal_compression_ratio": 4, "scaling_factor": 0.7}, "5b4b56341e3ddfae"),
-    "AutoencoderKLWan": ({"latents_mean": [0.1], "latents_std": [2.0]}, "f9f66b29644571ab"),
-}
-
-
-@pytest.mark.parametrize("kind", CONFIGS)
-def test_fingerprints_of_the_default_did_not_change(tmp_path: Path, kind: str) -> None:
-    settings, fingerprint = CONFIGS[kind]
-    (tmp_path / "config.json").write_text(json.dumps({"_class_name": kind, **settings}))
-    spec = resolve("latents", config_from_json({"features": {"latents": {"model": str(tmp_path)}}}))
-    assert spec.fingerprint == fingerprint
-    moments = {"latents": {"model": str(tmp_path), "moments": True}}
-    assert resolve("latents", config_from_json({"features": moments})).fingerprint != fingerprint
 
 
 @pytest.mark.parametrize(("normalization", "shape", "factor"), [

@@ -246,14 +246,6 @@ def test_timestamps_that_do_not_advance(corpus: Path) -> None:
     assert len(rows) == 1 + 19 * 576 * 2 // 160
 
 
-# Sound that changes, and sound that is none
-
-
-def test_requirements_are_declared() -> None:
-    assert MelExtractor("mel").num_rows(100) is None
-    assert MelExtractor("mel").needs_sound
-
-
 # The process
 
 

@@ -200,13 +200,6 @@ def test_vectors_outside_the_picture_do_not_count():
     assert motion.tolist() == [[[2, 2], [0, 0]], [[0, 0], [4, 0]]]
 
 
-def test_one_eye_is_cut_out_of_the_picture():
-    vectors = vectors_of((-1, (16, 16), (8, 8), (4, 4)), (-1, (16, 16), (40, 8), (8, 12)))
-    motion, covered = motion_grid(vectors, (24, 0, 24, 16))
-    assert covered.tolist() == [[True, False]]  # the second block begins with column 8 of the eye
-    assert motion.tolist() == [[[2, 3], [0, 0]]]
-
-
 def test_one_eye_of_a_video(tmp_path, make_video):
     video = make_video(tmp_path / "a.mp4", size=(128, 64), planes=panning, num_frames=4, gop=50, options={"bf": "0"})
     whole, _ = extract(video)
@@ -245,11 +238,6 @@ def test_picture_types(tmp_path, make_video, codec, options, types):
     assert set(arrays["motion.types"].tolist()) == {types[i : i + 1] for i in range(3)}
     intra = arrays["motion.types"] == b"I"
     assert not arrays["motion.covered"][intra].any()
-
-
-@pytest.mark.parametrize("codec", ["h264", "mpeg1video", "mpeg4", "h263"])
-def test_codecs_that_export_vectors(codec):
-    assert MotionExtractor("motion").begin(VideoInfo(codec, 64, 48, has_sound=False)) is None
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,6 @@ from chordcache.media.packet_decoder import planes_of
 from chordcache.media.packet_encoder import PacketEncoder
 from chordcache.media.picture_data import plane_array
 from chordcache.media.planes import to_rgb
-from chordcache.read.segment_of import SegmentOfFile
 from chordcache.records import RunSummary
 from chordcache.storage.artefacts.open_files import forget, open_artefact
 from chordcache.verifying.verify_source import compare_with_source
@@ -142,15 +141,6 @@ def test_every_frame_is_nearest_to_its_own(cache: cc.Cache, jpegs: cc.Cache) -> 
         errors = {n: float(np.mean(np.abs(sources[n] - frame))) for n in nearby}
         moved = [n for n in nearby if n == number or np.mean(np.abs(sources[n] - sources[number])) >= 2]
         assert min(moved, key=lambda n: errors[n]) == number
-
-
-def test_other_tiers_give_the_same(pieces: Path, tmp_path: Path) -> None:
-    shutil.copytree(pieces / "videos", tmp_path / "videos")
-    build(tmp_path, {"codec": "h264", "stride": 2}, tiers=("lmdb", "hdf5"), short_side=64)
-    with cc.open_cache(tmp_path / "cache") as cache:
-        for video in cache:
-            assert np.array_equal(cache.read(video, tier="lmdb"), cache.read(video, tier="hdf5"))
-    assert not cc.verify(tmp_path / "cache", level="deep", source=True, jobs=HERE).damage
 
 
 # Any order
@@ -476,31 +466,6 @@ def test_a_cache_may_hold_both_codecs(tmp_path: Path, make_video: Callable[..., 
         assert all(cache.read(video).shape == (20, 48, 64, 3) for video in cache)
     assert build(tmp_path, {"codec": "mpeg4"}).num_done >= 1
     assert build(tmp_path, {"codec": "mpeg4"}).num_up_to_date == 2
-
-
-def test_segments_read_their_part(pieces: Path, tmp_path: Path) -> None:
-    shutil.copytree(pieces / "videos", tmp_path / "videos")
-    (tmp_path / "list.csv").write_text("path,start_frame,end_frame\nvideos/bikes.mp4,5,17\nvideos/bikes.mp4,13,40\n")
-    build(tmp_path, {"codec": "h264"}, short_side=64)
-    with cc.open_cache(tmp_path / "cache") as cache:
-        whole = next(video for video in cache if video.path.endswith("bikes.mp4"))
-        frames = cache.read(whole)
-        for record in cc.read_index(tmp_path / "list.csv"):
-            segment = record.segment
-            assert segment is not None
-            part = cache.read(SegmentOfFile(whole, record))
-            assert np.array_equal(part, frames[segment.start_frame : segment.end_frame])
-
-
-def test_reading_loads_a_decoder_and_nothing_that_builds(cache: cc.Cache) -> None:
-    code = """
-import json, sys, chordcache
-with chordcache.open_cache(sys.argv[1]) as cache:
-    assert len(cache.read(0, "frames", 3, 9)) == 6
-loaded = {name.split(".")[0] for name in sys.modules}
-assert "av" in loaded and not loaded & {"librosa", "joblib", "click", "yaml", "torch"}, loaded
-"""
-    subprocess.run([sys.executable, "-c", code, cache.path], check=True, timeout=60)
 
 
 def test_many_frames_take_little_memory(tmp_path: Path, make_video: Callable[..., Path]) -> None:

@@ -66,16 +66,3 @@ def test_weights_that_cannot_be_loaded_end_the_build(folder: Path, tmp_path: Pat
     assert done.returncode == 2
     assert "features.network: its network cannot be loaded: FileNotFoundError: no weights" in done.stderr
     assert not processes.quarantine(tmp_path / "cache")
-
-
-def test_a_network_that_fails_leaves_the_other_features_alone(folder: Path, tmp_path: Path, run_cli: Cli) -> None:
-    """The video is in quarantine for this feature only."""
-    greedy = {"extractor": "helpers.row_extractors:Greedy", "device": "cpu"}
-    (tmp_path / "greedy.yaml").write_text(yaml.dump({"features": {"greedy": greedy}}))
-    command = ["build", folder / "index.json", "-o", tmp_path / "cache", "-c", tmp_path / "greedy.yaml", "-j2"]
-    done = run_cli(*command, "--tier", "npz", "--features", "greedy", env=ENVIRONMENT)
-    assert done.returncode == 3, done.stderr
-    failures = processes.quarantine(tmp_path / "cache").values()
-    assert [(failure["cause"], failure["stage"]) for failure in failures] == [("oom", "greedy")] * NUM_VIDEOS
-    done = run_cli(*command, "--tier", "lmdb", "--features", "frames", env=ENVIRONMENT)
-    assert done.returncode == 0, done.stderr

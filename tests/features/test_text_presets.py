@@ -20,7 +20,6 @@ import chordcache as cc
 from chordcache.config.config import config_from_json
 from chordcache.engine.choice import Engine
 from chordcache.features.networks.text import encode_captions, encode_pooled
-from chordcache.features.registry import resolve
 from chordcache.index.index_files import IndexWriter
 from chordcache.records import VideoRecord
 
@@ -309,15 +308,6 @@ def test_the_first_caption_alone_is_not_that_of_another_sample(work: Path, tmp_p
     with pytest.raises(cc.UsageError, match=r"^fields: got 'caption', which draws one .*captions: all, or leave"):
         for number in range(len(dataset)):
             dataset[number]
-
-
-def test_default_results_keep_their_fingerprint() -> None:
-    for text, fingerprint in (
-        ({"model": "makers/t5"}, "f688f5b4c1e22c0e"),
-        ({"model": "makers/t5", "tokenizer": "makers/tok", "max_tokens": 226, "dtype": "float32"}, "7b9413739c04f25b"),
-        ({"model": "makers/t5", "padding": "none", "mask": True, "hidden_state": -1}, "f688f5b4c1e22c0e"),
-    ):
-        assert resolve("text", config_from_json({"features": {"text": text}})).fingerprint == fingerprint
 
 
 @pytest.mark.parametrize(("text", "message"), [

@@ -83,15 +83,6 @@ def test_floats_are_kept_to_the_last_bit(num_samples: int, layout: str, num_chan
     }
 
 
-@pytest.mark.parametrize("rate", [8000, 11_025, 22_050, 48_000, 96_000])
-def test_own_rate(rate: int, tmp_path: Path) -> None:
-    path = write_sound(tmp_path / "a.mov", [(0, noise(3 * rate))], rate=rate)
-    for sample_rate in (None, rate):
-        extractor, waveform = hear(path, sample_rate=sample_rate)
-        np.testing.assert_array_equal(waveform, noise(3 * rate))
-        assert extractor.facts["sample_rate"] == rate
-
-
 @pytest.mark.parametrize("codec", ["pcm_s16le", "flac"])
 def test_tracks_of_16_bit_are_kept_exactly(codec: str, tmp_path: Path) -> None:
     codes = np.random.default_rng(0).integers(-32768, 32768, 50_000).astype(np.int16)
@@ -368,11 +359,6 @@ def test_channels_that_cannot_be_mixed_can_be_kept(tmp_path: Path) -> None:
     samples = np.stack([FIRST, SECOND], axis=1)
     path = write_sound(tmp_path / "a.mov", [(0, samples)], layout="FL+BC")
     np.testing.assert_array_equal(hear(path, **OWN)[1], samples.T)
-
-
-def test_requirements_are_declared() -> None:
-    assert WaveformExtractor("waveform").num_rows(100) is None
-    assert WaveformExtractor("waveform").needs_sound
 
 
 @pytest.mark.slow

@@ -74,7 +74,6 @@ EVENTS: Mapping[str, Callable[[Any], object]] = {
     "sleep": lambda mine: time.sleep(1000),
     "gate": lambda mine: _wait_at(mine.gate),
     "hold the interpreter": lambda mine: _hold_the_interpreter(),
-    "large array": lambda mine: np.ones(8 << 30, "u1"),
     "many arrays": lambda mine: _use_up_memory(),
     "exit 0": lambda mine: os._exit(0),
     "exit 3": lambda mine: os._exit(3),
@@ -108,7 +107,7 @@ class FaultyExtractor(Extractor):
     name : str
         Name of the feature.
     fault : str
-        A name of ``EVENTS`` or ``ROWS``; or "slow", "facts", "clock".
+        A name of ``EVENTS`` or ``ROWS``; or "slow", "facts", "clock", "identity".
     fault_of_width : mapping of str to str
         The fault of videos of a width [pixels].
     at_frame : int
@@ -155,6 +154,13 @@ class FaultyExtractor(Extractor):
             self.facts.update(start_seconds=0, row_seconds=0, silence=0)
         return {}
 
+    @classmethod
+    def identity(cls, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return nothing that rows depend on."""
+        if arguments.get("fault") == "identity":
+            raise ZeroDivisionError
+        return {}
+
     def num_rows(self, num_frames: int) -> int | None:
         """Return as many rows as frames, or None for a clock of its own."""
         return None if self._fault == "clock" else num_frames
@@ -163,24 +169,10 @@ class FaultyExtractor(Extractor):
 # A source that changes while it is decoded
 
 
-def change_inside(source: Path, other: Path) -> None:
-    """Write other bytes into the middle, and set the mtime to the old one."""
-    status = source.stat()
-    with source.open("r+b") as file:
-        file.seek(status.st_size // 2)
-        file.write(b"x" * 64)
-    os.utime(source, ns=(status.st_atime_ns, status.st_mtime_ns))
-
-
 def append(source: Path, other: Path) -> None:
     """Write one more byte."""
     with source.open("ab") as file:
         file.write(b"x")
-
-
-def truncate(source: Path, other: Path) -> None:
-    """Keep a quarter."""
-    os.truncate(source, source.stat().st_size // 4)
 
 
 def replace(source: Path, other: Path) -> None:
@@ -210,9 +202,7 @@ def link(source: Path, other: Path) -> None:
     source.symlink_to(other)
 
 
-CHANGES = {
-    function.__name__: function for function in (change_inside, append, truncate, replace, remove, replace_folder, link)
-}
+CHANGES = {function.__name__: function for function in (append, replace, remove, replace_folder, link)}
 
 
 class SourceChanger(Extractor):

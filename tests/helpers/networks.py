@@ -39,14 +39,51 @@ VAES: dict[str, Any] = {
 }
 """Class of a VAE to the settings of a small one"""
 
+NEWER_VAES: dict[str, Any] = {
+    "AutoencoderKLHunyuanVideo": {
+        "block_out_channels": (8, 8, 8, 8),
+        "layers_per_block": 1,
+        "norm_num_groups": 4,
+        "latent_channels": LATENT_CHANNELS,
+    },
+    "AutoencoderKLLTXVideo": {
+        "block_out_channels": (8, 8, 8, 8),
+        "decoder_block_out_channels": (8, 8, 8, 8),
+        "latent_channels": 6,
+        "layers_per_block": (1, 1, 1, 1, 1),
+        "decoder_layers_per_block": (1, 1, 1, 1, 1),
+    },
+    "AutoencoderKLMochi": {
+        "encoder_block_out_channels": (32, 32, 32, 32),
+        "decoder_block_out_channels": (32, 32, 32, 32),
+        "latent_channels": 12,
+        "layers_per_block": (1, 1, 1, 1, 1),
+    },
+}
+"""The same for VAEs with the compression of published ones, which take longer"""
+
+COMPRESSION = {
+    "AutoencoderKL": (1, 8),
+    "AutoencoderKLCogVideoX": (4, 8),
+    "AutoencoderKLWan": (4, 8),
+    "AutoencoderKLHunyuanVideo": (4, 8),
+    "AutoencoderKLLTXVideo": (8, 32),
+    "AutoencoderKLMochi": (6, 8),
+}
+"""Class of a VAE to its compression of time and space"""
+
 PIXELS = 8
 """Number of rows and columns of pixels that become one in the latents of each of them"""
 
 
-def make_vae(kind: str, folder: Path) -> Path:
+def make_vae(kind: str, folder: Path, **settings: Any) -> Path:
     """Save a small VAE, and return its folder."""
     torch.manual_seed(0)
-    getattr(diffusers, kind)(**VAES[kind]).save_pretrained(folder)
+    vae = getattr(diffusers, kind)(**{**VAES, **NEWER_VAES}[kind], **settings)
+    if kind == "AutoencoderKLLTXVideo":  # the weights of published models have values of their own
+        vae.latents_mean.copy_(torch.linspace(-0.5, 0.5, 6))
+        vae.latents_std.copy_(torch.linspace(0.5, 2, 6))
+    vae.save_pretrained(folder)
     return folder
 
 

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from chordcache.features.base import NO_ROWS, Extractor, Rows, VideoInfo
-from chordcache.features.networks.extractor import NetworkExtractor
 
 
 class Groups(Extractor):
@@ -126,25 +125,3 @@ class Network(Extractor):
         if self._fault == "memory":
             np.ones(self._mebibytes << 17)
         return {self.name: self.model[:1].copy()}
-
-
-class Greedy(NetworkExtractor):
-    """A network for which memory is never enough."""
-
-    @classmethod
-    def setup(cls, device: str, **arguments: Any) -> Any:
-        """Return nothing."""
-        return None
-
-    def prepare(self, frame: Any) -> Any:
-        """Return the number of the frame."""
-        return frame.number
-
-    @classmethod
-    def infer(cls, model: Any, inputs: list[Any]) -> Any:
-        """Fail."""
-        raise MemoryError
-
-    def rows_of(self, outputs: Any) -> Rows:
-        """Return the outputs."""
-        return {self.name: np.array(outputs)}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import os
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
@@ -65,15 +64,6 @@ def ext4(folder: Path, size: str, *, may_be_open: bool = False) -> Iterator[Path
 def image_of(disk: Path) -> Path:
     """Return the file that holds an ext4 file system."""
     return disk.with_suffix(".img")
-
-
-@contextlib.contextmanager
-def unmounted(disk: Path) -> Iterator[Path]:
-    """Take an ext4 file system away for a while. Yield its image."""
-    os.sync()  # a process in another mount namespace may still have it mounted, and umount then writes nothing
-    _run("umount", disk)
-    yield image_of(disk)
-    _run("mount", "-o", "loop", image_of(disk), disk)
 
 
 def enlarge(disk: Path, size: str = "64m") -> None:
