@@ -64,12 +64,10 @@ LONGEST_FILES = (
     "test_truth_frames.py",
     "test_bench.py",
     "test_run_output.py",
-    "test_network_kills.py",
     "test_on_miss.py",
     "test_pool.py",
     "test_latents_feature.py",
     "test_background_builds.py",
-    "test_parts_together.py",
     "test_dataset.py",
     "test_bad_features.py",
 )

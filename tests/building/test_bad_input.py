@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import ctypes
 import os
 import re
@@ -15,7 +14,7 @@ from typing import Any
 
 import pytest
 from helpers import processes
-from helpers.ffmpeg import ffmpeg, frame_digests
+from helpers.ffmpeg import ffmpeg
 
 import chordcache as cc
 
@@ -108,28 +107,6 @@ BROKEN: dict[str, tuple[Callable[[Path, Maker], None], set[str]]] = {
     "loop.mp4": (lambda path, _: path.symlink_to("loop.mp4"), {"io"}),
     "subtitle.mp4": (lambda path, _: path.write_text("1\n00:00:00,000 --> 00:00:01,000\nhello\n"), REFUSED),
 }  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("codec", "suffix"), [("ffv1", ".mkv"), ("mjpeg", ".avi"), ("mpeg4", ".avi"), ("libx264", ".mkv")]
-)
-def test_a_video_with_decoder_errors_is_not_cached(tmp_path: Path, make_video: Maker, codec: str, suffix: str) -> None:
-    """Each copy is damaged in one place; where the ffmpeg command says that a picture is damaged, none is cached."""
-    pixel_format = "yuvj420p" if codec == "mjpeg" else "yuv420p"
-    whole = make_video(
-        tmp_path / f"whole{suffix}", codec=codec, pixel_format=pixel_format, size=(160, 120)
-    ).read_bytes()
-    random = processes.Rng(2)
-    (tmp_path / "corpus").mkdir()
-    for number in range(6):
-        data = bytearray(whole)
-        start = len(data) // 4 + random.below(len(data) * 3 // 4 - 200)
-        for offset in range(start, start + 12):
-            data[offset] ^= 1 + random.below(255)
-        (tmp_path / f"corpus/{number}{suffix}").write_bytes(data)
-    cc.build(cc.scan([tmp_path / "corpus"], jobs=2), tmp_path / "cache", jobs=2)
-    silent = [path for path in processes.contents(tmp_path / "cache") if _error_lines(tmp_path / "corpus" / path)[1]]
-    assert silent == []
 
 
 def check_broken(folder: Path, broken: dict[str, set[str]]) -> None:
@@ -245,9 +222,6 @@ def test_a_parent_folder_that_cannot_be_written(open_folder: Path, make_video: M
     assert quiet(done)
 
 
-# Playlists
-
-
 # Arguments
 
 
@@ -352,56 +326,6 @@ def test_the_cache_inside_the_corpus_is_not_an_input(tmp_path: Path, run_seen: C
         assert run_seen("scan", "corpus=.", "-j1", cwd=tmp_path).returncode == 0
         assert run_seen("build", "-j1", cwd=tmp_path).returncode == 0
     assert len(cc.open_cache(tmp_path / "cache")) == 1
-
-
-# The corpus of broken files
-
-
-AUDIO_OR_METADATA = (
-    "vorbis|SEI type|Error while decoding stream #0:1|Failed to open codec in avformat_find_stream_info|Audio|mp3|aac"
-)
-
-
-def _error_lines(path: Path) -> tuple[int, int, str]:
-    """Frames and error lines of the video track by ffmpeg's own command, and the lines."""
-    digests, errors = frame_digests(path, check=False)
-    lines = [line for line in errors if not re.search(AUDIO_OR_METADATA, line)]
-    return len(digests), len(lines), "\n".join(lines)
-
-
-@pytest.mark.slow
-def test_the_broken_corpus(tmp_path: Path, corpus: Path, run_process: Cli) -> None:
-    for args in (["scan", corpus / "broken", "-j2"], ["build", "-j2"]):
-        done = run_process(*args, cwd=tmp_path)
-        assert done.returncode == 3
-        assert quiet(done), done.stdout + done.stderr
-        assert len(done.stderr.splitlines()) <= 1
-    done = run_process("verify", "--deep", "--source", "-j2", cwd=tmp_path)
-    assert done.returncode == 0, done.stdout
-    assert all(line["message"] and line["cause"] for line in processes.quarantine(tmp_path / "cache").values())
-    with open(corpus / "facts.csv", newline="", encoding="utf-8") as file:
-        facts = {row["path"]: row for row in csv.DictReader(file)}
-    silent = []
-    for path, (num_frames, _, _) in processes.contents(tmp_path / "cache").items():
-        decoded, num_lines, lines = _error_lines(corpus / "broken" / path)
-        if num_lines or decoded != num_frames:
-            silent.append((path, num_frames, decoded, facts[f"broken/{path}"]["note"], lines[:120]))
-    assert silent == []
-
-
-@pytest.mark.slow
-def test_the_broken_corpus_without_a_scan(tmp_path: Path, corpus: Path, run_process: Cli) -> None:
-    """A hand-written list goes straight to the decoders: the same files are cached, the same refused."""
-    shutil.copytree(corpus / "broken", tmp_path / "broken")
-    names = [p.relative_to(tmp_path) for p in sorted(tmp_path.rglob("*")) if p.is_file()]
-    (tmp_path / "list.csv").write_text("path\n" + "".join(f'"{name}"\n' for name in names))
-    done = run_process("build", "list.csv", "-j2", cwd=tmp_path)
-    assert done.returncode == 3
-    assert quiet(done), done.stderr
-    assert run_process("scan", "broken", "-j2", cwd=tmp_path).returncode == 3
-    assert run_process("build", "-o", "scanned", "-j2", cwd=tmp_path).returncode == 3
-    direct = {path.removeprefix("broken/") for path in processes.contents(tmp_path / "cache")}
-    assert direct == set(processes.contents(tmp_path / "scanned"))
 
 
 def test_a_row_of_the_longest_texts_is_read_again_and_a_longer_one_refused(tmp_path: Path, make_video: Maker) -> None:

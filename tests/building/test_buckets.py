@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,18 +11,16 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers import processes
-from helpers.cache_contents import arrays, differing
 from helpers.ffmpeg import ffmpeg, ffprobe
 from helpers.inline import HERE
-from helpers.processes import flip, quarantine
+from helpers.processes import quarantine
 
 import chordcache as cc
-from chordcache.config.config import Config, config_from_json
+from chordcache.config.config import Config
 from chordcache.config.features import FlowConfig, MelConfig, MotionConfig, PluginConfig, WaveformConfig
 from chordcache.config.picture import Bucket, FramesConfig, PictureConfig
 from chordcache.features.decode_pass import DecodePass
 from chordcache.features.feed import decode_item
-from chordcache.features.registry import resolve
 from chordcache.media.video_decoder import VideoDecoder
 from chordcache.records import RunSummary
 
@@ -320,68 +317,3 @@ def test_a_feature_that_comes_later(tmp_path: Path, make_video: Callable[..., Pa
     after = processes.files_of(tmp_path / "cache")
     assert all(after[file] == facts for file, facts in before.items() if file.endswith(".lmdb"))
     assert cc.open_cache(tmp_path / "cache").read(only(tmp_path), "flow").shape == (32, 32, 64, 2)
-
-
-def test_fingerprints_without_buckets_are_those_of_earlier_versions() -> None:
-    """A cache that an earlier version built stays up to date."""
-    config = config_from_json({"features": {"waveform": {}}})
-    expected = {"short_side", "fps", "hdr", "stereo", "stereo_layout"}
-    assert {name: resolve(name, config).params["picture"].keys() for name in config.names()} == dict.fromkeys(
-        config.names(), expected
-    )
-
-
-def test_repair_and_merge(tmp_path: Path, make_video: Callable[..., Path]) -> None:
-    caches = []
-    for number, size in enumerate([(64, 32), (32, 64)]):
-        folder = tmp_path / str(number)
-        make_video(folder / "videos" / f"{number}.mp4", size=size, num_frames=40, audio=True)
-        cc.scan([f"v{number}={folder / 'videos'}"], output=folder / "index.json", jobs=HERE)
-        config = config_of(WIDE, TALL, features=FEATURES)
-        cc.build(folder / "index.json", folder / "cache", tiers=("lmdb", "npz"), config=config, jobs=HERE)
-        caches.append(folder / "cache")
-    expected = arrays(caches[0])
-    (damaged,) = caches[0].glob("npz/*/*.flow.*")
-    flip(damaged, damaged.stat().st_size // 2)
-    cc.repair(caches[0], cc.verify(caches[0], jobs=HERE).damage)
-    assert differing(arrays(caches[0]), expected) == []
-    assert cc.merge(caches, tmp_path / "joined").num_inputs == 2
-    assert {video.bucket for video in cc.open_cache(tmp_path / "joined")} == {WIDE, TALL}
-    assert cc.verify(tmp_path / "joined", source=True, jobs=HERE).damage == []
-
-
-# Killed builds
-
-
-@pytest.mark.slow
-def test_a_killed_build_continues(tmp_path: Path, make_video: Callable[..., Path], run_cli: Cli) -> None:
-    for number in range(8):
-        make_video(tmp_path / f"videos/{number}.mp4", size=[(640, 320), (320, 640)][number % 2], num_frames=40 + number)
-    (tmp_path / "c.yaml").write_text("frames: {buckets: [[32, 64, 9], [128, 256, 40], [256, 128, 41]]}\n")
-    cc.scan([tmp_path / "videos"], output=tmp_path / "i.json", jobs=HERE)
-    args = ["build", tmp_path / "i.json", "-c", tmp_path / "c.yaml", "--tier", "lmdb", "--tier", "npz", "-j2"]
-    assert run_cli(*args, "-o", tmp_path / "whole").returncode == 0
-    with processes.running(tmp_path, *args, "-o", tmp_path / "cache") as run:
-        processes.wait_until(lambda: len(processes.sidecars(tmp_path / "cache")) >= 3, 60)
-        os.kill(run.process.pid, signal.SIGKILL)
-        run.wait()
-        assert run.survivors() == []
-    done = run_cli(*args, "-o", tmp_path / "cache")
-    assert done.returncode == 0, done.stderr
-    assert processes.contents(tmp_path / "cache") == processes.contents(tmp_path / "whole")
-    assert run_cli("verify", tmp_path / "cache", "--source", "-j2").returncode == 0
-
-
-# Estimates
-
-
-def test_the_estimate_of_a_dry_run(tmp_path: Path, make_video: Callable[..., Path]) -> None:
-    for number in range(3):
-        make_video(tmp_path / f"videos/{number}.mp4", size=(320, 160), num_frames=1000)  # 40 s: pieces without buckets
-    config = config_of(Bucket(64, 128, 33), codec="raw")
-    index = cc.scan([tmp_path / "videos"], output=tmp_path / "i.json", jobs=1)
-    result = cc.dry_run(index, tmp_path / "new", config=config, sample=2).estimate
-    assert result is not None
-    build(tmp_path, config)
-    files = [*(tmp_path / "cache").glob("lmdb/*/*"), *(tmp_path / "cache").glob("videos/*/*")]
-    assert result.num_bytes.value == pytest.approx(sum(file.stat().st_size for file in files), rel=0.05)

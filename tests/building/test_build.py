@@ -233,16 +233,6 @@ def test_a_good_video_replaced_by_a_bad_one_is_quarantined_and_reported(work: Pa
     assert run_cli("verify", work / "cache", "-j1").returncode in (0, 6)
 
 
-def test_an_input_that_was_deleted(work: Path) -> None:
-    (work / "list.csv").write_text("path\nvideos/0.mp4\nvideos/gone.mp4\n")
-    assert numbers(cc.build(work / "list.csv", work / "c", jobs=1)) == (1, 0, 1)
-    line = processes.quarantine(work / "c")["videos/gone.mp4"]
-    assert line["cause"] == "io"
-    assert "No such file" in line["message"]
-    shutil.copy(work / "videos/1.mp4", work / "videos/gone.mp4")
-    assert numbers(cc.build(work / "list.csv", work / "c", jobs=1)) == (1, 1, 0)
-
-
 # Budgets
 
 
@@ -291,31 +281,11 @@ def test_known_failures_do_not_count_again(half_bad: Path, run_cli: Cli) -> None
 
 
 @pytest.mark.parametrize("value", ["x", "-1", "5%%", "", "nan", "nan%", "-3%"])
-def test_an_impossible_budget(half_bad: Path, run_cli: Cli, value: str) -> None:
-    done = run_cli("build", "list.csv", "-o", "cache", f"--max-failures={value}", cwd=half_bad)
+def test_an_impossible_budget(tmp_path: Path, run_cli: Cli, value: str) -> None:
+    (tmp_path / "list.csv").write_text("path\na.mp4\n")
+    done = run_cli("build", "list.csv", "-o", "cache", f"--max-failures={value}", cwd=tmp_path)
     assert done.returncode == 2
     assert "max" in done.stderr
-
-
-# During a build
-
-
-def test_reading_and_verifying_during_a_build_are_allowed(tmp_path: Path, make_video: Maker, run_cli: Cli) -> None:
-    for name in ("a", "b"):
-        make_video(tmp_path / f"videos/{name}.mp4", num_frames=250, size=(320, 240))
-    cc.scan([tmp_path / "videos"], output=tmp_path / "index.json", jobs=1)
-    cc.build(tmp_path / "index.json", tmp_path / "cache", jobs=1)
-    before = processes.contents(tmp_path / "cache")
-    for path in (tmp_path / "cache/videos").rglob("a-*.json"):
-        path.unlink()
-    with processes.running(tmp_path, "build", "index.json", "-j1") as run:
-        assert processes.wait_until(lambda: processes.partials(tmp_path / "cache"), 60)
-        assert run_cli("info", "cache", cwd=tmp_path).returncode == 0
-        done = run_cli("verify", "cache", "-j1", "--quick", cwd=tmp_path)
-        assert done.returncode in (0, 5, 6)
-        assert processes.fine(done.stderr)
-        assert run.wait() == 0
-    assert processes.contents(tmp_path / "cache") == before
 
 
 def test_json_summary(work: Path, run_cli: Cli) -> None:

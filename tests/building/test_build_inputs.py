@@ -12,7 +12,6 @@ from helpers.inline import HERE
 from helpers.lists import indexed, place, write
 
 import chordcache as cc
-from chordcache.index.lists.write import index_list
 
 pytestmark = pytest.mark.usefixtures("inline")
 
@@ -112,20 +111,6 @@ def test_a_csv_index_builds_the_same_cache_as_the_json_one(tmp_path: Path, clips
     assert built_from(tmp_path / "i.csv", tmp_path / "of_csv") == expected
     again = cc.build(tmp_path / "i.csv", tmp_path / "of_json", jobs=1)
     assert (again.num_done, again.num_up_to_date) == (0, 3)
-
-
-def test_a_csv_index_of_segments_builds_the_same_cache_as_the_json_one(tmp_path: Path, clips: Path) -> None:
-    videos = place(clips, tmp_path, "x.mp4")
-    write(
-        tmp_path / "l.csv",
-        "path,start_frame,end_frame,start_seconds,end_seconds,label\n"
-        "x.mp4,0,4,,,one\nx.mp4,0,4,,,two\nx.mp4,,,0,0.5,\n",
-    )
-    for suffix in ("json", "csv"):
-        index_list(tmp_path / "l.csv", tmp_path / f"i.{suffix}", videos=videos)
-    expected = built_from(tmp_path / "i.json", tmp_path / "of_json")
-    assert expected["counts"] == (2, 0)
-    assert built_from(tmp_path / "i.csv", tmp_path / "of_csv") == expected
 
 
 def test_a_csv_index_that_a_person_changed_is_built_as_it_stands(tmp_path: Path, clips: Path) -> None:

@@ -7,7 +7,6 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -315,105 +314,6 @@ def test_a_copied_cache_without_a_lock_is_merged_and_not_written_to(work: Path, 
 
 
 # Kills and full disks
-
-KILLED = """
-import os, signal, sys
-import chordcache as cc
-replace, link, count = os.replace, os.link, 0
-
-def killing(function):
-    def counted(*args, **options):
-        global count
-        count += 1
-        if count == stop:
-            os.kill(os.getpid(), signal.SIGKILL)
-        try:
-            function(*args, **options)
-        finally:  # a rename fails if its folder is still missing
-            if count == -stop:
-                os.kill(os.getpid(), signal.SIGKILL)
-    return counted
-
-os.replace, os.link = killing(replace), killing(link)
-first, second, folder = sys.argv[1:]
-for stop in [step for number in range(1, 100) for step in (number, -number)]:
-    child = os.fork()
-    if not child:
-        cc.merge([first, second], f"{folder}/{stop}")
-        os._exit(0)
-    status = os.waitpid(child, 0)[1]
-    if status == 0:
-        break
-    assert status == signal.SIGKILL, status
-    try:
-        is_open = len(cc.open_cache(f"{folder}/{stop}")) == 3
-    except cc.NotFoundError:
-        is_open = False
-    print(stop, is_open)
-"""
-
-
-@pytest.mark.slow
-def test_a_merge_that_is_killed_anywhere_is_completed(work: Path, tmp_path: Path) -> None:
-    """It is killed before and after every rename and every link. Only after the last one the cache can be opened."""
-    command = [sys.executable, "-c", KILLED, work / "ab", work / "bc", tmp_path]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=250, check=True)
-    outcomes = [line.split() for line in done.stdout.splitlines()]
-    assert len(outcomes) >= 2 * (6 + 6 + 3 + 4)  # links and renames of artefacts, sidecars, three lists and the header
-    assert [is_open for _, is_open in outcomes] == ["False"] * (len(outcomes) - 1) + ["True"]
-    for stop, _ in outcomes:
-        summary = cc.merge([work / "ab", work / "bc"], tmp_path / stop)
-        assert summary.num_done + summary.num_up_to_date == 3
-        assert data_of(tmp_path / stop).keys() == data_of(tmp_path / "1").keys()
-    for stop in ("1", "-7", outcomes[-2][0], outcomes[-1][0]):
-        assert_whole(work, tmp_path / stop)
-
-
-COPYING = """
-import errno, os, sys
-from chordcache.__main__ import main
-def refuse(*args, **options):
-    raise OSError(errno.EXDEV, "another disk")
-os.link = refuse
-sys.argv[0] = "chordcache"
-main()
-"""
-
-
-@pytest.mark.slow
-def test_a_full_disk(
-    work: Path, small_disk: tuple[Path, Callable[[], None], Callable[[], None]], make_video: Callable[..., Path]
-) -> None:
-    folder, limit, make_room = small_disk
-    raw = CONFIG.replace("short_side: 32", "codec: raw")
-    for name in ("large_1", "large_2"):
-        make_video(work / f"{name}/{name}.mp4", num_frames=40, size=(256, 192))
-        index = cc.scan([work / name], output=work / f"{name}.json", jobs=1)
-        (work / f"{name}.yaml").write_text(raw)
-        cc.build(index, work / f"{name}.cache", config=work / f"{name}.yaml", jobs=1)
-    command = [
-        sys.executable,
-        "-c",
-        COPYING,
-        "merge",
-        work / "large_1.cache",
-        work / "large_2.cache",
-        "-o",
-        folder / "out",
-    ]
-    done = subprocess.run(command, preexec_fn=limit, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 12, done.stdout + done.stderr
-    assert "make room and run the same command" in done.stderr
-    with pytest.raises(cc.NotFoundError):
-        cc.open_cache(folder / "out")
-    if os.path.ismount(folder):
-        assert "MiB in cache" in done.stderr
-        assert not (folder / "out" / "lmdb").exists(), "the sizes were compared before the first copy"
-    make_room()
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert cc.verify(folder / "out", level="deep", jobs=1).damage == []
-    assert len(cc.open_cache(folder / "out")) == 2
 
 
 def test_settings_that_changed_before_do_not_matter(work: Path, tmp_path: Path) -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import shutil
 import subprocess
-import sys
+import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -84,45 +86,50 @@ def test_a_part_goes_on_and_is_repaired_as_any_cache(work: Path, tmp_path: Path,
     is_whole(tmp_path / "cache", work / "whole")
 
 
-KILLED = """
-import os, sys
-import chordcache as cc
-*parts, output, stop = sys.argv[1:]
-left = int(stop)
+def kill_at(call: int, parts: list[Path], cache: Path) -> bool:
+    """Join in a child that ends before a rename, a link, or a removal. Return whether it came to that call."""
+    pid = os.fork()
+    if pid:
+        code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        assert code in (0, 9)
+        return code == 9
+    left = call
 
-def killing(function):
-    def counted(*args, **options):
-        global left
-        left -= 1
-        if left < 0:
-            os._exit(9)
-        return function(*args, **options)
-    return counted
+    def killing(function: Callable[..., Any]) -> Callable[..., Any]:
+        def counted(*args: Any, **options: Any) -> Any:
+            nonlocal left
+            left -= 1
+            if left < 0:
+                os._exit(9)
+            return function(*args, **options)
 
-os.replace, os.link, os.unlink, os.rmdir = map(killing, (os.replace, os.link, os.unlink, os.rmdir))
-cc.merge(parts, output, move=True)
-"""
+        return counted
+
+    os.replace, os.link, os.unlink, os.rmdir = map(killing, (os.replace, os.link, os.unlink, os.rmdir))
+    try:
+        cc.merge(parts, cache, move=True)
+        os._exit(0)
+    finally:
+        os._exit(1)
 
 
 @pytest.mark.slow
 def test_a_join_may_be_killed_anywhere(work: Path, two: Path, tmp_path: Path) -> None:
-    """Before a rename, a link, or the removal of a file or a folder. The same command completes it."""
-    number, code = 0, 9
-    while code == 9:
+    """The same command completes it."""
+    number, is_killed = 0, True
+    while is_killed:
         parts, cache = tmp_path / f"parts{number}", tmp_path / f"cache{number}"
         shutil.copytree(two, parts)
         names = [parts / "1", parts / "2"]
-        done = subprocess.run([sys.executable, "-c", KILLED, *names, cache, str(number)], capture_output=True)
-        code = done.returncode
-        assert code in (0, 9), done.stderr
-        if code == 9:
+        is_killed = kill_at(number, names, cache)
+        if is_killed:
             cc.merge(names, cache, move=True)
         is_whole(cache, work / "whole")
         assert not [*parts.iterdir()]
         runs = [(run.started, run.command) for run in read_runs(cache) if run.command == "build"]
         assert len(runs) == len(set(runs)) == 2
         shutil.rmtree(cache)
-        number += 3 if number < 120 else 7
+        number += 5 if number < 120 else 11
     assert number > 60
 
 
@@ -259,7 +266,7 @@ def test_a_disk_that_fills_in_the_middle_of_a_part_and_of_the_join(work: Path, t
             build_parts(work, disk / "parts", 2, **given)
         (disk / "ballast").unlink()
         build_parts(work, disk / "parts", 2, **given)
-        with pytest.raises(cc.StorageError, match="make room and run the same command"):
+        with pytest.raises(cc.StorageError, match="MiB in cache .*make room and run the same command"):
             join(disk / "parts", other / "cache")
         assert len([*(disk / "parts").iterdir()]) == 2
         (other / "ballast").unlink()
@@ -293,3 +300,36 @@ def test_the_longest_files_are_divided_first() -> None:
     assert loads.max() / loads.mean() < 1.001
     assert np.bincount(balanced(np.ones(5), 8), minlength=8).max() == 1
     assert estimated(np.array([2.0, np.nan, 4.0])).tolist() == [2.0, 3.0, 4.0]
+
+
+# Two drivers at a time
+
+
+def run(command: list[str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, capture_output=True, text=True, timeout=200)
+
+
+def drive(work: Path, parts: Path, seed: int) -> list[subprocess.CompletedProcess[str]]:
+    """Build all parts at once, in an order of its own, as a person or a script does."""
+    draw = random.Random(seed)
+    commands = [[*part_command(work, parts, f"{n}/{3}"), "--wait"] for n in range(1, 3 + 1)]
+    draw.shuffle(commands)
+
+    def later(command: list[str]) -> subprocess.CompletedProcess[str]:
+        time.sleep(draw.uniform(0, 2))
+        return run(command)
+
+    with ThreadPoolExecutor() as pool:
+        return [*pool.map(later, commands)]
+
+
+@pytest.mark.slow
+def test_two_drivers_of_all_parts(work: Path, tmp_path: Path) -> None:
+    """Each starts all parts. A part that the other one builds is waited for, and is then up to date."""
+    with ThreadPoolExecutor() as pool:
+        for runs in pool.map(lambda seed: drive(work, tmp_path / "parts", seed), (1, 2)):
+            for done in runs:
+                assert done.returncode in (0, 3), done.stderr
+                assert processes.fine(done.stderr)
+    join(tmp_path / "parts", tmp_path / "cache")
+    is_whole(tmp_path / "cache", work / "whole")

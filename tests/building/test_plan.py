@@ -42,19 +42,6 @@ def plan_of(index: Path, cache: Path, *tiers: str, **config: Any) -> plans.Build
     return make_plan(cache, index, config_from_json({**SMALL, **config}), tiers, None, roots=None, options=options)
 
 
-@pytest.mark.usefixtures("workers")
-def test_each_feature_is_resolved_once(index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    names = []
-
-    def counted(name: str, config: Any, resolve: Callable[..., Any] = plans.resolve) -> Any:
-        names.append(name)
-        return resolve(name, config)
-
-    monkeypatch.setattr(plans, "resolve", counted)
-    cc.build(index, tmp_path / "cache", tiers=["lmdb", "npz", "hdf5"], config=config_from_json(SMALL), jobs=1)
-    assert sorted(names) == ["flow", "frames", "mel", "motion"]
-
-
 def test_a_plan_names_every_file_of_a_video(index: Path, tmp_path: Path) -> None:
     plan = plan_of(index, tmp_path / "cache", "lmdb", "npz", "hdf5", hdf5={"features": ["frames", "mel"]})
     assert [(artefact.tier, artefact.names) for artefact in plan.artefacts] == [
@@ -63,16 +50,6 @@ def test_a_plan_names_every_file_of_a_video(index: Path, tmp_path: Path) -> None
     assert not (tmp_path / "cache").exists()
     with pytest.raises(dataclasses.FrozenInstanceError):
         plan.config = None  # type: ignore[misc,assignment]
-
-
-def test_a_video_has_at_most_five_files(index: Path, tmp_path: Path) -> None:
-    cache = tmp_path / "cache"
-    cc.build(index, cache, tiers=["lmdb", "npz"], config=config_from_json(SMALL))
-    for path, sidecar in sidecars(cache).items():
-        files = sorted(file for file in files_of(cache) if sidecar["key"] in file)
-        features = ["flow", "frames", "mel", "motion"] if path == "sound.mp4" else ["flow", "frames", "motion"]
-        assert sorted(Path(file).name.split(".")[1] for file in files if "videos" not in file) == features
-        assert len(files) == len(features) + 1
 
 
 def test_a_dropped_feature_needs_no_source(tmp_path: Path, make_video: Callable[..., Path]) -> None:

@@ -8,17 +8,13 @@ import shutil
 import time
 from pathlib import Path
 
-import lmdb
-import numpy as np
 import pytest
 from conftest import make_planes
 from helpers import processes
 from helpers.ffmpeg import ffmpeg
 
 import chordcache as cc
-from chordcache.digests import digest_file
 from chordcache.engine import pool
-from chordcache.storage.sealed_json import seal, unseal
 
 pytestmark = pytest.mark.usefixtures("inline")
 
@@ -33,13 +29,6 @@ def built(tmp_path, make_video) -> Path:
     return tmp_path
 
 
-def test_a_folder_of_videos_is_refused_as_a_cache(tmp_path, make_video):
-    make_video(tmp_path / "data" / "videos" / "a.mp4")
-    index = cc.scan([tmp_path / "data" / "videos"], output=tmp_path / "index.json")
-    with pytest.raises(cc.UsageError, match="is not a cache and not empty"):
-        cc.build(index, tmp_path / "data")
-
-
 def test_gc_leaves_what_the_catalog_names_alone(built):
     """A build with other parameters was killed before it could write the catalog."""
     catalog = (built / "cache/catalog.bin").read_bytes()
@@ -49,13 +38,6 @@ def test_gc_leaves_what_the_catalog_names_alone(built):
     assert len(cc.collect_garbage(built / "cache")) == 2
     with cc.open_cache(built / "cache") as cache:
         assert [cache.read(video).shape[1] for video in cache] == [32, 32]
-
-
-def test_scan_does_not_overwrite_a_file_that_it_did_not_write(built):
-    (built / "index.json").write_text('{"my": "annotations"}')
-    with pytest.raises(cc.UsageError, match="^output: .* would be overwritten"):
-        cc.scan([built / "videos"], output=built / "index.json")
-    assert (built / "index.json").read_text() == '{"my": "annotations"}'
 
 
 def test_a_reader_sees_what_was_repaired(built):
@@ -78,22 +60,6 @@ def test_labels_of_undecodable_bytes(tmp_path, make_video):
     cc.build(cc.scan([tmp_path / "videos"], labels="dir"), tmp_path / "cache")
     with cc.open_cache(tmp_path / "cache") as cache:
         assert cache.labels() == [cache[0].label] == [folder]
-
-
-def test_a_temporary_failure_is_tried_again(built):
-    """A record with an error, such as that of a worker that was killed, is looked at again."""
-    records = list(cc.read_index(built / "index.json"))
-    text = (built / "index.json").read_text()
-    assert len(records) == 2
-    bad = built / "videos" / "b.mp4"
-    good = bad.read_bytes()
-    bad.write_bytes(b"junk")
-    cc.scan([built / "videos"], output=built / "index.json")
-    bad.write_bytes(good)
-    status = bad.stat()
-    assert cc.scan([built / "videos"], output=built / "index.json").summary.num_failed == 0
-    assert status.st_size == len(good)
-    assert text
 
 
 def test_half_a_change_of_parameters_is_stale(built):
@@ -123,29 +89,6 @@ def test_a_fault_of_the_caches_disk_quarantines_no_video(built):
     assert (summary.num_done, summary.num_failed) == (2, 0)
 
 
-def test_a_sample_that_is_not_a_number_does_no_harm(tmp_path, make_video):
-    import av
-
-    path = tmp_path / "videos" / "nan.mov"
-    path.parent.mkdir()
-    with av.open(str(path), "w") as container:
-        video = container.add_stream("mpeg4", rate=25)
-        video.width, video.height = 64, 48
-        sound = container.add_stream("pcm_f32le", rate=16000, layout="mono")
-        for _ in range(25):
-            container.mux(video.encode(av.VideoFrame.from_ndarray(np.zeros((48, 64, 3), np.uint8), "rgb24")))
-        container.mux(video.encode(None))
-        samples = np.zeros((1, 16000), np.float32)
-        samples[0, 100] = np.nan
-        frame = av.AudioFrame.from_ndarray(samples, "flt", "mono")
-        frame.sample_rate = 16000
-        container.mux(sound.encode(frame))
-        container.mux(sound.encode(None))
-    (record,) = cc.scan([tmp_path / "videos"], level="content")
-    assert record.error is None
-    assert all(np.isfinite(record.content.audio_energy_per_second))
-
-
 def test_fps_is_a_number_however_it_is_written(built):
     for text in ("25", "25.0"):
         (built / "fps.yaml").write_text(f"frames: {{fps: {text}}}\n")
@@ -168,18 +111,6 @@ def test_a_move_with_its_cache(built, tmp_path_factory):
     shutil.move(built / "cache", new)
     assert cc.verify(new, level="deep", jobs=1).damage == []
     assert json.loads((new / "chordcache.json").read_text())["roots"] == {"videos": str(built / "videos")}
-
-
-def test_a_track_without_a_decoder_is_not_a_bug(tmp_path, make_video):
-    """The picture's is refused in words; the sound's does not keep the picture out."""
-    sound = make_video(tmp_path / "videos/sound.mp4", num_frames=10, audio=True)
-    picture = make_video(tmp_path / "videos/picture.mp4", num_frames=10)
-    sound.write_bytes(sound.read_bytes().replace(b"mp4a", b"xxxx").replace(b"esds", b"free"))
-    picture.write_bytes(picture.read_bytes().replace(b"avc1", b"xxxx"))
-    records = {record.path: record for record in cc.scan([tmp_path / "videos"], jobs=1)}
-    assert (records["sound.mp4"].error, records["sound.mp4"].audio) == (None, None)
-    refused = records["picture.mp4"]
-    assert (refused.error, refused.error_cause) == ("FFmpeg has no decoder for the video track", "no-decoder")
 
 
 @pytest.mark.usefixtures("workers")
@@ -226,29 +157,6 @@ def test_a_source_that_is_replaced_while_it_waits_for_its_turn(built, make_video
     assert cc.build(built / "index.json", built / "cache", tiers=("lmdb", "npz"), **options).num_done == 2
     cc.collect_garbage(built / "cache")
     assert cc.verify(built / "cache", source=True).damage == []
-
-
-@pytest.mark.usefixtures("workers")
-def test_an_artefact_that_crashes_its_reader_is_repaired(built):
-    """LMDB aborts on a branch page with one key, and the digest says that it is so by right."""
-    data = processes.sidecars(built / "cache")["a.mp4"]
-    path = data["_artefact"]
-    with lmdb.open(str(path), subdir=False, readonly=True, lock=False) as environment:
-        page_size = environment.stat()["psize"]
-    page = bytearray(path.read_bytes())
-    branches = [at for at in range(0, len(page), page_size) if page[at + 10] == 1 and page[at + 11] == 0]
-    assert branches
-    for at in branches:
-        page[at + 12 : at + 14] = (18).to_bytes(2, "little")  # mp_lower: the header of 16 bytes and one key
-    path.write_bytes(page)
-    sidecar = unseal(data["_sidecar"].read_text(), "")
-    for info in sidecar["features"]:
-        info["file"]["digest"] = digest_file(path)
-    data["_sidecar"].write_text(seal(sidecar) + "\n")
-    damage = cc.verify(built / "cache", level="deep", jobs=1).damage
-    assert ("damaged", str(path.relative_to(built / "cache"))) in {(finding.kind, finding.file) for finding in damage}
-    assert cc.repair(built / "cache", damage, jobs=1).num_done == 1
-    assert cc.verify(built / "cache", level="deep", jobs=1).damage == []
 
 
 ACTION = "Move the file in its place, and link the whole cache instead."

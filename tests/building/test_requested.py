@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -244,31 +245,25 @@ def test_a_feature_is_built_where_the_cache_has_it(index, tmp_path):
 )
 def test_what_is_asked_for_and_not_built_is_an_error(index, tmp_path, tiers, features, match):
     for function in (cc.build, cc.dry_run):
-        with pytest.raises((UsageError, UsageError)) as caught:
+        with pytest.raises(UsageError) as caught:
             function(index, tmp_path / "cache", tiers=tiers, features=features)
         assert match in str(caught.value)
     assert not (tmp_path / "cache").exists()
 
 
-@pytest.mark.parametrize(
-    ("text", "match"),
-    [
+def test_mistyped_configs_are_refused_beside_a_cache(index, tmp_path):
+    cc.build(index, tmp_path / "cache", jobs=HERE)
+    for text, match in (
         ("features: {flwo: {}}", "features.flwo: got an unknown feature"),
         ("flow: {method: dis}", "flow: got an unknown key, expected one of frames, features"),
         ("hdf5: {features: [frames, mell]}\ntiers: [hdf5]", "hdf5.features: got 'mell', expected some of"),
         ("tiers: [lmbd]", "tiers: got 'lmbd', expected one of"),
         ("tiers: lmdb", "tiers: got 'lmdb', expected a list of tiers"),
         ("features: {frames: {quality: 80}}", "features: got the name 'frames'"),
-    ],
-)
-@pytest.mark.parametrize("has_cache", [False, True])
-def test_mistyped_configs_are_refused(index, tmp_path, text, match, has_cache):
-    if has_cache:
-        cc.build(index, tmp_path / "cache", jobs=HERE)
-    (tmp_path / "config.yaml").write_text(text)
-    with pytest.raises((UsageError, UsageError)) as caught:
-        cc.build(index, tmp_path / "cache", config=tmp_path / "config.yaml", jobs=HERE)
-    assert match in str(caught.value)
+    ):
+        (tmp_path / "config.yaml").write_text(text)
+        with pytest.raises(UsageError, match=re.escape(match)):
+            cc.build(index, tmp_path / "cache", config=tmp_path / "config.yaml", jobs=HERE)
 
 
 def test_a_feature_by_name_has_default_settings(index, tmp_path):

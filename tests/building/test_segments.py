@@ -233,18 +233,6 @@ def test_rows_of_a_file_are_built_together_wherever_they_are(tmp_path: Path) -> 
             assert firsts == sorted(firsts)
 
 
-def test_segments_of_a_damaged_file(tmp_path: Path, config: Path) -> None:
-    """Segments need an intact file, also those before the damage."""
-    (tmp_path / "videos").mkdir()
-    source = write_clip(tmp_path / "videos" / "a.mp4", "-c:v", "libx264", "-g", "10", "-bf", "0", "-an", seconds=4)
-    path = write_list(tmp_path / "videos", ["a.mp4,before,,,0,20", "a.mp4,across,,,30,90", "a.mp4,behind,,,80,100"])
-    data = bytearray(source.read_bytes())
-    start = data.index(b"mdat") + (len(data) - data.index(b"mdat")) // 2
-    data[start : start + 600] = bytes(600)
-    source.write_bytes(data)
-    assert cc.build(path, tmp_path / "cache", config=config, jobs=HERE).num_failed > 0
-
-
 @pytest.fixture
 def built(tmp_path: Path, config: Path) -> tuple[Path, Path]:
     """A list of segments, and its cache."""
@@ -294,17 +282,6 @@ def test_segments_are_verified_repaired_and_merged(built: tuple[Path, Path], tmp
     )
     assert cc.merge([cache, tmp_path / "second"], tmp_path / "joined").num_inputs == 3
     assert set(by_label(tmp_path / "joined")) == {"w", "x", "y"}
-
-
-def test_segments_of_a_renamed_file_are_built_again(built: tuple[Path, Path]) -> None:
-    rows, cache = built
-    (rows.parent / "a.mp4").rename(rows.parent / "b.mp4")
-    rows.write_text(rows.read_text().replace("a.mp4", "b.mp4"))
-    expected = arrays(cache)
-    summary = cc.build(rows, cache, tiers=("lmdb", "npz"), options=cc.BuildOptions(prune="100%"), jobs=HERE)
-    assert (summary.num_done, summary.num_pruned) == (2, 2)
-    assert sorted(len(value) for value in arrays(cache).values()) == sorted(len(value) for value in expected.values())
-    assert {video.label: video.num_frames for video in cc.Cache(cache)} == {"x": 25, "y": 25}
 
 
 @pytest.mark.parametrize(("on_miss", "features"), [("source", ("frames",)), ("build", ("frames", "flow"))])

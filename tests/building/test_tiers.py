@@ -123,18 +123,6 @@ def test_an_absent_feature_leaves_the_file_alone(index: Path, tmp_path: Path) ->
     assert cc.verify(cache, level="deep", jobs=HERE).damage == []
 
 
-def test_a_dropped_feature_is_not_called_stale(index: Path, tmp_path: Path) -> None:
-    cache = tmp_path / "cache"
-    cc.build(index, cache, tiers=["npz"], jobs=HERE)
-    cc.build(index, cache, options=cc.BuildOptions(drop="flow"), jobs=HERE)
-    cc.collect_garbage(cache)
-    assert cc.verify(cache, level="deep", source=True, jobs=HERE).damage == []
-    cc.build(index, cache, tiers=["npz"], jobs=HERE)
-    assert ("npz", "flow") not in features_of(cache, "sound.mp4")
-    cc.collect_garbage(cache)
-    assert cc.verify(cache, level="deep", source=True, jobs=HERE).damage == []
-
-
 def test_a_dropped_feature_that_was_absent_leaves_also_what_is_not_built(index: Path, tmp_path: Path) -> None:
     cache = tmp_path / "cache"
     cc.build(index, cache, tiers=["hdf5"], features=["flow", "mel"], jobs=HERE)
@@ -152,16 +140,6 @@ def test_a_build_says_which_videos_keep_a_dropped_feature(
     cc.build(index_of(index, "silent.mp4", tmp_path), cache, options=drop, jobs=HERE, progress=True)
     assert "drop: mel: 1 cached video keeps it in a file with other features. Build with" in capsys.readouterr().err
     assert ("hdf5", "mel") in features_of(cache, "sound.mp4")
-
-
-def test_the_only_feature_of_a_file_of_several_is_dropped(index: Path, tmp_path: Path) -> None:
-    cache = tmp_path / "cache"
-    cc.build(index, cache, tiers=["hdf5"], features=["flow"], jobs=HERE)
-    cc.build(index, cache, tiers=["npz"], features=["mel"], jobs=HERE)
-    cc.build(index, cache, options=cc.BuildOptions(drop="flow"), jobs=HERE)
-    assert {*features_of(cache, "sound.mp4")} == {("npz", "mel")}
-    assert len(cc.collect_garbage(cache)) == 2
-    assert cc.verify(cache, level="deep", jobs=HERE).damage == []
 
 
 def test_repair_asks_each_tier_for_its_own(index: Path, tmp_path: Path) -> None:
