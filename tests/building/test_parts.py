@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
@@ -123,6 +124,8 @@ def test_a_join_may_be_killed_anywhere(work: Path, two: Path, tmp_path: Path) ->
         names = [parts / "1", parts / "2"]
         is_killed = kill_at(number, names, cache)
         if is_killed:
+            with contextlib.suppress(cc.NotFoundError):
+                assert len(cc.open_cache(cache)) == NUM_GOOD, "it is opened before it is complete"
             cc.merge(names, cache, move=True)
         is_whole(cache, work / "whole")
         assert not [*parts.iterdir()]
