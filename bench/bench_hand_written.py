@@ -104,7 +104,7 @@ def with_whole_jpegs(run: Callable[[], None]) -> Callable[[], None]:
     """Function that calls another one as if libturbojpeg was not installed, also in workers that start meanwhile."""
 
     def run_without() -> None:
-        with mock.patch.object(jpeg, "_part_decoder", return_value=None):
+        with mock.patch.object(jpeg, "part_decoder", return_value=None):
             run()
 
     return run_without

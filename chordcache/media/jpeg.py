@@ -85,7 +85,7 @@ def region_around(part: Rectangle, picture: tuple[int, int]) -> Rectangle | None
     ``picture`` is its (height, width). The region has one more column on each side, because the decoder interpolates
     chroma, and would do so without the neighbors of the first and the last column.
     """
-    if _part_decoder() is None:
+    if part_decoder() is None:
         return None
     left = max(0, part.left - 1) // _BLOCK_PX * _BLOCK_PX
     num_blocks = -(-(part.left + part.width + 1 - left) // _BLOCK_PX)  # a part of a block takes longer than all of it
@@ -100,7 +100,7 @@ def decode_region_into(data: Any, region: Rectangle, picture: tuple[int, int], o
     [shape=(region.height, region.width, 3), dtype=uint8, 0 to 255, RGB] is a contiguous array. Raises as
     ``decode_into``.
     """
-    decoder = _part_decoder()
+    decoder = part_decoder()
     if decoder is None or not decoder.decode(data, picture, region, out):
         check_pixels(out, region[2:])
         whole = np.empty((1, *picture, 3), np.uint8)  # another kind of JPEG, or damage: this decoder names it
@@ -109,7 +109,7 @@ def decode_region_into(data: Any, region: Rectangle, picture: tuple[int, int], o
 
 
 @lru_cache(maxsize=1)
-def _part_decoder() -> turbojpeg.PartDecoder | None:
+def part_decoder() -> turbojpeg.PartDecoder | None:
     """Return the decoder of parts if the library is installed, and decodes a noisy picture as simplejpeg does."""
     library = turbojpeg.load_library(turbojpeg.candidates())
     if library is None:

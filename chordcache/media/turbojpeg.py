@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import ctypes
 import glob
+import importlib.util
 import os
 import sys
-import sysconfig
 import threading
 from typing import Any
 
@@ -45,9 +45,13 @@ def candidates() -> list[str]:
     In this order: the one of a conda environment, of the system, of libjpeg-turbo's own package, and of the wheel
     ``turbojpeg``, whose code is a preview of version 3.
     """
-    wheel = os.path.join(glob.escape(sysconfig.get_path("platlib")), "turbojpeg.libs", "libturbojpeg*.so*")
+    module = importlib.util.find_spec("turbojpeg")  # in any folder of packages, such as that of the user
+    folder = os.path.dirname(module.origin) if module is not None and module.origin else ""
+    wheel = (
+        sorted(glob.glob(os.path.join(glob.escape(folder), "turbojpeg.libs", "libturbojpeg*.so*"))) if folder else []
+    )
     name = "libturbojpeg.so.0"
-    return [os.path.join(sys.prefix, "lib", name), name, f"/opt/libjpeg-turbo/lib64/{name}", *sorted(glob.glob(wheel))]
+    return [os.path.join(sys.prefix, "lib", name), name, f"/opt/libjpeg-turbo/lib64/{name}", *wheel]
 
 
 def load_library(names: list[str]) -> Any | None:

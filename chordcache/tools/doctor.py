@@ -23,6 +23,7 @@ from chordcache.errors import NotFoundError, UsageError, describe, printable
 from chordcache.features.base import Extractor
 from chordcache.features.built_in import BUILT_IN
 from chordcache.features.registry import entry_points, extractor_class
+from chordcache.media.jpeg import part_decoder
 from chordcache.media.versions import library_versions, opencv_packages
 
 _MIN_SHM_BYTES = 1 << 29
@@ -105,12 +106,13 @@ def diagnose(
         raise NotFoundError(
             f"path: got '{printable(path)}', which does not exist, expected a folder. Name the folder of the cache."
         )
-    findings = (_workers(jobs, root), _shared_memory(root), _limits(), _disk(Path(path), root), _packages())
-    return tuple(finding for group in (*findings, _features(), _presets()) for finding in group)
+    presets = [Finding(f"preset {name}", "ok", preset_summary(name)) for name in preset_names()]
+    machine = (_workers(jobs, root), _shared_memory(root), _limits(), _disk(Path(path), root))
+    return tuple(finding for group in (*machine, _packages(), _features(), presets) for finding in group)
 
 
-def _checked(is_bad: bool, name: str, what: str, why: str, action: str) -> Finding:
-    return Finding(name, "warning", what, why, action) if is_bad else Finding(name, "ok", what)
+def _checked(is_bad: bool, name: str, what: str, why: str, action: str, severity: str = "warning") -> Finding:
+    return Finding(name, severity, what, why, action) if is_bad else Finding(name, "ok", what)
 
 
 def _workers(jobs: int | None, root: Path) -> Iterator[Finding]:
@@ -214,6 +216,11 @@ def _mount_of(folder: Path, root: Path) -> tuple[str, str]:
 def _packages() -> Iterator[Finding]:
     versions = {"chordcache": __version__, **library_versions()}
     yield Finding("versions", "ok", ", ".join(f"{name} {version}" for name, version in versions.items()))
+    is_missing = part_decoder() is None
+    what = "version 2, or not installed" if is_missing else "version 3"
+    why = "Version 3 decodes only the part of a JPEG in the crop. A batch then takes 11 to 14 % less CPU time."
+    action = "pip install 'chordcache[turbojpeg]', or conda install -c conda-forge 'libjpeg-turbo>=3'"
+    yield _checked(is_missing, "libturbojpeg", what, why, action, "note")
     packages = opencv_packages()
     if not packages:
         why = "Optical flow, and clips that are cut and scaled, need OpenCV."
@@ -250,7 +257,3 @@ def _feature(name: str, cls: type[Extractor], missing: str | None) -> Finding:
         return Finding(f"feature {name}", "ok", what)
     why, _, action = missing.partition("; run: ")
     return Finding(f"feature {name}", "note", what, why, action or f"set features.{name} in the config")
-
-
-def _presets() -> Iterator[Finding]:
-    return (Finding(f"preset {name}", "ok", preset_summary(name)) for name in preset_names())

@@ -27,10 +27,10 @@ def with_library(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
     """Decode parts by the library, or without one as on a machine that does not have it."""
     if not request.param:
         monkeypatch.setattr(turbojpeg, "candidates", list)
-    jpeg._part_decoder.cache_clear()
-    assert (jpeg._part_decoder() is not None) == request.param
+    jpeg.part_decoder.cache_clear()
+    assert (jpeg.part_decoder() is not None) == request.param
     yield request.param
-    jpeg._part_decoder.cache_clear()
+    jpeg.part_decoder.cache_clear()
 
 
 @pytest.fixture(scope="module")
@@ -93,7 +93,7 @@ def test_only_the_part_is_decoded(picture: np.ndarray) -> None:
         assert part.left - 16 <= region.left <= max(0, part.left - 1)
         right, right_of_part = region.left + region.width, part.left + part.width
         assert min(448, right_of_part + 1) <= right <= right_of_part + 16
-    decoder = jpeg._part_decoder()
+    decoder = jpeg.part_decoder()
     assert decoder is not None
     out = np.empty((20, 32, 3), np.uint8)
     assert decoder.decode(encoded(picture[:256, :448]), size, Rectangle(9, 16, 20, 32), out)
@@ -156,6 +156,14 @@ def test_libraries_that_cannot_decode_parts() -> None:
     assert turbojpeg.load_library([]) is None
 
 
+def test_the_wheel_is_found_in_any_folder_of_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "turbojpeg.libs").mkdir()
+    (tmp_path / "turbojpeg.libs" / "libturbojpeg-1.so.0").touch()
+    (tmp_path / "turbojpeg.py").touch()
+    monkeypatch.syspath_prepend(tmp_path)
+    assert turbojpeg.candidates()[-1] == str(tmp_path / "turbojpeg.libs" / "libturbojpeg-1.so.0")
+
+
 @needs_library
 def test_a_library_of_other_pixels_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     def brighter(load: Callable[..., bool]) -> Callable[..., bool]:
@@ -167,11 +175,11 @@ def test_a_library_of_other_pixels_is_not_used(monkeypatch: pytest.MonkeyPatch) 
         return decode
 
     monkeypatch.setattr(turbojpeg.PartDecoder, "decode", brighter(turbojpeg.PartDecoder.decode))
-    jpeg._part_decoder.cache_clear()
-    assert jpeg._part_decoder() is None
-    jpeg._part_decoder.cache_clear()
+    jpeg.part_decoder.cache_clear()
+    assert jpeg.part_decoder() is None
+    jpeg.part_decoder.cache_clear()
     monkeypatch.undo()
-    assert jpeg._part_decoder() is not None
+    assert jpeg.part_decoder() is not None
 
 
 # Forged JPEGs, and memory that does not fit

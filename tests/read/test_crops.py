@@ -174,13 +174,13 @@ def test_samples_do_not_depend_on_the_library_that_decodes_parts(
     cache: cc.Cache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def samples() -> list[torch.Tensor]:
-        jpeg._part_decoder.cache_clear()
+        jpeg.part_decoder.cache_clear()
         return [sample_of(cache, path, 1, crop=crop)["frames"] for path in REAL for crop in CROPS.values()]
 
     installed = samples()
     monkeypatch.setattr(turbojpeg, "candidates", list)
     without = samples()
-    jpeg._part_decoder.cache_clear()
+    jpeg.part_decoder.cache_clear()
     assert all(torch.equal(one, other) for one, other in zip(installed, without, strict=True))
 
 

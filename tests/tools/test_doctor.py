@@ -13,6 +13,7 @@ import pytest
 import chordcache as cc
 from chordcache.engine.pool import default_jobs
 from chordcache.media.versions import library_versions
+from chordcache.tools import doctor
 from chordcache.tools.doctor import Finding, diagnose
 
 MOUNTS = """\
@@ -156,6 +157,18 @@ for finding in diagnose():
     if finding.name == "OpenCV":
         print(finding.severity, finding.what, finding.action, sep="|")
 """
+
+
+@pytest.mark.parametrize("has_library", [True, False])
+def test_libturbojpeg(machine: Machine, monkeypatch: pytest.MonkeyPatch, has_library: bool) -> None:
+    monkeypatch.setattr(doctor, "part_decoder", lambda: object() if has_library else None)
+    finding = machine.findings()["libturbojpeg"]
+    if has_library:
+        assert finding == Finding("libturbojpeg", "ok", "version 3")
+    else:
+        assert (finding.severity, finding.what) == ("note", "version 2, or not installed")
+        assert "11 to 14 % less CPU time" in finding.why
+        assert finding.action.startswith("pip install 'chordcache[turbojpeg]'")
 
 
 def test_a_second_opencv(tmp_path: Path) -> None:
