@@ -68,26 +68,27 @@ def compare(name: str, index: Index, tiers: Sequence[str], config: Config, sizes
         _, true_cpu = cpu_seconds(lambda: cc.build(index, cache, tiers=tiers, config=config, jobs=1))
         true_bytes = bytes_of(cache)
         plan = make_plan(Path(folder, "new"), index, config, tiers, None, roots=None, options=BuildOptions())
-        items, quarantine = estimate.ItemTable(plan), Quarantine(plan.cache, tool_versions())
+        videos, quarantine = estimate.Videos(), Quarantine(plan.cache, tool_versions())
         with IndexRows(plan.index) as rows:
-            tasks = list(planned_files(plan, rows.by_file(), quarantine, BuildOptions()))
-    for number, of_file in enumerate(tasks):
-        items.add(number, of_file)
-    everything = [estimate.Draw(row, 0.5, 1.0) for row in range(len(items.table))]
-    in_order = [tasks[int(number)][int(place)] for number, place in items.table[:, -2:]]
-    measured, start_seconds = estimate.build_sample(in_order, everything, Limits(), shown=False)
+            tasks = [
+                task for tasks in planned_files(plan, rows.by_file(), quarantine, BuildOptions()) for task in tasks
+            ]
+    for task in tasks:
+        assert task.item.identity is not None
+        videos.add(task, task.item.identity.size)
+    pieces, start_seconds = estimate.build_pieces(tasks, Limits(), shown=False)
     for num_items in sizes:
         errors: dict[str, list[float]] = {"size": [], "CPU time": []}
         inside = dict.fromkeys(errors, 0)
-        for seed in range(NUM_DRAWS):
-            estimate.SEED = seed
-            sample = items.draw(num_items)
-            result = estimate.estimate_of(items, sample, [measured[draw.row] for draw in sample], start_seconds, 1)
+        for number in range(NUM_DRAWS):
+            estimate.OFFSET = (number + 0.5) / NUM_DRAWS
+            places = videos.sample(num_items)
+            result = estimate.estimate_of(plan, videos, places, [pieces[place] for place in places], start_seconds, 1)
             pairs = {"size": (result.num_bytes, true_bytes), "CPU time": (result.cpu_seconds, true_cpu)}
             for what, (numbers, truth) in pairs.items():
                 errors[what].append(abs(numbers.value / truth - 1))
                 inside[what] += numbers.low <= truth <= numbers.high
-        print(f"{name}: {num_items} of {len(everything)} items, {NUM_DRAWS} samples")
+        print(f"{name}: {num_items} of {len(pieces)} items, {NUM_DRAWS} samples")
         for what, of_samples in errors.items():
             ninth = statistics.quantiles(of_samples, n=10)[-1]
             print(
@@ -103,7 +104,7 @@ def film_errors(film: Index, sizes: Sequence[int]) -> None:
         _, cpu = cpu_seconds(lambda: cc.build(film, Path(folder, "cache"), jobs=1))
         size = bytes_of(Path(folder, "cache"))
         for num_items in sizes:
-            estimate.SEED = 0
+            estimate.OFFSET = 0.6369617
             result = cc.dry_run(film, Path(folder, "new"), jobs=1, sample=num_items).estimate
             assert result is not None
             numbers = result.num_bytes.value / size - 1, result.cpu_seconds.value / cpu - 1

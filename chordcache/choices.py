@@ -15,6 +15,6 @@ EXPORT_FORMATS = ("webdataset", "parquet", "folder", "safetensors", "musubi-wan"
 EXPORT_FRAMES = ("jpg", "mp4", "none")
 """Forms of the frames of an export"""
 
-SAMPLE_ITEMS = 24
-"""Number of items that ``build --dry-run`` builds for its estimate by default. Of 200 samples of 80 parts of clips,
-sizes were wrong by up to 10 % with 24 items, and by up to 24 % with 12 (``bench/bench_estimate.py``)"""
+SAMPLE_ITEMS = 8
+"""Number of items that ``build --dry-run`` builds for its estimate by default. Of 200 samples of 48 parts of clips, all
+sizes were right within 15 % with 8 items, and within 21 % with 5, see docs/development/performance-building.md"""

@@ -151,23 +151,20 @@ def planned_files(
     files: Iterable[Sequence[tuple[int, VideoRecord]]],
     quarantine: Quarantine,
     options: BuildOptions,
-    numbers: Container[int] | None = None,
 ) -> Iterator[Sequence[BuildTask]]:
     """Yield the tasks of a plan, those of one file together, as the files are when their turn comes.
 
-    ``files`` has the rows of each file, as ``IndexRows.by_file``. ``numbers`` are those of the files to yield, from 0
-    on, or None for all.
+    ``files`` has the rows of each file, as ``IndexRows.by_file``.
     """
     planner = _Planner(plan, quarantine, options)
     inside = {label: None if plan.follow_symlinks else real_folder(root) for label, root in plan.roots.items()}
     folders = {label: os.path.join(root, "") for label, root in plan.roots.items()}
     looks = FolderLooks()
-    for number, rows in enumerate(files):
-        if numbers is None or number in numbers:
-            first = rows[0][1]
-            path = folders[first.root] + first.path
-            state = looks.look_or_none(path, inside[first.root])
-            yield [planner.planned(record, row, path, inside[record.root], state) for row, record in rows]
+    for rows in files:
+        first = rows[0][1]
+        path = folders[first.root] + first.path
+        state = looks.look_or_none(path, inside[first.root])
+        yield [planner.planned(record, row, path, inside[record.root], state) for row, record in rows]
 
 
 class _Planner:

@@ -1,27 +1,27 @@
-"""``build --dry-run``: what a build would do and why, and an estimate of its size and time from a sample."""
+"""``build --dry-run``: what a build would make and why, and an estimate of its size and time."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Container, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from chordcache.arguments import names_arguments
+from chordcache.arguments import check_at_least, names_arguments
 from chordcache.building.build_options import BuildOptions
 from chordcache.building.build_plan import ArtefactTask, BuildPlan
-from chordcache.building.build_task import BuildTask, StaleFeature, differences, planned_files, stale_features
-from chordcache.building.estimate import Estimate, ItemTable, build_sample, estimate_of
+from chordcache.building.build_task import BuildTask, differences, planned_files
+from chordcache.building.estimate import ROW, Estimate, Videos, build_pieces, estimate_of
 from chordcache.building.fix_commands import repairable
 from chordcache.building.planning import make_plan
 from chordcache.building.prune import leaving
 from chordcache.choices import SAMPLE_ITEMS
-from chordcache.config.config import Config
+from chordcache.config.config import Config, config_to_json
 from chordcache.config.yaml_files import ConfigFiles
 from chordcache.engine import pool
 from chordcache.engine.choice import Engine, engine_of
 from chordcache.engine.display import Display, display_of
-from chordcache.errors import DamageError, NotFoundError, UsageError
 from chordcache.features.item_fields import fits
 from chordcache.index.grouping import IndexRows
 from chordcache.index.index_files import Index
@@ -36,11 +36,10 @@ from chordcache.storage.sidecar import Sidecar
 
 @dataclass(frozen=True)
 class Reason:
-    """One reason to build videos, or to rewrite their sidecars."""
+    """One reason to change something about cached videos."""
 
     kind: str
-    """"new", "source changed", "settings changed", "not requested before", "file lost", "failed before",
-    or "label or caption" """
+    """Such as "new" or "settings changed" """
     detail: str = ""
     """The feature, the parameter or the file in question"""
 
@@ -49,27 +48,26 @@ class Reason:
 class DryRun:
     """The result of ``dry_run``: what a build would do."""
 
-    plan: BuildPlan
+    index: str | Path | Index
+    """The index, or the scan of a folder: a further dry run does not scan it again"""
+    cache: str
     num_inputs: int
     num_missing: int
     """Number of videos that would be built"""
     num_up_to_date: int
     num_failed: int
     """Number of inputs that failed before and would not be tried again"""
-    num_pruned: int = 0
-    """Number of cached videos that would be dropped"""
-    dropped: Mapping[str, int] = field(default_factory=dict)
-    """Feature that would leave the cache to the number of videos that have it"""
-    stale: tuple[StaleFeature, ...] = ()
-    """Features of cached videos that would be made again"""
-    num_described: int = 0
-    """Number of videos that are up to date, but for their label, caption or other columns. They are not decoded"""
-    num_unnamed: int = 0
+    num_unnamed: int
     """Number of cached videos that the index does not name, and that would stay"""
-    losses: Mapping[str, int] = field(default_factory=dict)
+    losses: Mapping[str, int]
     """As in ``RunSummary``"""
-    reasons: Mapping[Reason, int] = field(default_factory=dict)
+    reasons: Mapping[Reason, int]
     """Reason to the number of videos, the most frequent one first"""
+    features: Mapping[str, Mapping[str, Mapping[str, Any] | None]]
+    """Tier to the features that would be made, with their parameters"""
+    roots: Mapping[str, str]
+    """Root label to the folder of the sources"""
+    config: Mapping[str, Any]
     estimate: Estimate | None = None
     """The size and the time, if something would be built and a sample was asked for"""
 
@@ -92,105 +90,92 @@ def dry_run(
 
     Parameters
     ----------
-    index, cache, tiers, features, config, roots, options
+    index, cache, tiers, features, config, jobs, roots, options
         As in ``build``.
-    jobs : int or Engine, optional
-        Number of workers that the build will have, by default one for each processor. The sample is built with one.
     sample : int
-        Number of videos or segments to build in a temporary folder, at most 15 seconds of each. Their bytes and CPU
-        time are scaled to those of the build. 0 builds none.
+        Number of videos or segments to build with one worker in a temporary folder, at most 15 seconds of each. Their
+        bytes and CPU time are scaled to those of the build. 0 builds none.
     progress : bool or Display
         True to show a bar on a terminal while the sample is built.
 
-    Returns
-    -------
-    DryRun
-
     Raises
     ------
-    UsageError, NotFoundError
+    UsageError, NotFoundError, StorageError, StoppedError
         As in ``build``.
-    StorageError, StoppedError
-        As their names say, while the sample is built.
     """
-    folder = layout.cache_folder(cache)
-    if sample < 0:
-        raise UsageError(f"sample: got {sample}, expected a number of at least 0")
-    num_jobs = pool.default_jobs(engine_of(jobs).jobs)
+    check_at_least(0, sample=sample)
+    folder, num_jobs = layout.cache_folder(cache), pool.default_jobs(engine_of(jobs).jobs)
     options = options or BuildOptions()
 
     def plan_of(index: str | Path | Index) -> BuildPlan:
         return make_plan(folder, index, config, tiers, features, roots=roots, options=options)
 
-    plan = plan_of(scanned(index, plan_of, follow_symlinks=options.follow_symlinks, limits=options.limits))
-    items = ItemTable(plan)
+    index = scanned(index, plan_of, follow_symlinks=options.follow_symlinks, limits=options.limits)
+    plan = plan_of(index)
+    sidecars, videos = Sidecars(folder), Videos()
+    states, reasons, losses = Counter[str](), Counter[Reason](), Counter[str]()
     with IndexRows(plan.index) as rows:
-        sidecars = Sidecars(plan.cache)
+        cached = set(sidecars.sorted_keys())
         leaves = leaving(sidecars, options, rows.keys)
-        with repairable(plan.cache):
-            quarantine = Quarantine(plan.cache, tool_versions())
-        states, reasons, losses = Counter[str](), Counter[Reason](), Counter[str]()
-        cached = None if sidecars.is_empty() else sidecars
-        for number, tasks in enumerate(planned_files(plan, rows.by_file(), quarantine, options)):
+        with repairable(folder):
+            quarantine = Quarantine(folder, tool_versions())
+        for tasks in planned_files(plan, rows.by_file(), quarantine, options):
             for task in tasks:
                 states[task.state] += 1
-                losses.update(() if task.state == "failed" else task.losses)
-                reason = _reason(plan, task, quarantine, cached)
-                if reason is not None:
-                    reasons[reason] += 1
-            if sample:
-                items.add(number, tasks)
-        result = DryRun(
-            plan,
-            num_inputs=len(rows.keys),
-            num_missing=states["missing"],
-            num_up_to_date=states["up to date"],
-            num_failed=states["failed"],
-            num_pruned=len(leaves.videos),
-            dropped=leaves.features,
-            stale=tuple(stale_features(plan, rows.keys)),
-            num_described=reasons[_DESCRIBED],
-            num_unnamed=0 if options.prune is not None else len(set(sidecars.sorted_keys()) - rows.keys),
-            losses=dict(losses),
-            reasons=dict(reasons.most_common()),
-        )
-        if not sample or not states["missing"]:
-            return result
-        drawn = items.draw(sample)
-        places = [tuple(map(int, items.table[draw.row, -2:])) for draw in drawn]
-        numbers = sorted({number for number, _ in places})
-        files = planned_files(plan, rows.by_file(), quarantine, options, set(numbers))
-        tasks_of = dict(zip(numbers, files, strict=True))
-    chosen = [tasks_of[number][place] for number, place in places]
-    measured = build_sample(chosen, drawn, options.limits, shown=display_of(progress).progress)
-    return replace(result, estimate=estimate_of(items, drawn, *measured, num_jobs))
+                if task.state != "failed":
+                    losses.update(task.losses)
+                    reasons.update(_reasons(task, quarantine, cached))
+                if task.state == "missing" and task.item.identity is not None:
+                    videos.add(task, task.item.identity.size / len(tasks))
+        estimate = None
+        if sample and len(videos.table):
+            places = videos.sample(sample)
+            numbers = videos.table[places, ROW].astype(int).tolist()
+            chosen = ([row for row in of_file if row[0] in numbers] for of_file in rows.by_file())
+            files = planned_files(plan, filter(None, chosen), quarantine, options)
+            tasks_by_row = {task.row: task for tasks in files for task in tasks}
+            sampled = [tasks_by_row[number] for number in numbers]
+            pieces, start_seconds = build_pieces(sampled, options.limits, shown=display_of(progress).progress)
+            estimate = estimate_of(plan, videos, places, pieces, start_seconds, num_jobs)
+    reasons[Reason("leave the cache, as --prune asks")] = len(leaves.videos)
+    reasons.update({Reason(f"lose {name}, as --drop asks"): count for name, count in leaves.features.items()})
+    return DryRun(
+        index,
+        str(plan.cache),
+        num_inputs=len(rows.keys),
+        num_missing=states["missing"],
+        num_up_to_date=states["up to date"],
+        num_failed=states["failed"],
+        num_unnamed=0 if options.prune is not None else len(cached - rows.keys),
+        losses=dict(losses),
+        reasons={reason: count for reason, count in reasons.most_common() if count},
+        features={
+            tier: {name: dict(spec.params) if (spec := plan.specs[name]) else None for name in names}
+            for tier, names in plan.requested.items()
+        },
+        roots=plan.roots,
+        config=config_to_json(plan.config),
+        estimate=estimate,
+    )
 
 
-_NEW, _DESCRIBED = Reason("new"), Reason("label or caption")
-
-
-def _reason(plan: BuildPlan, task: BuildTask, quarantine: Quarantine, sidecars: Sidecars | None) -> Reason | None:
-    """Return the reason why a build would do something about a video, or None if it would not.
-
-    ``sidecars`` are those of the cache, None if it has none.
-    """
-    state = task.state
-    if state == "up to date":
-        return _DESCRIBED if task.described != task.previous else None
-    if state == "failed":
-        return None
-    if task.previous is not None:
-        if task.previous.source != task.item.identity:
-            return Reason("source changed")
-        return _reason_of_artefact(task.previous, task.item, task.artefacts[0])
-    try:
-        sidecar = None if sidecars is None else sidecars.read(task.key)
-    except NotFoundError:
-        sidecar = None
-    except DamageError:
-        return Reason("file lost", "the sidecar is damaged")
-    failure = quarantine.get(task.key) if quarantine and sidecar is None else None
-    return _NEW if failure is None else Reason("failed before", failure.cause)
+def _reasons(task: BuildTask, quarantine: Quarantine, cached: Container[str]) -> Iterator[Reason]:
+    """Yield the reason to do something about a video, if there is one. ``cached`` has the keys of all sidecars."""
+    previous, record = task.previous, task.item
+    if task.state == "up to date":
+        if task.described != previous:
+            yield Reason("label or caption")
+    elif previous is None and cached and task.key in cached:
+        yield Reason("file lost", "the sidecar is damaged")
+    elif previous is None and record.identity is None:
+        yield Reason("source missing")
+    elif previous is None:
+        failure = quarantine.get(task.key) if quarantine else None
+        yield Reason("failed before", failure.cause) if failure else Reason("new")
+    elif previous.source != record.identity:
+        yield Reason("source changed")
+    else:
+        yield _reason_of_artefact(previous, record, task.artefacts[0])
 
 
 def _reason_of_artefact(sidecar: Sidecar, record: VideoRecord, artefact: ArtefactTask) -> Reason:
@@ -202,5 +187,5 @@ def _reason_of_artefact(sidecar: Sidecar, record: VideoRecord, artefact: Artefac
             changed = ", ".join(differences(spec.name, info.params, spec.params))
             return Reason("settings changed", changed or f"{spec.name} is made by another version")
         if not fits(info, record):
-            return Reason(_DESCRIBED.kind, f"{spec.name} depends on {', '.join(info.uses)}")
+            return Reason("label or caption", f"{spec.name} depends on {', '.join(info.uses)}")
     return Reason("file lost", f"{', '.join(artefact.names)} in {artefact.tier}")

@@ -6,6 +6,7 @@ import json
 import os
 import re
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import click
@@ -16,6 +17,7 @@ from helpers.ffmpeg import ffmpeg
 
 import chordcache as cc
 from chordcache.building import estimate
+from chordcache.building.dry_run import Reason
 from chordcache.cli.options import size_option
 from chordcache.config.config import Config, config_from_json
 from chordcache.config.yaml_files import load_config, read_config
@@ -101,7 +103,7 @@ def test_the_size_is_right_within_15_percent(
     if config:
         cc.build(index, cache, config=settings, jobs=1, tiers=tiers)
     size = size_of(cache)
-    assert (result.num_sampled, result.num_failed, result.num_unreadable) == (num_sampled, 0, 0)
+    assert (result.num_sampled, result.num_failed) == (num_sampled, 0)
     assert_near(result.num_bytes, size, 0.15)
     true_sizes: dict[str, float] = {}
     for name, num_bytes in summarize(cache)["bytes"].items():
@@ -187,7 +189,8 @@ def test_a_hand_written_list(pieces: Path, frames_of_pieces: Path, tmp_path: Pat
         os.link(pieces / name, tmp_path / name)
     (tmp_path / "list.csv").write_text("\n".join(["path", *names, "missing1.mp4", "missing2.mp4"]))
     result = estimated(tmp_path / "list.csv", tmp_path, 16)
-    assert (result.num_sampled, result.num_unreadable) == (16, 2)
+    assert result.num_sampled == 16
+    assert cc.dry_run(tmp_path / "list.csv", tmp_path / "new", sample=0).reasons[Reason("source missing")] == 2
     assert_near(result.num_bytes, size_of(frames_of_pieces), 0.15)
     scanned = estimated(cc.scan([pieces], jobs=1), tmp_path, 16)
     width, known_width = (numbers.num_bytes.high - numbers.num_bytes.low for numbers in (result, scanned))
@@ -219,8 +222,8 @@ def test_unreadable_entries(pieces: Path, tmp_path: Path) -> None:
 
 def test_only_unreadable_entries(tmp_path: Path) -> None:
     (tmp_path / "list.csv").write_text("path\nmissing.mp4\n")
-    numbers = estimated(tmp_path / "list.csv", tmp_path)
-    assert (numbers.num_unreadable, numbers.num_bytes.value, numbers.cpu_seconds.value) == (1, 0, 0)
+    result = cc.dry_run(tmp_path / "list.csv", tmp_path / "new")
+    assert (result.reasons, result.estimate) == ({Reason("source missing"): 1}, None)
 
 
 def test_nothing_to_build(few: cc.ScanResult, tmp_path: Path) -> None:
@@ -273,6 +276,21 @@ def test_a_preset_keeps_the_other_settings(few: cc.ScanResult, tmp_path: Path, r
     assert flow["num_bytes"]["value"] == pytest.approx(true_size, rel=0.15)
 
 
+def test_a_budget_scans_a_folder_once(clips: Path, tmp_path: Path, run_cli) -> None:
+    """The presets are tried with the index of the first scan, also if the cache has it under another root."""
+    (tmp_path / "videos/more").mkdir(parents=True)
+    for number, clip in enumerate(sorted(clips.rglob("*.mp4"))[:2]):
+        os.link(clip, tmp_path / f"videos/more/{number}.mp4")
+    run_cli("build", "videos", "-o", "cache", "--features", "motion", "-j", "1", "-q", cwd=tmp_path)
+    options = ("--dry-run", "--budget", "1kB", "--sample", "1", "--features", "frames,motion", "--json")
+    result = run_cli("build", "videos/more", *options, cwd=tmp_path)
+    data = json.loads(result.stdout)
+    assert (result.returncode, data["num_inputs"], data["num_missing"]) == (7, 2, 2)
+    assert "smallest" in {other["preset"] for other in data["alternatives"]}
+    assert result.stderr.count("scanned") <= 1
+    assert data["reasons"] == [{"kind": "not requested before", "detail": "frames in lmdb", "num_videos": 2}]
+
+
 def test_a_budget_that_cannot_be_met(few: cc.ScanResult, tmp_path: Path, run_cli) -> None:
     few.write(tmp_path / "index.json")
     result = run_cli("build", "--dry-run", "--budget", "10kB", "--sample", "1", cwd=tmp_path)
@@ -323,7 +341,7 @@ def test_json(few: cc.ScanResult, tmp_path: Path, run_cli) -> None:
 
 
 def test_a_sample_of_fewer_than_no_items(few: cc.ScanResult, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="^sample: got -1, expected a number of at least 0"):
+    with pytest.raises(UsageError, match="^sample: got -1, expected an integer of at least 0"):
         cc.dry_run(few, tmp_path / "cache", sample=-1)
 
 
@@ -362,49 +380,54 @@ def test_sizes(text: str, expected: float) -> None:
 # The statistics
 
 
-def table_of(num_items: int, seed: int = 0) -> np.ndarray:
-    """Return pixels in the cache and to decode of each item, and numbers that do not matter here."""
-    table = np.ones((num_items, 7))
-    table[:, :2] = np.exp(np.random.default_rng(seed).normal(0, 1, (num_items, 2)))
-    return table
+def drawn(videos: estimate.Videos, num_items: int, seed: int, monkeypatch: pytest.MonkeyPatch) -> np.ndarray:
+    monkeypatch.setattr(estimate, "OFFSET", np.random.default_rng(seed).random())
+    return videos.sample(num_items)
 
 
-def drawn(table: np.ndarray, num_items: int, seed: int, monkeypatch: pytest.MonkeyPatch) -> list[estimate.Draw]:
-    monkeypatch.setattr(estimate, "SEED", seed)
-    return estimate.draws(estimate.work_of(table), np.random.default_rng(0).random(len(table)), num_items)
+def videos_of(num_items: int, seed: int = 0) -> estimate.Videos:
+    """Return videos longer than a piece, with random pixels in the cache and to decode, and random bytes."""
+    rng = np.random.default_rng(seed)
+    videos = estimate.Videos()
+    videos.table = np.full((num_items, 6), 100.0)
+    videos.table[:, [0, 2, 4]] = np.exp(rng.normal(0, 1, (num_items, 3)))
+    return videos
 
 
 @pytest.mark.parametrize(("num_items", "num_sampled"), [(1, 24), (25, 24), (1000, 24), (1000, 1)])
-def test_a_sample_stands_for_all(num_items: int, num_sampled: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    table = table_of(num_items)
-    work = estimate.work_of(table)
-    for seed in range(20):
-        sample = drawn(table, num_sampled, seed, monkeypatch)
+def test_a_sample_has_videos_in_proportion_to_their_work(
+    num_items: int, num_sampled: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    videos = videos_of(num_items)
+    counts = np.zeros(num_items)
+    for seed in range(200):
+        sample = drawn(videos, num_sampled, seed, monkeypatch)
         assert len(sample) == num_sampled
-        assert sum(draw.weight * work[draw.row] for draw in sample) == pytest.approx(1)
-        assert all(0 <= draw.position <= 1 for draw in sample)
+        numbers = np.bincount(sample, minlength=num_items)
+        assert (abs(numbers - num_sampled * videos.work) < 1.001).all()
+        counts += numbers
+    largest = np.argsort(videos.work)[-5:]
+    assert counts[largest].sum() == pytest.approx(200 * num_sampled * videos.work[largest].sum(), rel=0.5)
 
 
-def test_a_huge_file_is_always_in_the_sample(monkeypatch: pytest.MonkeyPatch) -> None:
-    table = table_of(1000)
-    table[500, :2] = 1000 * table.sum(axis=0)[:2]
+def test_a_long_video_is_sampled_as_often_as_its_work_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    videos = videos_of(1000)
+    videos.table[500, [0, 2]] = 1000 * videos.table.sum(axis=0)[[0, 2]]
     for seed in range(20):
-        positions = [draw.position for draw in drawn(table, 8, seed, monkeypatch) if draw.row == 500]
-        assert len(positions) >= 7
-        assert np.allclose(np.abs(np.diff(positions)), 1 / 8, atol=0.02)
+        assert (drawn(videos, 8, seed, monkeypatch) == 500).sum() >= 7
 
 
 def test_ranges_hold_the_truth_as_often_as_they_say(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sizes that depend on pixels, with a factor of their own for each item."""
-    table = table_of(400)
-    truth = table[:, 0] * np.exp(np.random.default_rng(1).normal(0, 0.3, 400))
+    videos = videos_of(400)
+    truth = videos.table[:, 0] * np.exp(np.random.default_rng(1).normal(0, 0.3, 400))
+    plan: Any = SimpleNamespace(specs={"frames": None})
     inside, relative = 0, []
     for seed in range(100):
-        sample = drawn(table, 24, seed, monkeypatch)
-        rows, weights = [draw.row for draw in sample], np.array([draw.weight for draw in sample])
-        total, errors = estimate.total_of(truth[rows], table[rows, 0], weights, table[:, 0].sum())
-        numbers = estimate.range_of(total, errors, is_all=False)
-        inside += numbers.low <= truth.sum() <= numbers.high
-        relative.append(total / truth.sum() - 1)
+        sample = drawn(videos, 24, seed, monkeypatch)
+        pieces = [{"CPU time": 1.0, "frames in lmdb": truth[place]} for place in sample]
+        size = estimate.estimate_of(plan, videos, sample, pieces, 0.0, 1).num_bytes
+        inside += size.low <= truth.sum() <= size.high
+        relative.append(size.value / truth.sum() - 1)
     assert 65 <= inside <= 97
     assert abs(float(np.mean(relative))) < 0.03

@@ -228,7 +228,7 @@ def test_all_configs_count_in_order(videos, tmp_path, run_cli):
     frames = data["features"]["lmdb"]["frames"]
     assert (frames["codec"], frames["picture"]["fps"], [*data["features"]]) == ("jpeg", 5, ["lmdb"])
     both = [tmp_path / "two.yaml", tmp_path / "one.yaml"]
-    assert [*cc.dry_run(videos, tmp_path / "c", config=both).plan.features] == ["lmdb", "npz"]
+    assert [*cc.dry_run(videos, tmp_path / "c", config=both).features] == ["lmdb", "npz"]
 
 
 @pytest.mark.parametrize(
