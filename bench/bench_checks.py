@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 import av
-from measure import timed_in_turn
+from measure import spread_of, timed_in_turn
 
 from chordcache.config.config import config_from_json
 from chordcache.features.decode_pass import DecodePass
@@ -21,7 +21,6 @@ from chordcache.features.feed import decode_whole
 from chordcache.features.registry import resolve
 from chordcache.media.checks.container_numbers import first_loss
 from chordcache.media.checks.truncation import end_problem
-from chordcache.tools.bench.rounds import spread_of
 
 FILMS = {
     "film.mp4": ("libx264",),

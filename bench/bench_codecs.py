@@ -21,7 +21,7 @@ from pathlib import Path
 
 import cv2
 import numpy as np
-from measure import timed_in_turn
+from measure import in_turn, spread_of, timed_in_turn
 
 import chordcache as cc
 from chordcache.config.config import config_from_json
@@ -34,7 +34,6 @@ from chordcache.media.picture_data import plane_array
 from chordcache.media.planes import split
 from chordcache.media.scaling import FrameMaker
 from chordcache.storage.artefacts.open_files import forget, open_artefact
-from chordcache.tools.bench.rounds import in_turn, spread_of
 
 CONFIGS: Mapping[str, Mapping[str, object]] = {
     "jpeg 90": {},

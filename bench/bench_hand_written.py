@@ -22,12 +22,11 @@ import lmdb
 import numpy as np
 import simplejpeg
 import torch
-from measure import NUM_LOOPS, Records, cache_of_loops, cpu_seconds, epoch_of, timed_in_turn
+from measure import NUM_LOOPS, Records, cache_of_loops, cpu_seconds, epoch_of, spread_of, timed_in_turn
 from torch.utils.data import DataLoader, Dataset
 
 import chordcache as cc
 from chordcache.media import jpeg, turbojpeg
-from chordcache.tools.bench.rounds import spread_of
 
 CODECS = {"JPEG": "jpeg", "libturbojpeg 3": "jpeg", "`yuv420`": "yuv420"}
 """Name of a column to the codec of its cache"""

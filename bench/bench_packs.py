@@ -10,12 +10,11 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
-from measure import seconds, timed_in_turn
+from measure import seconds, spread_of, timed_in_turn
 
 import chordcache as cc
 from chordcache.building.pack import pack
 from chordcache.storage import find_sidecars, layout
-from chordcache.tools.bench.rounds import spread_of
 
 CONFIG = "frames: {short_side: 40, fps: 5}\nfeatures: {flow: null, mel: null}\n"
 NUM_READS = 500

@@ -13,12 +13,11 @@ from typing import Any
 
 import av
 from av.codec.context import Flags2
-from measure import timed_in_turn
+from measure import spread_of, timed_in_turn
 
 from chordcache.media.activity import ContentMeter
 from chordcache.media.decoding import DecodedFrame
 from chordcache.media.resample import Resampler
-from chordcache.tools.bench.rounds import spread_of
 
 SIZE = (456, 256)
 NUM_FRAMES = 48

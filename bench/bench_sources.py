@@ -14,12 +14,11 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
-from measure import GOP_FRAMES, encode_loop, seconds
+from measure import GOP_FRAMES, encode_loop, in_turn, seconds, spread_of
 
 import chordcache as cc
 from chordcache.sources.mapped_mp4 import MappedMP4Source
 from chordcache.tools.bench.readers import DECODERS
-from chordcache.tools.bench.rounds import in_turn, spread_of
 
 
 def make_long(clip: Path, target: Path, num_bytes: int) -> None:

@@ -16,10 +16,9 @@ import av
 import lmdb
 import numpy as np
 import simplejpeg
-from measure import repeat_video, report, report_memory, timed_in_turn
+from measure import repeat_video, report, report_memory, spread_of, timed_in_turn
 
 import chordcache as cc
-from chordcache.tools.bench.rounds import spread_of
 
 CLIP_FRAMES, CLIP_STRIDE, NUM_CLIPS = 16, 4, 200
 

@@ -18,9 +18,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from measure import repeat_video
-
-from chordcache.tools.bench.rounds import spread_of
+from measure import repeat_video, spread_of
 
 NUM_VIDEOS = 4
 

@@ -28,13 +28,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from measure import in_turn, spread_of
 from torch import nn
 from torchcodec.decoders import VideoDecoder
 from torchcodec.transforms import CenterCrop, Resize
 
 import chordcache as cc
 from chordcache.config.config import config_from_json
-from chordcache.tools.bench.rounds import in_turn, spread_of
 
 BATCH_SIZE, EPOCH_SECONDS = 16, 2.0
 SAMPLER = cc.RandomClipSampler(num_frames=16, stride=2)

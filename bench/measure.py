@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import multiprocessing
+import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from fractions import Fraction
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import av
 import lmdb
@@ -19,9 +20,9 @@ import simplejpeg
 
 import chordcache as cc
 from chordcache.config.config import config_from_json
-from chordcache.tools.bench.rounds import in_turn, spread_of
 
 Name = TypeVar("Name")
+Value = TypeVar("Value")
 
 GOP_FRAMES, FPS = 250, 25
 """Length of a group of pictures, and frames per second, of the videos of ``encode_loop``"""
@@ -35,6 +36,28 @@ subprocess.run(sys.argv[1:], check=True, stdout=subprocess.DEVNULL)
 print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss // 1024)
 """
 """Runs a command and prints the peak memory of the largest process below it, in MiB."""
+
+
+class Spread(NamedTuple):
+    """Summary of the values of all rounds."""
+
+    median: float
+    least: float
+    most: float
+
+
+def spread_of(values: Iterable[float]) -> Spread:
+    """Return the median, the least and the greatest of some values."""
+    ordered = sorted(values)
+    return Spread(statistics.median(ordered), ordered[0], ordered[-1])
+
+
+def in_turn(functions: Mapping[Name, Callable[[], Value]], num_rounds: int) -> list[dict[Name, Value]]:
+    """Call all functions in turn in each round, and return what they return.
+
+    A busy minute of the machine then falls on all of them alike.
+    """
+    return [{name: function() for name, function in functions.items()} for _ in range(num_rounds)]
 
 
 def seconds(function: Callable[[], object], clock: Callable[[], float] = time.perf_counter) -> float:

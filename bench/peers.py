@@ -17,10 +17,9 @@ from pathlib import Path
 from typing import Any
 
 import lmdb
-from measure import GOP_FRAMES
+from measure import GOP_FRAMES, spread_of
 
 import chordcache as cc
-from chordcache.tools.bench.rounds import spread_of
 
 PEERS = Path(__file__).resolve().parent / "peers"
 NUM_FRAMES, STRIDE, SHORT_SIDE = 16, 4, 224

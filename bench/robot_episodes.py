@@ -23,12 +23,11 @@ import numpy as np
 import pyarrow
 import simplejpeg
 import torch
-from measure import timed_in_turn
+from measure import spread_of, timed_in_turn
 from public_suite import size_of
 from torchcodec.decoders import VideoDecoder
 
 import chordcache as cc
-from chordcache.tools.bench.rounds import spread_of
 
 FPS, SAMPLE_FRAMES, QUALITY = 10, 8, 90
 

@@ -13,13 +13,12 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from measure import seconds
+from measure import seconds, spread_of
 
 import chordcache as cc
 from chordcache.storage import layout
 from chordcache.storage.catalog_columns import publish_catalog
 from chordcache.storage.sidecar import Sidecar
-from chordcache.tools.bench.rounds import spread_of
 
 WORKER = """
 import json, resource, sys, time

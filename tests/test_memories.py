@@ -36,7 +36,7 @@ KEYED = {
     "media.tar_members._tables": "device, inode, size and times",
     "storage.artefacts.open_files._kept": "path, whose name has a digest of the content, pack and inode",
     "storage.find_sidecars._catalog": "cache, inode and mtime of its catalog",
-    "tools.bench.row._row_of": "all settings of a way",
+    "tools.bench.measurement._opened": "all settings of a way",
     "train.captions.self._ids": "caption, for one tokenizer",
 }
 """Memory to all that decides its content. ``KeptFrames``, ``Cache`` and ``Catalog`` belong to one object"""

@@ -68,7 +68,7 @@ OTHER_FILES = {
     "storage.artefacts.npz_writer": "writes partial files",
     "storage.atomic": "partial files, in a folder that the opener has opened; the cache's folder; users' files; /proc",
     "temporary": "removes temporary folders",
-    "tools.bench.row": "/dev/null",
+    "tools.bench.measurement": "/dev/null",
     "tools.doctor": "/proc and /sys",
     "train.captions": "tokenizers that the user names",
     "train.dataset": "memory that another process shares",

@@ -20,7 +20,6 @@ from chordcache.tools.bench import measurement
 from chordcache.tools.bench.measurement import bench
 from chordcache.tools.bench.readers import DECODERS
 from chordcache.tools.bench.result import BenchResult, RowResult, as_text
-from chordcache.tools.bench.rounds import ChildFailedError, ChildProcess, in_turn, spread_of
 from chordcache.tools.bench.ways import SOURCES as SOURCES_BY_KEY
 from chordcache.tools.bench.ways import BenchOptions
 
@@ -247,36 +246,20 @@ def test_the_verdict_names_a_faster_way_without_the_cache():
     assert "0.5 times mapped MP4, the fastest way without it" in result_of(SLOW, faster, slower).verdict
 
 
-# Rounds and processes, which bench/ has too
-
-
-def test_functions_are_called_in_turn():
-    calls: list[str] = []
-    rounds = in_turn({name: lambda name=name: calls.append(name) or len(calls) for name in "ab"}, 2)
-    assert rounds == [{"a": 1, "b": 2}, {"a": 3, "b": 4}]
-    assert calls == ["a", "b", "a", "b"]
-    assert spread_of([3.0, 1.0, 2.0, 8.0]) == (2.5, 1.0, 8.0)
-
-
-def test_a_process_survives_an_error_and_names_a_crash():
-    child = ChildProcess(os.kill)
-    try:
-        with pytest.raises(ChildFailedError, match=r"takes exactly 2 arguments \(1 given\)"):
-            child.call(1)
-    finally:
-        child.close()
-    child = ChildProcess(os._exit)
-    try:
-        with pytest.raises(ChildFailedError, match="died"):
-            child.call(3)
-    finally:
-        child.close()
+def test_the_error_of_a_process_is_a_reason(folder, monkeypatch):
+    (way, *_), _ = measurement._ways(folder / "cache", QUICK, None)
+    monkeypatch.setattr(measurement, "measure_round", os.kill)
+    row = measurement._Row(way, None)
+    row.measure()
+    row.close()
+    assert "takes exactly 2 arguments" in row.reason
+    assert row.result(None).clips_per_second is None
 
 
 def test_a_terminal_shows_the_row_that_is_measured(folder, monkeypatch, capsys):
     monkeypatch.setattr(terminal, "is_terminal", lambda: True)
     monkeypatch.setattr(measurement._Row, "measure", lambda row: None)
-    monkeypatch.setattr(measurement._Row, "failures", lambda row, sample: {})
+    monkeypatch.setattr(measurement._Row, "failures", lambda row: {})
     bench(folder / "cache", progress=True)
     text = capsys.readouterr().err
     assert "row 1 of 6:" in text

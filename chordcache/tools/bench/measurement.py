@@ -2,23 +2,42 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import os
 import platform
-from collections.abc import Mapping
+import random
+import statistics
+import time
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
+from typing import Any
 
 from chordcache import __version__
+from chordcache.amounts import counted
 from chordcache.engine import terminal
+from chordcache.engine.child import Worker
+from chordcache.engine.crashes import Crash
+from chordcache.engine.limits import NO_LIMITS
+from chordcache.engine.worker import Raised
 from chordcache.errors import UsageError, printable
+from chordcache.media.source_file import identity_or_none
 from chordcache.media.versions import library_versions
+from chordcache.object_stores.client import is_in_store
+from chordcache.read.cache import open_cache
+from chordcache.read.video import Video
+from chordcache.storage.cache_header import read_header, roots_now
+from chordcache.tools.bench.loader_waits import bench_loader
 from chordcache.tools.bench.result import BenchResult, RowResult
-from chordcache.tools.bench.rounds import ChildFailedError, ChildProcess, in_turn, spread_of
-from chordcache.tools.bench.row import measure_round
-from chordcache.tools.bench.ways import NUM_ROUNDS, SOURCES, BenchOptions, VideoSample, Way, sample_of_cache
+from chordcache.tools.bench.ways import NUM_ROUNDS, SOURCES, BenchOptions, Way
+
+_MAX_VIDEOS = 64
+"""Number of videos of a cache that clips are drawn from, at most"""
+
+_PATIENCE_SECONDS = 300.0
+"""[seconds] Time that a round may take before its process is ended"""
 
 _MAX_TIMES = 3.0
 """A way whose rounds took this many times its ``seconds`` is not measured in further rounds."""
@@ -61,100 +80,175 @@ def bench(
     for module, install in (("torch", "'chordcache[train]'"), ("cv2", "'chordcache[build]'")):
         if importlib.util.find_spec(module) is None:
             raise UsageError(f"bench needs {module}, which is not installed. Run: pip install {install}")
-    sample, rows, unread = _measured(sample_of_cache(cache, roots), options, progress)
-    notes = () if sample.no_source is None else (f"The sources are left out: {sample.no_source}.",)
-    if unread:
-        notes = (f"Left out for all, since a way cannot read it: {', '.join(unread)}.",)
+    ways, no_source = _ways(cache, options, roots)
+    notes = () if no_source is None else (f"The sources are left out: {no_source}.",)
+    with ExitStack() as stack:
+        rows = [_Row(way, no_source) for way in ways]
+        for row in rows:
+            stack.callback(row.close)
+        bar = stack.enter_context(terminal.progress_bar(NUM_ROUNDS * len(rows), "measurement", shown=progress))
+        bar.set_description("look at the videos")
+        if unread := _leave_out_unreadable(rows):
+            notes = (f"Left out for all, since a way cannot read it: {', '.join(unread)}.",)
+        for _ in range(NUM_ROUNDS):  # a busy minute of the machine then falls on all of them alike
+            for number, row in enumerate(rows, 1):
+                bar.set_description(f"row {number} of {len(rows)}")
+                row.measure()
+                bar.update()
+    best_source = max((statistics.median(row.rates) for row in rows if row.is_source and row.rates), default=None)
     machine = {
         "processors": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
         "architecture": platform.machine(),
         "versions": {"chordcache": __version__, **library_versions()},
     }
-    return BenchResult(str(cache), len(sample.keys), options, machine, rows, notes)
+    results = tuple(row.result(best_source) for row in rows)
+    return BenchResult(str(cache), len(rows[0].way.keys), options, machine, results, notes)
 
 
-def _measured(
-    sample: VideoSample, options: BenchOptions, progress: bool
-) -> tuple[VideoSample, tuple[RowResult, ...], list[str]]:
-    """Measure all ways on the videos that each can read. Return these, the rows, and names of the other videos."""
-    pairs = [*((reader, "DataLoader") for reader in SOURCES), ("cache", "DataLoader"), ("cache", "ClipLoader")]
-    with ExitStack() as stack:
-        rows = [_Row(Way(*pair, sample, options)) for pair in pairs]
-        for row in rows:
-            stack.callback(row.close)
-        bar = stack.enter_context(terminal.progress_bar(NUM_ROUNDS * len(rows), "measurement", shown=progress))
-        bar.set_description("look at the videos")
-        unread: list[str] = []
-        for row in rows:
-            if (failures := row.failures(sample)) and len(failures) < len(sample.keys):
-                unread += [f"'{printable(sample.paths[place])}' ({row.way.name})" for place in failures]
-                sample = sample.at([place for place in range(len(sample.keys)) if place not in failures])
-            elif failures:
-                row.reason = failures[0]
-        for row in rows:
-            row.way = replace(row.way, sample=sample)
+def _ways(cache: str | Path, options: BenchOptions, roots: Mapping[str, str] | None) -> tuple[list[Way], str | None]:
+    """Return all ways to read some videos of a cache, and the reason why their sources cannot be read.
 
-        def measure(number: int) -> float | None:
-            bar.set_description(f"row {number + 1} of {len(rows)}")
-            rate = rows[number].measure()
-            bar.update()
-            return rate
-
-        rounds = in_turn({number: partial(measure, number) for number in range(len(rows))}, NUM_ROUNDS)
-    rates = [[rate for answers in rounds if (rate := answers[number])] for number in range(len(rows))]
-    spreads = [spread_of(measured) if measured else None for measured in rates]
-    best_source = max((spread.median for spread in spreads[: len(SOURCES)] if spread), default=None)
-    results = tuple(
-        RowResult(
-            row.way.name,
-            row.way.loader,
-            clips_per_second=spread.median if spread else None,
-            clips_per_second_range=(spread.least, spread.most) if spread else None,
-            speedup=spread.median / best_source if spread and best_source else None,
-            reason=row.reason,
+    The videos are chosen at random, the same ones each time. Raises ``UsageError`` if none has frames.
+    """
+    with open_cache(cache) as opened:
+        folders = roots_now(read_header(opened.path).roots, roots)
+        positions = sorted(random.Random(0).sample(range(len(opened)), min(len(opened), _MAX_VIDEOS)))
+        chosen = (opened[position] for position in positions)
+        videos = [video for video in chosen if any(i.feature == "frames" and i.file for i in video.sidecar.features)]
+    if not videos:
+        raise UsageError(
+            f"cache: got '{printable(cache)}' without frames of any video, expected at least one. "
+            "Build it with 'chordcache build INDEX --tier lmdb'."
         )
-        for row, spread in zip(rows, spreads, strict=True)
-    )
-    return sample, results, unread
+    paths = tuple(os.path.join(folders.get(video.root, ""), video.path) for video in videos)
+    pairs = [*((reader, "DataLoader") for reader in SOURCES), ("cache", "DataLoader"), ("cache", "ClipLoader")]
+    keys = tuple(video.key for video in videos)
+    return [Way(*pair, str(opened.path), keys, paths, options) for pair in pairs], _why_no_source(videos, paths)
+
+
+def _why_no_source(videos: Sequence[Video], paths: Sequence[str]) -> str | None:
+    if any(map(is_in_store, paths)):
+        return "the sources are in an object store"
+    identities = [identity_or_none(path) for path in paths]
+    missing = [path for path, identity in zip(paths, identities, strict=True) if identity is None]
+    if missing:
+        return (
+            f"the sources of {len(missing)} of {counted(len(paths), 'video')} are missing, such as "
+            f"'{printable(missing[0])}'. Use --root if they moved"
+        )
+    for video, path, identity in zip(videos, paths, identities, strict=True):
+        if identity is not None and identity.size != video.sidecar.source.size:
+            return f"'{printable(path)}' changed since it was cached"
+    return None
 
 
 class _Row:
-    """One way, and its process."""
+    """One way, its process, and its rounds. A crash of a library ends only this process."""
 
-    def __init__(self, way: Way) -> None:
+    def __init__(self, way: Way, no_source: str | None) -> None:
         self.way = way
-        self.reason = None if way.reader == "cache" else way.sample.no_source
+        self.is_source = way.reader != "cache"
+        self.rates: list[float] = []
+        """Clips per second in each round"""
+        self.reason = no_source if self.is_source else None
         """Reason why the way cannot be measured, or not any more"""
         if way.reader == "torchcodec" and importlib.util.find_spec("torchcodec") is None:
             self.reason = "not installed: pip install torchcodec"
-        self._child = ChildProcess(measure_round)
-        self._num_rounds = 0
-        self._spent = 0.0
+        self._worker = Worker(measure_round, replace(NO_LIMITS, file_seconds=_PATIENCE_SECONDS), environment={})
+        self._seconds = 0.0
 
-    def failures(self, sample: VideoSample) -> dict[int, str]:
+    def _call(self, way: Way, number: int) -> tuple[float, float] | str:
+        """Return the result of ``measure_round``, or the reason why there is none."""
+        (answer,) = self._worker.run(0, [(way, number)])
+        if isinstance(answer, Raised):
+            return printable(str(answer.error))
+        if isinstance(answer, Crash):
+            late = f"no answer after {_PATIENCE_SECONDS:g} s"
+            return late if answer.cause == "timeout" else printable(answer.message)
+        rate, seconds = answer
+        return float(rate), float(seconds)
+
+    def failures(self) -> dict[int, str]:
         """Return the places of the videos of which this way cannot read single frames, with the reasons."""
-        failures: dict[int, str] = {}
-        is_read = self.reason is None and self.way.reader != "cache"
-        for place in range(len(sample.keys)) if is_read else ():
-            try:
-                self._child.call((replace(self.way, sample=sample.at([place]), options=_ONE_FRAME), 0))
-            except ChildFailedError as error:
-                failures[place] = str(error)
-        return failures
+        if not self.is_source or self.reason is not None:
+            return {}
+        one_frame = replace(self.way, options=_ONE_FRAME)
+        answers = {place: self._call(one_frame.of([place]), 0) for place in range(len(self.way.keys))}
+        return {place: answer for place, answer in answers.items() if isinstance(answer, str)}
 
-    def measure(self) -> float | None:
-        """Return the clips per second of a round, None if the way failed or took too much time already."""
-        if self.reason is not None or self._spent > _MAX_TIMES * self.way.options.seconds:
-            return None
-        try:
-            rate, spent = self._child.call((self.way, self._num_rounds))
-        except ChildFailedError as error:
-            self.reason = str(error)
-            return None
-        self._num_rounds += 1
-        self._spent += spent
-        return float(rate)
+    def measure(self) -> None:
+        """Measure a round, unless the way failed or took too much time already."""
+        if self.reason is not None or self._seconds > _MAX_TIMES * self.way.options.seconds:
+            return
+        answer = self._call(self.way, len(self.rates))
+        if isinstance(answer, str):
+            self.reason = answer
+        else:
+            self.rates.append(answer[0])
+            self._seconds += answer[1]
+
+    def result(self, best_source: float | None) -> RowResult:
+        """Return the row of the table. ``best_source`` is the rate of the fastest way without the cache."""
+        result = RowResult(self.way.name, self.way.loader, reason=self.reason)
+        if not self.rates:
+            return result
+        median = statistics.median(self.rates)
+        speedup = median / best_source if best_source else None
+        span = (min(self.rates), max(self.rates))
+        return replace(result, clips_per_second=median, clips_per_second_range=span, speedup=speedup)
 
     def close(self) -> None:
         """End the process."""
-        self._child.close()
+        self._worker.close()
+
+
+def _leave_out_unreadable(rows: Sequence[_Row]) -> list[str]:
+    """Leave videos that some way cannot read out of all rows, and return their names."""
+    unread = []
+    for row in rows:
+        failures = row.failures()
+        if len(failures) == len(row.way.keys):
+            row.reason = failures[0]
+            continue
+        unread += [f"'{printable(row.way.paths[place])}' ({row.way.name})" for place in failures]
+        read = [place for place in range(len(row.way.keys)) if place not in failures]
+        for other in rows:
+            other.way = other.way.of(read)
+    return unread
+
+
+def measure_round(task: tuple[Way, int]) -> tuple[float, float]:
+    """Measure a round in a process of the way: batches as fast as they come. The start of workers does not count.
+
+    A round has the same clips for all ways. Returns clips per second, and the time of all [seconds].
+    """
+    from chordcache.train.loader import ClipLoader, make_loader  # loads PyTorch, which the parent does not need
+
+    way, number = task
+    dataset, batch_size = _opened(way)
+    loader: Any
+    if way.loader == "ClipLoader":
+        loader = ClipLoader(dataset, batch_size, num_threads=way.options.num_jobs)
+        loader.set_epoch(number)
+    else:
+        loader = make_loader(dataset, batch_size, way.options.workers, drop_last=True)
+        loader.sampler.set_epoch(number)
+    seconds, num_jobs = way.options.seconds / NUM_ROUNDS, way.options.num_jobs
+    result = bench_loader(loader, num_batches=2 * num_jobs, seconds=seconds, num_warmup=num_jobs)
+    return result.batches_per_second * batch_size, result.num_batches / result.batches_per_second
+
+
+@functools.cache
+def _opened(way: Way) -> tuple[Any, int]:
+    """Return the dataset of a way, ready to be read, and the size of batches. All rounds of a process share them."""
+    from chordcache.tools.bench.readers import dataset_of  # loads PyTorch too
+
+    with open(os.devnull, "w") as nothing:  # libraries may print
+        for number in (1, 2):
+            os.dup2(nothing.fileno(), number)
+    dataset, options = dataset_of(way), way.options
+    dataset[0, 0]  # imports what it needs, and opens files
+    started = time.perf_counter()
+    dataset[0, 1]
+    batch_seconds = (time.perf_counter() - started) * options.batch_size / options.num_jobs
+    return dataset, 1 if batch_seconds > options.seconds / NUM_ROUNDS else options.batch_size

@@ -13,13 +13,11 @@ from torch.utils.data import get_worker_info
 from chordcache.errors import MediaError, printable
 from chordcache.features.frames import cut_frames
 from chordcache.media.opencv import cv2
-from chordcache.read.cache import Cache
 from chordcache.read.crops import CenterCrop
 from chordcache.read.video import Video
 from chordcache.sources.mapped_mp4 import MappedMP4Source
 from chordcache.tools.bench.ways import Way
 from chordcache.train.batches import FrameBuffer
-from chordcache.train.clip_dataset import ClipDataset
 from chordcache.train.dataset import ChordVideoDataset
 from chordcache.train.samplers.clip_request import ClipRequest
 from chordcache.train.samplers.clip_samplers import RandomClipSampler
@@ -83,86 +81,46 @@ DECODERS: Mapping[str, Decode] = {
 """Key of ``SOURCES`` to its function"""
 
 
-class SourceClips(ClipDataset):
-    """The clips of a cache's videos, read from their sources by another library.
+class SourceClips(ChordVideoDataset):
+    """The clips of a cache's videos, read from their sources by another library. They are cut, then scaled."""
 
-    It has the same frames as ``ChordVideoDataset`` of the cache with the same arguments. They are cut, then scaled.
-    """
-
-    classes: list[str]
-
-    def __init__(self, way: Way) -> None:
-        options = way.options
-        self._cache = Cache(way.sample.cache)
-        self._keys, self._paths = way.sample.keys, way.sample.paths
-        self._clips_per_video = way.clips_per_video
-        self._sampler = RandomClipSampler(options.num_frames, stride=options.stride)
-        self._crop = CenterCrop((options.size, options.size))
-        self._shape = (options.num_frames, options.size, options.size, 3)
-        self._decode = DECODERS[way.reader]
-        self.classes = []
-        self._cache.close()
-
-    def __len__(self) -> int:
-        return len(self._keys) * self._clips_per_video
-
-    def _drawn(self, index: int | tuple[int, int]) -> tuple[int, int]:
-        epoch, number = self._split(index)
-        return epoch or 0, number
+    def __init__(self, way: Way, **arguments: Any) -> None:
+        super().__init__(way.cache, **arguments)
+        self._decode, self._paths = DECODERS[way.reader], dict(zip(way.keys, way.paths, strict=True))
+        side = way.options.size
+        self._crop, self._shape = CenterCrop((side, side)), (way.options.num_frames, side, side, 3)
 
     def _read(self, indices: Sequence[tuple[int, int]], buffers: Sequence[FrameBuffer | None]) -> list[dict[str, Any]]:
         return [self._sample(index, buffer) for index, buffer in zip(indices, buffers, strict=True)]
 
     def _sample(self, index: tuple[int, int], buffer: FrameBuffer | None) -> dict[str, Any]:
-        epoch, number = index
-        place, clip = divmod(number, self._clips_per_video)
-        video = self._cache[self._keys[place]]
-        request = ClipRequest(epoch=epoch, index=number, clip=clip, num_clips=self._clips_per_video)
-        numbers = self._sampler.frame_numbers(video, request)
+        def of_clip(request: ClipRequest, video: Video) -> tuple[str, list[int], np.ndarray]:
+            numbers = self._sampler.frame_numbers(video, request)
+            return video.key, video.source_frames[numbers].tolist(), video.pts_seconds[numbers]
+
+        key, numbers, pts_seconds = self._of_video(index, of_clip)
         memory = buffer(self._shape) if buffer else None
         out = memory[0] if isinstance(memory, tuple) else np.empty(self._shape, np.uint8)
-        is_worker = get_worker_info() is not None
-        frames = self._decode(self._paths[place], video.source_frames[numbers].tolist())
-        for i, frame in enumerate(frames):
+        for i, frame in enumerate(self._decode(self._paths[key], numbers)):
             box = self._crop.choose(frame.shape[0], frame.shape[1], np.random.default_rng(0))
-            cut_frames(frame[None], box, out=out[i : i + 1], one_thread=is_worker)
+            cut_frames(frame[None], box, out=out[i : i + 1], one_thread=get_worker_info() is not None)
         return {
             "frames": torch.from_numpy(out).permute(0, 3, 1, 2),
-            "pts_seconds": torch.from_numpy(video.pts_seconds[numbers]),
+            "pts_seconds": torch.from_numpy(pts_seconds),
             "label": torch.tensor(-1),
             "caption": "",
-            "video": video.key,
-            "sample_id": f"{epoch}:{number}",
+            "video": key,
+            "sample_id": "{}:{}".format(*index),
         }
 
-    def describe(self, index: tuple[int, int]) -> tuple[Video, tuple[int, ...]]:
-        """Describe a sample, see ``ClipDataset``."""
-        _, number = self._split(index)
-        return self._cache[self._keys[number // self._clips_per_video]], self._shape
 
-    def set_epoch(self, epoch: int) -> None:
-        """Do nothing. The loaders of the measurement name the epoch of each sample."""
-
-    @property
-    def label_ids(self) -> np.ndarray:
-        """Return -1 for each sample, see ``ClipDataset``."""
-        return np.full(len(self), -1, np.int64)
-
-    @property
-    def settings(self) -> Mapping[str, object]:
-        """Settings in which the samples of a batch agree, see ``ClipDataset``."""
-        return {"features": ("frames",)}
-
-
-def dataset_of(way: Way) -> ClipDataset:
+def dataset_of(way: Way) -> ChordVideoDataset:
     """Make the dataset of a way. All have the same clips under the same numbers."""
-    if way.reader in DECODERS:
-        return SourceClips(way)
     options = way.options
-    return ChordVideoDataset(
-        way.sample.cache,
-        videos=way.sample.keys,
-        clip_sampler=RandomClipSampler(options.num_frames, stride=options.stride),
-        size=(options.size, options.size),
-        clips_per_video=way.clips_per_video,
-    )
+    arguments: dict[str, Any] = {
+        "videos": way.keys,
+        "clip_sampler": RandomClipSampler(options.num_frames, stride=options.stride),
+        "size": (options.size, options.size),
+        "clips_per_video": way.clips_per_video,
+    }
+    return SourceClips(way, **arguments) if way.reader in DECODERS else ChordVideoDataset(way.cache, **arguments)
