@@ -27,7 +27,7 @@ from chordcache.storage.sidecar import files_of
 from chordcache.temporary import temporary_folder
 
 OFFSET = 0.6369617
-"""Place of each video of a sample in its part of the whole work, from 0 to 1: drawn at random, once"""
+"""Place of each video of a sample in its part of the whole work, from 0 to 1. It is random, and the same in each run"""
 
 PIECE_SECONDS = 15.0
 """[seconds] Part of a longer video that is built"""
