@@ -61,20 +61,22 @@ def build_file_on(setting: str, device: str, tasks: Sequence[BuildTask]) -> list
 class _ItemBuild(DecodePass):
     """The decode of one item into a partial folder, which is published at its end.
 
-    ``source`` is the state of the source before the decode. ``segment`` is the part to decode, or None for the whole
-    file. ``outcome`` is None until the item is published or has failed.
+    ``source`` is the state of the source before the decode. ``outcome`` is None until the item is published or has
+    failed.
     """
 
     def __init__(self, task: BuildTask, source: SourceState) -> None:
         self._writers_of: dict[str, list[ArtefactWriter]] = {name: [] for name in task.specs}
         with_content = task.item.content is None
-        super().__init__(task.specs, self._writers_of, task.picture, with_content=with_content, item=task.item)
+        item, segment = task.item, task.item.segment
+        super().__init__(
+            task.specs, self._writers_of, task.picture, with_content=with_content, item=item, segment=segment
+        )
         self._task, self._source = task, source
         self._stack, self._writers = ExitStack(), ExitStack()
         self._pairs: list[tuple[ArtefactTask, ArtefactWriter]] = []
         self._written: dict[Path, str] = {}
         """Partial file to its final name, relative to the cache"""
-        self.segment = task.item.segment
         self.outcome: Sidecar | Failure | None = None
         if source.identity != task.item.identity and (task.kept or task.item.content is not None):
             what = "the file changed while it waited for its turn; run the same command"

@@ -25,7 +25,7 @@ from chordcache.media.containers import why_no_sound
 from chordcache.media.decoding import DecodedFrame
 from chordcache.media.demux import Media
 from chordcache.media.frame import FrameMaker
-from chordcache.records import ContentFacts
+from chordcache.records import ContentFacts, Segment
 from chordcache.storage.artefacts.writer import Block
 from chordcache.storage.row_clock import CLOCK_FACTS, clock_problem
 
@@ -95,6 +95,8 @@ class DecodePass:
         Numbers of the kept frames that the extractors receive, by default all.
     item : object, optional
         The item, with the fields that extractors use, such as a ``VideoRecord``.
+    segment : Segment, optional
+        The part of the file that is decoded, by default the whole file.
     """
 
     def __init__(
@@ -106,6 +108,7 @@ class DecodePass:
         with_content: bool,
         only: Container[int] | None = None,
         item: Any = None,
+        segment: Segment | None = None,
     ) -> None:
         self._specs = specs
         self._sinks = sinks
@@ -113,6 +116,11 @@ class DecodePass:
         self._with_content = with_content
         self._only = only
         self._item = item
+        self.segment = segment
+        self.result: DecodeResult | None = None
+        """Result of ``finish``"""
+        self.error: MediaError | None = None
+        """Error that ended the decode"""
         self._extractors: dict[str, Extractor] = {}
         """Extractors of the features that are not absent"""
         self._num_frames = 0
@@ -124,7 +132,7 @@ class DecodePass:
         self.results: dict[str, FeatureResult] = {}
 
     def begin(self, media: Media, bucket: Bucket | None = None) -> None:
-        """Make the extractors for an item."""
+        """Make the extractors for an item, in its bucket if there are buckets."""
         codec = media.require_video().codec_context
         why_silent = "" if media.audio else why_no_sound(media.container)
         video = VideoInfo(codec.codec.canonical_name, codec.width, codec.height, not why_silent, {}, why_silent)
@@ -184,12 +192,15 @@ class DecodePass:
             self._is_after_keyframe = False
 
     def finish(self, media: Media, sounds: Iterable[Sound] = (), end_seconds: float | None = None) -> DecodeResult:
-        """Take the remaining sound, and return the result. See ``feed.Receiver``."""
+        """Take the sound that ``add_sound`` did not get, after the last frame, and return the result.
+
+        ``end_seconds`` is the end of the last frame [seconds]. By default the file states its duration.
+        """
         self.finish_features(media, sounds)
         scaler, fps = self._maker.scaler, self.picture.fps
         last_seconds = float(media.last_frame_seconds) if end_seconds is None else end_seconds - self._pts_seconds[-1]
         width, height = scaler.size
-        return DecodeResult(
+        self.result = DecodeResult(
             pts_seconds=np.asarray(self._pts_seconds),
             source_frames=np.asarray(self._source_frames),
             keyframes=np.asarray(self._keyframes),
@@ -203,6 +214,11 @@ class DecodePass:
             notes=_notes(media, self._maker),
             content=self._meter.facts() if self._meter else None,
         )
+        return self.result
+
+    def fail(self, error: MediaError) -> None:
+        """Take the error that ended the decode."""
+        self.error = error
 
     def finish_features(self, media: Media, sounds: Iterable[Sound]) -> None:
         """Take the remaining sound, and complete ``results``. Features of sound need no frame before that."""

@@ -1,17 +1,12 @@
-"""The frames and the sound of segments of one file."""
+"""The frames of segments of one file, and where these end."""
 
 from __future__ import annotations
-
-from collections.abc import Iterator
 
 import numpy as np
 
 from chordcache.amounts import counted
 from chordcache.errors import MediaError
-from chordcache.media.audio import parts_of_sound
-from chordcache.media.audio_track import Sound
 from chordcache.media.demux import LONG_STEPS
-from chordcache.media.exact_frames import ExactFrames
 from chordcache.records import Segment
 
 
@@ -82,19 +77,3 @@ _ROUNDING_SECONDS = 0.0005
 
 def _problem(segment: Segment, what: str) -> MediaError:
     return MediaError("segment", "segment", f"segment {segment} {what}")
-
-
-class SegmentReader(ExactFrames):
-    """Reader of the frames and the sound of segments of one file. It seeks past the frames that no segment needs."""
-
-    def span_of(self, segment: Segment) -> range:
-        """Return the numbers of the frames of a segment. Raises as the function ``span_of``."""
-        return span_of(segment, self.frame_index.pts_seconds, float(self.frame_index.frame_seconds))
-
-    def end_of(self, segment: Segment | None, span: range) -> float:
-        """Return the time at which some frames of a segment end [seconds]. See the function ``end_of``."""
-        return end_of(segment, span, self.frame_index.pts_seconds, float(self.frame_index.frame_seconds))
-
-    def sounds(self, span: range, end_seconds: float) -> Iterator[Sound]:
-        """Decode the parts of the audio track that overlap with some frames, of which the last one ends at a time."""
-        return parts_of_sound(self.media, float(self.frame_index.pts_seconds[span.start]), end_seconds)

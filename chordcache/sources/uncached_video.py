@@ -157,9 +157,10 @@ class UncachedVideo(Video):
 
     def _decoded(self) -> DecodeResult:
         if self._measured is None:
-            decode = DecodePass({}, {}, PictureConfig(fps=self._source.max_fps), with_content=True)
+            picture, segment = PictureConfig(fps=self._source.max_fps), self._record.segment
+            decode = DecodePass({}, {}, picture, with_content=True, segment=segment)
             with naming(self._path), open_source(self._path, self._source.inside) as opened:
-                self._measured = decode_item(opened.place, decode, self._record.segment)
+                self._measured = decode_item(opened.place, decode)
         return self._measured
 
     def rows(self, video: Video, feature: str, numbers: Any, out: np.ndarray | None = None) -> np.ndarray:

@@ -67,8 +67,9 @@ def compare_with_source(cache: Path, sidecar: Sidecar, config: Config, path: str
         if info.file and info.feature in specs
     ]
     sinks = {name: [comparer for comparer in comparers if comparer.feature == name] for name in specs}
-    decode_pass = DecodePass(specs, sinks, config.picture, with_content=False, only=frozenset(shown))
-    facts = decode_item(path, decode_pass, sidecar.about.segment)
+    segment, only = sidecar.about.segment, frozenset(shown)
+    decode_pass = DecodePass(specs, sinks, config.picture, with_content=False, only=only, segment=segment)
+    facts = decode_item(path, decode_pass)
     if len(facts.pts_seconds) != num_frames:
         raise _differs(f"got {counted(len(facts.pts_seconds), 'frame')}, expected {num_frames} as in the cache")
     for file in sidecar.files:

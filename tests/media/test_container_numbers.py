@@ -18,9 +18,8 @@ from chordcache.errors import MediaError
 from chordcache.media.checks.container_numbers import first_loss
 from chordcache.media.decoding import decode_frames
 from chordcache.media.demux import open_media
+from chordcache.media.exact_frames import ExactFrames
 from chordcache.media.probe import probe
-from chordcache.media.segments import SegmentReader
-from chordcache.records import Segment
 
 NUM_FRAMES = 75
 _PICTURES = ("-f", "lavfi", "-i", "testsrc2=s=160x120:r=25:d=3")
@@ -583,5 +582,5 @@ def test_segments_of_a_damaged_file(film, tmp_path):
     data = (tmp_path / "sound.mp4").read_bytes()
     start, end = fragments_of(data)[3]
     path = written(tmp_path / "x.mp4", data[:start], data[end:])
-    with pytest.raises(MediaError, match="fragments are missing in the file"), SegmentReader(str(path)) as reader:
-        reader.span_of(Segment(start_seconds=0.0, end_seconds=0.5))
+    with pytest.raises(MediaError, match="fragments are missing in the file"):
+        ExactFrames(str(path))
