@@ -19,9 +19,6 @@ _NUM_COLUMNS, _NUM_ROWS = 160, 90
 """Most points that are compared, evenly distributed over the picture. On real clips, their mean difference is within 5
 % of that of all pixels. It takes 0.02 ms, and up to 0.05 ms if a 720p picture has left the CPU's cache."""
 
-_GROUP_PICTURES = 16
-"""Number of pictures that are compared at once. numpy takes more time per call than per point."""
-
 _PLANAR_LUMA = ("yuv4", "yuvj4", "yuva4", "nv1", "nv2", "gray")
 """Beginnings of the names of pixel formats whose first plane is luma, alone"""
 
@@ -64,23 +61,31 @@ class ContentMeter:
         self._motion: dict[int, list[float]] = {}
         """Sum and number of frames, by second"""
         self._histogram = [0] * _NUM_BINS
-        self._luma = _LumaMeter()
+        self._points = LumaPoints()
+        self._last: np.ndarray | None = None
+        """Points of the last picture"""
         self._sound = _SoundMeter()
 
     def add_frame(self, frame: DecodedFrame) -> None:
         """Take the next frame, in presentation order."""
         if self._start_seconds is None:
             self._start_seconds = frame.pts_seconds
+        last, self._last = self._last, self._points.of(frame.picture)
         second = math.floor(frame.pts_seconds - self._start_seconds)
-        self._count(self._luma.add(frame.picture, second))
+        if (
+            last is not None
+            and self._last is not None
+            and last.shape == self._last.shape
+            and 0 <= second < _MAX_SECONDS
+        ):
+            self._add_motion(second, _mean_difference(last, self._last) * 255 / self._points.white)
 
-    def _count(self, motions: list[tuple[int, float]]) -> None:
-        for second, motion in motions:
-            if 0 <= second < _MAX_SECONDS:
-                total = self._motion.setdefault(second, [0.0, 0])
-                total[0] += motion
-                total[1] += 1
-                self._histogram[0 if motion < 0.5 else min(_NUM_BINS - 1, int(math.log2(motion) + 1) + 1)] += 1
+    def _add_motion(self, second: int, motion: float) -> None:
+        motion = min(255.0, motion)
+        total = self._motion.setdefault(second, [0.0, 0])
+        total[0] += motion
+        total[1] += 1
+        self._histogram[0 if motion < 0.5 else min(_NUM_BINS - 1, int(math.log2(motion) + 1) + 1)] += 1
 
     def add_sound(self, sound: Sound) -> None:
         """Take the next part of the sound."""
@@ -88,7 +93,6 @@ class ContentMeter:
 
     def facts(self) -> ContentFacts:
         """Return the facts that were gathered."""
-        self._count(self._luma.changes())
         windows = self._sound.windows(self._start_seconds)
         energies, peaks = _energies_and_peaks(windows) if len(windows) else ((), ())
         totals = (self._motion.get(second, (0.0, 1)) for second in range(max(self._motion, default=-1) + 1))
@@ -100,39 +104,10 @@ class ContentMeter:
         )
 
 
-class _LumaMeter:
-    """Meter of the difference between each picture and the one before it. It compares a group of pictures at once."""
-
-    def __init__(self) -> None:
-        self._points = LumaPoints()
-        self._group: list[tuple[int, np.ndarray, int]] = []
-        """Second, points of the luma, and distance of white from black, of the last compared picture and later ones"""
-
-    def add(self, picture: av.VideoFrame, second: int) -> list[tuple[int, float]]:
-        """Take the next picture, shown in a second. Return the ``changes`` of the group if this picture ends it."""
-        luma = self._points.of(picture)
-        is_cut = luma is None or (bool(self._group) and luma.shape != self._group[-1][1].shape)
-        changes = self.changes() if is_cut or len(self._group) > _GROUP_PICTURES else []
-        if is_cut:
-            self._group.clear()
-        if luma is not None:
-            self._group.append((second, luma, self._points.white))
-        return changes
-
-    def changes(self) -> list[tuple[int, float]]:
-        """Return second and mean absolute difference, 0 to 255 in full range, of each picture of the group.
-
-        The first picture has none, nor one of another size than the one before, or after one that swscale refuses.
-        """
-        seconds, lumas, whites = zip(*self._group, strict=True) if self._group else ((), (), ())
-        del self._group[:-1]
-        if len(lumas) < 2:
-            return []
-        points = np.stack(lumas).reshape(len(lumas), -1)
-        differences = np.maximum(points[1:], points[:-1]) - np.minimum(points[1:], points[:-1])
-        means = differences.sum(1, dtype=np.uint32) / points.shape[1]
-        changes = zip(seconds[1:], means.tolist(), whites[1:], strict=True)
-        return [(second, min(255.0, mean * 255 / white)) for second, mean, white in changes]
+def _mean_difference(one: np.ndarray, other: np.ndarray) -> float:
+    """Return the mean absolute difference of two arrays [dtype=uint8]."""
+    difference = np.maximum(one, other) - np.minimum(one, other)
+    return float(difference.sum(dtype=np.uint32) / difference.size)
 
 
 class LumaPoints:
@@ -140,18 +115,13 @@ class LumaPoints:
 
     def __init__(self) -> None:
         self._scaler = VideoReformatter()
-        self._layout: tuple[str, int] | None = None
-        """Pixel format and range of the last picture"""
-        self._is_plane = False
         self.white = 255
         """Distance of white from black in the points of the last picture: 219 if black is 16, 255 if it is 0"""
 
     def of(self, picture: av.VideoFrame) -> np.ndarray | None:
         """Return a copy of the points [shape=(H, W), dtype=uint8], or None if swscale refuses the picture."""
-        layout = picture.format.name, picture.color_range
-        if layout != self._layout:
-            self._layout, (self._is_plane, self.white) = layout, _luma_of(picture)
-        if self._is_plane:
+        is_plane, self.white = _luma_of(picture)
+        if is_plane:
             luma = plane_array(picture.planes[0])
             rows, columns = -(-luma.shape[0] // _NUM_ROWS), -(-luma.shape[1] // _NUM_COLUMNS)
             return luma[rows // 2 :: rows, columns // 2 :: columns].copy()
