@@ -29,9 +29,6 @@ if TYPE_CHECKING:
 _BLOCK_BYTES = 1 << 20
 """Size of a block of frames that are decoded, then scaled. It fits into the cache of a core."""
 
-_RUN_BYTES = 16 << 20
-"""Size of the pictures that are read at once for several clips, unless one clip has more. A source keeps all of them"""
-
 _LEAST_PX_FOR_PARTS = 20_000
 """Number of pixels from which a part of a JPEG takes less time than the whole. To begin a part takes 20 us."""
 
@@ -182,26 +179,16 @@ class FramesReadSide(ReadSide):
 
     def read_clip(self, clip: Clip) -> Arrays:
         """Return ``frames`` [shape=(T, 3, h, w), dtype=uint8], or nothing if the clip has memory for them."""
-        return self.read_clips([clip])[0]
-
-    def read_clips(self, clips: Sequence[Clip]) -> list[Arrays]:
-        """Return what ``read_clip`` does for clips of one video. Those that need the same pixels are read at once."""
-        arrays: list[Arrays] = []
-        for run, part in _runs(clips):
-            first = run[0]
-            if isinstance(first.frames_out, EncodedFrames):
-                first.frames_out.stored = first.reader.read_encoded(first.video, first.numbers)
-                first.frames_out.picture, first.frames_out.crop = first.picture, first.crop
-                arrays.append({})
-                continue
-            if len(run) == 1 and _is_whole(first):
-                pictures = [first.reader.rows(first.video, self.name, first.numbers, first.frames_out)]
-            else:
-                pictures = _cut_in_blocks(run, part)
-            for clip, frames in zip(run, pictures, strict=True):
-                # Contiguous: stacking permuted views without a worker takes several times as long as this copy
-                arrays.append({"frames": frames.transpose(0, 3, 1, 2).copy()} if clip.frames_out is None else {})
-        return arrays
+        if isinstance(clip.frames_out, EncodedFrames):
+            clip.frames_out.stored = clip.reader.read_encoded(clip.video, clip.numbers)
+            clip.frames_out.picture, clip.frames_out.crop = clip.picture, clip.crop
+            return {}
+        if clip.crop is None or _is_whole(clip.crop, clip.picture):
+            frames = clip.reader.rows(clip.video, self.name, clip.numbers, clip.frames_out)
+        else:
+            frames = _cut_in_blocks(clip, clip.crop, clip.frames_out)
+        # Contiguous: stacking permuted views without a worker takes several times as long as this copy
+        return {"frames": frames.transpose(0, 3, 1, 2).copy()} if clip.frames_out is None else {}
 
 
 def record_decoder(info: FeatureInfo) -> Callable[[int, Any], None]:
@@ -246,57 +233,21 @@ def _scratch(shape: tuple[int, ...]) -> np.ndarray:
     return np.empty(math.prod(shape) + 1, np.uint8)[1:].reshape(shape)
 
 
-def _is_whole(clip: Clip) -> bool:
-    """Return whether the frames of a clip are the cached pictures."""
-    crop, picture = clip.crop, clip.picture
-    if crop is None or crop.size != picture:
-        return crop is None
-    return (crop.top, crop.left, crop.height, crop.width) == (0, 0, *picture) and not crop.flip
+def _is_whole(crop: CropBox, picture: tuple[int, int]) -> bool:
+    """Return whether a crop shows the picture [(height, width)] as it is."""
+    return crop == CropBox(0, 0, *picture, picture)
 
 
-def _runs(clips: Sequence[Clip]) -> Iterator[tuple[Sequence[Clip], Rectangle | None]]:
-    """Yield clips that are read at once, with the part of the pictures that they need. None is all.
-
-    Large pictures that are not cut are decoded straight into the memory of their clip, one clip at a time.
-    """
-    picture = clips[0].picture
-    is_small = math.prod(picture) < _LEAST_PX_FOR_PARTS
-    parts = [None if is_small or clip.crop is None else clip.crop.visible(picture) for clip in clips]
-    start, num_frames = 0, len(clips[0].numbers)
-    for i in range(1, len(clips)):
-        num_frames += len(clips[i].numbers)
-        if (
-            parts[i] != parts[start]
-            or num_frames * 3 * math.prod(picture) > _RUN_BYTES
-            or (not is_small and _is_whole(clips[start]))
-            or isinstance(clips[start].frames_out, EncodedFrames)
-        ):
-            yield clips[start:i], parts[start]
-            start, num_frames = i, len(clips[i].numbers)
-    yield clips[start:], parts[start]
-
-
-def _cut_in_blocks(clips: Sequence[Clip], part: Rectangle | None) -> list[np.ndarray]:
-    """Decode and crop the frames of clips, a few at a time, while their pixels are still in the CPU's cache."""
-    first = clips[0]
-    outs: list[np.ndarray] = []
-    ahead: list[tuple[CropBox, np.ndarray]] = []
-    for clip in clips:
-        crop, out = clip.crop or CropBox(0, 0, *clip.picture, clip.picture), clip.frames_out
-        assert not isinstance(out, EncodedFrames)
-        outs.append(np.empty((len(clip.numbers), *crop.size, 3), np.uint8) if out is None else out)
-        ahead.append((crop.within(part) if part else crop, outs[-1]))
-    ahead.reverse()
-    numbers = np.concatenate([clip.numbers for clip in clips])
-    for frames in first.reader.iter_frames(first.video, numbers, part=part):
-        while len(frames):
-            crop, out = ahead.pop()
-            few = min(len(frames), len(out))
-            cut_frames(frames[:few], crop, out=out[:few], one_thread=first.one_thread)
-            frames = frames[few:]
-            if few < len(out):
-                ahead.append((crop, out[few:]))
-    return outs
+def _cut_in_blocks(clip: Clip, crop: CropBox, out: np.ndarray | None) -> np.ndarray:
+    """Decode and crop the frames of a clip, a few at a time, while their pixels are still in the CPU's cache."""
+    part = crop.visible(clip.picture) if math.prod(clip.picture) >= _LEAST_PX_FOR_PARTS else None
+    crop = crop.within(part) if part else crop
+    out = np.empty((len(clip.numbers), *crop.size, 3), np.uint8) if out is None else out
+    done = 0
+    for frames in clip.reader.iter_frames(clip.video, clip.numbers, part=part):
+        cut_frames(frames, crop, out=out[done : done + len(frames)], one_thread=clip.one_thread)
+        done += len(frames)
+    return out
 
 
 def cut_frames(

@@ -195,10 +195,6 @@ class ReadSide:
         is_of_span = has_times(clip.video.feature(self.name).facts)
         return {self.name: clip.rows(self.name, slice(*clip.span) if is_of_span else None)}
 
-    def read_clips(self, clips: Sequence[Clip]) -> list[Arrays]:
-        """Read the arrays of several clips of one video, each as ``read_clip`` does."""
-        return [self.read_clip(clip) for clip in clips]
-
     def zeros(self, clip: Clip, info: FeatureInfo) -> Arrays | None:
         """Return what ``read_clip`` would return if the feature were cached, and nothing were seen or heard.
 

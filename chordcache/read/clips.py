@@ -112,7 +112,7 @@ class ClipReader:
                 present.append(False)
             else:
                 try:
-                    of_feature = side.read_clips(clips)
+                    of_feature = [side.read_clip(clip) for clip in clips]
                 except MemoryError as error:
                     if info is None:
                         raise

@@ -42,7 +42,7 @@ def test_the_file_is_named(cache: Path, monkeypatch: pytest.MonkeyPatch, feature
 
 def test_the_file_is_named_if_a_clip_needs_more(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Flow of a clip is composed outside of its file."""
-    monkeypatch.setattr(FlowReadSide, "read_clips", _no_memory)
+    monkeypatch.setattr(FlowReadSide, "read_clip", _no_memory)
     with pytest.raises(cc.StorageError, match=r"\.flow\..*\.npz': got a read of 'flow' that needs more memory"):
         cc.ChordVideoDataset(cache, features=("flow",))[0]
 
