@@ -15,6 +15,8 @@ _MIN_BOX_BYTES = 8
 _MAX_HEADER_BYTES = 16
 """Length of a header with a size of 64 bits"""
 
+_MAX_BODY_BYTES = 1 << 28
+"""Largest box whose body is read. The tables of 1 million samples have 20 MB."""
 
 Box: TypeAlias = memoryview
 """Body of a box, without the header"""
@@ -72,6 +74,12 @@ def file_headers(file: BinaryIO, start: int, stop: int) -> Iterator[BoxHeader]:
     return box_headers(read, start, stop)
 
 
+def body_of(file: BinaryIO, box: BoxHeader) -> Box:
+    """Read the body of a box of a file."""
+    file.seek(box.body)
+    return memoryview(file.read(min(box.end - box.body, _MAX_BODY_BYTES)))
+
+
 def boxes_in(data: Box) -> Iterator[tuple[bytes, Box]]:
     """Yield kind and body of the whole boxes directly in a box."""
     for kind, body, end in box_headers(lambda at: data[at : at + 16], 0, len(data)):
@@ -85,6 +93,14 @@ def children(data: Box, *path: bytes) -> dict[bytes, Box]:
     for kind, body in boxes_in(data):
         boxes.setdefault(kind, body)
     return children(boxes.get(path[0], memoryview(b"")), *path[1:]) if path else boxes
+
+
+def tracks_in(movie: Box) -> Iterator[tuple[int, Box]]:
+    """Yield id and body of each track of a movie."""
+    for kind, trak in boxes_in(movie):
+        tkhd = children(trak).get(b"tkhd")
+        if kind == b"trak" and tkhd is not None and len(tkhd) >= 24:
+            yield number_behind_times(tkhd), trak
 
 
 def u32(box: bytes | Box, at: int) -> int:

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Iterator
 from itertools import takewhile
 from typing import BinaryIO, NamedTuple
 
 import numpy as np
 
 from chordcache.media.checks.faults import Loss
-from chordcache.media.mp4_boxes import BoxHeader, boxes_in, children, file_headers, number_behind_times, u32
-
-_MAX_BODY_BYTES = 1 << 26
-"""Largest box whose body is read. The tables of 1 million samples have 20 MB."""
+from chordcache.media.mp4_boxes import (
+    BoxHeader,
+    body_of,
+    boxes_in,
+    children,
+    file_headers,
+    number_behind_times,
+    tracks_in,
+    u32,
+)
 
 _MAX_SAMPLES = 1 << 23
 """Most samples of a track whose tables are compared: 78 hours at 30 frames per second"""
@@ -49,7 +54,7 @@ def loss_of_mp4(file: BinaryIO, track: int) -> Loss | None:
     stop = file.seek(0, 2)
     boxes = list(takewhile(lambda box: _NAME.fullmatch(box.kind), file_headers(file, 0, stop)))
     moov = next((box for box in boxes if box.kind == b"moov" and box.end <= stop), None)
-    movie = _body(file, moov) if moov else memoryview(b"")
+    movie = body_of(file, moov) if moov else memoryview(b"")
     reader = _Fragments(file, stop, boxes, movie)
     if not reader.fragments and b"mvex" not in children(movie):
         return _loss_in_tables(movie, track, boxes)
@@ -62,7 +67,7 @@ def loss_of_mp4(file: BinaryIO, track: int) -> Loss | None:
 
 def _loss_in_tables(movie: memoryview, track: int, boxes: list[BoxHeader]) -> Loss | None:
     """Return the loss that the sample tables of a track reveal."""
-    sample_tables = {number: children(trak, b"mdia", b"minf", b"stbl") for number, trak in _tracks(movie)}
+    sample_tables = {number: children(trak, b"mdia", b"minf", b"stbl") for number, trak in tracks_in(movie)}
     own = _tables(sample_tables.get(track, {}))
     if own is None or not len(own[0]):
         return None
@@ -205,7 +210,7 @@ class _Fragments:
     def _spans(self, fragment: BoxHeader) -> dict[int, _Span]:
         """Return the times of each track in a fragment that states its time."""
         spans = {}
-        for kind, traf in boxes_in(_body(self._file, fragment)):
+        for kind, traf in boxes_in(body_of(self._file, fragment)):
             boxes = children(traf)
             if kind == b"traf" and b"tfhd" in boxes and b"tfdt" in boxes:
                 try:
@@ -234,7 +239,7 @@ class _Fragments:
             if box.end > self._stop or box.kind not in (b"sidx", b"mfra"):
                 continue
             try:
-                body = _body(self._file, box)
+                body = body_of(self._file, box)
                 places = (
                     _places_of_sidx(body, self._starts[number + 1]) if box.kind == b"sidx" else _places_of_mfra(body)
                 )
@@ -282,7 +287,7 @@ class _Fragments:
             seconds = promised / (number_behind_times(children(self._movie)[b"mvhd"]) or 1)
             timescales = {
                 number: number_behind_times(children(trak, b"mdia")[b"mdhd"]) or 1
-                for number, trak in _tracks(self._movie)
+                for number, trak in tracks_in(self._movie)
             }
         except (struct.error, KeyError, IndexError):
             return None
@@ -324,19 +329,3 @@ def _places_of_mfra(mfra: memoryview) -> list[int]:
             rows = np.frombuffer(tfra, np.uint8, num_entries * width, 16).reshape(num_entries, width)
             places.update(np.ascontiguousarray(rows[:, wide : 2 * wide]).view(f">u{wide}")[:, 0].tolist())
     return sorted(places)
-
-
-# Boxes
-
-
-def _tracks(movie: memoryview) -> Iterator[tuple[int, memoryview]]:
-    """Yield identifier and body of each track."""
-    for kind, trak in boxes_in(movie):
-        tkhd = children(trak).get(b"tkhd")
-        if kind == b"trak" and tkhd is not None and len(tkhd) >= 24:
-            yield number_behind_times(tkhd), trak
-
-
-def _body(file: BinaryIO, box: BoxHeader) -> memoryview:
-    file.seek(box.body)
-    return memoryview(file.read(min(box.end - box.body, _MAX_BODY_BYTES)))
