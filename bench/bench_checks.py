@@ -19,7 +19,7 @@ from chordcache.config.config import config_from_json
 from chordcache.features.decode_pass import DecodePass
 from chordcache.features.feed import decode_whole
 from chordcache.features.registry import resolve
-from chordcache.media.checks.container_numbers import first_loss
+from chordcache.media.checks.container_watch import first_loss
 from chordcache.media.checks.truncation import end_problem
 
 FILMS = {

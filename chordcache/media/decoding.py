@@ -16,7 +16,7 @@ from chordcache.media.checks.faults import Faults
 from chordcache.media.checks.packet_check import Role
 from chordcache.media.demux import Media
 from chordcache.media.joints import JOINABLE
-from chordcache.media.picture_video import has_jpeg_files
+from chordcache.media.picture_folders import has_jpeg_files
 
 _STREAMS = (*JOINABLE, "h264", "hevc")
 """Formats in which no table or header states where packets begin and end, so that a parser divides them"""

@@ -14,8 +14,7 @@ from chordcache import progress
 from chordcache.errors import MediaError
 from chordcache.media.audio_track import Sound
 from chordcache.media.checks.bitstream import packet_reader
-from chordcache.media.checks.container_numbers import PROVED
-from chordcache.media.checks.container_watch import ContainerWatch
+from chordcache.media.checks.container_watch import PROVED, ContainerWatch
 from chordcache.media.checks.faults import Faults
 from chordcache.media.checks.h264_start import OpenStart, prove_start
 from chordcache.media.checks.packet_check import PacketCheck, Role

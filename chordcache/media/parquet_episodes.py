@@ -14,7 +14,7 @@ import numpy as np
 
 from chordcache import progress
 from chordcache.errors import MediaError, UsageError, printable
-from chordcache.media.picture_folders import PICTURES_PER_SECOND
+from chordcache.media.picture_folders import PICTURES_PER_SECOND, write_video
 
 _NAME = re.compile(r"(?P<camera>.+)/episode_(?P<episode>\d{1,18})", re.DOTALL)
 _NUMBERS = ("episode_index", "frame_index", "timestamp")
@@ -50,7 +50,6 @@ def write_episode(fd: int, name: str, max_bytes: int, file: BinaryIO) -> None:
         raise UsageError(
             f"'{printable(name)}': pictures in a Parquet file need pyarrow: pip install 'chordcache[build]'"
         ) from None
-    from chordcache.media.picture_video import write_video  # not before: it loads PyAV
 
     match = _NAME.fullmatch(name)
     if match is None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import statistics
 import zlib
+from copy import copy
 from fractions import Fraction
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import av
 import numpy as np
@@ -15,12 +16,14 @@ from chordcache.arguments import check_choice
 from chordcache.choices import SCAN_LEVELS
 from chordcache.errors import MediaError
 from chordcache.media.activity import ContentMeter
+from chordcache.media.checks.nal_units import H264Reader, Sps
+from chordcache.media.checks.packet_reader import HEAD_BYTES, Bits, PacketReader
 from chordcache.media.decoding import decode_frames
 from chordcache.media.demux import Media, open_media
 from chordcache.media.geometry import Orientation, display_size, orientation_of_matrix
 from chordcache.media.mp4_tracks import display_matrices
 from chordcache.media.source_file import open_source
-from chordcache.media.stream_header import stream_header
+from chordcache.media.video_decoder import UNSTATED, context_like
 from chordcache.records import AudioFacts, HeaderFacts, PacketFacts, VideoRecord
 
 _MATRICES = {
@@ -38,6 +41,10 @@ _TRANSFERS = {
 }  # fmt: skip
 _RANGES = {1: "limited", 2: "full"}
 """ffmpeg's names of the code points of ITU-T H.273. Code points that are not listed are unstated."""
+
+_HEADER_DECODERS = ("hevc", "libdav1d", "mpeg1video", "mpeg2video", "mpeg4", "prores", "vp8")
+"""Decoders that read headers without decoding a picture, if they are set to skip all frames (FFmpeg 8.1). libdav1d
+reads them when it is opened. Others give no more than libavformat did, or decode the picture."""
 
 
 def probe(
@@ -90,11 +97,11 @@ def _add_facts(facts: dict[str, Any], path: str, level: str) -> None:
 
 
 def _header_facts(media: Media, path: str, first: list[Any]) -> HeaderFacts:
-    """Return the claims of the headers. The stream's own size and colors are right, see ``stream_header``."""
+    """Return the claims of the headers. The stream's own size and colors are right, see ``_stream_header``."""
     video = media.require_video()
     codec = video.codec_context
     reader = media.packet_check(is_thorough=False).reader
-    stated = stream_header(codec, reader, first[0] if first else None)
+    stated = _stream_header(codec, reader, first[0] if first else None)
     # PyAV reports it for decoded frames only
     matrix = display_matrices(path).get(video.id) if "mp4" in media.container.format.name else None
     turn = orientation_of_matrix(matrix) if matrix else Orientation()
@@ -125,6 +132,85 @@ def _header_facts(media: Media, path: str, first: list[Any]) -> HeaderFacts:
         header_duration_seconds=_header_duration(media),
         header_num_frames=video.frames or None,
     )
+
+
+class _StreamHeader(NamedTuple):
+    """Size and colors of a stream, as its pictures will have them. Colors are code points of ITU-T H.273."""
+
+    width: int
+    height: int
+    matrix: int
+    primaries: int
+    transfer: int
+    color_range: int
+    """1 if limited, 2 if full, 0 if unstated"""
+
+
+def _stream_header(codec: Any, reader: PacketReader, packet: Any) -> _StreamHeader:
+    """Return what the stream states, and what the container states where the stream does not.
+
+    ``codec`` is the context of the track with the container's claims. It stays as it is. ``packet`` is the first one
+    that shows a picture. If it is None, only the headers in the container are read.
+    """
+    claims = _header_of(codec)
+    if isinstance(reader, H264Reader):  # its decoder reads headers only when it decodes a picture
+        sps = reader.active_sps(memoryview(b"") if packet is None else memoryview(packet)[:HEAD_BYTES])
+        try:
+            stated = _h264_display(sps, copy(sps.rest)) if sps else None
+        except ValueError:  # it is cut off
+            stated = None
+    else:
+        stated = _decoded_header(codec, packet) if codec.name in _HEADER_DECODERS else None
+    if stated is None:
+        return claims
+    unstated = (0, 0, UNSTATED, UNSTATED, UNSTATED, 0)
+    values = zip(stated, claims, unstated, strict=True)
+    return _StreamHeader(*(claim if value == none else value for value, claim, none in values))
+
+
+def _header_of(codec: Any) -> _StreamHeader:
+    return _StreamHeader(
+        codec.width, codec.height, codec.colorspace, codec.color_primaries, codec.color_trc, codec.color_range
+    )
+
+
+def _h264_display(sps: Sps, bits: Bits) -> _StreamHeader:
+    """Read how the picture is shown (ITU-T H.264, 7.3.2.1.1 and E.1.1)."""
+    bits.u(2 if sps.may_have_fields else 1)
+    num_fields = 2 if sps.may_have_fields else 1
+    width, height = 16 * sps.blocks[0], 16 * sps.blocks[1] * num_fields
+    if bits.u(1):
+        left, right, top, bottom = (bits.ue() for _ in range(4))
+        width -= (left + right) * (2 if sps.chroma in (1, 2) else 1)
+        height -= (top + bottom) * (2 if sps.chroma == 1 else 1) * num_fields
+    matrix = primaries = transfer = UNSTATED
+    color_range = 0
+    if bits.u(1):
+        if bits.u(1) and bits.u(8) == 255:  # the shape of a pixel
+            bits.u(32)
+        if bits.u(1):  # overscan
+            bits.u(1)
+        if bits.u(1):
+            color_range = 1 + (bits.u(4) & 1)
+            if bits.u(1):
+                primaries, transfer, matrix = bits.u(8), bits.u(8), bits.u(8)
+    return _StreamHeader(width, height, matrix, primaries, transfer, color_range)
+
+
+def _decoded_header(codec: Any, packet: Any) -> _StreamHeader | None:
+    """Let a second decoder read the headers. Return None if it refuses them; the decoder of the file reports that."""
+    spare = context_like(codec)
+    spare.thread_count = 1
+    spare.skip_frame = "ALL"
+    try:
+        spare.open()
+        if packet is not None and codec.name != "libdav1d":
+            spare.decode(packet)
+    except MemoryError:
+        raise
+    except (av.error.FFmpegError, ValueError):
+        return None
+    return _header_of(spare)
 
 
 def _rate(rate: Fraction | None) -> float | None:

@@ -11,7 +11,7 @@ import av
 import av.logging
 
 from chordcache.errors import MediaError
-from chordcache.media.checks.container_numbers import first_loss
+from chordcache.media.checks.container_watch import first_loss
 from chordcache.media.decoding import decode_frames
 from chordcache.media.demux import open_media
 from fault_injection.harness import BrokenGuarantee, Figures, Trial, experiment

@@ -15,7 +15,7 @@ from helpers.ffmpeg import ffmpeg
 
 import chordcache as cc
 from chordcache.errors import MediaError
-from chordcache.media.checks.container_numbers import first_loss
+from chordcache.media.checks.container_watch import first_loss
 from chordcache.media.decoding import decode_frames
 from chordcache.media.demux import open_media
 from chordcache.media.exact_frames import ExactFrames

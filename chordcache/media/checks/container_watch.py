@@ -1,19 +1,39 @@
-"""Faults of packets that a container reports while they are read: marks, gaps, and missing packets."""
+"""Faults that a container reveals: its numbers against its content, marks and gaps of packets, and missing packets."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, BinaryIO, TypeAlias
 
 import av
 
 from chordcache.amounts import counted
 from chordcache.errors import MediaError
-from chordcache.media.checks.container_numbers import first_loss
+from chordcache.media.checks.avi import loss_of_avi
 from chordcache.media.checks.faults import Loss
-from chordcache.media.checks.transport_stream import joints
+from chordcache.media.checks.flv import loss_of_flv
+from chordcache.media.checks.mp4 import loss_of_mp4
+from chordcache.media.checks.ogg import loss_of_ogg
+from chordcache.media.checks.transport_stream import joints, loss_of_transport_stream
 from chordcache.media.checks.truncation import end_problem
 from chordcache.media.joints import JOINABLE, TrackPart
+from chordcache.media.source_bytes import opened
+
+Reader: TypeAlias = "Callable[[BinaryIO, int], Loss | None]"
+"""Function of an open file and the number of its video track in the container. It reads headers and tables only."""
+
+_READERS: dict[str, Reader] = {
+    "avi": loss_of_avi,
+    "flv": loss_of_flv,
+    "mov,mp4,m4a,3gp,3g2,mj2": loss_of_mp4,
+    "mpegts": loss_of_transport_stream,
+    "ogg": loss_of_ogg,
+}
+"""Reader by libavformat's name of the format"""
+
+PROVED = frozenset((*_READERS, "matroska,webm", "mpeg", "h264", "hevc", "av1", "obu"))
+"""Formats whose own numbers are compared with the content: here, by ``truncation``, or in the headers of pictures.
+FFmpeg's report is believed of all others."""
 
 _PROMISING = ("flv", "matroska,webm")
 """Formats whose header states the duration of the content, apart from any table of packets"""
@@ -24,6 +44,18 @@ MARK_DISTANCE = 2
 _TOLERANCE_SECONDS = 0.5
 """[seconds] Largest difference between the stated duration and the end of the packets. Writers round, and may leave out
 the last frame's duration."""
+
+
+def first_loss(path: str, container: str, *, track: int) -> Loss | None:
+    """Return the first loss that the numbers of a container reveal; None if they agree with its content.
+
+    ``container`` is libavformat's name of the format, and ``track`` the number of the video track in the container.
+    Raise ``MediaError``, ``io``, if the file cannot be read.
+    """
+    if container not in _READERS:
+        return None
+    with opened(path) as file:
+        return _READERS[container](file, track)
 
 
 class ContainerWatch:

@@ -33,7 +33,7 @@ def end_problem(path: str, container: str, *, last_packet_at: int | None = None)
     Notes
     -----
     Source: ISO/IEC 13818-1, 2.5.3 (packs); RFC 8794, 4 and 6 (EBML); Adobe Flash Video File
-    Format 10.1, E.3 (FLV). The ends of other files are compared by ``container_numbers``.
+    Format 10.1, E.3 (FLV). The ends of other files are compared by ``container_watch``.
 
     Examples
     --------
