@@ -6,9 +6,8 @@ import errno
 import os
 import stat
 import time
-import weakref
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 
@@ -226,11 +225,6 @@ def _is_source(path: str) -> bool:
         return False
 
 
-def identify(path: str, inside: str | None = None) -> Identity:
-    """Return the identity of a file's content according to the file system. Raises as ``open_source``."""
-    return look(path, inside).identity
-
-
 def look_or_none(path: str, inside: str | None = None) -> SourceState | None:
     """Return the same as ``look``, or None if it raises. A later read of the file will raise the reason."""
     try:
@@ -240,15 +234,14 @@ def look_or_none(path: str, inside: str | None = None) -> SourceState | None:
 
 
 class FolderLooks:
-    """Looks at many files, best those of one folder after another. The folder of the last file stays open.
+    """Looks at many files, best those of one folder after another. The folder of the last file is remembered.
 
     A file is not opened: a later read of one that this user may not read raises the reason.
     """
 
     def __init__(self) -> None:
-        self._place: tuple[str, str | None] | None = None
-        self._folder = -1
-        self._close: weakref.finalize[[int], FolderLooks] | None = None
+        self._folder: tuple[str, str | None] | None = None
+        self._leads_out = False
         self._objects = ObjectLooks()
 
     def has_source(self, path: str) -> bool:
@@ -262,32 +255,18 @@ class FolderLooks:
             return _state_of_object(identity) if identity else None
         if split_inner(path):
             return look_or_none(path, inside)
-        folder, _, name = path.rpartition("/")  # os.path takes three times as long
+        folder = path.rpartition("/")[0] or "/"  # os.path takes three times as long
+        if self._folder != (folder, inside):
+            self._folder, self._leads_out = (folder, inside), leads_out(folder, inside)
+        if self._leads_out:
+            return None
         try:
-            if self._place != (folder, inside):
-                self._open(folder or "/", inside)
-                self._place = folder, inside
-            status = os.stat(name, dir_fd=self._folder, follow_symlinks=False)
-        except (OSError, MediaError):
+            status = os.stat(path, follow_symlinks=False)
+        except OSError:
             return None
         if stat.S_ISLNK(status.st_mode) or stat.S_ISDIR(status.st_mode):
             return look_or_none(path, inside)
         return _state_of(status) if stat.S_ISREG(status.st_mode) else None
-
-    def _open(self, folder: str, inside: str | None) -> None:
-        """Open another folder. One that does not exist stays so for the files of it that are next."""
-        self._place, self._folder = None, -1
-        if self._close is not None:
-            self._close()
-        with suppress(FileNotFoundError):
-            self._folder = _pin_below(inside, folder) if inside else os.open(folder, os.O_PATH)
-            self._close = weakref.finalize(self, os.close, self._folder)
-
-
-def identity_or_none(path: str) -> Identity | None:
-    """Return the same as ``identify``, or None if it raises."""
-    state = look_or_none(path)
-    return state.identity if state else None
 
 
 def check_unchanged(path: str, before: SourceState, inside: str | None = None, *, num_frames_ok: int = 0) -> None:

@@ -21,7 +21,7 @@ from pathlib import Path
 from conftest import run_chordcache, write_video
 from helpers import processes
 
-from chordcache.media.source_file import identify
+from chordcache.media.source_file import look
 from chordcache.storage import layout
 from chordcache.storage.find_sidecars import iter_keys
 from chordcache.storage.sidecar import read_sidecar
@@ -69,7 +69,7 @@ def _put_in_place_of_cached(cache: Path, root: Path, text: str) -> None:
         sidecar = read_sidecar(cache, key)
         source = root / sidecar.path
         source.write_text(text)
-        forged = sidecar.replace(source=identify(str(source)))
+        forged = sidecar.replace(source=look(str(source)).identity)
         (cache / layout.sidecar_file(key)).write_text(forged.to_line() + "\n")
 
 

@@ -33,7 +33,7 @@ from chordcache.errors import (
 from chordcache.features.read_side import RowReader
 from chordcache.index.index_files import Index, temporary_index
 from chordcache.index.lists.tables import open_for_reading
-from chordcache.media.source_file import identify, identity_or_none, real_folder
+from chordcache.media.source_file import look, look_or_none, real_folder
 from chordcache.read.cache import Cache
 from chordcache.read.cached_videos import VideoSet, sample_of
 from chordcache.read.clips import HOW_TO_ADD
@@ -159,7 +159,7 @@ class SourceVideos(VideoSet):
         source = copy.deepcopy(self._source)  # an open source belongs to one thread
         source.inside = None if self._follow_symlinks else real_folder(folder)
         with naming(path):
-            identity = identify(path, source.inside)
+            identity = look(path, source.inside).identity
         with source.open(path):
             with naming(path):
                 video = UncachedVideo(source, path, record, identity, self._of_sound, self)
@@ -327,7 +327,9 @@ class IndexedVideos(SourceVideos):
             except NotFoundError:
                 continue
             is_whole = sidecar.about.segment == record.segment or sidecar.display_crop is None  # else in a bucket
-            is_of_file = sidecar.source == record.identity or is_of_source(sidecar, identity_or_none(path), path, None)
+            state = None if sidecar.source == record.identity else look_or_none(path)
+            identity = state.identity if state else None
+            is_of_file = sidecar.source == record.identity or is_of_source(sidecar, identity, path, None)
             if is_whole and is_of_file and all(map(self._is_current, map(sidecar.feature, self._features))):
                 return self._described(Video(self.cache.path, sidecar), record)
         return None
