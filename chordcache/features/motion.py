@@ -11,7 +11,7 @@ import numpy as np
 
 from chordcache.config.picture import PictureConfig
 from chordcache.errors import UsageError
-from chordcache.features.base import NO_ROWS, Extractor, Rows, VideoInfo
+from chordcache.features.base import Extractor, Rows, VideoInfo
 from chordcache.features.read_side import MOTION_AS_FLOW, Arrays, Clip, ReadSide, in_memory
 from chordcache.media.cropping import CropBox
 from chordcache.media.frame import Frame
@@ -23,8 +23,6 @@ BLOCK_PX = 16
 """Side of a cell [pixels of its picture]. It is the macroblock of every codec that exports vectors. The last cells of a
 picture may be narrower."""
 
-ROWS_AT_ONCE = 32
-"""Number of frames whose rows are returned together. A row is small, and returning it takes as long as computing it."""
 PICTURE_TYPES = {1: b"I", 2: b"P", 3: b"B"}
 """AVPictureType to its letter. Others, such as the sprites of MPEG-4, are b"?"."""
 
@@ -76,9 +74,6 @@ class MotionExtractor(Extractor):
 
         self._codecs, self._motion_vectors = MOTION_VECTOR_CODECS, motion_vectors
         self._size: tuple[int, int] | None = None
-        self._motion: list[np.ndarray] = []
-        self._covered: list[np.ndarray] = []
-        self._types: list[bytes] = []
 
     @classmethod
     def picture_used(cls, picture: PictureConfig) -> PictureConfig:
@@ -90,7 +85,7 @@ class MotionExtractor(Extractor):
         return None if video.codec in self._codecs else f"codec '{video.codec}' exports no motion vectors"
 
     def add_frame(self, frame: Frame) -> Rows:
-        """Return the rows of several frames at once."""
+        """Return the rows of this frame."""
         size = frame.region[2:]
         if self._size is None:
             self._size = size
@@ -98,22 +93,11 @@ class MotionExtractor(Extractor):
         motion, covered = motion_grid(self._motion_vectors(frame.picture), frame.region)
         if size != self._size:
             motion, covered = resampled(motion, covered, size, self._size)
-        self._motion.append(turned(motion, frame.orientation))
-        self._covered.append(frame.orientation.apply(covered))
-        self._types.append(PICTURE_TYPES.get(int(frame.picture.pict_type), b"?"))
-        return self.finish() if len(self._types) == ROWS_AT_ONCE else NO_ROWS
-
-    def finish(self) -> Rows:
-        """Return the remaining rows."""
-        if not self._types:
-            return NO_ROWS
-        rows = {
-            self.name: np.stack(self._motion),
-            f"{self.name}.covered": np.stack(self._covered),
-            f"{self.name}.types": np.array(self._types, "S1"),
+        return {
+            self.name: turned(motion, frame.orientation)[None],
+            f"{self.name}.covered": frame.orientation.apply(covered)[None],
+            f"{self.name}.types": np.array([PICTURE_TYPES.get(int(frame.picture.pict_type), b"?")], "S1"),
         }
-        self._motion, self._covered, self._types = [], [], []
-        return rows
 
 
 def motion_grid(vectors: np.ndarray | None, region: tuple[int, int, int, int]) -> tuple[np.ndarray, np.ndarray]:
