@@ -14,10 +14,8 @@ import av.format
 from chordcache import progress
 from chordcache.errors import MediaError
 from chordcache.json_records import MAX_PIXELS
-from chordcache.media.checks.transport_stream import descriptors
-from chordcache.media.ffmpeg_log import LogMessage, reason_of
-from chordcache.media.mp4_tracks import sample_kinds, video_entry_parts
-from chordcache.media.source_bytes import opened
+from chordcache.media.ffmpeg_log import LogMessage, described, reason_of
+from chordcache.media.mp4_boxes import sample_kinds
 
 CONTAINERS = (
     "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi,mpegts,mpeg,mpegvideo,m4v,ogg,flv,asf,mxf,nut,rm,ivf,gif,wav,mp3,aac,"
@@ -40,17 +38,8 @@ _DOLBY_PROFILES = (5, 10, 20)
 """Profiles of Dolby Vision whose base layer may be in a color space of their own (ICtCp in full range, reshaped): HEVC,
 AV1, MV-HEVC"""
 
-_DOLBY_BOXES = (b"dvcC", b"dvvC", b"dvwC")
-
-_DOLBY_DESCRIPTOR = 0xB0
-"""Tag of the descriptor of a track in MPEG-TS"""
-
-_MATROSKA_MAPPING = re.compile(rb"\x41\xe7\x84dv[cvw]C\x41\xed[\x85-\xfe](.{5})", re.DOTALL)
-"""BlockAddIDType and BlockAddIDExtraData of Matroska, which holds the content of the box"""
-
-_CLUSTER = b"\x1f\x43\xb6\x75"
-_MAX_HEAD_BYTES = 1 << 20
-"""Length of the front of a Matroska file that is searched. Tracks come before the first cluster."""
+_DOLBY_RECORD = re.compile(r"DOVI configuration record: .*\bprofile: (\d+),.*\bcompatibility id: (\d+)")
+"""FFmpeg's words for the configuration that an MP4, Matroska or MPEG-TS has for a track"""
 
 
 def open_container(path: str, messages: list[LogMessage]) -> Any:
@@ -121,44 +110,25 @@ def refuse_unshowable(container: Any, video: av.VideoStream, packet: Any) -> Non
     ):
         raise MediaError("decode", "encrypted", "the video track is encrypted; decrypt the file first")
     may_be_dolby = video.codec_context.codec.canonical_name in ("hevc", "av1")
-    profile = _incompatible_profile(container.name, container.format.name, video.id) if may_be_dolby else None
+    profile = _incompatible_profile(container, video) if may_be_dolby else None
     if profile is not None:
         what = f"Dolby Vision profile {profile} without a compatible base layer: its colors cannot be converted"
         raise MediaError("decode", "unsupported-color", what)
 
 
-def _incompatible_profile(path: str, format_name: str, track_id: int) -> int | None:
-    """Return the Dolby Vision profile of a video track if its pictures cannot be shown as SDR, PQ or HLG.
-
-    None if there is another profile, or none, or in other containers than MP4, Matroska and MPEG-TS. ``format_name`` is
-    libavformat's name of the format. ``track_id`` is the number of the track in an MP4, or its PID. In Matroska, the
-    first configuration counts.
+def _incompatible_profile(container: Any, video: av.VideoStream) -> int | None:
+    """Return the Dolby Vision profile of a video track if its pictures cannot be shown as SDR, PQ or HLG, or None.
 
     Notes
     -----
-    Source: Dolby Vision Streams Within the ISO Base Media File Format 2.1.2, 3.2. The record has version (16 bits),
-    profile (7), level (6), and flags for metadata, enhancement layer and base layer. Then comes
-    dv_bl_signal_compatibility_id (4), 0 if the base layer is not compatible with anything. The descriptor in
-    MPEG-TS of a base layer has the same fields (Dolby Vision Streams Within the MPEG-2 Transport Stream Format 1.2).
+    Source: Dolby Vision Streams Within the ISO Base Media File Format 2.1.2, 3.2 (dv_bl_signal_compatibility_id).
     """
-    record: bytes | memoryview = b""
-    if "mp4" in format_name:
-        parts = video_entry_parts(path, track_id)
-        record = next((parts[kind] for kind in _DOLBY_BOXES if kind in parts), b"")
-    elif format_name == "matroska,webm":
-        with opened(path) as file:
-            head = file.read(_MAX_HEAD_BYTES)
-        match = _MATROSKA_MAPPING.search(head.partition(_CLUSTER)[0])
-        record = match[1] if match else b""
-    elif format_name == "mpegts":
-        with opened(path) as file:
-            descriptor = descriptors(file, track_id).get(_DOLBY_DESCRIPTOR, b"")
-        if len(descriptor) >= 4 and descriptor[3] & 1:
-            record = descriptor.ljust(5, b"\0")  # its last field may be missing
-    if len(record) < 5 or record[4] >> 4:
+    _, *parts = re.split(r"Stream #0:(\d+)", described(container))
+    of_tracks = dict(zip(parts[::2], parts[1::2], strict=True))
+    match = _DOLBY_RECORD.search(of_tracks.get(str(video.index), ""))
+    if match is None or int(match[2]):
         return None
-    profile = record[2] >> 1
-    return profile if profile in _DOLBY_PROFILES else None
+    return int(match[1]) if int(match[1]) in _DOLBY_PROFILES else None
 
 
 def _refuse_impossible(container: Any) -> None:

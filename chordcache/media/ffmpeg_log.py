@@ -8,7 +8,7 @@ import re
 import threading
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import av.error
 import av.logging
@@ -69,13 +69,25 @@ def capture() -> Iterator[list[LogMessage]]:
                 av.logging.set_level(_quiet_level)
 
 
+def described(container: Any) -> str:
+    """Return FFmpeg's description of an open file, as the command ffmpeg prints it. PyAV 18 lacks most of its facts."""
+    with _lock:
+        level = av.logging.get_level()
+        av.logging.set_level(av.logging.INFO)
+        try:
+            text: str = container.dumps_format()
+        finally:
+            av.logging.set_level(level)
+    return text
+
+
 def first_serious(messages: Sequence[LogMessage], *, besides: Collection[str] = ()) -> str | None:
     """Return the first message that reports damage, such as "hevc: Could not find ref with POC 12".
 
     Messages of the sources ``besides`` are ignored.
     """
-    for _, source, text in messages:
-        if source not in (*_PARSERS, *besides) and not _HARMLESS.search(text):
+    for level, source, text in messages:
+        if level <= av.logging.ERROR and source not in (*_PARSERS, *besides) and not _HARMLESS.search(text):
             return f"{source}: {' '.join(text.split())}"
     return None
 

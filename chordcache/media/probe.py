@@ -21,7 +21,7 @@ from chordcache.media.checks.packet_reader import HEAD_BYTES, Bits, PacketReader
 from chordcache.media.decoding import decode_frames
 from chordcache.media.demux import Media, open_media
 from chordcache.media.geometry import Orientation, display_size, orientation_of_matrix
-from chordcache.media.mp4_tracks import display_matrices
+from chordcache.media.mp4_boxes import display_matrices
 from chordcache.media.source_file import open_source
 from chordcache.media.video_decoder import UNSTATED, context_like
 from chordcache.records import AudioFacts, HeaderFacts, PacketFacts, VideoRecord

@@ -20,8 +20,8 @@ import chordcache as cc
 from chordcache.config.config import config_from_json, config_to_json
 from chordcache.config.yaml_files import load_config
 from chordcache.index.labels import Labels
+from chordcache.media.mp4_boxes import display_matrices
 from chordcache.media.mp4_samples import read_video_track
-from chordcache.media.mp4_tracks import display_matrices
 from chordcache.records import Identity, VideoRecord
 from chordcache.storage import sealed_json
 from chordcache.storage.artefacts import npy

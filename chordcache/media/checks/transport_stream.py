@@ -232,56 +232,6 @@ def _first_counters(file: BinaryIO, position: int) -> dict[int, int]:
     return counters
 
 
-def descriptors(file: BinaryIO, pid: int) -> dict[int, bytes]:
-    """Return the content of the descriptors of a track by their tag, from the first table that lists it.
-
-    Notes
-    -----
-    Source: ISO/IEC 13818-1, 2.4.4.3 (program association), 2.4.4.8 (program map), 2.6.1 (descriptors).
-    """
-    for programs in _sections(file, _PROGRAM_PID):
-        for at in range(8, len(programs) - 7, 4):
-            for table in _sections(file, int.from_bytes(programs[at + 2 : at + 4], "big") & 0x1FFF):
-                tracks = table[12 + (int.from_bytes(table[10:12], "big") & 0xFFF) : -4]
-                while len(tracks) >= 5:
-                    end = 5 + (int.from_bytes(tracks[3:5], "big") & 0xFFF)
-                    if int.from_bytes(tracks[1:3], "big") & 0x1FFF == pid:
-                        return _tagged(tracks[5:end])
-                    tracks = tracks[end:]
-                break
-        break
-    return {}
-
-
-def _tagged(data: bytes) -> dict[int, bytes]:
-    content: dict[int, bytes] = {}
-    while len(data) >= 2:
-        content.setdefault(data[0], data[2 : 2 + data[1]])
-        data = data[2 + data[1] :]
-    return content
-
-
-def _sections(file: BinaryIO, pid: int) -> Iterator[bytes]:
-    """Yield the sections of a table that begin near the front of the file, one for each packet (2.4.4)."""
-    length, sync_at = _geometry(file)
-    file.seek(0)
-    data = file.read(_CHUNK_PACKETS * length)
-    section = b""
-    for at in range(sync_at, len(data) - min(_PACKET_BYTES) + 1, length or 1):
-        packet = data[at : at + min(_PACKET_BYTES)]
-        if int.from_bytes(packet[1:3], "big") & 0x1FFF != pid or not packet[3] & 0x10:
-            continue
-        payload = packet[4 + (1 + packet[4] if packet[3] & 0x20 else 0) :]
-        if packet[1] & 0x40:
-            section = payload[1 + payload[0] :] if payload else b""
-        elif section:
-            section += payload
-        num_bytes = 3 + (int.from_bytes(section[1:3], "big") & 0xFFF)
-        if 3 < num_bytes <= len(section):
-            yield section[:num_bytes]
-            section = b""
-
-
 def _packets(file: BinaryIO) -> Iterator[tuple[int, np.ndarray, np.ndarray, list[_Jump]]]:
     """Read the packets of all tracks and tables that carry a part of them, in pieces.
 
