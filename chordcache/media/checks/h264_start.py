@@ -152,7 +152,7 @@ class _Proof:
         for start, stop in self._reader.units(packet):
             kind = packet[start] & 0x1F
             if kind in (SPS, PPS):
-                self._reader.sets.read(packet[start:stop])
+                self._reader.read_set(packet[start:stop])
             elif kind == _IDR:
                 return True
             elif kind == _SLICE:
@@ -277,7 +277,7 @@ class _Proof:
 
     def _read_slice(self, unit: memoryview) -> _Slice | None:
         """Read a slice's header and its picture parameter set (7.3.3, 7.3.2.2). Return None for a redundant slice."""
-        head = self._reader.sets.slice_head(unit)
+        head = self._reader.slice_head(unit)
         kind, sps, bits, pps = head.kind, head.sps, head.rest, copy(head.pps.rest)
         pps.u(1)
         has_bottom_order, num_groups = pps.u(1), pps.ue()

@@ -191,37 +191,6 @@ class SliceHead(NamedTuple):
         return 1 << self.sps.frame_num_bits
 
 
-class ParameterSets:
-    """Parameter sets of H.264 by their numbers. Both methods raise ``LookupError`` or ``ValueError``."""
-
-    def __init__(self) -> None:
-        self.sps: dict[int, Sps] = {}
-        self._pps: dict[int, Pps] = {}
-
-    def read(self, unit: memoryview) -> None:
-        """Read a parameter set (ITU-T H.264, 7.3.2.1.1 and 7.3.2.2). Other units are ignored."""
-        data = unescaped(unit)
-        bits = Bits(data[1:])
-        if data[0] & 0x1F == SPS:
-            number, self.sps[number] = _read_sps(bits)
-        elif data[0] & 0x1F == PPS:
-            number = bits.ue()
-            self._pps[number] = Pps(bits.ue(), bits)
-
-    def slice_head(self, unit: memoryview) -> SliceHead:
-        """Read the beginning of a slice's header, of which ``unit`` has at least 48 bytes."""
-        data = unescaped(unit)
-        bits = Bits(data[1:])
-        first_block, kind, pps = bits.ue(), bits.ue() % 5, self._pps[bits.ue()]
-        sps = self.sps[pps.sps_number]
-        bits.u(2 * sps.has_planes)
-        frame_num = bits.u(sps.frame_num_bits)
-        is_field = sps.may_have_fields and bool(bits.u(1))
-        is_bottom = is_field and bool(bits.u(1))
-        is_reference, is_idr = bool(data[0] & 0x60), data[0] & 0x1F == 5
-        return SliceHead(first_block, kind, pps, sps, frame_num, is_field, is_bottom, is_reference, is_idr, bits)
-
-
 class H264Reader(NalReader):
     """H.264 (ITU-T H.264, 7.3 and table 7-1), with fields and the numbers of reference frames.
 
@@ -238,7 +207,8 @@ class H264Reader(NalReader):
     def __init__(self, extradata: bytes = b"", *, has_entries: bool = True) -> None:
         super().__init__((extradata[4] & 3) + 1 if len(extradata) > 4 and extradata[0] == 1 else 0)
         self._has_entries = has_entries
-        self.sets = ParameterSets()
+        self._sps: dict[int, Sps] = {}
+        self._pps: dict[int, Pps] = {}
         self._open_field: SliceHead | None = None
         """First field of a frame whose second field has not come yet"""
         self._before: SliceHead | None = None
@@ -280,7 +250,33 @@ class H264Reader(NalReader):
         """
         for head in self._slices_of(packet):
             return head.sps if head else None
-        return next(iter(self.sets.sps.values()), None)
+        return next(iter(self._sps.values()), None)
+
+    def read_set(self, unit: memoryview) -> None:
+        """Read a parameter set (ITU-T H.264, 7.3.2.1.1 and 7.3.2.2). Other units are ignored.
+
+        Raise ``LookupError`` or ``ValueError`` if it cannot be read.
+        """
+        data = unescaped(unit)
+        bits = Bits(data[1:])
+        if data[0] & 0x1F == SPS:
+            number, self._sps[number] = _read_sps(bits)
+        elif data[0] & 0x1F == PPS:
+            number = bits.ue()
+            self._pps[number] = Pps(bits.ue(), bits)
+
+    def slice_head(self, unit: memoryview) -> SliceHead:
+        """Read the beginning of a slice's header, of which ``unit`` has at least 48 bytes. Raises as ``read_set``."""
+        data = unescaped(unit)
+        bits = Bits(data[1:])
+        first_block, kind, pps = bits.ue(), bits.ue() % 5, self._pps[bits.ue()]
+        sps = self._sps[pps.sps_number]
+        bits.u(2 * sps.has_planes)
+        frame_num = bits.u(sps.frame_num_bits)
+        is_field = sps.may_have_fields and bool(bits.u(1))
+        is_bottom = is_field and bool(bits.u(1))
+        is_reference, is_idr = bool(data[0] & 0x60), data[0] & 0x1F == 5
+        return SliceHead(first_block, kind, pps, sps, frame_num, is_field, is_bottom, is_reference, is_idr, bits)
 
     def _num_left_out(self, picture: SliceHead) -> int:
         """Count missing frames between this picture and the last reference frame (ITU-T H.264, 7.4.3, frame_num)."""
@@ -325,15 +321,15 @@ class H264Reader(NalReader):
                 self._read_parameters(packet[start:stop])
             elif kind in (1, 2, 5):
                 try:
-                    head = self.sets.slice_head(packet[start : start + self._HEADER_BYTES])
+                    head = self.slice_head(packet[start : start + self._HEADER_BYTES])
                 except (LookupError, ValueError):
                     head = None
                 yield head
 
     def _read_parameters(self, unit: memoryview) -> None:
         with suppress(LookupError, ValueError):  # the decoder will report what it cannot read
-            self.sets.read(unit)
-        self.checks_all = not self.sets.sps or any(sps.may_have_fields for sps in self.sets.sps.values())
+            self.read_set(unit)
+        self.checks_all = not self._sps or any(sps.may_have_fields for sps in self._sps.values())
 
 
 _CHROMA_PROFILES = frozenset((100, 110, 122, 244, 44, 83, 86, 118, 128, 138, 139, 134, 135))
