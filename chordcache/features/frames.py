@@ -24,7 +24,7 @@ from chordcache.storage.artefacts.artefact import Artefact
 from chordcache.storage.feature_info import FeatureInfo
 
 if TYPE_CHECKING:
-    from chordcache.media.packet_encoder import PacketEncoder
+    from chordcache.media.packet_codec import PacketEncoder
 
 _BLOCK_BYTES = 1 << 20
 """Size of a block of frames that are decoded, then scaled. It fits into the cache of a core."""
@@ -61,7 +61,7 @@ class FramesExtractor(Extractor):
             return "codec raw needs OpenCV; run: pip install 'chordcache[build]'"
         if arguments["codec"] not in PACKET_CODECS:
             return None
-        from chordcache.media.packet_encoder import missing_encoder
+        from chordcache.media.packet_codec import missing_encoder
 
         return missing_encoder(arguments["codec"])
 
@@ -84,7 +84,7 @@ class FramesExtractor(Extractor):
 
     def _packet_encoder(self) -> PacketEncoder:
         if self._encoder is None:
-            from chordcache.media.packet_encoder import PacketEncoder
+            from chordcache.media.packet_codec import PacketEncoder
 
             self._encoder = PacketEncoder(self._codec, **self._settings)
         return self._encoder
@@ -154,12 +154,10 @@ class FramesReadSide(ReadSide):
             return
         if info.params["codec"] == "yuv420":
             part = part or Rectangle(0, 0, *picture)
-            frames = _scratch((0, part.height, part.width, 3))
             for pictures in _iter_planes(artefact, info, numbers):
-                if len(frames) < len(pictures):  # the first ones: later blocks are not larger
-                    frames = _scratch((len(pictures), *frames.shape[1:]))
-                to_rgb(split(pictures), part.top, part.left, frames[: len(pictures)])
-                yield frames[: len(pictures)]
+                frames = _scratch((len(pictures), part.height, part.width, 3))
+                to_rgb(split(pictures), part.top, part.left, frames)
+                yield frames
             return
         is_large = info.params["codec"] == "jpeg" and math.prod(picture) >= _LEAST_PX_FOR_PARTS
         region = jpeg.region_around(part, picture) if part and is_large else None

@@ -15,7 +15,7 @@ from chordcache.storage.artefacts.claims import first_of_chain
 from chordcache.storage.feature_info import FeatureInfo
 
 if TYPE_CHECKING:  # reading frames that are not packets does not load a decoder
-    from chordcache.media.packet_decoder import PacketDecoder, Picture
+    from chordcache.media.packet_codec import PacketDecoder, Picture
 
 PACKET_CODECS = ("h264", "mpeg4")
 """Values of ``frames.codec`` that store packets."""
@@ -23,7 +23,7 @@ PACKET_CODECS = ("h264", "mpeg4")
 
 def read_planes(artefact: Artefact, info: FeatureInfo, number: int) -> np.ndarray:
     """Decode one frame, and return its planes as ``media.planes.joined`` does, without a conversion to RGB."""
-    from chordcache.media.packet_decoder import planes_of
+    from chordcache.media.packet_codec import planes_of
 
     (picture,) = iter_pictures(artefact, info, [number])
     return joined(planes_of(picture))
@@ -45,7 +45,7 @@ def iter_rgb(artefact: Artefact, info: FeatureInfo, numbers: Sequence[int], part
     fast case. The pixels outside of ``part`` are decoded, but not converted. Raise ``DamageError`` if a packet is
     not what was written, or does not give its frame.
     """
-    from chordcache.media.packet_decoder import planes_of
+    from chordcache.media.packet_codec import planes_of
 
     out = np.empty((part.height, part.width, 3), np.uint8)
     for picture in iter_pictures(artefact, info, numbers):
@@ -55,7 +55,7 @@ def iter_rgb(artefact: Artefact, info: FeatureInfo, numbers: Sequence[int], part
 
 def read_rgb(artefact: Artefact, info: FeatureInfo, numbers: Sequence[int], out: np.ndarray) -> None:
     """Decode frames into ``out`` [shape=(T, H, W, 3), dtype=uint8], in the order of the file. See ``iter_rgb``."""
-    from chordcache.media.packet_decoder import planes_of
+    from chordcache.media.packet_codec import planes_of
 
     order = np.argsort(np.asarray(numbers, np.int64), kind="stable").tolist()
     pictures = iter_pictures(artefact, info, [numbers[i] for i in order])
@@ -88,7 +88,7 @@ def iter_pictures(artefact: Artefact, info: FeatureInfo, numbers: Sequence[int])
 
 
 def _decoder(info: FeatureInfo) -> PacketDecoder:
-    from chordcache.media.packet_decoder import PacketDecoder
+    from chordcache.media.packet_codec import PacketDecoder
 
     return PacketDecoder(info.params["codec"], (info.shape[2], info.shape[1]), info.params["stride"])
 

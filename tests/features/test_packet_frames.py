@@ -25,8 +25,7 @@ import chordcache as cc
 from chordcache.config.config import config_from_json
 from chordcache.errors import DamageError, MediaError, UsageError
 from chordcache.features.packet_frames import iter_pictures
-from chordcache.media.packet_decoder import planes_of
-from chordcache.media.packet_encoder import PacketEncoder
+from chordcache.media.packet_codec import PacketEncoder, planes_of
 from chordcache.media.picture_data import plane_array
 from chordcache.media.planes import to_rgb
 from chordcache.records import RunSummary
@@ -255,8 +254,8 @@ def test_large_pictures_are_converted_in_this_thread() -> None:
     code = """
 import os, numpy as np, av
 import chordcache.media.opencv  # whose import starts threads
-from chordcache.media.packet_decoder import planes_of
-from chordcache.media.packet_encoder import PacketEncoder
+from chordcache.media.packet_codec import planes_of
+from chordcache.media.packet_codec import PacketEncoder
 from chordcache.media.planes import to_rgb
 before = len(os.listdir("/proc/self/task"))
 to_rgb(planes_of(av.VideoFrame(1920, 1080, "yuv420p")), 0, 0, np.empty((1, 1080, 1920, 3), np.uint8))
