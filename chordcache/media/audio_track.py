@@ -129,10 +129,7 @@ class AudioClock:
         """Return the time from when sound is due to its timestamp; 0 without a usable timestamp."""
         if sound.pts is None or sound.time_base is None or not self._has_clock:
             return 0.0
-        unit = sound.time_base
-        seconds = (
-            sound.pts * unit.numerator / unit.denominator
-        )  # the same number as float(pts * unit), three times as fast
+        seconds = float(sound.pts * sound.time_base)
         if self._zero_seconds is None:
             self._zero_seconds = self.start_seconds = seconds - self._due_seconds
         return seconds - self._zero_seconds - self._due_seconds

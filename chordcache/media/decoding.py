@@ -192,8 +192,7 @@ class _Clock:
 
     def __init__(self, media: Media) -> None:
         self._media = media
-        time_base = media.require_video().time_base or Fraction(1)
-        self._ticks, self._per_second = time_base.numerator, time_base.denominator
+        self._time_base = media.require_video().time_base or Fraction(1)
         self._frame_seconds = float(media.frame_seconds)
         self._due: deque[int | None] = deque()
         """Decoding times of packets whose frames have not come out yet"""
@@ -223,7 +222,7 @@ class _Clock:
 
     def seconds(self, stamp: int) -> float:
         """Convert a time of the track [ticks] to [seconds]."""
-        return stamp * self._ticks / self._per_second
+        return float(stamp * self._time_base)
 
 
 def decode_frames(

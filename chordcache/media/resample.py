@@ -275,14 +275,10 @@ def _halve_chroma(source: av.VideoFrame, target: av.VideoFrame) -> None:
     """
     for large, small in zip(source.planes[1:], target.planes[1:], strict=True):
         rows = _rows(large).view("<u2")
-        # Each number of 32 bits holds two sums of two. Their sum is made in its upper half. Every second number of
-        # an array of 16 bits takes four times as long
-        sums = (rows[::2] + rows[1::2]).view("<u4")
-        sums += sums << 16
-        sums += 2 << 16
-        sums >>= 18
-        num_samples = min(small.line_size // 2, sums.shape[1])
-        _rows(small).view("<u2")[:, :num_samples] = sums[:, :num_samples]
+        sums = rows[::2] + rows[1::2]
+        means = (sums[:, ::2] + sums[:, 1::2] + 2) >> 2
+        num_samples = min(small.line_size // 2, means.shape[1])
+        _rows(small).view("<u2")[:, :num_samples] = means[:, :num_samples]
 
 
 def _same_colors(is_full: bool) -> dict[str, Any]:
