@@ -104,12 +104,8 @@ def motion_grid(vectors: np.ndarray | None, region: tuple[int, int, int, int]) -
     """Average the vectors of each cell that have a reference in the past, by area.
 
     ``vectors`` [shape=(n,), dtype=picture_data.MOTION_VECTOR] may be None. ``region`` is the (left, top, width, height)
-    [pixels] of the shown part in the stored picture.
-
-    Returns
-    -------
-    motion : np.ndarray [shape=(ceil(height / 16), ceil(width / 16), 2), dtype=float16, pixels, (dx, dy)]
-    covered : np.ndarray [shape=(ceil(height / 16), ceil(width / 16)), dtype=bool]
+    [pixels] of the shown part in the stored picture. Return the motion [shape=(ceil(height / 16), ceil(width / 16), 2),
+    dtype=float16, pixels, (dx, dy)], and which cells are covered [dtype=bool].
     """
     left, top, width, height = region
     num_rows, num_columns = grid_size(height, width)
@@ -301,20 +297,10 @@ def cut_motion(
     In a turned picture whose first row or column is partial, see ``MotionExtractor``, they may be off by one. The
     result is zero, and not covered, where the crop lies outside of the picture.
 
-    Parameters
-    ----------
-    motion : np.ndarray [shape=(T, rows, columns, 2), float, pixels of the source, (dx, dy)]
-    covered : np.ndarray [shape=(T, rows, columns), dtype=bool]
-    crop : CropBox
-    source : tuple of int
-        (height, width) of the upright source, [pixels of the source].
-    picture : tuple of int
-        (height, width) of the picture as it is cached, [pixels].
-
-    Returns
-    -------
-    motion : np.ndarray [shape=(T, ceil(h / 16), ceil(w / 16), 2), dtype=float32, pixels of h x w, (dx, dy)]
-    covered : np.ndarray [shape=(T, ceil(h / 16), ceil(w / 16)), dtype=bool]
+    ``motion`` [shape=(T, rows, columns, 2), float, (dx, dy)] is in pixels of the upright source, whose (height, width)
+    is ``source``. ``covered`` has [shape=(T, rows, columns), dtype=bool]. ``picture`` is the (height, width) of the
+    picture as it is cached. Return both arrays for the crop of h x w pixels: motion [shape=(T, ceil(h / 16),
+    ceil(w / 16), 2), dtype=float32, pixels of the crop, (dx, dy)], and covered.
     """
     down, across = (
         _Axis(source[0], picture[0], crop.top, crop.height, crop.size[0]),

@@ -80,20 +80,10 @@ def has_jpeg_files(container: Any) -> bool:
 
 
 def write_video(pictures: Iterator[tuple[bytes, int]], ticks_per_second: int, file: BinaryIO) -> None:
-    """Write pictures to a file as the packets of a QuickTime video. Nothing is decoded.
+    """Write pictures to a file, which can seek, as the packets of a QuickTime video. Nothing is decoded.
 
-    Parameters
-    ----------
-    pictures : iterator of (bytes, int)
-        Content and duration [ticks] of each. All are JPEG, or all are PNG.
-    ticks_per_second : int
-    file : file
-        A file to write to, which can seek.
-
-    Raises
-    ------
-    MediaError
-        ``decode`` if the first picture cannot be read; ``truncated`` if one is empty.
+    ``pictures`` has the content and the duration [ticks] of each. All are JPEG, or all are PNG. Raise ``MediaError``:
+    ``decode`` if the first picture cannot be read; ``truncated`` if one is empty.
     """
     import av
 

@@ -57,19 +57,9 @@ def to_rgb(planes: Sequence[np.ndarray], top: int, left: int, out: np.ndarray) -
 
     Each 2x2 pixels have the chroma that is stored for them, so that a part is equal to the same part of the whole.
 
-    Parameters
-    ----------
-    planes : sequence of np.ndarray [shape=(n, H, W), twice (n, H / 2, W / 2), dtype=uint8, 0 to 255]
-        Y, U and V. Rows may be padded.
-    top, left : int
-        First row and column of the part [pixels].
-    out : np.ndarray [shape=(n, h, w, 3), dtype=uint8, 0 to 255, RGB]
-        C-contiguous memory for the part.
-
-    Raises
-    ------
-    UsageError
-        If ``out`` is another kind of array, or larger than the pictures below and right of the place.
+    ``planes`` are Y, U and V [shape=(n, H, W), twice (n, H / 2, W / 2), dtype=uint8, 0 to 255], whose rows may be
+    padded. ``out`` [shape=(n, h, w, 3), dtype=uint8, 0 to 255, RGB] is C-contiguous memory for the part. Raise
+    ``UsageError`` if it is another kind of array, or larger than the pictures below and right of the place.
     """
     from chordcache.media.opencv import cv2
 

@@ -50,22 +50,12 @@ reads them when it is opened. Others give no more than libavformat did, or decod
 def probe(
     path: str, *, root: str, relative_path: str, level: str = "packets", inside: str | None = None
 ) -> VideoRecord:
-    """Examine one file, as far as ``level`` says: headers, packets, and what these decode to.
+    """Examine one file, as far as ``level`` says: "headers", "packets", and "content", which is what these decode to.
 
-    Parameters
-    ----------
-    path : str
-        Absolute path, as ``os.fsdecode`` gives it.
-    root, relative_path : str
-        Root and path of the file in the record.
-    level : {"headers", "packets", "content"}
-    inside : str, optional
-        Real folder that links must not lead ``path`` out of. By default they may lead anywhere.
+    ``path`` is absolute, as ``os.fsdecode`` gives it. ``root`` and ``relative_path`` name the file in the record.
+    ``inside`` is a real folder that links must not lead ``path`` out of. By default they may lead anywhere.
 
-    Returns
-    -------
-    VideoRecord
-        Record, with ``error`` set if the file cannot be used. Facts that were found before the error stay in it.
+    Return the record, with ``error`` set if the file cannot be used. Facts that were found before the error stay in it.
     """
     check_choice(SCAN_LEVELS, level=level)
     record = VideoRecord(root=root, path=relative_path, level=level)

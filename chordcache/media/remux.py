@@ -24,21 +24,12 @@ def in_memory(data: bytes) -> Iterator[str]:
 
 
 def remux(place: str, start: int | None = None, last: int | None = None) -> bytes:
-    """Return an MP4 file with packets of a file. Nothing is decoded.
+    """Return an MP4 file with packets of a file, by the ``place`` of an ``open_source``. Nothing is decoded.
 
-    Parameters
-    ----------
-    place : str
-        The file, by the ``place`` of an ``open_source``.
-    start, last : int, optional
-        [ticks of the video track] Times of the keyframe to begin with, which becomes time 0, and of the last frame.
-        Without ``last``, the copy has all packets of the best video track and of the best audio track, otherwise
-        packets of the video track only, up to those that are decoded before the last frame is shown.
-
-    Raises
-    ------
-    MediaError
-        If MP4 does not take the codec of a track, the file cannot be read, or the keyframe is not there.
+    ``start`` and ``last`` are the times [ticks of the video track] of the keyframe to begin with, which becomes time 0,
+    and of the last frame. Without ``last``, the copy has all packets of the best video track and of the best audio
+    track, otherwise packets of the video track only, up to those that are decoded before the last frame is shown. Raise
+    ``MediaError`` if MP4 does not take the codec of a track, the file cannot be read, or the keyframe is not there.
     """
     buffer = io.BytesIO()
     try:

@@ -15,22 +15,13 @@ def span_of(
 ) -> range:
     """Return the positions of the frames of a segment among the frames of its file.
 
-    Parameters
-    ----------
-    segment : Segment
-    pts_seconds : np.ndarray [shape=(T,), dtype=float64, seconds]
-        Times of all frames of the file.
-    frame_seconds : float
-        [seconds] Duration of the last frame. An end that is less than this past the end of the file, as times in lists
-        are rounded, is the end of the file.
-    numbers : np.ndarray, optional [shape=(T,), dtype=int64]
-        Numbers of the frames, if these are not all frames of the file.
+    ``pts_seconds`` [shape=(T,), dtype=float64, seconds] are the times of all frames of the file, and ``frame_seconds``
+    is the duration of the last one. An end that is less than this past the end of the file, as times in lists are
+    rounded, is the end of the file. ``numbers`` [shape=(T,), dtype=int64] are the numbers of the frames, if these are
+    not all frames of the file.
 
-    Raises
-    ------
-    MediaError
-        ``segment`` if the segment ends before it starts, has no frame, or is past the end of the file. Also if it names
-        times of a file whose clock is set back.
+    Raise ``MediaError``, ``segment``, if the segment ends before it starts, has no frame, or is past the end of the
+    file. Also if it names times of a file whose clock is set back.
     """
     numbers = np.arange(len(pts_seconds)) if numbers is None else numbers
     if segment.start_frame is not None or segment.end_frame is not None:

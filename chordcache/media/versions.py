@@ -28,12 +28,9 @@ def content_versions() -> dict[str, str]:
 
 
 def library_versions() -> dict[str, str]:
-    """Return the version of each library, or the reason why it is not known. No library raises an error here.
+    """Return the version of each library by its name, or the reason why it is not known. No library raises an error.
 
-    Returns
-    -------
-    dict of str to str
-        Name to version. A package that is not there is "not installed". Only PyAV is imported, for those of FFmpeg.
+    A package that is not there is "not installed". Only PyAV is imported, for the versions of FFmpeg.
     """
     versions = {"Python": platform.python_version(), "platform": platform.platform()}
     versions |= {name: _version(partial(importlib.metadata.version, name)) for name in _PACKAGES}
