@@ -23,7 +23,7 @@ from chordcache.engine.crashes import Crash
 from chordcache.engine.limits import NO_LIMITS
 from chordcache.engine.worker import Raised
 from chordcache.errors import UsageError, printable
-from chordcache.media.source_file import identity_or_none
+from chordcache.media.source_file import look_or_none
 from chordcache.media.versions import library_versions
 from chordcache.object_stores.client import is_in_store
 from chordcache.read.cache import open_cache
@@ -129,15 +129,15 @@ def _ways(cache: str | Path, options: BenchOptions, roots: Mapping[str, str] | N
 def _why_no_source(videos: Sequence[Video], paths: Sequence[str]) -> str | None:
     if any(map(is_in_store, paths)):
         return "the sources are in an object store"
-    identities = [identity_or_none(path) for path in paths]
-    missing = [path for path, identity in zip(paths, identities, strict=True) if identity is None]
+    states = [look_or_none(path) for path in paths]
+    missing = [path for path, state in zip(paths, states, strict=True) if state is None]
     if missing:
         return (
             f"the sources of {len(missing)} of {counted(len(paths), 'video')} are missing, such as "
             f"'{printable(missing[0])}'. Use --root if they moved"
         )
-    for video, path, identity in zip(videos, paths, identities, strict=True):
-        if identity is not None and identity.size != video.sidecar.source.size:
+    for video, path, state in zip(videos, paths, states, strict=True):
+        if state is not None and state.identity.size != video.sidecar.source.size:
             return f"'{printable(path)}' changed since it was cached"
     return None
 
