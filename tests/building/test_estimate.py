@@ -9,16 +9,14 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import click
 import numpy as np
 import pytest
-from click.testing import CliRunner
 from helpers.ffmpeg import ffmpeg
 
 import chordcache as cc
+from chordcache.arguments import parsed_bytes
 from chordcache.building import estimate
 from chordcache.building.dry_run import Reason
-from chordcache.cli.options import size_option
 from chordcache.config.config import Config, config_from_json
 from chordcache.config.yaml_files import load_config, read_config
 from chordcache.engine import terminal
@@ -369,12 +367,7 @@ def test_wrong_arguments(few: cc.ScanResult, tmp_path: Path, run_cli, arguments:
     [("400GB", 400e9), ("1.5TiB", 1.5 * 2**40), ("12 B", 12.0), ("3k", 3000.0), ("2 mib", 2.0**21)],
 )
 def test_sizes(text: str, expected: float) -> None:
-    @click.command()
-    @size_option("--budget", "budget", help="Size.")
-    def command(budget: float) -> None:
-        click.echo(budget)
-
-    assert float(CliRunner().invoke(command, ["--budget", text]).stdout) == expected
+    assert parsed_bytes(text, "--budget") == expected
 
 
 # The statistics
