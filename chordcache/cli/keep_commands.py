@@ -183,8 +183,9 @@ def unpack(packed: str, output: str, move: bool, as_json: bool) -> None:
 def gc(cache: str, dry_run: bool, as_json: bool) -> None:
     """Remove files that a cache does not use any more.
 
-    Such files stay after a video was built again with other settings, and after a build was killed. The command lists
-    them. Other files that 'verify' calls orphans stay: they are named, and the exit code is 6.
+    Such files stay after a video was built again with other settings, and after a build was killed. The command prints
+    the names of those that it removes. Other files that 'verify' calls orphans stay: they are named, and the exit code
+    is 6.
 
     \b
     Example:
