@@ -37,7 +37,8 @@ from click.testing import CliRunner
 from helpers import processes, small_disks
 from helpers.inline import HERE
 
-import chordcache.media.opencv  # noqa: F401 -- before a test imports cv2, which puts the working folder into LD_LIBRARY_PATH
+import chordcache as cc
+import chordcache.media.opencv  # before a test imports cv2, which puts the working folder into LD_LIBRARY_PATH
 from chordcache.cli import cli
 from chordcache.engine import pool
 from chordcache.engine.choice import Engine, engine_of
@@ -290,6 +291,20 @@ def make_video() -> Callable[..., Path]:
 def frame_planes() -> Callable[[int, int, int], tuple[np.ndarray, np.ndarray, np.ndarray]]:
     """``frame_planes(number, width, height)``: what a made video shows at a frame, see ``make_planes``."""
     return make_planes
+
+
+@pytest.fixture(scope="session")
+def five_videos(tmp_path_factory: pytest.TempPathFactory, make_video: Callable[..., Path]) -> Path:
+    """Folder of a cache of five videos of one size, with flow and sound, and labels for two. Do not write into it."""
+    folder = tmp_path_factory.mktemp("five")
+    for number in range(5):
+        make_video(folder / f"{number}.mp4", num_frames=20 + number, size=(96, 64), audio=True)
+    (folder / "index.csv").write_text("path,label\n" + "".join(f"{n}.mp4,{'run' if n < 2 else ''}\n" for n in range(5)))
+    (folder / "config.yaml").write_text("features: {flow: {method: dis}, motion: null}\n")
+    tiers = ("lmdb", "npz")
+    summary = cc.build(folder / "index.csv", folder / "cache", tiers=tiers, config=folder / "config.yaml", jobs=HERE)
+    assert summary.num_done == 5
+    return folder / "cache"
 
 
 # The command line

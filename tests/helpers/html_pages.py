@@ -12,9 +12,10 @@ from typing import Any
 class Page(HTMLParser):
     """A parsed page."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, page: Path | str) -> None:
+        """Parse a file, or a text."""
         super().__init__()
-        self.source = path.read_text(encoding="utf-8")
+        self.source = page if isinstance(page, str) else page.read_text(encoding="utf-8")
         self.elements: list[tuple[str, dict[str, str | None]]] = []
         """Name and attributes of each element"""
         self.inside: dict[str, list[str]] = {"script": [], "style": [], "other": []}

@@ -41,7 +41,7 @@ for port, world_size, *arguments in json.loads(steps):
             sys.exit()
         ranks.append(pid)
     codes = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in ranks]
-    if set(codes) - {0, -9}:
+    if any(codes):
         break
 print(json.dumps(codes))
 """
@@ -55,23 +55,18 @@ def free_ports(number: int) -> list[str]:
         return [str(listener.getsockname()[1]) for listener in listeners]
 
 
-def run_ranks(
-    program: str, folder: Path, world_size: int, *arguments: object, modules: Sequence[str] = ()
-) -> list[subprocess.CompletedProcess[str]]:
-    """Run a program as each rank to its end. Each rank must end well, or by a kill.
+def run_ranks(program: str, folder: Path, world_size: int, *, modules: Sequence[str]) -> None:
+    """Run a program as each rank to its end. Its argument is the folder.
 
-    The arguments of the program are the folder and ``arguments``. ``modules`` are imported before the ranks begin, as
-    torch is.
+    ``modules`` are imported before the ranks begin, as torch is.
     """
-    return run_steps(program, folder, [(world_size, *arguments)], modules=modules)
+    run_steps(program, folder, [(world_size,)], modules=modules)
 
 
-def run_steps(
-    program: str, folder: Path, steps: Sequence[tuple[object, ...]], *, modules: Sequence[str] = ()
-) -> list[subprocess.CompletedProcess[str]]:
+def run_steps(program: str, folder: Path, steps: Sequence[tuple[object, ...]], *, modules: Sequence[str]) -> None:
     """Run a program as the ranks of one step after another, each of a number of ranks and arguments. See ``run_ranks``.
 
-    Returns the ranks of the last step.
+    Each rank must end well.
     """
     path = folder / "rank.py"
     path.write_text(program)
@@ -91,16 +86,5 @@ def run_steps(
             if parent.returncode is None:
                 os.killpg(parent.pid, signal.SIGKILL)
     assert parent.returncode == 0, errors
-    done = [
-        subprocess.CompletedProcess(
-            command, code, *((folder / f"{rank}.{name}").read_text() for name in ("out", "err"))
-        )
-        for rank, code in enumerate(json.loads(printed))
-    ]
-    assert all(process.returncode in (0, -signal.SIGKILL) for process in done), [process.stderr for process in done]
-    return done
-
-
-def exit_codes(done: list[subprocess.CompletedProcess[str]]) -> list[int]:
-    """Return how each rank ended."""
-    return [process.returncode for process in done]
+    stderr = [path.read_text() for path in sorted(folder.glob("*.err"))]
+    assert set(json.loads(printed)) == {0}, stderr

@@ -17,8 +17,6 @@ import yaml
 from helpers import processes
 from helpers.faulty_extractor import ENVIRONMENT, PLUG_IN, STARTS
 
-pytest.importorskip("torch")
-
 from chordcache.building.build import build
 from chordcache.building.build_options import BuildOptions
 from chordcache.index.index_files import read_index
@@ -163,18 +161,6 @@ def test_a_child_that_hangs_in_native_code_ends_with_its_reader(folder: Path) ->
         (child,) = children(0)
         reader.kill()
         assert processes.wait_until(lambda: not os.path.exists(f"/proc/{child}"), 5)
-
-
-def test_two_ranks_that_miss_one_video_build_it_once(folder: Path) -> None:
-    make_cache(folder, {WIDTHS[0]: "gate"}, num_videos=1)
-    with readers(folder, [0, 0]):
-        assert processes.wait_until((folder / "gate.reached").exists, BUILD_SECONDS)
-        assert processes.wait_until(lambda: children(0) and children(1), BUILD_SECONDS)
-        time.sleep(0.5)  # the rank that does not build asks all the time
-        assert starts(folder) == {WIDTHS[0]: 1}
-        (folder / "gate").touch()
-        assert processes.wait_until(lambda: num_cached(folder) == 1, BUILD_SECONDS)
-    check_built(folder, {WIDTHS[0]: 1})
 
 
 def test_a_build_that_crashes_its_child_costs_one_video(folder: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
@@ -9,17 +10,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from helpers.inline import HERE
 
-torch = pytest.importorskip("torch")
-
-import chordcache as cc  # noqa: E402
-from chordcache.config.config import Config, Hdf5Config  # noqa: E402
-from chordcache.config.picture import FramesConfig  # noqa: E402
-from chordcache.errors import UsageError  # noqa: E402
-from chordcache.index.index_files import IndexWriter  # noqa: E402
-from chordcache.read.crops import Pad  # noqa: E402
-from chordcache.records import VideoRecord  # noqa: E402
+import chordcache as cc
+from chordcache.config.config import Config, Hdf5Config
+from chordcache.config.picture import Bucket, FramesConfig
+from chordcache.errors import UsageError
+from chordcache.index.index_files import IndexWriter
+from chordcache.read.crops import Pad
+from chordcache.records import VideoRecord
 
 SIZE = (320, 240)
 """(width, height) of the displayed source of every clip, [pixels]. Except "turned", which is upright"""
@@ -81,7 +81,28 @@ def tracks_of(name: str) -> dict[str, list[dict[str, Any]]]:
 
 
 @pytest.fixture(scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory, make_video: Callable[..., Path]) -> Path:
+def cache(videos: Path) -> Path:
+    """The frames at 150 lines, as they are decoded."""
+    return built(videos, CONFIG)
+
+
+@pytest.fixture(scope="module", params=[None, Bucket(128, 160, NUM_FRAMES)], ids=["whole", "bucket"])
+def any_cache(cache: Path, videos: Path, request: pytest.FixtureRequest) -> Path:
+    """The frames whole, or cropped to a bucket."""
+    if request.param is None:
+        return cache
+    return built(videos, dataclasses.replace(CONFIG, frames=FramesConfig(buckets=(request.param,), codec="raw")))
+
+
+def built(videos: Path, config: Config) -> Path:
+    folder = videos / ("whole" if config == CONFIG else "bucket")
+    summary = cc.build(videos / "i.json", folder, jobs=HERE, config=config)
+    assert (summary.num_done, summary.num_failed) == (len(VIDEOS), 0)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def videos(tmp_path_factory: pytest.TempPathFactory, make_video: Callable[..., Path]) -> Path:
     folder = tmp_path_factory.mktemp("boxes")
     columns = {"boxes": "boxes", "relative": "relative_boxes"}
     with IndexWriter(folder / "i.json", roots={"root": str(folder)}, level=None, columns=columns) as writer:
@@ -89,9 +110,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory, make_video: Callable[..., Pa
             options = {"crf": "2", "bf": "2"}
             make_video(folder / name, **{"planes": planes_of(1), "num_frames": NUM_FRAMES, "options": options, **spec})
             writer.write(VideoRecord(root="root", path=name, extra=tracks_of(name)))
-    summary = cc.build(folder / "i.json", folder / "cache", jobs=HERE, config=CONFIG)
-    assert (summary.num_done, summary.num_failed) == (len(VIDEOS), 0)
-    return folder / "cache"
+    return folder
 
 
 def dataset_of(cache: Any, **settings: Any) -> cc.ChordVideoDataset:
@@ -120,8 +139,8 @@ CROPS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("crop", CROPS)
-def test_boxes_are_where_the_rectangles_are(cache: Path, crop: str) -> None:
-    dataset = dataset_of(cache, **CROPS[crop])
+def test_boxes_are_where_the_rectangles_are(any_cache: Path, crop: str) -> None:
+    dataset = dataset_of(any_cache, **CROPS[crop])
     num_seen = num_cut = 0
     for epoch in range(4):
         for i in range(len(VIDEOS)):

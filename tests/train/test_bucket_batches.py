@@ -9,31 +9,23 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from helpers.clip_samplers import ShapedWholeVideos, WholeVideos
 from helpers.inline import HERE
 
-torch = pytest.importorskip("torch")
-
-import chordcache as cc  # noqa: E402
-from chordcache.config.config import Config  # noqa: E402
-from chordcache.config.features import FlowConfig, MelConfig, MotionConfig, WaveformConfig  # noqa: E402
-from chordcache.config.picture import Bucket, FramesConfig  # noqa: E402
-from chordcache.index.index_files import IndexWriter  # noqa: E402
-from chordcache.records import VideoRecord  # noqa: E402
-from chordcache.train.samplers.budget_batches import BudgetBatchSampler  # noqa: E402
-from chordcache.train.samplers.clip_request import ClipRequest  # noqa: E402
+import chordcache as cc
+from chordcache.config.config import Config
+from chordcache.config.features import FlowConfig, MelConfig, MotionConfig, WaveformConfig
+from chordcache.config.picture import Bucket, FramesConfig
+from chordcache.index.index_files import IndexWriter
+from chordcache.train.samplers.budget_batches import BudgetBatchSampler
+from chordcache.train.samplers.clip_request import ClipRequest
 
 BUCKETS = (Bucket(48, 80, 9), Bucket(80, 48, 9), Bucket(64, 64, 9), Bucket(48, 80, 10), Bucket(50, 80, 13))
 
 NUM_FRAMES = [9, 9, 9, 10, 12, 13, 15, 10, 20, 9, 11, 14]
 SIZES = [(160, 96), (96, 160), (128, 128), (320, 192), (160, 100), (320, 200)]
 """(width, height) of videos 0, 6 ..., of 1, 7 ..."""
-
-
-class WholeVideos:
-    """All frames of each video."""
-
-    def frame_numbers(self, video: cc.Video, request: ClipRequest) -> np.ndarray:
-        return np.arange(video.num_frames)
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +41,9 @@ def cache(tmp_path_factory: pytest.TempPathFactory, make_video: Callable[..., Pa
     config = Config(frames=FramesConfig(buckets=BUCKETS), features=features)
     summary = cc.build(folder / "index.csv", folder / "cache", tiers=("lmdb", "npz"), config=config, jobs=HERE)
     assert summary.num_done == len(NUM_FRAMES)
-    return cc.open_cache(folder / "cache")
+    opened = cc.open_cache(folder / "cache")
+    assert {video.bucket for video in opened} == set(BUCKETS)
+    return opened
 
 
 def dataset_of(cache: Any, **options: Any) -> cc.ChordVideoDataset:
@@ -61,10 +55,6 @@ def ranks(dataset: cc.ChordVideoDataset, world_size: int, **budget: Any) -> list
         BudgetBatchSampler(dataset, cc.ChordSampler(dataset, seed=3, rank=rank, world_size=world_size), **budget)
         for rank in range(world_size)
     ]
-
-
-def test_every_bucket_is_used(cache: cc.Cache) -> None:
-    assert {video.bucket for video in cache} == set(BUCKETS)
 
 
 @pytest.mark.parametrize(
@@ -137,13 +127,7 @@ def test_a_cache_without_buckets_beside_it(cache: cc.Cache, tmp_path: Path) -> N
 def test_batches_of_columns_are_those_of_described_samples(
     cache: cc.Cache, budget: dict[str, int], options: dict[str, Any]
 ) -> None:
-    class Shaped(WholeVideos):
-        frame_numbers = WholeVideos.frame_numbers
-
-        def clip_shape(self, num_frames: np.ndarray, epoch: int) -> tuple[np.ndarray]:
-            return (num_frames,)
-
-    by_columns, described = dataset_of(cache, clip_sampler=Shaped(), **options), dataset_of(cache, **options)
+    by_columns, described = dataset_of(cache, clip_sampler=ShapedWholeVideos(), **options), dataset_of(cache, **options)
     assert by_columns.measure(0, np.arange(5)) is not None
     assert described.measure(0, np.arange(5)) is None
     (batches,), (expected,) = ranks(by_columns, 1, **budget), ranks(described, 1, **budget)
@@ -184,36 +168,3 @@ def _config_of(cache: cc.Cache) -> Config:
     from chordcache.storage.cache_header import read_header
 
     return config_from_json(read_header(cache.path).config)
-
-
-# Boxes
-
-
-@pytest.mark.parametrize("rotation", [0, 90])
-def test_boxes_are_where_the_rectangle_is(tmp_path: Path, make_video: Callable[..., Path], rotation: int) -> None:
-    """A rectangle in the picture, found in the cached pixels."""
-
-    def planes(number: int, width: int, height: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        y, (u, v) = np.full((height, width), 16, np.uint8), np.full((2, height // 2, width // 2), 128, np.uint8)
-        y[40:80, 140:200] = 235
-        return y, u, v
-
-    make_video(tmp_path / "a.mp4", size=(320, 160), num_frames=3, rotation=rotation, planes=planes)
-    box = {0: (140, 40, 200, 80), 90: (80, 140, 120, 200)}[rotation]
-    width, height = (320, 160) if rotation == 0 else (160, 320)
-
-    corners = dict(zip(("x1", "y1", "x2", "y2"), box, strict=True))
-    relative = {name: value / (width if name[0] == "x" else height) for name, value in corners.items()}
-    tracks = {"boxes": [{"time_seconds": 0.0, **corners}], "relative": [{"time_seconds": 0.0, **relative}]}
-    columns = {"boxes": "boxes", "relative": "relative_boxes"}
-    with IndexWriter(tmp_path / "i.json", roots={"root": str(tmp_path)}, level=None, columns=columns) as writer:
-        writer.write(VideoRecord(root="root", path="a.mp4", extra=tracks))
-    config = Config(frames=FramesConfig(buckets=(Bucket(128, 128, 2),)), features={})
-    cc.build(tmp_path / "i.json", tmp_path / "cache", jobs=HERE, config=config)
-    for crop in ({"size": None}, {"size": (96, 96)}):
-        sample = dataset_of(cc.open_cache(tmp_path / "cache"), fields=("boxes", "relative"), **crop)[0]
-        bright = (sample["frames"][0].float().mean(0) > 127).numpy()
-        columns_of, rows_of = np.flatnonzero(bright.any(0)), np.flatnonzero(bright.any(1))
-        expected = [columns_of[0], rows_of[0], columns_of[-1] + 1, rows_of[-1] + 1]
-        for field in ("boxes", "relative"):
-            np.testing.assert_allclose(sample[field]["boxes"][0].numpy(), expected, atol=1.5)

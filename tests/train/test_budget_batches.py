@@ -12,45 +12,25 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from helpers.clip_samplers import ShapedWholeVideos, WholeVideos
 from helpers.inline import HERE
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.utils.data import DataLoader
 
-torch = pytest.importorskip("torch")
-from torch.utils.data import DataLoader  # noqa: E402
-
-import chordcache as cc  # noqa: E402
-from chordcache.errors import UsageError  # noqa: E402
-from chordcache.read.crops import Pad  # noqa: E402
-from chordcache.train.samplers.budget_batches import BudgetBatchSampler, largest_budget  # noqa: E402
-from chordcache.train.samplers.clip_request import ClipRequest, clip_shape  # noqa: E402
-from chordcache.train.samplers.clip_samplers import SamplerSchedule  # noqa: E402
-from chordcache.train.samplers.formed_batches import form_batches  # noqa: E402
-from chordcache.train.samplers.time_transforms import FrameDrop, TemporalCrop, TimeWarp  # noqa: E402
-
-# More workers than processors are not a fault here; the tests want two on any machine
-pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create 2 worker processes:UserWarning")
+import chordcache as cc
+from chordcache.errors import UsageError
+from chordcache.read.crops import Pad
+from chordcache.train.samplers.budget_batches import BudgetBatchSampler, largest_budget
+from chordcache.train.samplers.clip_request import ClipRequest
+from chordcache.train.samplers.clip_samplers import SamplerSchedule
+from chordcache.train.samplers.formed_batches import form_batches
+from chordcache.train.samplers.time_transforms import FrameDrop, TemporalCrop, TimeWarp
 
 NUM_FRAMES = [4, 5, 6, 9, 12, 13, 25, 26, 40]
 SIZES = [(64, 48), (48, 64), (96, 48)]
 """(width, height) of videos 0, 3, 6 ..., of 1, 4, 7 ..., of 2, 5, 8 ..."""
-
-
-class WholeVideos:
-    """All frames of each video."""
-
-    def frame_numbers(self, video: cc.Video, request: ClipRequest) -> np.ndarray:
-        return np.arange(video.num_frames)
-
-
-class ShapedWholeVideos(WholeVideos):
-    """All frames of each video, whose number needs no call for each sample."""
-
-    def frame_numbers(self, video: cc.Video, request: ClipRequest) -> np.ndarray:
-        return super().frame_numbers(video, request)
-
-    def clip_shape(self, num_frames: np.ndarray, epoch: int) -> tuple[np.ndarray]:
-        return (num_frames,)
 
 
 def batches_one_by_one(order: Any, axes: Any, budget: int, kinds: Any = None) -> list[list[int]]:
@@ -122,25 +102,6 @@ def formed(axes: list[tuple[int, ...]], budget: int, kinds: np.ndarray | None = 
 
 
 @given(
-    samples=st.lists(st.tuples(st.integers(1, 40), st.integers(1, 40)), min_size=1, max_size=80),
-    budget=st.integers(1600, 20000),
-    data=st.data(),
-)
-def test_batches_stay_within_the_budget_and_one_bucket(
-    samples: list[tuple[int, int]], budget: int, data: st.DataObject
-) -> None:
-    order = data.draw(st.permutations(range(len(samples))))
-    batches = formed([samples[number] for number in order], budget)
-    assert sorted(place for batch in batches for place in batch) == list(range(len(samples)))
-    assert [batch[0] for batch in batches] == sorted(batch[0] for batch in batches)
-    for batch in batches:
-        assert batch == sorted(batch)
-        lengths = np.array([samples[order[place]] for place in batch])
-        assert len(batch) * lengths.max(0).prod() <= budget
-        assert (lengths.max(0) < 1.4143 * lengths.min(0)).all()
-
-
-@given(
     samples=st.lists(st.tuples(st.integers(1, 40), st.integers(1, 40), st.integers(0, 2)), min_size=1, max_size=80),
     budget=st.integers(1600, 20000),
 )
@@ -176,16 +137,6 @@ def test_pixels(cache: cc.Cache, options: dict[str, Any]) -> None:
         assert frames.shape[0] == len(batch)
     assert max(costs) <= budget
     assert len(costs) < len(dataset) / 2  # and it is made use of
-
-
-def test_tokens(cache: cc.Cache) -> None:
-    dataset = whole_videos(cache)
-    sampler = BudgetBatchSampler(dataset, max_tokens=20, tokenizer=str.split)
-    batches = list(sampler)
-    for batch in batches:
-        assert len(batch) * max(1, *(len(dataset[pair]["caption"].split()) for pair in batch)) <= 20
-    assert max(len(batch) for batch in batches) >= 7
-    assert sorted(index for batch in batches for _, index in batch) == list(range(63))
 
 
 def test_tokens_of_a_tokenizer_file(cache: cc.Cache, tmp_path: Path) -> None:
@@ -236,27 +187,6 @@ def test_batches_of_columns_are_those_of_described_samples(
             assert batches_of(sampler) == described_batches(whole, epoch, unit, budget)
 
 
-def test_shapes_that_only_a_call_for_each_sample_knows(cache: cc.Cache) -> None:
-    class Longer(cc.RandomClipSampler):
-        def frame_numbers(self, video: cc.Video, request: ClipRequest) -> np.ndarray:
-            return np.arange(2 * self.num_frames)
-
-    class OwnCrop(cc.crops.CenterCrop):
-        pass
-
-    too_short = cc.RandomClipSampler(5, 1, pad="error")
-    by_time = cc.RandomClipSampler(2, fps=10, pad="error")
-    for sampler in (Longer(4), WholeVideos(), TimeWarp(Longer(4)), TemporalCrop(ShapedWholeVideos(), 5), by_time):
-        assert clip_shape(sampler, np.array(NUM_FRAMES), 0) is None
-    for options in ({"clip_sampler": too_short}, {"clip_sampler": "random", "crop": OwnCrop((32, 32))}):
-        assert whole_videos(cache, **options).measure(0, np.arange(3)) is None
-    with pytest.raises(UsageError, match="expected 5 for a clip of 5"):
-        BudgetBatchSampler(whole_videos(cache, clip_sampler=too_short), max_frames=50)
-    dataset = whole_videos(cache, clip_sampler=Longer(4))
-    sampler = BudgetBatchSampler(dataset, max_frames=50)
-    assert batches_of(sampler) == described_batches(dataset, 0, "max_frames", 50)
-
-
 def test_clips_whose_length_is_random(cache: cc.Cache) -> None:
     class DrawsLength:
         def frame_numbers(self, video: cc.Video, request: ClipRequest) -> np.ndarray:
@@ -298,21 +228,6 @@ def test_ranks_get_every_batch_once_and_as_many_each(cache: cc.Cache, world_size
         else:
             assert in_turn == all_batches[: len(in_turn)]
             assert len(in_turn) > len(all_batches) - world_size
-
-
-def test_batches_depend_on_seed_and_epoch_alone(cache: cc.Cache) -> None:
-    dataset = whole_videos(cache)
-    by_epoch = {}
-    for seed in (0, 1):
-        for epoch in (0, 1, 0):
-            (sampler,) = ranks(dataset, 1, seed=seed)
-            sampler.set_epoch(epoch)
-            assert by_epoch.setdefault((seed, epoch), batches_of(sampler)) != batches_of(sampler)
-            sampler.set_epoch(epoch)
-            assert by_epoch[seed, epoch] == batches_of(sampler)
-    assert len({str(batches) for batches in by_epoch.values()}) == 4
-    (unshuffled,) = ranks(dataset, 1, shuffle=False)
-    assert [batch[0] for batch in batches_of(unshuffled)] == sorted(batch[0] for batch in batches_of(unshuffled))
 
 
 # State
@@ -366,35 +281,6 @@ def test_states_that_do_not_fit(cache: cc.Cache, change: dict[str, Any], match: 
     assert sampler.state_dict(0) == state
 
 
-class Faltering(WholeVideos):
-    """Fails in epochs that are not yet allowed."""
-
-    num_epochs = 1
-
-    def frame_numbers(self, video: cc.Video, request: ClipRequest) -> np.ndarray:
-        if request.epoch >= self.num_epochs:
-            raise cc.NotFoundError("the disk is away")
-        return super().frame_numbers(video, request)
-
-
-def test_an_epoch_that_cannot_be_formed(cache: cc.Cache) -> None:
-    clips = Faltering()
-    dataset = whole_videos(cache, clip_sampler=clips)
-    (sampler,) = ranks(dataset, 1)
-    before = batches_of(sampler)
-    with pytest.raises(cc.NotFoundError, match="the disk is away"):
-        sampler.set_epoch(1)
-    sampler.set_epoch(0)
-    assert (sampler.epoch, batches_of(sampler)) == (0, before)
-    with pytest.raises(cc.NotFoundError, match="the disk is away"):
-        batches_of(sampler)  # of the next epoch
-    clips.num_epochs = 2
-    sampler.set_epoch(1)
-    (expected,) = ranks(whole_videos(cache), 1)
-    expected.set_epoch(1)
-    assert batches_of(sampler) == batches_of(expected) != before
-
-
 def test_state_of_another_budget_or_another_sampler(cache: cc.Cache) -> None:
     dataset = whole_videos(cache)
     (sampler,) = ranks(dataset, 1)
@@ -406,19 +292,6 @@ def test_state_of_another_budget_or_another_sampler(cache: cc.Cache) -> None:
         sampler.load_state_dict(cc.ChordSampler(dataset).state_dict(1))
     with pytest.raises(UsageError, match="^state: got keys seed, .*batches, expected the state of a ChordSampler$"):
         cc.ChordSampler(dataset).load_state_dict(sampler.state_dict(1))
-
-
-def test_the_same_batches_from_cache_and_sources(cache: cc.Cache, tmp_path: Path) -> None:
-    videos = cache.path.parent
-    (tmp_path / "nothing.csv").write_text("path\n")
-    cc.build(cc.read_index(tmp_path / "nothing.csv"), tmp_path / "cache", tiers=("lmdb",), jobs=HERE)
-    samplers = []
-    for folder, on_miss in ((cache.path, "error"), (tmp_path / "cache", "source")):
-        of_index = cc.videos.indexed(videos / "index.csv", folder, on_miss=on_miss)
-        dataset = cc.ChordVideoDataset(of_index, clip_sampler=WholeVideos())
-        samplers.append(BudgetBatchSampler(dataset, cc.ChordSampler(dataset, seed=5), max_frames=60))
-    assert batches_of(samplers[0]) == batches_of(samplers[1])
-    assert samplers[0].state_dict(1) == samplers[1].state_dict(1)
 
 
 # In loaders
@@ -447,26 +320,6 @@ def test_all_loaders_yield_the_same(cache: cc.Cache) -> None:
         assert len(clips) == len(loader) == len(plain) == len(sampler)
     if loader._iterator is not None:
         loader._iterator._shutdown_workers()  # left to the garbage collector, torch waits for them at a time of its own
-
-
-@pytest.mark.parametrize("num_used", [0, 2, 1000])
-def test_clip_loader_resumes(cache: cc.Cache, num_used: int) -> None:
-    dataset = whole_videos(cache)
-    whole_pass, first, second = (
-        cc.ClipLoader(dataset, None, sampler=BudgetBatchSampler(dataset, max_frames=60)) for _ in range(3)
-    )
-    whole = contents(whole_pass)
-    batches = iter(first)
-    used = contents(batch for _, batch in zip(range(num_used), batches, strict=False))
-    state = first.state_dict()
-    batches.close()
-    second.load_state_dict(state)
-    if len(used) == len(whole):
-        assert used == whole
-        assert (len(second), contents(second)) == (len(whole_pass), contents(whole_pass))  # the next epoch
-        return
-    assert (len(second), second.num_batches_left) == (len(whole), len(whole) - len(used))
-    assert used + contents(second) == whole
 
 
 # Arguments
@@ -508,20 +361,6 @@ def test_a_batch_size_and_a_budget(cache: cc.Cache) -> None:
                 make(dataset, batch_size, sampler=sampler)
     with pytest.raises(UsageError, match="^sampler: got one for 63 samples, expected 9 as in the dataset$"):
         cc.ClipLoader(whole_videos(cache, clips_per_video=1), None, sampler=batches)
-
-
-def test_a_loaded_state_is_not_dropped_for_an_earlier_epoch(cache: cc.Cache) -> None:
-    dataset = whole_videos(cache)
-    first, second = (BudgetBatchSampler(dataset, max_frames=60) for _ in range(2))
-    first.set_epoch(3)
-    whole = list(first)
-    second.load_state_dict(first.state_dict(num_batches_consumed=2))
-    with pytest.raises(UsageError, match="^epoch: got 1 after load_state_dict of a state of epoch 3"):
-        second.set_epoch(1)
-    second.sampler.set_epoch(3)  # as Lightning does, which looks for the sampler of a batch sampler
-    assert (len(second), second.num_left, list(second)) == (len(whole), len(whole) - 2, whole[2:])
-    second.set_epoch(1)
-    assert second.num_left == len(second)
 
 
 # The budget that a GPU takes. ``step`` raises the error that torch raises when the memory of a GPU ends

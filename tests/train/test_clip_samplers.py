@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import pickle
 import subprocess
 import sys
@@ -17,7 +16,6 @@ from typing import Any
 import av
 import numpy as np
 import pytest
-from helpers.ffmpeg import ffprobe_column
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -72,39 +70,6 @@ def test_frames_are_in_range_and_a_stride_apart(
         assert numbers.tolist() == [min(i * stride, num_frames_of_video - 1) for i in range(num_frames)]
 
 
-@pytest.mark.parametrize("sampler", SAMPLERS)
-def test_defaults_are_16_frames_4_apart(sampler: Any) -> None:
-    numbers = sampler().frame_numbers(video(1000), ClipRequest())
-    assert (numbers - numbers[0]).tolist() == list(range(0, 64, 4))
-
-
-@pytest.mark.parametrize(
-    ("num_frames_of_video", "num_clips", "starts"),
-    [
-        (61, 1, [0]),
-        (62, 1, [0]),
-        (63, 1, [1]),
-        (300, 1, [119]),  # 119 frames before the clip, 120 behind
-        (300, 2, [0, 239]),
-        (300, 3, [0, 119, 239]),
-        (300, 5, [0, 59, 119, 179, 239]),
-        (62, 4, [0, 0, 0, 1]),
-    ],
-)
-def test_uniform_starts(num_frames_of_video: int, num_clips: int, starts: list[int]) -> None:
-    sampler = RegularClipSampler(num_frames=16, stride=4)
-    clips = [
-        sampler.frame_numbers(
-            video(num_frames_of_video), ClipRequest(seed=9, epoch=k, index=7, clip=k, num_clips=num_clips)
-        )
-        for k in range(num_clips)
-    ]
-    assert [clip[0] for clip in clips] == starts
-    if num_clips > 1:
-        assert clips[0][0] == 0
-        assert clips[-1][-1] == num_frames_of_video - 1
-
-
 def starts(seed: int, epoch: int, indices: range, num_frames_of_video: int = 1001) -> list[int]:
     sampler = RandomClipSampler(num_frames=1, stride=1)
     requests = (ClipRequest(seed=seed, epoch=epoch, index=index) for index in indices)
@@ -123,27 +88,7 @@ def test_random_clips_are_pure() -> None:
 
 def test_random_clips_are_the_same_in_every_process_and_release() -> None:
     # These values are part of what a seed promises; a change is a change of everybody's training runs
-    assert starts(0, 0, range(6)) == PINNED
-    code = "from test_clip_samplers import starts; print(starts(0, 0, range(6)))"
-    here = Path(__file__).parent
-    result = subprocess.run(
-        [sys.executable, "-c", code],
-        cwd=here,
-        env={**os.environ, "PYTHONPATH": str(here.parent)},  # for tests/helpers
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert result.stdout.strip() == str(PINNED)
-
-
-PINNED = [34, 723, 953, 998, 121, 729]
-
-
-def test_random_clips_differ_by_seed_epoch_and_index() -> None:
-    drawn = [starts(seed, epoch, range(20)) for seed in range(3) for epoch in range(3)]
-    assert len({tuple(row) for row in drawn}) == 9
-    assert all(len(set(row)) > 15 for row in drawn)
+    assert starts(0, 0, range(6)) == [34, 723, 953, 998, 121, 729]
 
 
 def test_random_starts_are_uniform_over_all_that_leave_room() -> None:
@@ -178,22 +123,6 @@ def test_requests_share_no_stream() -> None:
 def test_wrong_arguments(sampler: Any, arguments: dict[str, Any], match: str) -> None:
     with pytest.raises(UsageError, match=match):
         sampler(**arguments)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "match"),
-    [
-        ({"seed": -1}, "seed: got -1, expected an integer of at least 0"),
-        ({"epoch": -1}, "epoch: got -1"),
-        ({"index": -1}, "index: got -1"),
-        ({"clip": -1}, "clip: got -1"),
-        ({"num_clips": 0}, "num_clips: got 0, expected an integer of at least 1"),
-        ({"clip": 3, "num_clips": 3}, "num_clips: got 3, expected an integer of at least 4"),
-    ],
-)
-def test_wrong_requests(arguments: dict[str, int], match: str) -> None:
-    with pytest.raises(UsageError, match=match):
-        ClipRequest(**arguments)
 
 
 @pytest.mark.parametrize("sampler", SAMPLERS)
@@ -244,20 +173,6 @@ def test_exact_crop_moves_no_pixel() -> None:
     assert cropped.flags.c_contiguous
     assert np.shares_memory(cut_frames(frames, crop_of(frames, (256, 456))), frames)
     assert cut_frames(frames[:0], crop_of(frames, (224, 224))).shape == (0, 224, 224, 3)
-
-
-@pytest.mark.parametrize(
-    "frames",
-    [
-        np.zeros((2, 8, 8), np.uint8),
-        np.zeros((2, 8, 8, 4), np.uint8),
-        np.zeros((2, 8, 8, 3), np.float32),
-        np.zeros((2, 0, 8, 3), np.uint8),
-    ],
-)
-def test_wrong_frames(frames: np.ndarray) -> None:
-    with pytest.raises(UsageError, match=r"^frames: got .*, expected uint8 of shape \(T, H, W, 3\)$"):
-        cut_frames(frames, CropBox(0, 0, 8, 8, size=(4, 4)))
 
 
 FORKED = """
@@ -503,27 +418,6 @@ def test_wrong_temperatures(temperature: Any) -> None:
 # Real caches
 
 
-@pytest.fixture(scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory, make_video: Callable[..., Path]) -> Cache:
-    folder = tmp_path_factory.mktemp("samplers")
-    make_video(folder / "a.mp4", num_frames=60, gop=20, options={"bf": "2", "sc_threshold": "0"})
-    (folder / "index.csv").write_text("path\na.mp4\n")
-    config = folder / "config.yaml"
-    config.write_text("features: {flow: null, mel: null}\n")
-    build(folder / "index.csv", folder / "cache", tiers=("lmdb", "npz"), config=config, jobs=1)
-    return Cache(folder / "cache")
-
-
-def test_keyframes_are_those_of_ffprobe(cache: Cache) -> None:
-    is_key = ffprobe_column(cache.path.parent / "a.mp4", "frame=key_frame")
-    keyframes = {number for number, value in enumerate(is_key) if value == "1"}
-    assert len(keyframes) == 3
-    numbers = [KeyframeSampler(1).frame_numbers(cache[0], ClipRequest(index=i)).tolist() for i in range(60)]
-    assert {number for (number,) in numbers} == keyframes
-    middles = [KeyframeSampler(5, 2).frame_numbers(cache[0], ClipRequest(index=i))[2] for i in range(60)]
-    assert set(middles) == {4, *(keyframes - {0})}  # a clip around the first one is moved inside
-
-
 def test_audio_peaks_on_a_real_cache(tmp_path: Path, make_video: Callable[..., Path]) -> None:
     silent = make_video(tmp_path / "silent.mp4", num_frames=150, fps=25)
     samples = np.zeros((1, 6 * 8000), np.int16)
@@ -563,41 +457,22 @@ def test_samplers_by_name() -> None:
 
 
 @pytest.mark.parametrize(
-    ("config", "error", "match"),
+    ("config", "match"),
     [
         (
             {"name": "best"},
-            UsageError,
-            "'best', expected one of adaptive, audio_peak, keyframe, latent_clips, random, regular, schedule, uniform",
+            "'best', expected one of adaptive, audio_peak, keyframe, latent_clips, random, regular, sch",
         ),
-        ({}, UsageError, "^clip_sampler: got the name None, expected one of"),
-        (
-            {"name": "random", "num_clips": 2},
-            UsageError,
-            "^clip_sampler 'random': got 'num_clips', expected one of num_frames, ",
-        ),
-        ({"name": "random", "stride": 0}, UsageError, "^clip_sampler: stride: got 0"),
-        ({"name": "schedule"}, UsageError, "^clip_sampler 'schedule': got no 'stages', expected a value"),
-        (
-            {"name": "schedule", "stages": {}},
-            UsageError,
-            "^clip_sampler: stages: got epochs none, expected one that is",
-        ),
-        ({"name": "schedule", "stages": [1]}, UsageError, r"^clip_sampler.stages: got \[1\], expected a mapping of"),
-        (
-            {"name": "schedule", "stages": {0: {"name": "random", "fps": 0}}},
-            UsageError,
-            "^clip_sampler.stages.0: fps: got 0, expected",
-        ),
-        (
-            {"name": "schedule", "stages": {1: {"name": "random"}}},
-            UsageError,
-            "^clip_sampler: stages: got epochs 1, expected one that is 0$",
-        ),
+        ({}, "^clip_sampler: got the name None, expected one of"),
+        ({"name": "random", "num_clips": 2}, "^clip_sampler 'random': got 'num_clips', expected one of num_frames, "),
+        ({"name": "schedule", "stages": {}}, "^clip_sampler: stages: got epochs none, expected one that is"),
+        ({"name": "schedule", "stages": [1]}, r"^clip_sampler.stages: got \[1\], expected a mapping of"),
+        ({"name": "schedule", "stages": {0: {"name": "random", "fps": 0}}}, "^clip_sampler.stages.0: fps: got 0, expe"),
+        ({"name": "schedule", "stages": {1: {"name": "random"}}}, "^clip_sampler: stages: got epochs 1, expected one"),
     ],
 )
-def test_wrong_configs(config: dict[str, Any], error: type[Exception], match: str) -> None:
-    with pytest.raises(error, match=match):
+def test_wrong_configs(config: dict[str, Any], match: str) -> None:
+    with pytest.raises(UsageError, match=match):
         instantiate("clip_sampler", config, "clip_sampler")
 
 

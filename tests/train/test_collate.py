@@ -8,18 +8,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from helpers.ffmpeg import copy_start
 from helpers.inline import HERE
+from torch.utils.data import DataLoader, default_collate
 
-torch = pytest.importorskip("torch")
-from torch.utils.data import DataLoader, default_collate  # noqa: E402
-
-import chordcache as cc  # noqa: E402
-from chordcache.config.config import config_from_json  # noqa: E402
-from chordcache.errors import UsageError  # noqa: E402
-
-# More workers than processors are not a fault here; the tests want two on any machine
-pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create 2 worker processes:UserWarning")
+import chordcache as cc
+from chordcache.config.config import config_from_json
+from chordcache.errors import UsageError
 
 ARRAYS = ("frames", "flows", "audio", "motion", "motion_covered", "pts_seconds")
 

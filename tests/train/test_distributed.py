@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import json
-import signal
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from helpers.ranks import exit_codes, run_ranks
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -126,14 +123,6 @@ def test_every_sample_once_when_the_world_changes(
     assert {len(indices(sampler, 5)) for sampler in after} == {len(whole[0])}
 
 
-def test_a_state_is_taken_up_once() -> None:
-    sampler = ChordSampler(10, batch_size=2)
-    whole = indices(sampler)
-    sampler.load_state_dict(sampler.state_dict(num_batches_consumed=3))
-    assert (len(sampler), sampler.num_left, indices(sampler)) == (10, 4, whole[6:])
-    assert (indices(sampler, 0), sampler.num_left) == (whole, 10)  # the same epoch again is all of it
-
-
 def test_state_while_a_resumed_pass_runs() -> None:
     sampler = ChordSampler(10, batch_size=2, rank=0, world_size=1)
     whole = indices(sampler)
@@ -201,119 +190,3 @@ def test_wrong_arguments(arguments: dict[str, Any], match: str) -> None:
 def test_too_few_samples_to_drop() -> None:
     with pytest.raises(UsageError, match="^world_size: got 4, expected at most 3, the number of samples. .*'pad'.$"):
         list(ChordSampler(3, rank=0, world_size=4, on_remainder="drop"))
-
-
-# Under loaders of others
-
-
-def test_plain_loader_gives_the_same_order_with_any_number_of_workers() -> None:
-    torch_data = pytest.importorskip("torch.utils.data")
-    epochs = []
-    for num_workers in (0, 1, 2):
-        sampler = ChordSampler(13, seed=5, batch_size=3)
-        loader = torch_data.DataLoader(
-            Echo(), batch_size=3, sampler=sampler, num_workers=num_workers, persistent_workers=num_workers > 0
-        )
-        pairs = []
-        for epoch in range(2):
-            sampler.set_epoch(epoch)
-            pairs.append([pair for batch in loader for pair in zip(*(t.tolist() for t in batch), strict=True)])
-        epochs.append(pairs)
-    assert epochs[0] == epochs[1] == epochs[2]
-    assert epochs[0] == [[(epoch, i) for i in indices(ChordSampler(13, seed=5), epoch)] for epoch in range(2)]
-
-
-class Echo:
-    """A dataset whose samples are what it was asked for."""
-
-    def __len__(self) -> int:
-        return 13
-
-    def __getitem__(self, pair: tuple[int, int]) -> tuple[int, int]:
-        return pair
-
-
-@pytest.mark.filterwarnings("ignore:'set_vital' is deprecated:UserWarning")  # torchdata 0.11 with torch 2.13
-@pytest.mark.parametrize("num_workers", [0, 2])
-def test_stateful_loader_resumes_after_what_was_used(num_workers: int) -> None:
-    stateful = pytest.importorskip("torchdata.stateful_dataloader")
-
-    def loader() -> Any:
-        return stateful.StatefulDataLoader(
-            Echo(), batch_size=2, sampler=ChordSampler(13, seed=5), num_workers=num_workers
-        )
-
-    whole = [batch[1].tolist() for batch in loader()]
-    first = loader()
-    batches = iter(first)
-    used = [next(batches)[1].tolist() for _ in range(3)]
-    state = first.state_dict()
-    del batches
-    second = loader()
-    second.load_state_dict(state)
-    assert used + [batch[1].tolist() for batch in second] == whole
-
-
-# Under torch.distributed
-
-RANK = """
-import json, os, sys
-import torch
-from torch import distributed
-from chordcache.train.samplers.distributed import ChordSampler
-
-folder, num_samples, stop_at = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
-sampler = ChordSampler(num_samples, seed=7, batch_size=2)  # before the ranks are known
-distributed.init_process_group("gloo")
-rank, world_size = distributed.get_rank(), distributed.get_world_size()
-if os.path.exists(folder + "/state.json"):
-    sampler.load_state_dict(json.load(open(folder + "/state.json")))
-steps = 0
-with open(f"{folder}/seen-{os.getpid()}.txt", "a") as seen:
-    for epoch in range(sampler.epoch, 3):
-        sampler.set_epoch(epoch)
-        batch, num_batches = [], 0
-        pairs = list(sampler)
-        for start in range(0, len(pairs), 2):
-            batch = pairs[start : start + 2]
-            total = torch.tensor([len(batch)])
-            distributed.all_reduce(total)  # a rank that has fewer batches would leave the others here
-            assert total == len(batch) * world_size, (rank, total, batch)
-            seen.writelines(f"{epoch} {index}\\n" for _, index in batch)
-            seen.flush()
-            if rank == 0:
-                state = sampler.state_dict(num_batches_consumed=start // 2 + 1)
-                with open(folder + "/state.json.new", "w") as file:
-                    json.dump(state, file)
-                os.replace(folder + "/state.json.new", folder + "/state.json")
-            distributed.barrier()
-            steps += 1
-            if steps == stop_at:
-                os.kill(os.getpid(), 9)
-distributed.destroy_process_group()
-"""
-
-
-def seen(folder: Path) -> dict[int, Counter[int]]:
-    counts: dict[int, Counter[int]] = {}
-    for path in folder.glob("seen-*.txt"):
-        for line in path.read_text().splitlines():
-            epoch, index = map(int, line.split())
-            counts.setdefault(epoch, Counter())[index] += 1
-    return counts
-
-
-@pytest.mark.slow
-def test_distributed_run_that_is_killed_and_goes_on(tmp_path: Path) -> None:
-    world_size, later_world_size, num_samples = 3, 2, 27
-    in_second_epoch = 5 + 2  # of 9 samples each, in batches of 2
-    killed = run_ranks(RANK, tmp_path, world_size, num_samples, in_second_epoch)
-    assert set(exit_codes(killed)) == {-signal.SIGKILL}
-    ended = run_ranks(RANK, tmp_path, later_world_size, num_samples, -1)
-    assert exit_codes(ended) == [0] * later_world_size
-    epochs = seen(tmp_path)
-    assert sorted(epochs) == [0, 1, 2]
-    for epoch, counts in epochs.items():
-        sizes = {0: [world_size], 1: [world_size, later_world_size], 2: [later_world_size]}[epoch]
-        assert sorted(counts) == list(range(num_samples))
-        assert sum(counts.values()) - num_samples < sum(sizes)

@@ -9,14 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from helpers.inline import HERE
 
-torch = pytest.importorskip("torch")
-
-import chordcache as cc  # noqa: E402
-from chordcache.errors import UsageError  # noqa: E402
-from chordcache.index.index_files import IndexWriter  # noqa: E402
-from chordcache.records import VideoRecord  # noqa: E402
+import chordcache as cc
+from chordcache.errors import UsageError
+from chordcache.index.index_files import IndexWriter
+from chordcache.records import VideoRecord
 
 COLUMNS = {
     "score": "float",
@@ -87,22 +86,6 @@ def test_video_has_the_annotations(cache: Path) -> None:
     assert (video.caption, video.captions) == ("one", ("two", "three"))
     assert video.segment is None
     assert video.extra == ITEMS["a.mp4"]["extra"]
-
-
-def test_without_fields_samples_are_as_before(cache: Path) -> None:
-    dataset = dataset_of(cache)
-    assert dataset.classes == ["run", "walk"]
-    assert dataset.fields == {}
-    samples = samples_by_path(dataset, cache)
-    assert {name: sample["caption"] for name, sample in samples.items()} == {
-        "a.mp4": "one",
-        "b.mp4": "",
-        "c.mp4": "only",
-    }
-    assert all(
-        sorted(sample) == ["caption", "frames", "label", "pts_seconds", "sample_id", "video"]
-        for sample in samples.values()
-    )
 
 
 def test_values_and_types(cache: Path) -> None:
@@ -215,13 +198,6 @@ def test_one_of_the_captions_is_drawn(cache: Path) -> None:
     }
 
 
-def test_the_drawn_caption_is_described(cache: Path) -> None:
-    dataset = dataset_of(cache, "caption")
-    for epoch in range(4):
-        for i in range(3):
-            assert (dataset.describe((epoch, i))[0].caption or "") == dataset[epoch, i]["caption"]
-
-
 # Labels
 
 
@@ -246,13 +222,6 @@ def test_labels_that_are_not_in_classes(cache: Path) -> None:
     assert dataset_of(cache, classes=["run", "walk"]).classes == ["run", "walk"]  # as before
 
 
-def test_numbers_as_labels_keep_their_value(tmp_path: Path, make_video: Callable[..., Path]) -> None:
-    make_video(tmp_path / "a.mp4", num_frames=2)
-    cc.build(write_index(tmp_path, {"a.mp4": {"labels": ("5", "2")}}, {}), tmp_path / "cache", jobs=HERE)
-    dataset = dataset_of(tmp_path / "cache", "labels")
-    assert dataset[0]["labels"].tolist() == [0, 0, 1, 0, 0, 1]
-
-
 def test_concat_and_subset(cache: Path) -> None:
     classes = ["jump", "run", "sing", "walk", "zoo"]
     first = dataset_of(cache, "labels", "score", classes=classes)
@@ -273,21 +242,6 @@ def test_balanced_weights_are_refused(cache: Path) -> None:
     for variant in (dataset, cc.concat([dataset]), cc.subset(dataset, [0])):
         with pytest.raises(UsageError, match="weights: got 'balanced' for a dataset with the field 'labels'"):
             cc.ChordSampler(variant, weights="balanced", batch_size=1)
-
-
-def test_no_sidecar_is_read_for_the_names(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from chordcache.storage.sidecar import Sidecar
-
-    read: list[str] = []
-    whole = Sidecar.from_line
-
-    def counted(line: str, source: str) -> Sidecar:
-        read.append(source)
-        return whole(line, source)
-
-    monkeypatch.setattr(Sidecar, "from_line", counted)
-    dataset_of(cache, "labels", "score", "caption")
-    assert read == []
 
 
 # Augmentation

@@ -12,24 +12,19 @@ from typing import Any
 
 import pytest
 import yaml
+from helpers.training import assert_same, make_dataset
+from torch.utils.data import DataLoader
 
-torch = pytest.importorskip("torch")
-from helpers.training import make_dataset  # noqa: E402
-from torch.utils.data import DataLoader  # noqa: E402
+import chordcache as cc
+from chordcache.config.config import Config, config_from_json, config_to_json
+from chordcache.config.yaml_files import load_config
+from chordcache.errors import UsageError
+from chordcache.read.crops import Pad
+from chordcache.train.instantiate import NAMED
+from chordcache.train.samplers.budget_batches import BudgetBatchSampler
+from chordcache.train.samplers.time_transforms import FrameDrop, TemporalCrop, TimeWarp
 
-import chordcache as cc  # noqa: E402
-from chordcache.config.config import Config, config_from_json, config_to_json  # noqa: E402
-from chordcache.config.yaml_files import load_config  # noqa: E402
-from chordcache.errors import UsageError  # noqa: E402
-from chordcache.read.crops import Pad  # noqa: E402
-from chordcache.train.instantiate import NAMED  # noqa: E402
-from chordcache.train.samplers.budget_batches import BudgetBatchSampler  # noqa: E402
-from chordcache.train.samplers.time_transforms import FrameDrop, TemporalCrop, TimeWarp  # noqa: E402
-
-pytestmark = [
-    pytest.mark.usefixtures("inline"),
-    pytest.mark.filterwarnings("ignore:This DataLoader will create 2 worker processes:UserWarning"),
-]
+pytestmark = pytest.mark.usefixtures("inline")
 
 REPOSITORY = Path(__file__).resolve().parent.parent.parent
 PRESET = REPOSITORY / "examples" / "train.yaml"
@@ -59,23 +54,6 @@ def train(cache: Path) -> dict[str, Any]:
     return section
 
 
-def assert_equal(actual: Any, expected: Any) -> None:
-    assert type(actual) is type(expected)
-    if isinstance(expected, dict):
-        assert actual.keys() == expected.keys()
-        for name in expected:
-            assert_equal(actual[name], expected[name])
-    elif isinstance(expected, list):
-        assert len(actual) == len(expected)
-        for one, other in zip(actual, expected, strict=True):
-            assert_equal(one, other)
-    elif isinstance(expected, torch.Tensor):
-        assert actual.dtype == expected.dtype
-        assert torch.equal(actual, expected)
-    else:
-        assert actual == expected
-
-
 def by_hand(cache: Path) -> cc.ChordVideoDataset:
     """The dataset of the preset."""
     return cc.ChordVideoDataset(
@@ -100,7 +78,7 @@ def test_dataset_is_the_one_made_by_hand(train: dict[str, Any], cache: Path, tmp
         assert len(dataset) == len(expected) == 16
     for epoch in (0, 3):
         for position in (0, 7, 15):
-            assert_equal(dataset[epoch, position], expected[epoch, position])
+            assert_same(dataset[epoch, position], expected[epoch, position])
 
 
 def test_each_section_is_switched_by_its_name(train: dict[str, Any]) -> None:
@@ -144,7 +122,7 @@ def test_videos_of_an_index_as_a_config_names_them(train: dict[str, Any], videos
             of_set = make_dataset({"train": {**train, "source": {"name": "none"}}}, cache=of_index, **options)
         for dataset in (of_config, of_set):
             assert len(dataset) == len(by_hand) == number
-            assert_equal(dataset[0, number - 1], by_hand[0, number - 1])
+            assert_same(dataset[0, number - 1], by_hand[0, number - 1])
 
 
 def test_a_selection_as_a_config_names_it(train: dict[str, Any], videos: Path, cache: Path) -> None:
@@ -187,7 +165,7 @@ def test_threads(train: dict[str, Any], cache: Path) -> None:
     assert loader.dataset is dataset
     augment = augment_by_hand()
     expected = [[augment(b) for b in batches] for batches in passes(cc.ClipLoader(by_hand(cache), 2, num_threads=2))]
-    assert_equal(passes(loader), expected)
+    assert_same(passes(loader), expected)
     assert expected[0][0]["label"].shape == (2, 2)
 
 
@@ -199,14 +177,14 @@ def test_workers(train: dict[str, Any], cache: Path, num_workers: int) -> None:
     assert (loader.num_workers, loader.batch_size) == (num_workers, 4)
     augment = augment_by_hand()
     expected = [[augment(b) for b in batches] for batches in passes(cc.ClipLoader(by_hand(cache), 4))]
-    assert_equal(passes(loader), expected)
+    assert_same(passes(loader), expected)
 
 
 def test_loader_of_another_dataset(train: dict[str, Any], cache: Path) -> None:
     del train["augment"]
     dataset = cc.subset(by_hand(cache), [3, 1])
     loader = cc.from_config({"train": train}, dataset)[1]
-    assert_equal(list(loader), list(cc.ClipLoader(dataset, 2)))
+    assert_same(list(loader), list(cc.ClipLoader(dataset, 2)))
 
 
 def test_order(train: dict[str, Any], cache: Path) -> None:
@@ -214,13 +192,13 @@ def test_order(train: dict[str, Any], cache: Path) -> None:
     dataset = by_hand(cache)
     train["sampler"] = {"name": "distributed", "shuffle": False, "rank": 1, "world_size": 2}
     order = cc.ChordSampler(dataset, shuffle=False, rank=1, world_size=2, batch_size=2)
-    assert_equal(list(cc.from_config({"train": train})[1]), list(cc.ClipLoader(dataset, 2, sampler=order)))
+    assert_same(list(cc.from_config({"train": train})[1]), list(cc.ClipLoader(dataset, 2, sampler=order)))
     train["sampler"] = {"name": "budget", "max_frames": 48, "sampler": {"name": "distributed", "seed": 5}}
     batches = BudgetBatchSampler(dataset, cc.ChordSampler(dataset, seed=5), max_frames=48)
     for loader in ({"name": "threads"}, {"name": "workers", "num_workers": 0}):
         loaded = list(cc.from_config({"train": {**train, "loader": loader}})[1])
         assert [len(batch["label"]) for batch in loaded] == [3, 3, 3, 3, 3, 1]
-        assert_equal(loaded, list(cc.ClipLoader(dataset, None, sampler=copy.deepcopy(batches))))
+        assert_same(loaded, list(cc.ClipLoader(dataset, None, sampler=copy.deepcopy(batches))))
 
 
 def test_a_config_without_a_loader_and_a_config_as_dataset(train: dict[str, Any]) -> None:
@@ -244,7 +222,6 @@ def test_a_config_without_a_loader_and_a_config_as_dataset(train: dict[str, Any]
             {"name": "time_warp", "sampler": {"name": "x"}},
             "^train.clip_sampler.sampler: got the name 'x'",
         ),
-        ("crop", {"name": "zoom"}, "^train.crop: got the name 'zoom', expected one of center_crop, random_resized_"),
         ("crop", {"name": "pad", "p": 1}, "^train.crop 'pad': got 'p', expected one of size$"),
         ("crop", {"name": "horizontal_flip", "of": 3}, "^train.crop.of: got 3, expected a mapping with a name"),
         ("augment", {"name": "x"}, "^train.augment: got the name 'x', expected one of batch$"),
@@ -252,7 +229,6 @@ def test_a_config_without_a_loader_and_a_config_as_dataset(train: dict[str, Any]
         ("sampler", {"name": "x"}, "^train.sampler: got the name 'x', expected one of distributed, budget$"),
         ("sampler", {"name": "distributed", "dataset": 1}, "^train.sampler 'distributed': got 'dataset', expected one"),
         ("loader", {"name": "x"}, "^train.loader: got the name 'x', expected one of threads, workers$"),
-        ("loader", {"name": "threads", "num_workers": 1}, "^train.loader 'threads': got 'num_workers', expected one"),
         ("loader", {"name": "threads"}, "^train.loader 'threads': got no 'batch_size'"),
     ],
 )

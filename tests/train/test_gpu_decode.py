@@ -9,17 +9,16 @@ from typing import Any
 import numpy as np
 import pytest
 import simplejpeg
+import torch
+from helpers.ffmpeg import copy_start
 
 import chordcache as cc
 from chordcache.config.config import config_from_json
 from chordcache.errors import DamageError, UsageError
-
-torch = pytest.importorskip("torch")
-
-from chordcache.features.read_side import EncodedFrames  # noqa: E402
-from chordcache.media.cropping import CropBox  # noqa: E402
-from chordcache.read.crops import CenterCrop, Pad, Resize  # noqa: E402
-from chordcache.train.gpu_decode import FrameDecoder, _cropped  # noqa: E402
+from chordcache.features.read_side import EncodedFrames
+from chordcache.media.cropping import CropBox
+from chordcache.read.crops import CenterCrop, Pad, Resize
+from chordcache.train.gpu_decode import FrameDecoder, _cropped
 
 pytestmark = pytest.mark.usefixtures("inline")
 
@@ -39,8 +38,10 @@ def cache(clips: Path, tmp_path_factory: pytest.TempPathFactory, request: pytest
     folder = tmp_path_factory.mktemp("cache")
     frames = {"short_side": 96, "codec": request.param}
     config = config_from_json({"frames": frames, "features": dict.fromkeys(("flow", "motion", "mel"))})
-    cc.build(cc.scan([clips / "street", clips / "people"], jobs=1), folder, config=config, jobs=1)
-    return folder
+    for name in ("street/bikes", "people/carphone_pristine", "people/carphone_distorted"):
+        copy_start(clips / f"{name}.mp4", 1, folder / "videos" / f"{name}.mp4")
+    cc.build(cc.scan([folder / "videos"], jobs=1), folder / "cache", config=config, jobs=1)
+    return folder / "cache"
 
 
 def decoded(dataset: cc.ChordVideoDataset, number: int) -> Any:
@@ -72,14 +73,6 @@ def test_samples_are_those_of_the_cpu(cache: Path, crop: Any) -> None:
         assert 10 * torch.log10(255**2 / error.clamp(min=1e-9)) >= 40
         if crop is None and cc.open_cache(cache)[0].feature("frames").params["codec"] == "jpeg":
             assert torch.equal(frames, expected)  # planes are converted by OpenCV, which rounds to limited range
-
-
-def test_padding_is_black(cache: Path) -> None:
-    dataset = cc.ChordVideoDataset(cache, clip_sampler=SAMPLER, crop=Pad((112, 112)))
-    for number in range(len(dataset)):
-        frames = decoded(dataset, number)
-        assert not frames[:, :, 0].any()
-        assert frames[:, :, 56].any()
 
 
 def test_a_loader_makes_the_same_batches(cache: Path) -> None:
@@ -132,8 +125,6 @@ def test_without_a_gpu(cache: Path) -> None:
             UsageError, match=r"decode: got 'cuda' with device '\w+', expected a GPU that torch can use"
         ):
             cc.ClipLoader(dataset, batch_size=2, device=device, decode="cuda")
-    with pytest.raises(UsageError, match="decode: got 'gpu', expected one of cpu, cuda"):
-        cc.ClipLoader(dataset, batch_size=2, decode="gpu")
 
 
 def test_other_codecs_are_refused(tmp_path: Path, make_video: Callable[..., Path]) -> None:

@@ -10,13 +10,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from helpers.inline import HERE
 
-torch = pytest.importorskip("torch")
-
-import chordcache as cc  # noqa: E402
-from chordcache.config.picture import PictureConfig  # noqa: E402
-from chordcache.train.kept_frames import KeptFrames  # noqa: E402
+import chordcache as cc
+from chordcache.config.picture import PictureConfig
+from chordcache.train.kept_frames import KeptFrames
 
 SAMPLER = cc.RandomClipSampler(num_frames=4, stride=2)
 FRAME_BYTES = 64 * 96 * 3
@@ -59,24 +58,20 @@ def assert_same(dataset: Any, **options: Any) -> KeptFrames:
 
 
 @pytest.mark.parametrize("keep", ["1GB", 7 * FRAME_BYTES, 1])
-@pytest.mark.parametrize("size", [None, (48, 48), (80, 64)])
+@pytest.mark.parametrize("size", [None, (80, 64)])
 def test_batches_are_the_same(cache: Path, size: tuple[int, int] | None, keep: str | int) -> None:
     kept = assert_same(dataset_of(cache, size=size, features=("frames", "flow")), keep=keep, num_threads=3)
     assert kept.num_hits + kept.num_misses > 0
     assert (kept.num_hits > 0) == (keep != 1)
 
 
-@pytest.mark.parametrize("codec", ["raw", "yuv420", "h264"])
-def test_every_codec_gives_the_same(tmp_path: Path, make_video: Callable[..., Path], codec: str) -> None:
-    kept = assert_same(dataset_of(make_cache(tmp_path, make_video, codec), size=(48, 48)), keep="1GB")
+@pytest.mark.parametrize(("codec", "size"), [("raw", (96, 64)), ("h264", (96, 64)), ("jpeg", (320, 240))])
+def test_every_codec_gives_the_same(
+    tmp_path: Path, make_video: Callable[..., Path], codec: str, size: tuple[int, int]
+) -> None:
+    """Only parts of large JPEGs are decoded without keep."""
+    kept = assert_same(dataset_of(make_cache(tmp_path, make_video, codec, size), size=(48, 48)), keep="1GB")
     assert kept.num_hits > 0
-
-
-def test_crops_of_large_pictures_are_the_same(tmp_path: Path, make_video: Callable[..., Path]) -> None:
-    """Only parts of large pictures are decoded without keep."""
-    assert assert_same(
-        dataset_of(make_cache(tmp_path, make_video, size=(320, 240)), size=(112, 112)), keep="1GB"
-    ).num_hits
 
 
 def test_sources_segments_and_several_caches(tmp_path: Path, cache: Path, make_video: Callable[..., Path]) -> None:
@@ -121,19 +116,6 @@ def test_batches_may_be_written_to(cache: Path) -> None:
     plain.set_epoch(1)
     for batch, expected in zip(loader, plain, strict=True):
         assert torch.equal(batch["frames"], expected["frames"])
-
-
-def test_frames_in_memory_cannot_be_written_to(cache: Path) -> None:
-    kept = KeptFrames(FRAME_BYTES)
-    with cc.open_cache(cache) as opened:
-        for _ in range(2):
-            (frame,) = kept.read(opened, opened[0], [3]) or ()
-            with pytest.raises(ValueError, match="read-only"):
-                frame[:] = 1
-        assert (kept.num_hits, kept.num_misses) == (1, 1)
-        assert kept.read(opened, opened[0], [4]) is None  # full
-        assert len(kept.read(opened, opened[0], [4, 3, 4]) or ()) == 3
-    assert kept.num_bytes == FRAME_BYTES
 
 
 # Two of each, side by side
@@ -215,7 +197,6 @@ def test_two_caches_of_the_same_videos_do_not_share_anything(alike: tuple[Path, 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"keep": "8"}, "keep: got '8', expected a size with a unit"),
         ({"keep": 0}, "keep: got 0, expected"),
         ({"keep": "1GB", "decode": "cuda", "device": "cpu"}, "keep: got '1GB' with decode='cuda', expected None"),
     ],

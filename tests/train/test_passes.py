@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import copy
 import pickle
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from helpers.inline import HERE
 from torch.utils.data import ConcatDataset, DataLoader, RandomSampler, Subset, WeightedRandomSampler
 
 import chordcache as cc
@@ -19,23 +18,13 @@ from chordcache.train.samplers.budget_batches import BudgetBatchSampler
 WORKERS = [
     (0, None, False),
     (2, "fork", False),
-    (2, "fork", True),
     (2, "forkserver", True),
 ]
 
 
-@pytest.fixture(scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory, make_video: Callable[..., Path]) -> Path:
-    folder = tmp_path_factory.mktemp("passes")
-    for number in range(5):
-        make_video(folder / f"videos/{number}.mp4", num_frames=40, size=(32, 32))
-    cc.build(cc.scan([folder / "videos"], jobs=HERE), folder / "cache", features=["frames"], jobs=HERE)
-    return folder / "cache"
-
-
-def dataset_of(cache: Path, **options: Any) -> cc.ChordVideoDataset:
+def dataset_of(five_videos: Path, **options: Any) -> cc.ChordVideoDataset:
     sampler = cc.RandomClipSampler(1)
-    return cc.ChordVideoDataset(cache, clip_sampler=sampler, size=(16, 16), clips_per_video=2, **options)
+    return cc.ChordVideoDataset(five_videos, clip_sampler=sampler, size=(16, 16), clips_per_video=2, **options)
 
 
 def clips_of(batches: Iterable[dict[str, Any]]) -> list[tuple[str, float]]:
@@ -58,9 +47,9 @@ def epoch_of(dataset: cc.ChordVideoDataset, epoch: int) -> list[tuple[str, float
 
 @pytest.mark.parametrize(("workers", "method", "persistent"), WORKERS)
 def test_each_pass_of_a_plain_loader_draws_new_clips(
-    cache: Path, workers: int, method: str | None, persistent: bool
+    five_videos: Path, workers: int, method: str | None, persistent: bool
 ) -> None:
-    dataset = dataset_of(cache)
+    dataset = dataset_of(five_videos)
     loader = DataLoader(
         dataset, 3, shuffle=True, num_workers=workers, multiprocessing_context=method, persistent_workers=persistent
     )
@@ -76,19 +65,19 @@ def test_each_pass_of_a_plain_loader_draws_new_clips(
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_plain_indices_follow_torchs_seed(cache: Path, workers: int) -> None:
+def test_plain_indices_follow_torchs_seed(five_videos: Path, workers: int) -> None:
     passes = []
     for seed in (7, 7, 8):
         torch.manual_seed(seed)
-        passes.append(clips_of(DataLoader(dataset_of(cache), 3, num_workers=workers)))
+        passes.append(clips_of(DataLoader(dataset_of(five_videos), 3, num_workers=workers)))
     assert passes[0] == passes[1] != passes[2]
 
 
 @pytest.mark.parametrize(("workers", "method", "persistent"), WORKERS)
 def test_set_epoch_fixes_the_clips_in_every_worker(
-    cache: Path, workers: int, method: str | None, persistent: bool
+    five_videos: Path, workers: int, method: str | None, persistent: bool
 ) -> None:
-    dataset = dataset_of(cache)
+    dataset = dataset_of(five_videos)
     loader = DataLoader(dataset, 3, num_workers=workers, multiprocessing_context=method, persistent_workers=persistent)
     clips_of(loader)  # workers that persist are there before the first set_epoch
     for epoch in (4, 4, 1, 0):
@@ -96,14 +85,14 @@ def test_set_epoch_fixes_the_clips_in_every_worker(
         assert clips_of(loader) == epoch_of(dataset, epoch)
 
 
-def test_a_sampler_that_repeats_samples(cache: Path) -> None:
+def test_a_sampler_that_repeats_samples(five_videos: Path) -> None:
     sampler = WeightedRandomSampler([1, 0, 0, 0, 0, 0, 0, 0, 0, 0], 30)
-    clips = clips_of(DataLoader(dataset_of(cache), 4, sampler=sampler, num_workers=2))
+    clips = clips_of(DataLoader(dataset_of(five_videos), 4, sampler=sampler, num_workers=2))
     assert len({seconds for _, seconds in clips}) > 10
 
 
-def test_datasets_inside_others(cache: Path) -> None:
-    one, two = dataset_of(cache, seed=1), dataset_of(cache, seed=2)
+def test_datasets_inside_others(five_videos: Path) -> None:
+    one, two = dataset_of(five_videos, seed=1), dataset_of(five_videos, seed=2)
     both = ConcatDataset([Subset(one, range(5)), two])
     loader = DataLoader(both, 3, sampler=RandomSampler(both), num_workers=2, persistent_workers=True)
     passes = [sorted(clips_of(loader)) for _ in range(2)]
@@ -114,8 +103,8 @@ def test_datasets_inside_others(cache: Path) -> None:
         assert sorted(clips_of(loader)) == sorted(epoch_of(one, epoch)[:5] + epoch_of(two, epoch))
 
 
-def test_copies_have_an_epoch_of_their_own(cache: Path) -> None:
-    dataset = dataset_of(cache)
+def test_copies_have_an_epoch_of_their_own(five_videos: Path) -> None:
+    dataset = dataset_of(five_videos)
     dataset.set_epoch(3)
     for other in (copy.deepcopy(dataset), pickle.loads(pickle.dumps(dataset))):
         assert other[0]["sample_id"] == "3:0"
@@ -138,8 +127,8 @@ def loaders(dataset: cc.ChordVideoDataset) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("kind", ["threads", "threads, budget", "no workers", "workers", "workers, budget"])
-def test_each_pass_of_a_loader_is_a_new_epoch(cache: Path, kind: str) -> None:
-    dataset = dataset_of(cache)
+def test_each_pass_of_a_loader_is_a_new_epoch(five_videos: Path, kind: str) -> None:
+    dataset = dataset_of(five_videos)
     loader = loaders(dataset)[kind]
     passes = [clips_of(loader) for _ in range(3)]
     assert [sorted(clips) for clips in passes] == [sorted(epoch_of(dataset, epoch)) for epoch in range(3)]
@@ -156,8 +145,8 @@ def test_each_pass_of_a_loader_is_a_new_epoch(cache: Path, kind: str) -> None:
 
 @pytest.mark.parametrize("num_batches", [0, 1, 3, 4])
 @pytest.mark.parametrize("kind", ["threads", "threads, budget"])
-def test_a_run_without_set_epoch_resumes(cache: Path, kind: str, num_batches: int) -> None:
-    whole = loaders(dataset_of(cache))[kind]
+def test_a_run_without_set_epoch_resumes(five_videos: Path, kind: str, num_batches: int) -> None:
+    whole = loaders(dataset_of(five_videos))[kind]
     expected, state = [], {}
     for number in range(3):
         for place, batch in enumerate(whole, start=1):
@@ -166,14 +155,14 @@ def test_a_run_without_set_epoch_resumes(cache: Path, kind: str, num_batches: in
             if (number, place) == (1, num_batches) or (number, num_batches) == (0, 0):
                 state = whole.state_dict()
     assert len(whole) == 4
-    resumed = loaders(dataset_of(cache))[kind]
+    resumed = loaders(dataset_of(five_videos))[kind]
     resumed.load_state_dict(state)
     clips = [clip for _ in range(1 + (num_batches < 4)) for clip in clips_of(resumed)]
     assert clips == expected
 
 
-def test_a_pass_that_a_loader_leaves_early_is_an_epoch(cache: Path) -> None:
-    dataset = dataset_of(cache)
+def test_a_pass_that_a_loader_leaves_early_is_an_epoch(five_videos: Path) -> None:
+    dataset = dataset_of(five_videos)
     loader = cc.ClipLoader(dataset, 3)
     for _ in loader:
         break
@@ -195,9 +184,8 @@ def test_lists_made_of_a_sampler_are_epochs() -> None:
 # Resuming with plain indices
 
 
-@pytest.mark.filterwarnings("ignore:'set_vital' is deprecated:UserWarning")  # torchdata 0.11 with torch 2.13
 @pytest.mark.parametrize("workers", [0, 2])
-def test_a_run_by_plain_indices_resumes_with_set_epoch(cache: Path, workers: int) -> None:
+def test_a_run_by_plain_indices_resumes_with_set_epoch(five_videos: Path, workers: int) -> None:
     stateful = pytest.importorskip("torchdata.stateful_dataloader")
 
     def stopped(dataset: Any, **options: Any) -> tuple[list[Any], dict[str, Any]]:
@@ -210,11 +198,11 @@ def test_a_run_by_plain_indices_resumes_with_set_epoch(cache: Path, workers: int
         loader.load_state_dict(state)
         return clips_of(loader)
 
-    one, other = dataset_of(cache), dataset_of(cache)
+    one, other = dataset_of(five_videos), dataset_of(five_videos)
     one.set_epoch(4)
     other.set_epoch(4)
     used, state = stopped(one)
     assert used + resumed(other, state) == epoch_of(one, 4)
-    one, other = dataset_of(cache), dataset_of(cache)
+    one, other = dataset_of(five_videos), dataset_of(five_videos)
     used, state = stopped(one, sampler=cc.ChordSampler(10, shuffle=False))
     assert used + resumed(other, state, sampler=cc.ChordSampler(10, shuffle=False)) == epoch_of(one, 0)

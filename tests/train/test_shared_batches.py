@@ -8,38 +8,24 @@ import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from helpers.inline import HERE
+import torch
+from torch.utils.data import DataLoader, get_worker_info
 
-torch = pytest.importorskip("torch")
-from multiprocessing.reduction import ForkingPickler  # noqa: E402
-
-from torch.utils.data import DataLoader, get_worker_info  # noqa: E402
-
-import chordcache as cc  # noqa: E402
-from chordcache.train import shared_batches  # noqa: E402
-from chordcache.train.samplers.budget_batches import BudgetBatchSampler  # noqa: E402
-
-pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create 2 worker processes:UserWarning")
+import chordcache as cc
+from chordcache.train import shared_batches
+from chordcache.train.samplers.budget_batches import BudgetBatchSampler
 
 CLIPS = cc.RandomClipSampler(num_frames=4, stride=2)
 
 
-@pytest.fixture(scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory, make_video: Callable[..., Path]) -> Path:
-    folder = tmp_path_factory.mktemp("shared")
-    for number in range(5):
-        make_video(folder / "videos" / f"{number}.mp4", num_frames=20 + number, size=(96, 64))
-    cc.build(cc.scan([folder / "videos"], jobs=HERE), folder / "cache", features=["frames"], jobs=HERE)
-    return folder / "cache"
-
-
-def dataset_of(cache: Path) -> cc.ChordVideoDataset:
-    return cc.ChordVideoDataset(cache, clip_sampler=CLIPS, clips_per_video=4, seed=3, size=(48, 48))
+def dataset_of(five_videos: Path) -> cc.ChordVideoDataset:
+    return cc.ChordVideoDataset(five_videos, clip_sampler=CLIPS, clips_per_video=4, seed=3, size=(48, 48))
 
 
 @contextmanager
@@ -161,8 +147,10 @@ def test_a_block_is_not_used_again_after_a_fork(in_a_worker: Callable[[Any], Any
     ("start_method", "sharing"),
     [("fork", "file_descriptor"), ("forkserver", "file_system"), ("spawn", "file_descriptor")],
 )
-def test_three_epochs_are_the_same_and_kept_batches_stay_whole(cache: Path, start_method: str, sharing: str) -> None:
-    dataset = dataset_of(cache)
+def test_three_epochs_are_the_same_and_kept_batches_stay_whole(
+    five_videos: Path, start_method: str, sharing: str
+) -> None:
+    dataset = dataset_of(five_videos)
     before = torch.multiprocessing.get_sharing_strategy()
     torch.multiprocessing.set_sharing_strategy(sharing)
     try:
@@ -179,17 +167,6 @@ def test_three_epochs_are_the_same_and_kept_batches_stay_whole(cache: Path, star
         torch.multiprocessing.set_sharing_strategy(before)
 
 
-def test_views_of_all_kinds_stay_whole(cache: Path) -> None:
-    with loader_of(dataset_of(cache)) as loader:
-        makes = [make for name, make in VIEWS.items() if name not in ("storage", "DLPack capsule")]
-        kept = []
-        for epoch in range(4):
-            for number, frames in enumerate(frames_of(loader, 1)):
-                make = makes[(number + epoch) % len(makes)]
-                kept.append((make(frames), make(frames.clone())))
-        assert all(np.array_equal(np.asarray(view), np.asarray(copy)) for view, copy in kept)
-
-
 class Placed:
     """Collate function that adds the place of the frames in the worker's memory."""
 
@@ -198,15 +175,15 @@ class Placed:
         return {**batch, "place": (get_worker_info().id, batch["frames"].untyped_storage().data_ptr())}
 
 
-def test_memory_is_used_again(cache: Path) -> None:
-    with loader_of(dataset_of(cache), collate=Placed()) as loader:
+def test_memory_is_used_again(five_videos: Path) -> None:
+    with loader_of(dataset_of(five_videos), collate=Placed()) as loader:
         places = [batch["place"] for _ in range(5) for batch in loader]
     assert len(places) == 50
     assert len(set(places)) <= 16
 
 
-def test_budget_batches_two_loaders_and_a_pass_that_is_left(cache: Path) -> None:
-    dataset = dataset_of(cache)
+def test_budget_batches_two_loaders_and_a_pass_that_is_left(five_videos: Path) -> None:
+    dataset = dataset_of(five_videos)
     order = partial(BudgetBatchSampler, dataset, max_frames=12)
     with loader_of(dataset, None, 0, sampler=order()) as loader:
         budget = frames_of(loader)
@@ -234,8 +211,8 @@ def with_parts(samples: Any) -> Any:
     return frames, frames[0], frames.to(torch.float32), [{"deep": frames[:, 1]}]
 
 
-def test_other_collate_functions(cache: Path) -> None:
-    dataset = dataset_of(cache)
+def test_other_collate_functions(five_videos: Path) -> None:
+    dataset = dataset_of(five_videos)
     for batch_size in (2, 3):
         with loader_of(dataset, batch_size, collate=with_parts) as loader:
             for frames, first, floats, ((deep,),) in [
@@ -249,8 +226,8 @@ def test_other_collate_functions(cache: Path) -> None:
     assert_same(frames_of(plain, 1), frames_of(DataLoader(dataset, 4), 1))
 
 
-def test_a_killed_worker_leaves_batches_whole(cache: Path) -> None:
-    dataset = dataset_of(cache)
+def test_a_killed_worker_leaves_batches_whole(five_videos: Path) -> None:
+    dataset = dataset_of(five_videos)
     with loader_of(dataset, 1, num_workers=0) as loader:
         expected = frames_of(loader, 1)
     with loader_of(dataset, 1) as loader:
@@ -264,9 +241,9 @@ def test_a_killed_worker_leaves_batches_whole(cache: Path) -> None:
     assert_same(kept, expected[:4])
 
 
-def test_a_child_of_the_trainer_reads_its_batch(cache: Path) -> None:
+def test_a_child_of_the_trainer_reads_its_batch(five_videos: Path) -> None:
     """As a process that writes pictures of a batch: its parent goes on meanwhile."""
-    with loader_of(dataset_of(cache)) as loader:
+    with loader_of(dataset_of(five_videos)) as loader:
         batches = iter(loader)
         frames = next(batches)["frames"].numpy()  # torch's threads do not exist in the child
         read, write = os.pipe()

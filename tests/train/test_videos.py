@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from torch.utils.data import DataLoader
 
-torch = pytest.importorskip("torch")
-
-from torch.utils.data import DataLoader  # noqa: E402
-
-import chordcache as cc  # noqa: E402
-from chordcache.config.config import config_from_json  # noqa: E402
-from chordcache.sources.video_source import CachedSource  # noqa: E402
-
-pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")
+import chordcache as cc
+from chordcache.config.config import config_from_json
+from chordcache.sources.video_source import CachedSource
 
 CLIP = cc.RegularClipSampler(num_frames=3, stride=2)
 NAMES = ("a.mp4", "b.mp4", "c.mp4")
@@ -61,13 +56,6 @@ def test_all_sets_have_the_same_frames_also_in_a_worker(folder: Path, name: str)
     assert i == 1
 
 
-@pytest.mark.parametrize("name", SETS)
-def test_a_set_serves_several_datasets(folder: Path, name: str) -> None:
-    videos = SETS[name](folder)
-    one, other = (cc.ChordVideoDataset(videos, clip_sampler=CLIP, size=None, seed=seed) for seed in (0, 1))
-    assert torch.equal(one[0, 0]["frames"], other[0, 0]["frames"])
-
-
 def test_the_short_forms(folder: Path) -> None:
     (folder / "split.txt").write_text("b.mp4\n")
     for cache in (folder / "cache", str(folder / "cache"), cc.open_cache(folder / "cache")):
@@ -77,31 +65,6 @@ def test_the_short_forms(folder: Path) -> None:
             assert len(short) == 4
             long = cc.ChordVideoDataset(cc.videos.cached(cache, videos), clip_sampler="random", size=(32, 32))
             assert short[0, 0]["video"] == long[0, 0]["video"]
-
-
-def test_a_dataset_has_at_most_twelve_parameters() -> None:
-    assert len(inspect.signature(cc.ChordVideoDataset).parameters) <= 12
-
-
-@pytest.mark.parametrize("removed", ["index", "on_miss", "config", "source"])
-def test_removed_parameters(folder: Path, removed: str) -> None:
-    with pytest.raises(cc.UsageError, match=f"^{removed}: got an argument that ChordVideoDataset does not have"):
-        cc.ChordVideoDataset(folder / "cache", **{removed: "error"})
-
-
-def test_missing_videos(folder: Path) -> None:
-    index, cache = folder / "videos" / "all.csv", folder / "cache"
-    index.write_text("path\n" + "".join(f"{name}\n" for name in NAMES))
-    for videos in (cc.videos.cached(cache, NAMES), cc.videos.indexed(index, cache)):
-        with pytest.raises(cc.NotFoundError, match=r"c\.mp4.*on_miss='skip'"):
-            cc.ChordVideoDataset(videos)
-    for videos in (
-        cc.videos.cached(cache, NAMES, on_miss="skip"),
-        cc.videos.indexed(index, cache, on_miss="skip"),
-    ):
-        with pytest.warns(UserWarning, match="left out 1 of 3 videos: 1 not cached, such as 'c.mp4'") as caught:
-            assert len(cc.ChordVideoDataset(videos)) == 2
-        assert [warning.filename for warning in caught] == [__file__]
 
 
 @pytest.mark.parametrize(

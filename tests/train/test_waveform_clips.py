@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -13,18 +11,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from helpers.ffmpeg import ffmpeg, ffprobe_column
 from helpers.inline import HERE
 from helpers.sound import noise, write_sound
 
-torch = pytest.importorskip("torch")
-
-import chordcache as cc  # noqa: E402
-from chordcache.config.config import config_from_json  # noqa: E402
-from chordcache.errors import DamageError, NotFoundError, UsageError  # noqa: E402
-from chordcache.features.waveform import BLOCK_SAMPLES  # noqa: E402
-from chordcache.read.segment_of import SegmentOfFile  # noqa: E402
-from chordcache.train.samplers.clip_samplers import RegularClipSampler  # noqa: E402
+import chordcache as cc
+from chordcache.config.config import config_from_json
+from chordcache.errors import DamageError, NotFoundError, UsageError
+from chordcache.features.waveform import BLOCK_SAMPLES
+from chordcache.train.samplers.clip_samplers import RegularClipSampler
 
 RATE = 48_000
 NUM_FRAMES = 60
@@ -126,20 +122,6 @@ def test_equal_clips_have_equally_many_samples(
             np.testing.assert_array_equal(waveform[: len(whole) - first], whole[first : first + num_samples])
 
 
-def test_int16_at_16_khz(mono: cc.Cache, videos: Path) -> None:
-    for name in STARTS:
-        video = named(mono, name)
-        options = ("-vn", "-ac", "1", "-ar", "16000", "-f", "f32le", "-")
-        samples = np.frombuffer(ffmpeg("-i", videos / f"{name}.mkv", *options), np.float32)
-        facts = video.feature("waveform").facts
-        assert facts["start_seconds"] == STARTS[name]
-        waveform = mono.read(video, "waveform")
-        assert (waveform.dtype, waveform.shape) == (np.int16, (16_000 * 24 // 10,))
-        skipped = round(16_000 * STARTS[name])
-        expected = np.concatenate([np.zeros(skipped), samples, np.zeros(40_000)])[: len(waveform)]
-        assert np.abs(waveform - 32_768 * expected).max() <= 0.5 + 32_768 * 1e-6
-
-
 def test_memory_of_the_caller(stereo: cc.Cache, mono: cc.Cache) -> None:
     video = named(stereo, "late")
     out = np.full((2, 10 * 1920), 7, np.float32)
@@ -171,21 +153,6 @@ def test_only_the_rows_of_a_clip_are_read(stereo: cc.Cache, tmp_path: Path) -> N
                     cache.read(video, "waveform", start, start + 1, tier="npz")
             else:
                 cache.read(video, "waveform", start, start + 1, tier="npz")
-
-
-def test_facts_and_verification(stereo: cc.Cache) -> None:
-    info = named(stereo, "early").feature("waveform")
-    assert info.shape == (13, 2, BLOCK_SAMPLES)
-    assert info.num_rows == {"waveform": 13}
-    assert info.facts == {
-        "start_seconds": 0.0,
-        "row_seconds": BLOCK_SAMPLES / RATE,
-        "silence": 0,
-        "sample_rate": RATE,
-        "num_samples": 52_801,
-        "num_channels": 2,
-    }
-    assert cc.verify(stereo.path, level="deep", source=True, jobs=HERE).damage == []
 
 
 # Real videos, against ffmpeg and the times that ffprobe finds
@@ -234,46 +201,10 @@ def test_corpus_clips(name: str, corpus: Path, tmp_path: Path) -> None:
     check_clips(corpus / name, tmp_path)
 
 
-# Segments
-
-
-@pytest.mark.parametrize("is_whole", [False, True])
-def test_segments_have_the_samples_of_their_seconds(tmp_path: Path, is_whole: bool) -> None:
-    """In MOV, whose timestamps are exact."""
-    (tmp_path / "videos").mkdir()
-    pieces = [(0.0, samples_of("whole"))]
-    write_sound(tmp_path / "videos" / "whole.mov", pieces, rate=RATE, layout="stereo", num_frames=NUM_FRAMES)
-    index = tmp_path / "videos" / "list.csv"
-    index.write_text("path,label,start_seconds,end_seconds\nwhole.mov,a,0.4,1.2\nwhole.mov,b,1.2,2\n")
-    files = cc.scan([tmp_path / "videos"], output=tmp_path / "files.json", jobs=HERE) if is_whole else index
-    cc.build(files, tmp_path / "cache", tiers=["npz"], config=config_of(**OWN), jobs=HERE)
-    with cc.open_cache(tmp_path / "cache") as cache:
-        videos = [SegmentOfFile(cache[0], record) for record in cc.read_index(index)] if is_whole else list(cache)
-        assert len(videos) == 2
-        for video in videos:
-            assert video.num_frames == 20
-            for start, stop in [(0, 20), (3, 12)]:
-                waveform = cache.read(video, "waveform", start, stop)
-                np.testing.assert_array_equal(waveform, expected_of("whole", *video.seconds_of(start, stop)))
-
-
 # Samples and batches
 
 
 CLIP = RegularClipSampler(num_frames=8, stride=1)
-
-
-def test_samples_of_a_dataset(stereo: cc.Cache, mono: cc.Cache) -> None:
-    for cache, dtype in ((stereo, torch.float32), (mono, torch.int16)):
-        keys = [named(cache, name).key for name in STARTS]
-        dataset = cc.ChordVideoDataset(cache, features=["waveform"], clip_sampler=CLIP, videos=keys)
-        for number, name in enumerate(STARTS):
-            sample = dataset[number]
-            video = named(cache, name)
-            first = int(np.searchsorted(video.pts_seconds, float(sample["pts_seconds"][0]) - 1e-9))
-            assert sample["waveform"].dtype == dtype
-            expected = cache.read(video, "waveform", first, first + 8)
-            np.testing.assert_array_equal(sample["waveform"].numpy(), expected)
 
 
 def test_video_without_sound(stereo: cc.Cache, mono: cc.Cache) -> None:
@@ -309,22 +240,6 @@ def test_zeros_in_place_of_sound(videos: Path, tmp_path: Path) -> None:
                 cc.ChordVideoDataset(cache, features=["waveform"], **settings)
 
 
-def test_batches_are_padded_with_zeros(stereo: cc.Cache) -> None:
-    keys = [named(stereo, name).key for name in ("whole", "early")]
-    short, long = (
-        cc.ChordVideoDataset(
-            stereo, features=["waveform"], clip_sampler=RegularClipSampler(num_frames=n, stride=1), videos=keys
-        )
-        for n in (4, 7)
-    )
-    samples = [short[0], long[1]]
-    batch = cc.collate(samples)
-    assert batch["waveform"].shape == (2, 2, 7 * 1920)
-    assert batch["lengths"]["waveform"].tolist() == [[2, 4 * 1920], [2, 7 * 1920]]
-    assert torch.equal(batch["waveform"][0, :, : 4 * 1920], samples[0]["waveform"])
-    assert not batch["waveform"][0, :, 4 * 1920 :].any()
-
-
 # The config, the command line and the process
 
 
@@ -342,23 +257,3 @@ def test_batches_are_padded_with_zeros(stereo: cc.Cache) -> None:
 def test_wrong_settings(section: dict[str, Any], match: str) -> None:
     with pytest.raises(cc.UsageError, match=match):
         config_from_json({"features": {"waveform": section}})
-
-
-def test_settings_make_a_cache_stale(videos: Path, tmp_path: Path) -> None:
-    index = cc.scan([videos], jobs=HERE)
-    for params in ({}, {"dtype": "int16"}, {"channels": "all"}, {"sample_rate": None}):
-        assert cc.build(index, tmp_path / "cache", tiers=["npz"], config=config_of(**params), jobs=HERE).num_done == 4
-    assert (
-        cc.build(index, tmp_path / "cache", tiers=["npz"], config=config_of(sample_rate=None), jobs=HERE).num_done == 0
-    )
-
-
-def test_reading_loads_no_decoder(stereo: cc.Cache) -> None:
-    code = f"""
-import sys
-import chordcache as cc
-assert cc.open_cache({str(stereo.path)!r}).read({named(stereo, "whole").key!r}, "waveform", 3, 9).any()
-print(sorted({{"av", "librosa", "joblib", "click", "torch", "cv2"}} & sys.modules.keys()))
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"

@@ -26,13 +26,6 @@ def test_shares_of_samples_are_their_weights() -> None:
         assert abs(drawn - share) <= bound(share, 20_000)
 
 
-def test_draws_are_independent() -> None:
-    sampler = cc.ChordSampler(2, weights=[1, 1], num_samples=20_000)
-    drawn, later = (np.array([index for _, index in order_of(sampler, epoch)]) for epoch in range(2))
-    assert abs(np.mean(drawn[1:] == drawn[:-1]) - 0.5) <= bound(0.5, 20_000)
-    assert abs(np.mean(drawn == later) - 0.5) <= bound(0.5, 20_000)
-
-
 @pytest.mark.parametrize(
     ("arguments", "match"),
     [
@@ -51,19 +44,6 @@ def test_draws_are_independent() -> None:
 def test_wrong_weights(arguments: dict[str, Any], match: str) -> None:
     with pytest.raises(UsageError, match=match):
         cc.ChordSampler(4, **arguments)
-
-
-def test_draws_depend_on_seed_and_epoch_alone() -> None:
-    weights = np.arange(50)
-    orders = {
-        (seed, epoch): [i for _, i in order_of(cc.ChordSampler(50, seed=seed, weights=weights), epoch)]
-        for seed in range(3)
-        for epoch in range(3)
-    }
-    assert len({tuple(order) for order in orders.values()}) == 9
-    np.random.seed(1)
-    again = cc.ChordSampler(50, seed=2, weights=weights.astype(np.float32))
-    assert [i for _, i in order_of(again, 1)] == orders[2, 1]
 
 
 def test_draws_are_those_of_every_release() -> None:
