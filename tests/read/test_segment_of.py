@@ -22,7 +22,6 @@ from chordcache.read.segment_of import SegmentOfFile
 
 RATE = 16000
 FEATURES: dict[str, Any] = {"flow": {"method": "dis", "dtype": "float32"}, "motion": {}, "mel": {}, "waveform": {}}
-NAMES = ("frames", *FEATURES)
 SPANS = {"late": (50, 75), "overlap": (63, 88), "frames": (31, 47), "rest": (90, 100), "first": (0, 5)}
 """Frames at 25 per second of each segment in ``ROWS``"""
 ROWS = (
@@ -322,13 +321,3 @@ def test_rows_of_a_caption_are_of_segments_with_this_caption(work: Path, tmp_pat
         assert bytes(opened.read(same, "rows")).decode() == "a dog"
         with pytest.raises(cc.NotFoundError, match="made of another value of caption, label"):
             opened.read(other, "rows")
-
-
-def test_rows_of_the_whole_file_are_not_those_of_a_segment(work: Path, tmp_path: Path) -> None:
-    section = {"extractor": "helpers.row_extractors:Groups", "facts": {"is_of_video": True}}
-    cache = build_rows(work, tmp_path, section, "path", "a.mov")
-    write_list(tmp_path, ROWS)
-    with cc.open_cache(cache) as opened:
-        assert opened.read(0, "rows").shape == (5, 3)
-        with pytest.raises(cc.NotFoundError, match="is cached for the whole file.* Build the segments, by"):
-            opened.read(segments(tmp_path, "cache")["late"], "rows")

@@ -25,7 +25,7 @@ from chordcache.config.picture import FramesConfig, PictureConfig
 from chordcache.errors import UsageError
 from chordcache.media import ffmpeg_log
 from chordcache.media.decoding import decode_frames
-from chordcache.media.demux import Media, open_media
+from chordcache.media.demux import open_media
 from chordcache.sources.mapped_mp4 import MappedMP4Source
 from chordcache.sources.video_source import CachedSource, VideoSource
 
@@ -110,10 +110,9 @@ def is_shown_by_ffmpeg(path: Path, source: VideoSource) -> None:
         assert np.allclose(source.pts_seconds, [float(time) for time in times], atol=1e-3)
 
 
-@pytest.mark.parametrize("cls", SOURCES)
 @pytest.mark.parametrize("name", MADE)
-def test_made_frames_are_what_ffmpeg_shows(name: str, cls: type[cc.MP4Source], videos: Path) -> None:
-    with cls().open(videos / name) as source:
+def test_made_frames_are_what_ffmpeg_shows(name: str, videos: Path) -> None:
+    with cc.MP4Source().open(videos / name) as source:
         is_shown_by_ffmpeg(videos / name, source)
 
 
@@ -283,47 +282,6 @@ def test_a_fork_while_another_thread_listens_to_libav(videos: Path) -> None:
 
 
 # The interface
-
-
-@pytest.mark.parametrize("cls", SOURCES)
-def test_repeated_frames_are_decoded_once(
-    cls: type[cc.MP4Source], videos: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from chordcache.media.scaling import PictureScaler
-
-    num_converted = 0
-    rgb = PictureScaler.rgb
-
-    def counted(self: PictureScaler, picture: Any) -> np.ndarray:
-        nonlocal num_converted
-        num_converted += 1
-        return rgb(self, picture)
-
-    monkeypatch.setattr(PictureScaler, "rgb", counted)
-    with cls().open(videos / "b_frames.mp4") as source:
-        frames = source.get_frames([7, 2, 7, 7, 2, 29])
-    assert num_converted == 3
-    assert np.array_equal(frames[0], frames[2])
-    assert np.array_equal(frames[1], frames[4])
-    assert not np.array_equal(frames[0], frames[1])
-
-
-def test_reading_on_decodes_every_frame_once(videos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    num_seeks = 0
-    seek = Media.seek
-
-    def counted(self: Media, *args: Any) -> bool:
-        nonlocal num_seeks
-        num_seeks += 1
-        return seek(self, *args)
-
-    monkeypatch.setattr(Media, "seek", counted)
-    with cc.MP4Source().open(videos / "b_frames.mp4") as source:
-        for number in range(source.num_frames):
-            source.get_frame(number)
-        assert num_seeks == 1
-        source.get_frame(3)
-        assert num_seeks == 2
 
 
 @pytest.mark.parametrize("cls", SOURCES)
