@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import importlib.util
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -24,14 +22,8 @@ from chordcache.cli import cli
 from chordcache.config.config import config_from_json
 from chordcache.index.index_files import IndexWriter
 from chordcache.look.report import rows
-from chordcache.look.report.curves import curves_of_content
 from chordcache.look.report.rows import for_script, readable
 from chordcache.records import (
-    AudioFacts,
-    ContentFacts,
-    HeaderFacts,
-    Identity,
-    PacketFacts,
     Segment,
     VideoRecord,
 )
@@ -40,13 +32,6 @@ from chordcache.storage.cache_header import read_header, write_header
 ASSETS = Path(rows.__file__).parent
 EVIL = "</script><script>window.hit=1</script><img src=x onerror=window.hit=1>'\"{{7*7}}"
 CONFIG = {"features": {"flow": {"method": "dis", "preset": "ultrafast"}}}
-
-
-def noise(number, width, height):
-    """Pictures that are costly to compress."""
-    random = np.random.default_rng(number)
-    half = height // 2, width // 2
-    return tuple(random.integers(16, 236, size, np.uint8) for size in ((height, width), half, half))
 
 
 @pytest.fixture(scope="module")
@@ -149,12 +134,6 @@ def test_each_kind_of_motion_has_its_own_curve_and_unit(report):
     assert [row["luma"] for row in page.videos.values()] != [row["motion"] for row in page.videos.values()]
 
 
-def test_a_long_curve_keeps_its_peaks():
-    ((_, data, _, high, step),) = curves_of_content(ContentFacts((1.0,) * 999 + (9.0,), (), (), ()))
-    points = np.frombuffer(base64.b64decode(data), np.uint8)
-    assert (len(points), step, high, points[-1]) == (143, 7.0, 9.0, 254)
-
-
 def test_segments_and_boxes_have_times_on_the_axis(tmp_path, make_video):
     make_video(tmp_path / "v.mp4", num_frames=50)
     boxes = [{"time_seconds": 0.5, "x1": 0.1, "y1": 0.1, "x2": 0.5, "y2": 0.5, "label": "wave"}] * 2
@@ -176,42 +155,6 @@ def test_segments_and_boxes_have_times_on_the_axis(tmp_path, make_video):
     assert starts == [0, 0.6]
     assert page.script("b0")[0]["marks"] == [[0.5, "2 wave"]]
     assert "segment" in page.script("data")["traits"]
-
-
-MEDIAPIPE = """
-from types import SimpleNamespace as Object
-
-class Pose:
-    def __init__(self, static_image_mode): ...
-    def close(self): ...
-    def process(self, rgb):
-        points = [Object(x=number / 40, y=0.25, z=0, visibility=1 if number < 30 else 0.1) for number in range(33)]
-        return Object(pose_landmarks=Object(landmark=points))
-"""
-"""Landmarks of a person in a row, the last three of whom are hidden. The package itself needs another Python"""
-
-
-def test_landmarks_lie_over_the_frames(tmp_path, make_video, run_cli):
-    package = tmp_path / "mediapipe" / "python" / "solutions"
-    package.mkdir(parents=True)
-    (package / "pose.py").write_text(MEDIAPIPE)
-    make_video(tmp_path / "videos" / "v.mp4", num_frames=20)
-    (tmp_path / "c.yaml").write_text("features: {pose: {stride: 1}}")
-    path = f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}"
-    arguments = ("-o", tmp_path / "cache", "--tier", "lmdb", "--tier", "npz", "-c", tmp_path / "c.yaml")
-    assert run_cli("scan", "videos", cwd=tmp_path).returncode == 0
-    result = run_cli("build", "index.json", *arguments, cwd=tmp_path, env={"PYTHONPATH": path})
-    assert result.returncode == 0, result.stderr
-    cc.report(tmp_path / "cache", tmp_path / "r.html")
-    (details,) = Page(tmp_path / "r.html").script("b0")
-    expected = [value for number in range(30) for value in (number * 25, 250)] + [-1] * 6
-    assert details["pose"] == [expected] * 6
-
-
-def test_the_history_of_the_cache_is_shown(report):
-    _, page = report
-    assert "Build history" in page.text
-    assert "frames/s" in page.text
 
 
 # Safety
@@ -288,29 +231,6 @@ def test_uplot_is_what_its_makers_published():
     assert "MIT License" in (ASSETS / "uplot" / "LICENSE").read_text()
 
 
-# Number of tiles
-
-
-@pytest.fixture(scope="module")
-def noisy(tmp_path_factory, make_video) -> Path:
-    """A cache of 60 parts of a video that cannot be compressed."""
-    folder = tmp_path_factory.mktemp("noisy")
-    make_video(folder / "noise.mp4", num_frames=65, size=(192, 108), planes=noise, options={"crf": "18"})
-    lines = [f"noise.mp4,{number / 50},{number / 50 + 0.2}" for number in range(60)]
-    (folder / "list.csv").write_text("path,start_seconds,end_seconds\n" + "\n".join(lines) + "\n")
-    cc.build(folder / "list.csv", folder / "cache", jobs=HERE)
-    return folder / "cache"
-
-
-def test_some_videos_are_a_sample_that_says_so(noisy, tmp_path):
-    result = cc.report(noisy, tmp_path / "r.html", num_videos=7)
-    page = Page(tmp_path / "r.html")
-    assert (result.num_videos, result.num_shown) == (60, 7)
-    assert page.script("data")["sample"] == "a sample of 60"
-    assert "a sample of 60; all figures are of all" in page.text
-    assert {sum(histogram["counts"]) for histogram in page.script("data")["histograms"]} == {60}
-
-
 # Bad input
 
 
@@ -385,24 +305,6 @@ def test_an_index_has_a_page_without_pictures(corpus_of_five, tmp_path):
     assert "broken: decode" in page.videos["b/broken.mp4"]["traits"]
 
 
-def test_an_index_of_many_videos(tmp_path):
-    header = HeaderFacts(
-        *("mp4", "h264", None, None, 8, None, None, None, None), 64, 48, 64, 48, 0, False, "1:1", 25.0, 25.0, 2.0, 50
-    )
-    packets = PacketFacts(50, 50, 0.0, 2.0, False, "pts", (0,), (0.0,))
-    record = VideoRecord(root="r", path="", level="packets", header=header, packets=packets, identity=Identity(9, 9))
-    record = record.replace(audio=AudioFacts("aac", 48000, 2, 2.0, 0.0))
-    with IndexWriter(tmp_path / "index.jsonl", roots={"r": "/r"}, level="packets") as writer:
-        for number in range(2500):
-            writer.write(record.replace(path=f"{number:06d}.mp4", label=f"label {number % 7}"))
-    result = cc.report(tmp_path / "index.jsonl", tmp_path / "r.html")
-    page = Page(tmp_path / "r.html")
-    assert (result.num_videos, result.num_shown) == (2500, 1000)
-    assert "2,500" in page.text
-    assert len(page.script("data")["labels"]) == 7
-    assert result.num_bytes < 1e6
-
-
 def test_without_opencv_the_page_has_no_pictures_and_says_why(built, tmp_path):
     code = (
         "import sys; sys.modules['cv2'] = None\nimport chordcache as cc\nprint(cc.report(*sys.argv[1:]).has_pictures)"
@@ -426,10 +328,3 @@ def test_the_command(built, tmp_path):
     result = CliRunner().invoke(cli, ["report", str(built), "-o", str(page), "--videos", "0"])
     assert result.exit_code == 2
     assert "--videos: got 0" in result.stderr
-
-
-def test_jinja_is_loaded_only_for_a_page():
-    code = "import sys, chordcache, chordcache.cli, chordcache.cli.look_commands\nassert 'jinja2' not in sys.modules"
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
-    assert importlib.util.find_spec("jinja2") is not None
-    assert os.path.exists(ASSETS / "page.html.j2")

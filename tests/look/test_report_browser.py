@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -174,15 +173,6 @@ def test_search_finds_names_labels_and_captions(visit):
     assert seen.page.locator("#grid").inner_text() == "No video matches."
 
 
-def test_filters_have_counts(visit):
-    seen = visit()
-    assert "pet (2)" in seen.page.locator("#label option").all_inner_texts()
-    assert "without sound (6)" in seen.page.locator("#trait option").all_inner_texts()
-    seen.page.select_option("#label", "pet")
-    seen.page.select_option("#trait", "with sound")
-    assert seen.names() == ["cat.mp4"]
-
-
 def test_orders(visit):
     seen = visit()
     assert len(seen.page.locator("#sort option").all()) >= 15
@@ -244,18 +234,6 @@ def test_a_hash_opens_a_video_and_keys_move(visit):
     seen.shows_the_grid()
 
 
-def test_tracks_share_one_axis(visit):
-    seen = visit(visit().key("cat"))
-    boxes = seen.page.locator("dialog .lane").evaluate_all(
-        "all => all.map(e => (e.querySelector('.u-over') || e).getBoundingClientRect()).map(r => [r.left, r.right])"
-    )
-    assert max(left for left, _ in boxes) - min(left for left, _ in boxes) < 1
-    assert max(right for _, right in boxes) - min(right for _, right in boxes) < 1.5
-    lane = seen.page.locator("dialog .lane").first.bounding_box()
-    seen.page.mouse.move(lane["x"] + lane["width"] / 2, lane["y"] + 5)
-    expect(seen.page.locator(".time")).to_have_text(re.compile("^0.6 s · "))
-
-
 def test_the_keyboard_alone_reaches_a_video(visit):
     seen = visit()
     seen.page.locator("#save").focus()
@@ -266,18 +244,6 @@ def test_the_keyboard_alone_reaches_a_video(visit):
     seen.page.keyboard.press("Escape")
     seen.shows_the_grid()
     assert seen.page.evaluate("document.activeElement.hash").startswith("#ant-")
-
-
-def test_a_pointer_scrubs_over_a_tile(visit):
-    seen = visit()
-    picture = seen.page.locator(".tile", has_text="eel.mp4").locator(".picture")
-    place = "e => e.querySelector('.cell').style.backgroundPosition.split(' ')[0]"
-    picture.scroll_into_view_if_needed()
-    expect(picture.locator(".cell")).to_be_visible()
-    area = picture.bounding_box()
-    for share, position in ((0.05, "0%"), (0.95, "100%")):
-        seen.page.mouse.move(area["x"] + area["width"] * share, area["y"] + 20)
-        assert picture.evaluate(place) == position
 
 
 def test_a_selection_becomes_a_split_file_that_a_dataset_takes(visit, built, tmp_path):

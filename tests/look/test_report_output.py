@@ -20,7 +20,7 @@ from chordcache.look.problems import iter_problems
 from chordcache.look.report import make
 from chordcache.look.report.contents import Problems
 from chordcache.look.report.inputs import Entry
-from chordcache.look.report.rows import MeasureTable, Shared, details_of
+from chordcache.look.report.rows import Shared, details_of
 from chordcache.records import VideoRecord
 
 pytestmark = pytest.mark.usefixtures("inline")
@@ -103,13 +103,6 @@ def test_a_full_disk_of_a_picture_is_named(built, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_values_that_are_nearly_equal_have_no_histogram():
-    table = MeasureTable()
-    for fps, seconds in ((25.0, 1.0), (24.9999999, 2.0)):
-        table.add({"fps": fps, "seconds": seconds})
-    assert [histogram["field"] for histogram in table.histograms()] == ["seconds"]
-
-
 def test_a_time_that_is_not_a_number_has_no_mark():
     boxes = [{"time_seconds": value, "label": "car"} for value in (10**400, float("nan"), 1)]
     record = VideoRecord(root="r", path="a.mp4", level="headers", extra={"boxes": boxes})
@@ -123,21 +116,6 @@ def test_the_command_of_a_finding_can_be_pasted():
 
 
 # Problems
-
-
-def test_the_problems_are_those_of_info(tmp_path, make_video):
-    make_video(tmp_path / "videos" / "whole.mp4", num_frames=40, gop=10)
-    (tmp_path / "videos" / "none.mp4").write_bytes(b"\0\0\0\x18ftypisom" + bytes(4000))
-    cc.build(cc.scan([tmp_path / "videos"], jobs=1), tmp_path / "cache", jobs=1)
-    result = cc.report(tmp_path / "cache", tmp_path / "r.html")
-    problems = list(iter_problems(tmp_path / "cache"))
-    assert [problem.kind for problem in problems] == ["quarantined"]
-    text = Page(tmp_path / "r.html").text
-    for problem in problems:
-        assert all(
-            part in text for part in (problem.path, problem.stage, problem.cause, problem.message, problem.remedy)
-        )
-    assert result.num_failures == 1
 
 
 def test_an_error_without_a_cause_has_the_same_words_everywhere(tmp_path):
