@@ -48,13 +48,6 @@ def test_json_is_for_machines(journey, run_cli):
     assert json.loads(run_cli("verify", "--json", cwd=folder).stdout)["damage"] == []
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-def test_every_command_has_help(run_cli, command):
-    result = run_cli(command, "--help")
-    assert result.returncode == 0
-    assert f"Example:\n    chordcache {command}" in result.stdout
-
-
 def test_the_group_lists_the_journey_in_order(run_cli):
     result = run_cli("--help")
     listed = re.findall(r"^  ([a-z]+)  ", result.stdout.partition("\nMake a cache:\n")[2], re.M)
@@ -64,28 +57,13 @@ def test_the_group_lists_the_journey_in_order(run_cli):
 @pytest.mark.parametrize(
     ("args", "code", "message"),
     [
-        (("scan", "nowhere"), 10, "chordcache scan: error: no such folder or file 'nowhere'"),
-        (("build", "nowhere.json"), 10, "chordcache build: error: "),
-        (("verify", "nowhere"), 10, "chordcache verify: error: no cache at "),
         (("info", "nowhere"), 10, "chordcache info: error: no cache at "),
         (("gc", "nowhere"), 10, "chordcache gc: error: no cache at "),
-        (("scan",), 2, "ROOT: got nothing, expected a value. See 'chordcache scan --help'."),
-        (("play",), 2, "got 'play', expected a command"),
-        (("verify", "--dry-run"), 2, "--dry-run: got no --repair, expected both"),
-        (
-            ("build", "index.json", "-o", "s3://bucket/cache"),
-            2,
-            "got 's3://bucket/cache', expected a path",
-        ),
-        (
-            ("build", "index.json", "-o", "s3://bucket/cache", "--dry-run"),
-            2,
-            "got 's3://bucket/cache', expected a path",
-        ),
+        (("build", "i.json", "-o", "s3://bucket/cache"), 2, "got 's3://bucket/cache', expected a path"),
+        (("build", "i.json", "-o", "s3://bucket/cache", "--dry-run"), 2, "got 's3://bucket/cache', expected a path"),
         (("info", "s3://bucket/cache"), 2, "CACHE|INDEX: got 's3://bucket/cache', expected a path on a mounted disk"),
         (("verify", "s3://bucket/cache"), 2, "CACHE: got 's3://bucket/cache', expected a path on a mounted disk"),
         (("scan", ".", "-o", "gs://bucket/i.json"), 2, "got 'gs://bucket/i.json', expected a path on a mounted disk"),
-        (("build", "--root", "nonsense"), 2, "--root: got 'nonsense', expected NAME=PATH"),
         (("build", "--parts", "3"), 2, "--parts: got 3, expected none with engine 'local'. Leave it out."),
     ],
 )
@@ -147,20 +125,6 @@ def test_a_root_that_does_not_exist(journey, run_cli, tmp_path, command):
     result = run_cli(*arguments, "-o", folder / "cache", "--root", f"video={tmp_path}", cwd=tmp_path)
     assert result.returncode == 2
     assert f"{command[0]}: error: --root: got 'video', expected one of videos. Did you mean 'videos'?" in result.stderr
-
-
-def test_an_index_that_another_program_wrote_again_is_built(journey, run_cli, tmp_path):
-    """The labels of a JSON index edited by a program that knows nothing of chordcache, in another layout."""
-    folder, _ = journey
-    document = json.loads((folder / "index.json").read_text())
-    for number, record in enumerate(document["records"]):
-        record["label"] = str(number)
-    del document["records"][0]
-    (tmp_path / "edited.json").write_text(json.dumps(document, indent=4, sort_keys=True))
-    shutil.copytree(folder / "cache", tmp_path / "cache")
-    assert run_cli("build", "edited.json", "--json", cwd=tmp_path).returncode == 0
-    labels = json.loads(run_cli("info", "--json", cwd=tmp_path).stdout)["labels"]
-    assert (len(labels), labels["1"], labels["2"], labels["3"]) == (4, 1, 1, 1)
 
 
 def test_python_warnings_are_lines_of_the_command(journey, run_process):

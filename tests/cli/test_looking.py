@@ -178,16 +178,6 @@ def test_info_of_one_video_has_all_its_facts(folder, run_cli):
         assert facts["caption"] == data["about"].get("caption")
 
 
-def test_info_prints_sizes_for_people_and_bytes_for_machines(folder, run_cli):
-    facts = json.loads(run_cli("info", "--json", cwd=folder).stdout)
-    text = run_cli("info", cwd=folder).stdout
-    assert_clean(text)
-    for name, size in facts["bytes"].items():
-        assert f"{name} {human_bytes(size)}" in text
-    old = {"format_version", "num_videos", "num_frames", "duration_seconds", "bytes", "absent", "labels"}
-    assert facts.keys() >= old | {"num_quarantined", "roots", "features", "config"}
-
-
 def test_info_lists_twenty_labels(tmp_path, run_cli):
     lines = "".join(f"v{number}.mp4,{number:03}\n" for number in range(700))
     (tmp_path / "list.csv").write_text("path,label\n" + lines)
@@ -352,13 +342,3 @@ def test_commands_print_with_one_function():
     folder = Path(cc.__file__).parent / "cli"
     texts = {path.name: path.read_text() for path in folder.glob("*.py")}
     assert [name for name, text in texts.items() if re.search(r"click\.s?echo|\bprint\(", text)] == ["output.py"]
-
-
-def test_a_config_with_control_characters_is_still_yaml(tmp_path, run_cli):
-    (tmp_path / "c.yaml").write_text('train: {dataset: {x: "\\e[2J\\u202e\\x7f"}}')
-    for _ in range(2):
-        result = run_cli("doctor", "-c", "c.yaml", cwd=tmp_path)
-        assert_clean(result.stdout)
-        (tmp_path / "c.yaml").write_text(result.stdout)
-    shown = json.loads(run_cli("doctor", "-c", "c.yaml", "--json", cwd=tmp_path).stdout)
-    assert shown["config"]["train"] == {"dataset": {"x": "\x1b[2J\u202e\x7f"}}
