@@ -7,10 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
 import chordcache as cc
-from chordcache.cli import cli
 from chordcache.engine import pool
 from chordcache.engine.choice import Engine, num_workers
 from chordcache.errors import UsageError
@@ -21,15 +19,6 @@ from chordcache.tools.doctor import diagnose
 def test_wrong_engines(arguments: tuple[Any, ...]) -> None:
     with pytest.raises(UsageError, match=r"^(engine|jobs): got .*, expected"):
         Engine(*arguments)
-
-
-def test_the_process_itself_builds(make_video: Callable[..., Path], tmp_path: Path) -> None:
-    for number in range(4):
-        make_video(tmp_path / f"videos/{number}.mp4", num_frames=12 + number)
-    cc.scan([tmp_path / "videos"], output=tmp_path / "index.json", jobs=Engine("inline"))
-    summary = cc.build(tmp_path / "index.json", tmp_path / "cache", jobs=Engine("inline"))
-    assert summary.num_done == 4
-    assert not cc.verify(tmp_path / "cache", level="deep", jobs=Engine("inline")).damage
 
 
 STOPPED = """
@@ -98,15 +87,3 @@ def test_what_is_not_a_number_of_jobs(make_video: Callable[..., Path], tmp_path:
         ):
             call()
     assert (tmp_path / "index.json").read_bytes() == before
-
-
-@pytest.mark.parametrize("jobs", ["0", "1.5", "True"])
-@pytest.mark.parametrize("command", ["scan", "build", "verify", "doctor"])
-def test_a_wrong_number_of_jobs_on_the_command_line(tmp_path: Path, command: str, jobs: str) -> None:
-    (tmp_path / "index.csv").write_text("path\na.mp4\n")
-    arguments = {"verify": [], "doctor": [str(tmp_path)], "scan": [str(tmp_path)]}.get(
-        command, [f"{tmp_path}/index.csv"]
-    )
-    done = CliRunner().invoke(cli, [command, *arguments, "-j", jobs])
-    assert done.exit_code == 2
-    assert "--jobs" in done.output

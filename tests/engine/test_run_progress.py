@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from chordcache.amounts import duration
 from chordcache.engine import run_progress
 from chordcache.engine.display import Display, display_of
 from chordcache.engine.run_progress import Progress, Tally, amounts
@@ -47,14 +46,6 @@ def test_amounts() -> None:
     assert amounts(done) == ["1,204 of 5,000 videos", "3.1 of 12.7 h"]
     assert amounts(Tally(3)) == ["0 of 3 videos"]
     assert amounts(Tally(None, None, num_videos=7, video_seconds=90.0)) == ["7 videos", "1.5 min"]
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [(0.4, "0 s"), (59, "59 s"), (60, "1 min"), (2460, "41 min"), (3600, "1.0 h"), (9e6, "2,500.0 h")],
-)
-def test_durations(seconds: float, text: str) -> None:
-    assert duration(seconds) == text
 
 
 def lines(capsys: pytest.CaptureFixture[str]) -> list[str]:

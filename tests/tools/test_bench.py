@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import importlib.util
-import os
 import shutil
 import subprocess
 import sys
@@ -15,7 +14,6 @@ import pytest
 from helpers.ffmpeg import ffmpeg
 
 import chordcache as cc
-from chordcache.engine import terminal
 from chordcache.tools.bench import measurement
 from chordcache.tools.bench.measurement import bench
 from chordcache.tools.bench.readers import DECODERS
@@ -254,21 +252,3 @@ def test_the_error_of_a_process_is_a_reason(folder, monkeypatch):
     row.close()
     assert "takes exactly 2 arguments" in row.reason
     assert row.result(None).clips_per_second is None
-
-
-def test_a_terminal_shows_the_row_that_is_measured(folder, monkeypatch, capsys):
-    monkeypatch.setattr(terminal, "is_terminal", lambda: True)
-    monkeypatch.setattr(measurement._Row, "measure", lambda row: None)
-    monkeypatch.setattr(measurement._Row, "failures", lambda row: {})
-    bench(folder / "cache", progress=True)
-    text = capsys.readouterr().err
-    assert "row 1 of 6:" in text
-    assert "row 6 of 6: 100%" in text
-    assert "30/30" in text
-
-
-def test_the_function_refuses_what_is_not_a_cache(tmp_path):
-    with pytest.raises(cc.NotFoundError, match="no cache at"):
-        bench(tmp_path / "nowhere")
-    with pytest.raises(cc.NotFoundError, match="no cache at"):
-        bench(tmp_path)
