@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import pickle
 import random
-import resource
 import shutil
 import subprocess
 import sys
@@ -278,43 +277,6 @@ def reader_of_frames(video: cc.Video) -> Any:
     return open_feature(video, video.feature("frames"))
 
 
-def test_small_folders_are_emptied_while_they_are_read(packed: Path, url: str, tmp_path: Path) -> None:
-    """Each process removes files that the others read."""
-    push(packed, url)
-    expected = start_reader(url, tmp_path / "alone").communicate(timeout=60)[0]
-    limit = max(video.feature("frames").file.num_bytes for video in cc.open_cache(packed)) * 2
-    readers = [start_reader(url, tmp_path / "local", limit, times=6) for _ in range(3)]
-    assert {reader.communicate(timeout=120)[0] for reader in readers} == {expected * 6}
-
-
-def test_loaders(loose: Path, url: str, tmp_path: Path) -> None:
-    """Loaders of one process with threads, and of workers."""
-    push(loose, url)
-    features = ("frames", "flow", "mel")
-    datasets = []
-    for of in (cc.open_cache(url, local=tmp_path / "local"), loose):
-        sampler = cc.RegularClipSampler(num_frames=8)
-        datasets.append(cc.ChordVideoDataset(of, clip_sampler=sampler, features=features, clips_per_video=2))
-    dataset, plain = datasets
-    expected = list(cc.make_loader(plain, batch_size=2, shuffle=False))
-    joined = cc.subset(cc.concat([dataset]), range(len(dataset)))
-    makers: list[Callable[[], Any]] = [
-        lambda: cc.make_loader(joined, batch_size=2, num_workers=2, shuffle=False),
-        lambda: cc.ClipLoader(joined, batch_size=2, num_threads=2, shuffle=False),
-        lambda: cc.make_loader(dataset, batch_size=2, num_workers=1, shuffle=False),
-    ]
-    for make in makers:
-        for name in artefacts(tmp_path / "local"):
-            (tmp_path / "local" / name).unlink()
-        batches = list(make())
-        assert artefacts(tmp_path / "local")
-        assert len(batches) == len(expected)
-        for batch, other in zip(batches, expected, strict=True):
-            assert batch["video"] == other["video"]
-            for name in ("frames", "flows", "pts_seconds"):
-                np.testing.assert_array_equal(batch[name], other[name])
-
-
 FORKING = """
 import os, sys, threading, time, chordcache as cc
 cache = cc.open_cache(sys.argv[1], local=sys.argv[2])
@@ -325,18 +287,6 @@ cache = cc.open_cache(sys.argv[1], local=sys.argv[2])
 def run_forking(url: str, local: Path, code: str) -> subprocess.Popen[str]:
     command = [sys.executable, "-c", FORKING % code, url, str(local)]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-
-
-def test_forked_workers_of_a_parent_that_has_opened_the_cache(loose: Path, url: str, tmp_path: Path) -> None:
-    push(loose, url)
-    code = """
-dataset = cc.ChordVideoDataset(cache, clip_sampler=cc.RegularClipSampler(num_frames=8))
-loader = cc.make_loader(dataset, batch_size=2, num_workers=2, start_method="fork", shuffle=False)
-print(sum(int(batch["frames"].sum()) for batch in loader))
-"""
-    plain = cc.ChordVideoDataset(loose, clip_sampler=cc.RegularClipSampler(num_frames=8))
-    expected = sum(int(sample["frames"].sum()) for sample in plain)
-    assert run_forking(url, tmp_path / "local", code).communicate(timeout=60)[0] == f"{expected}\n"
 
 
 def test_a_fork_after_a_fetch_is_an_error(loose: Path, url: str, tmp_path: Path) -> None:
@@ -596,35 +546,6 @@ def test_a_full_disk(
         assert_equal(cc.open_cache(cache), cc.open_cache(disk / "pulled"))
 
 
-def test_a_disk_without_room_for_names(loose: Path, url: str, tmp_path: Path) -> None:
-    push(loose, url)
-    with small_disks.tmpfs(tmp_path / "disk", "8m,nr_inodes=60", may_be_open=True) as disk:
-        reader = cc.open_cache(url, local=disk / "local")
-        (disk / "filler").mkdir()
-        with suppress(OSError):
-            for number in range(100):
-                (disk / "filler" / str(number)).touch()
-        for call in (lambda: contents(reader), lambda: cc.open_cache(url, local=disk / "local")):
-            with pytest.raises(cc.StorageError, match=f"no space left on device at '{disk / 'local'}.*make room"):
-                call()
-        shutil.rmtree(disk / "filler")
-        assert_equal(cc.open_cache(loose), reader)
-
-
-def test_the_sum_of_sizes_outlives_a_full_disk(loose: Path, url: str, tmp_path: Path) -> None:
-    push(loose, url)
-    reader, sum_file = cc.open_cache(url, local=tmp_path / "local"), tmp_path / "local" / ".used"
-    reader.read(0, "frames")
-    num_bytes, limits = int(sum_file.read_text()), resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))
-    try:
-        with pytest.raises(cc.StorageError, match=f"file too large at '{tmp_path / 'local'}'"):
-            reader.read(1, "frames")
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    assert int(sum_file.read_text()) == num_bytes > 0
-
-
 def test_a_large_object_is_sent_in_parts(url: str, proxy: object_stores.Proxy) -> None:
     """An object of more than 8 MiB, also with errors between. One that is damaged on its way leaves nothing."""
     store = ObjectStore(url)
@@ -682,14 +603,6 @@ def test_a_missing_store_prefix_or_key(loose: Path, url: str, monkeypatch: pytes
     with pytest.raises(cc.UsageError, match="AWS_ACCESS_KEY_ID: got nothing, expected credentials"):
         push(loose, url)
     assert not (tmp_path / "pulled").exists()
-
-
-def test_another_region(loose: Path, url: str, proxy: object_stores.Proxy, tmp_path: Path) -> None:
-    body = b"<Error><Code>PermanentRedirect</Code><Message>use another endpoint</Message></Error>"
-    proxy.fault = lambda _handler, _method, _path, _answer: (301, {"x-amz-store-region": "eu-west-1"}, body)
-    for call in (lambda: push(loose, url), lambda: pull(url, tmp_path / "pulled")):
-        with pytest.raises(cc.UsageError, match="AWS_REGION: got us-east-1, and 's3://data"):
-            call()
 
 
 def test_a_server_that_does_not_answer(loose: Path, url: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -77,15 +77,6 @@ def test_a_folder_for_each_video(work: Path, cache: cc.Cache, tmp_path: Path) ->
         assert facts["extra"] == {"score": str(video.num_frames)}
 
 
-def test_a_feature_in_two_tiers_is_written_once(work: Path, tmp_path: Path) -> None:
-    cc.build(work / "list.csv", tmp_path / "cache", config=work / "config.yaml", tiers=["lmdb", "npz", "hdf5"], jobs=1)
-    cc.export(tmp_path / "cache", tmp_path / "out", to="folder", clip=4)
-    for video in (cache := cc.open_cache(tmp_path / "cache")):
-        flow = np.load(tmp_path / "out" / f"{video.key}-00000" / "flow.npy")
-        for tier in ("npz", "hdf5"):
-            np.testing.assert_array_equal(flow, cache.read(video, "flow", 0, 4, tier=tier))
-
-
 @pytest.mark.parametrize(("clip", "stride", "num_clips"), [(4, 1, (2, 3, 5)), (4, 2, (1, 1, 2)), (3, 5, (0, 1, 1))])
 def test_clips_follow_each_other(
     work: Path, cache: cc.Cache, tmp_path: Path, clip: int, stride: int, num_clips: tuple[int, ...]
