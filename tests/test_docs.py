@@ -32,6 +32,7 @@ COMMAND_LINE = (REPOSITORY / "docs" / "command_line.md").read_text(encoding="utf
 TROUBLESHOOTING = (REPOSITORY / "docs" / "troubleshooting.md").read_text(encoding="utf-8")
 PAGES_THAT_RUN = (
     *("index", "training", "sampling", "annotations", "loaders", "ranks", "mixing", "sources", "report"),
+    *("coming-from", "which-videos", "waiting"),
     "command_line",  # builds and repairs the cache of the others
 )
 """Pages whose python blocks run, one after the other, in a folder with the cache of four clips"""
@@ -92,10 +93,12 @@ def blocks_of(page, language):
 
 @pytest.fixture(scope="module")
 def folder(clips, tmp_path_factory):
-    """A folder with videos and their cache, as the pages take for granted."""
+    """A folder with four clips as ``videos``, their index, their cache and two lists, as the pages take for granted."""
     path = tmp_path_factory.mktemp("docs")
     (path / "videos").symlink_to(clips)
-    cc.build(cc.scan([path / "videos"], labels="dir"), path / "cache", jobs=HERE)
+    cc.build(cc.scan([path / "videos"], output=path / "index.json", labels="dir"), path / "cache", jobs=HERE)
+    (path / "train.csv").write_text("path,label\nbikes.mp4,street\ncarphone_pristine.mp4,people\n")
+    (path / "validate.csv").write_text("path,label\nbigbuckbunny.mp4,animation\n")
     return path
 
 
@@ -104,7 +107,7 @@ def test_the_python_of_the_docs_runs(page, folder, monkeypatch):
     monkeypatch.chdir(folder)
     blocks = blocks_of(page, "python")
     assert blocks
-    names = {}
+    names = {"cc": cc}
     for block in blocks:
         exec(block, names)
     if page == "command_line":
@@ -122,7 +125,7 @@ def test_the_format_suffices_to_read_a_cache(clips, tmp_path, monkeypatch):
     config = config_from_json({"features": {"flow": {"method": "dis", "preset": "ultrafast"}}})
     cc.build(cc.scan([clips / "animation"]), tmp_path / "cache", tiers=["lmdb", "npz"], config=config)
     monkeypatch.chdir(tmp_path)
-    (block,) = re.findall(r"```python\n(.*?)```", (REPOSITORY / "docs" / "format.md").read_text(encoding="utf-8"), re.S)
+    (block,) = blocks_of("format", "python")
     names = {}
     exec(block, names)
     with cc.open_cache("cache") as cache:
@@ -131,27 +134,6 @@ def test_the_format_suffices_to_read_a_cache(clips, tmp_path, monkeypatch):
         assert names["features"].keys() == {"frames", "flow", "motion", "mel"}
         assert len(names["features"]["frames"]) == video.num_frames
         assert np.array_equal(names["features"]["flow"], cache.read(video, "flow", 0, video.num_frames - 1))
-
-
-@pytest.fixture(scope="module")
-def demo(clips, tmp_path_factory):
-    """Folder with four clips as ``videos``, their index, their cache and two lists, in which examples of pages run."""
-    folder = tmp_path_factory.mktemp("demo")
-    (folder / "videos").symlink_to(clips)
-    cc.build(cc.scan([folder / "videos"], output=folder / "index.json", labels="dir"), folder / "cache")
-    (folder / "train.csv").write_text("path,label\nbikes.mp4,street\ncarphone_pristine.mp4,people\n")
-    (folder / "validate.csv").write_text("path,label\nbigbuckbunny.mp4,animation\n")
-    return folder
-
-
-@pytest.mark.parametrize("page", ["coming-from.md", "which-videos.md", "waiting.md"])
-def test_the_python_of_a_page_runs(page, demo, monkeypatch):
-    monkeypatch.chdir(demo)
-    blocks = re.findall(r"```python\n(.*?)```", (REPOSITORY / "docs" / page).read_text(encoding="utf-8"), re.S)
-    assert blocks
-    names = {"cc": cc}
-    for block in blocks:
-        exec(block, names)
 
 
 def test_every_exit_code_has_its_classes():

@@ -151,14 +151,6 @@ def test_two_ranks_of_which_one_is_killed_and_the_run_goes_on(data: Data, tmp_pa
     assert (last["epoch"], last["num_consumed"]) == (1, NUM_VIDEOS)
 
 
-@pytest.mark.slow
-def test_one_process_without_a_checkpoint(data: Data) -> None:
-    arguments = [data.cache, data.tokenizer, "--epochs", 1, "--threads", 1]
-    (rank,) = run_example(*arguments, program=("train_multimodal.py",), num_ranks=1)
-    assert (rank.code, rank.errors) == (0, "")
-    assert seen([rank]) == {0: Counter(cc.open_cache(data.cache).keys())}
-
-
 def test_an_error_is_one_line(data: Data, tmp_path: Path) -> None:
     (rank,) = run_example(tmp_path, data.tokenizer, program=("train_multimodal.py",), num_ranks=1)
     assert rank.code == 10

@@ -137,9 +137,3 @@ def test_both_times_of_a_step_are_printed(data: Data) -> None:
     )
     assert match, done.stdout
     assert float(match[1]) < 0.002  # which is the rounding to float16
-
-
-def test_a_cache_that_is_not_there(tmp_path: Path) -> None:
-    done = run(tmp_path / "cache")
-    assert done.returncode == 10
-    assert re.fullmatch(r"train_dit: error: .+\n", done.stderr)

@@ -136,22 +136,13 @@ def test_variables_of_the_pages(path: Path) -> None:
     "text",
     [
         "it is no sidecar",
-        "there is no decoder",
-        "it is no longer there",
         "a colour",
         "Write it anew.",
-        "handed out",
         "none but these",
-        "is told from it",
     ],
 )
 def test_bad_words_are_found(text: str) -> None:
     assert bad_words(text)
-
-
-@pytest.mark.parametrize("text", ["it has no decoder", "is not a sidecar", "total", "bearing"])
-def test_good_words_pass(text: str) -> None:
-    assert not bad_words(text)
 
 
 @pytest.mark.parametrize(
@@ -162,20 +153,12 @@ def test_good_words_pass(text: str) -> None:
         "x = 'a colour'  # fine",
         "def f():\n    'Whether.'",
         "found = 1",
-        "[0 for each in ()]",
         "lambda *made: 0",
         "try:\n    pass\nexcept OSError as found:\n    pass",
-        "def _made(): ...",
         "self.found = 1",
         "import numpy as each",
-        "match x:\n    case [*made]:\n        pass",
         "match x:\n    case {**found}:\n        pass",
     ],
 )
 def test_bad_words_in_code_are_found(source: str) -> None:
     assert len(findings(source) + bad_names(source)) == 1
-
-
-def test_good_code_passes() -> None:
-    source = 'def test_damage_is_repaired():\n    """Return nothing."""'
-    assert findings(source) + bad_names(source) == []
