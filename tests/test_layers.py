@@ -286,8 +286,6 @@ def test_every_level_has_a_folder() -> None:
     } - {"__pycache__"}
 
 
-# The checker itself
-
 MODULES = {
     "chordcache",
     "chordcache.__main__",

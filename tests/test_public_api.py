@@ -23,9 +23,6 @@ def test_public_name_resolves(name: str) -> None:
     assert name == "__version__" or value.__name__.rpartition(".")[2] == name
 
 
-# Wrong arguments
-
-
 CALLS = [
     name
     for name in chordcache.__all__

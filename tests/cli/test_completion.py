@@ -57,9 +57,6 @@ def test_completions(tmp_path, monkeypatch, words, completions):
     assert answer(*words) == completions
 
 
-# Keys
-
-
 @click.group()
 def looking() -> None:
     """Group of a command that takes a key."""
@@ -125,9 +122,6 @@ def test_completion_loads_nothing_heavy(cache):
         [sys.executable, "-c", code, cache], capture_output=True, text=True, check=True
     ).stdout.split()
     assert not {"numpy", "av", "cv2", "h5py", "lmdb", "msgspec", "torch", "tqdm"} & set(loaded)
-
-
-# Real shells
 
 
 @pytest.fixture(scope="module", params=SHELLS)

@@ -28,9 +28,6 @@ def run(tmp_path, monkeypatch):
     return lambda *args, **env: CliRunner().invoke(cli, args, prog_name="chordcache", env=env)
 
 
-# Suggestions
-
-
 @pytest.mark.parametrize(
     ("args", "code", "message"),
     [
@@ -99,9 +96,6 @@ def test_odd_words_are_compared():
     assert did_you_mean("LMDB", ["lmdb"]) == ". Did you mean 'lmdb'?"
 
 
-# Help and versions
-
-
 @pytest.mark.parametrize("name", ["scan", "build"])
 def test_help_of_a_command(run, name):
     result = run("help", name)
@@ -137,9 +131,6 @@ def test_a_broken_library_does_not_end_the_versions_of_doctor(run_process, tmp_p
     assert message in result.stdout
 
 
-# Groups of options
-
-
 def test_commands_with_many_options_have_groups():
     assert {"build", "scan", "verify", "index"} <= set(GROUPED)
 
@@ -160,9 +151,6 @@ def test_every_option_belongs_to_a_group(name, run):
 def test_defaults_and_variables_are_not_written_by_hand(name):
     options = [param for param in cli.get_command(CONTEXT, name).params if isinstance(param, click.Option)]
     assert [option.name for option in options if re.search(r"\[|default|CHORDCACHE_", option.help)] == []
-
-
-# Environment variables
 
 
 @pytest.mark.usefixtures("inline")

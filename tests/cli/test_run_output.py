@@ -214,9 +214,6 @@ def test_a_full_standard_output(built: Path, command: tuple[str, ...], unbuffere
     assert "Exception ignored" not in done.stderr
 
 
-# A pipe whose reader leaves
-
-
 def without_reader(command: Sequence[str], folder: Path, stream: str, unbuffered: str = "") -> tuple[int, str]:
     """Return the exit code of a command one of whose outputs is a pipe without a reader, and the other output."""
     read, write = os.pipe()
@@ -280,9 +277,6 @@ def test_gc_as_json(built: Path, run_cli: Cli) -> None:
     assert json.loads(run_cli("gc", "--json", cwd=built).stdout) == {**dry, "num_removed": 2}
     assert not any((built / "cache" / file).exists() for file in dry["files"])
     assert run_cli("gc", cwd=built).stdout == "nothing to remove\n"
-
-
-# The dry run
 
 
 def reasons(work: Path, **arguments: Any) -> dict[Reason, int]:

@@ -42,9 +42,6 @@ SOON = Limits(stall_seconds=1.0)
 AGAIN = ", and build with --retry-quarantined"
 
 
-# Tasks of the engine
-
-
 def _match_without_end() -> None:
     re.match(r"(a|aa)+$", "a" * 200 + "b")
 
@@ -124,9 +121,6 @@ def count_and_die(folder: Path) -> None:
     _note_attempt(folder)
     time.sleep(0.05)
     os.kill(os.getpid(), signal.SIGKILL)
-
-
-# Progress
 
 
 def beat_every(step_seconds: float) -> str:
@@ -258,9 +252,6 @@ def test_what_runs_beside_a_crash_goes_on_and_begins_once(tmp_path: Path) -> Non
     assert len(list(tmp_path.glob("[123] *"))) == 3
 
 
-# Memory
-
-
 def allocate(num_bytes: int) -> int:
     return len(np.ones(num_bytes, np.uint8))
 
@@ -336,9 +327,6 @@ def test_a_worker_that_the_kernel_kills_for_memory_is_out_of_memory(memory_group
     assert crash.message.endswith("as the machine ran out of memory; run fewer at once with --jobs")
 
 
-# Retries
-
-
 def fail_twice(task: tuple[Path, int]) -> str:
     folder, _ = task
     return "io" if _note_attempt(folder) < 3 else "done"
@@ -361,9 +349,6 @@ def test_a_crash_names_the_line() -> None:
 
 def read_nothing(_task: int) -> None:
     ctypes.CDLL(None).strlen(None)
-
-
-# Bounds
 
 
 @pytest.mark.parametrize(
@@ -390,16 +375,10 @@ def test_bounds_on_the_command_line(tmp_path: Path, run_cli: Cli, command: str, 
     assert list(tmp_path.iterdir()) == []
 
 
-# Builds
-
-
 def write_config(folder: Path, fault_of_width: dict[str, str]) -> None:
     """Write a config with the faulty extractor alone."""
     mine = {"extractor": PLUG_IN, "fault_of_width": fault_of_width}
     (folder / "mine.yaml").write_text(yaml.dump({"features": {"mine": mine}}))
-
-
-# Slow files, slow disks, signals
 
 
 @pytest.fixture
@@ -467,8 +446,6 @@ def test_a_signal_stops_a_build_that_hangs(tmp_path: Path, make_video: Maker) ->
     assert processes.fine(run.stderr)
     assert list((tmp_path / "tmp").iterdir()) == []
 
-
-# Scans
 
 SWAPPED = """
 import os, stat

@@ -45,9 +45,6 @@ def _leaves_no_child() -> Iterator[None]:
     ]
 
 
-# Tasks
-
-
 def double(number: int) -> int:
     return 2 * number
 
@@ -106,9 +103,6 @@ FAILING_TASKS: dict[str, tuple[str, Callable[[], Any]]] = {
 def work(task: int | str) -> Any:
     """Double a number; run the failing task of a name."""
     return 2 * task if isinstance(task, int) else FAILING_TASKS[task][1]()
-
-
-# Order and laziness
 
 
 @pytest.mark.parametrize("jobs", [1, 2])
@@ -212,9 +206,6 @@ def test_an_error_of_the_tasks_ends_the_run() -> None:
 
     with pytest.raises(StoppedError, match="enough"):
         list(pool.run(double, tasks(), jobs=2))
-
-
-# Tasks that kill
 
 
 @pytest.mark.parametrize("chunk_size", [1, 4])
@@ -358,8 +349,6 @@ def test_a_script_needs_no_main_guard(tmp_path: Path) -> None:
         assert run.wait(60) == 0, run.stderr
         assert (run.stdout, run.stderr) == ("[(-1, 1), (2, 2)]\n", "")
 
-
-# Signals
 
 ENDLESS = """
 import time

@@ -45,9 +45,6 @@ def samples(folder: Path, decoder: Any = None) -> list[dict[str, Any]]:
     return list(dataset.decode(decoder) if decoder else dataset.decode())
 
 
-# WebDataset
-
-
 @pytest.mark.parametrize("name", ["made", "clips"])
 def test_jpegs_of_webdataset(work: Path, tmp_path: Path, name: str) -> None:
     summary = cc.export(work / name, tmp_path / "out", to="webdataset", clip=8, stride=2, shards=2)
@@ -152,9 +149,6 @@ def test_a_silent_video_has_no_samples(clips: Path) -> None:
     frames, sound, info = decoded
     assert (frames.dtype, sound.dtype, sound.shape) == (torch.uint8, torch.float32, (1, 0))
     assert "audio_fps" not in info
-
-
-# Hugging Face datasets
 
 
 def test_datasets(work: Path, tmp_path: Path) -> None:

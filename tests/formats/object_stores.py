@@ -144,9 +144,6 @@ def test_a_damaged_artefact_is_not_pushed(loose: Path, url: str) -> None:
         cc.open_cache(url, local=loose.parent / "local")
 
 
-# Reading on demand
-
-
 def test_a_remote_cache_reads_as_its_folder(cache: Path, url: str, proxy: object_stores.Proxy, tmp_path: Path) -> None:
     push(cache, url)
     proxy.reset()
@@ -380,9 +377,6 @@ def test_other_folders_are_refused(loose: Path, url: str, tmp_path: Path, run_cl
         assert result.returncode == 2
         assert len(result.stderr.splitlines()) == 1
         assert "expected a path on a mounted disk" in result.stderr
-
-
-# Faults
 
 
 def test_503_twice_and_a_cut_are_tried_again(cache: Path, url: str, proxy: object_stores.Proxy, tmp_path: Path) -> None:

@@ -197,9 +197,6 @@ def test_the_packets_of_segments(tmp_path: Path, make_video: Callable[..., Path]
             assert len(of_segment[0]) < num_bytes / 3
 
 
-# Interrupted exports, and outputs that hold something else
-
-
 def test_a_second_call_writes_what_is_missing(work: Path, tmp_path: Path) -> None:
     whole = cc.export(work / "cache", tmp_path / "out", to="parquet", clip=4, shards=5)
     before = times_of(tmp_path / "out")
@@ -285,9 +282,6 @@ def test_a_damaged_frame_ends_the_export(work: Path, tmp_path: Path) -> None:
     with pytest.raises(cc.DamageError, match="verify --repair"):
         cc.export(tmp_path / "cache", tmp_path / "out", to="parquet", shards=3)
     assert sorted(path.name for path in (tmp_path / "out").glob("*.parquet")) == ["000000.parquet"]
-
-
-# Arguments
 
 
 @pytest.mark.parametrize(

@@ -75,9 +75,6 @@ def copied(built, tmp_path) -> Path:
     return tmp_path / "cache"
 
 
-# Data
-
-
 def test_the_page_has_every_video_and_every_failure(built, report):
     result, page = report
     assert (result.num_videos, result.num_shown, result.num_failures, result.num_findings) == (4, 4, 1, 0)
@@ -157,9 +154,6 @@ def test_segments_and_boxes_have_times_on_the_axis(tmp_path, make_video):
     assert "segment" in page.script("data")["traits"]
 
 
-# Safety
-
-
 def test_nothing_from_a_cache_becomes_an_element(copied, tmp_path):
     header = read_header(copied)
     write_header(copied, header.replace(versions={EVIL: EVIL}))
@@ -229,9 +223,6 @@ def test_uplot_is_what_its_makers_published():
         digest, name = line.split()
         assert hashlib.sha256((ASSETS / "uplot" / name).read_bytes()).hexdigest() == digest
     assert "MIT License" in (ASSETS / "uplot" / "LICENSE").read_text()
-
-
-# Bad input
 
 
 def test_a_damaged_artefact_is_named_on_its_tile_and_in_the_findings(copied, tmp_path):
@@ -313,9 +304,6 @@ def test_without_opencv_the_page_has_no_pictures_and_says_why(built, tmp_path):
     result = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert result.stdout == "False\n", result.stderr
     assert "no pictures without OpenCV: pip install 'chordcache[build]'" in Page(tmp_path / "r.html").text
-
-
-# The command
 
 
 def test_the_command(built, tmp_path):

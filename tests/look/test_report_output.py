@@ -85,9 +85,6 @@ def test_a_signal_leaves_nothing_behind(built, tmp_path, monkeypatch, number):
     assert not list(tmp_path.iterdir())
 
 
-# A full disk
-
-
 def test_a_full_disk_of_a_picture_is_named(built, tmp_path):
     """The limit of a file's size is a real error of the kernel."""
     code = (
@@ -113,9 +110,6 @@ def test_the_command_of_a_finding_can_be_pasted():
     problems = Problems()
     problems.add_unreadable("key", "message", Path("/a b/it's"))
     assert shlex.split(problems.findings.shown[0].remedy)[-1] == "/a b/it's"
-
-
-# Problems
 
 
 def test_an_error_without_a_cause_has_the_same_words_everywhere(tmp_path):

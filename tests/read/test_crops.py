@@ -126,9 +126,6 @@ def assert_shows(clip: torch.Tensor, frames: np.ndarray, crop: CropBox) -> None:
     assert scaled.sum(dtype=int) == part.sum(dtype=int)
 
 
-# Frames
-
-
 def test_frames_a_few_at_a_time(cache: cc.Cache) -> None:
     video = video_of(cache, "bunny.mp4")
     numbers = [5, 0, 0, 30, 31, 2, 7, 7]
@@ -192,9 +189,6 @@ def test_frames_are_the_window_that_was_drawn(cache: cc.Cache, path: str, name: 
         assert crop.flip == name.startswith("flip")
 
 
-# Flow
-
-
 @either_clip
 @pytest.mark.parametrize("inner", ["center", "crop", "pad"])
 def test_flow_of_a_mirrored_clip_is_the_mirrored_flow(cache: cc.Cache, path: str, inner: str) -> None:
@@ -254,9 +248,6 @@ def test_nothing_moves_beyond_the_border(cache: cc.Cache) -> None:
     assert sample["motion"].abs().amax((0, 1, 3)).bool().tolist() == inside
 
 
-# Motion
-
-
 @either_clip
 @every_framing
 def test_motion_of_a_window(cache: cc.Cache, path: str, name: str) -> None:
@@ -288,8 +279,6 @@ def test_motion_of_a_window(cache: cc.Cache, path: str, name: str) -> None:
         np.testing.assert_allclose(vectors, motion[:, cell[0], cell[1]] * np.array([across, down]), rtol=1e-3)
         assert sample["motion_covered"][:, row, column].tolist() == covered[:, cell[0], cell[1]].tolist()
 
-
-# Pose
 
 LANDMARKS = """nose left_eye_inner left_eye left_eye_outer right_eye_inner right_eye right_eye_outer left_ear right_ear
 mouth_left mouth_right left_shoulder right_shoulder left_elbow right_elbow left_wrist right_wrist left_pinky
@@ -389,8 +378,6 @@ def test_landmarks_stay_on_their_pixels(dots: cc.Cache, inner: SpatialTransform,
     assert num_seen > 30
 
 
-# Chance
-
 SHAPES = st.tuples(st.integers(1, 500), st.integers(1, 500))
 
 
@@ -455,9 +442,6 @@ def test_streams_are_apart() -> None:
     requests = [ClipRequest(seed=1, epoch=epoch, index=index) for epoch in (0, 1) for index in (0, 1)]
     numbers = [request.generator(stream).integers(2**62, size=50) for request in requests for stream in RandomStream]
     assert len(np.unique(numbers)) == 4 * len(RandomStream) * 50
-
-
-# Arguments
 
 
 @dataclasses.dataclass(frozen=True)

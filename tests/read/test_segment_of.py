@@ -280,9 +280,6 @@ def test_damaged_frames_of_the_file_are_read_from_its_source(work: Path, tmp_pat
     assert np.array_equal(sample["frames"], expected["frames"])
 
 
-# Features whose rows are not of frames
-
-
 def build_rows(work: Path, folder: Path, section: dict[str, Any], columns: str, *rows: str) -> Path:
     (folder / "videos").mkdir()
     os.link(work / "videos" / "a.mov", folder / "videos" / "a.mov")

@@ -87,9 +87,6 @@ def test_rtsp_shows_the_frames_of_the_file(media: Path, expected: np.ndarray) ->
             assert np.array_equal(source.get_frame(number), expected[number]), number
 
 
-# Sound
-
-
 @pytest.mark.parametrize("name", ["a.mp4", "a.m3u8"])
 def test_the_sound_is_what_ffmpeg_decodes(name: str, media: Path, server: str) -> None:
     (stream,) = ffprobe(media / name, "stream=start_time,channels,sample_rate", "-select_streams", "a")["streams"][:1]
@@ -187,8 +184,6 @@ def test_missing_at_the_server(server: str) -> None:
         source.open(f"{server}/missing.mp4")
     assert pickle.loads(pickle.dumps(source)) is not source
 
-
-# Cameras
 
 CLOCK = "color=black:size=64x48:rate=50,geq=lum='N':cb=128:cr=128,realtime"
 """A device whose every frame is brighter than the one before, 50 a second"""

@@ -233,9 +233,6 @@ def test_a_table_that_calls_other_samples_keyframes(videos: Path, tmp_path: Path
         assert "sample 10 is marked as a keyframe" in source.fallback_reason
 
 
-# A cache
-
-
 @pytest.mark.parametrize("name", ["b_frames.mp4", "turned.mp4", "wide.mp4", "b_frames.avi", "late.mp4"])
 def test_a_cache_holds_the_frames_of_its_sources(name: str, videos: Path, tmp_path: Path) -> None:
     frames = FramesConfig(codec="raw", short_side=64)
@@ -279,9 +276,6 @@ def test_a_fork_while_another_thread_listens_to_libav(videos: Path) -> None:
     child.kill()
     child.join()
     assert child.exitcode == 0
-
-
-# The interface
 
 
 @pytest.mark.parametrize("cls", SOURCES)
@@ -352,9 +346,6 @@ def test_a_damaged_sample_is_an_error_and_no_picture(videos: Path, tmp_path: Pat
     for cls in SOURCES:
         with pytest.raises(cc.MediaError, match=r"cannot read '.*a\.mp4'"), cls().open(tmp_path / "a.mp4") as source:
             source.get_frame(0)
-
-
-# Sound
 
 
 def ffmpeg_sound(path: Path) -> tuple[np.ndarray, float]:

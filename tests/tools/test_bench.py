@@ -207,8 +207,6 @@ def test_without_a_package_it_says_what_to_install(folder, module, install):
     assert f"{module}, which is not installed. Run: pip install '{install}'" in result.stderr
 
 
-# The sentence and the table, from figures
-
 SLOW = RowResult("OpenCV (seek for each frame)", "DataLoader", 10.0, (9.0, 11.0), 0.33)
 MAPPED = RowResult("mapped MP4", "DataLoader", 30.5, (30.0, 31.0), 1.0)
 FAST = RowResult("cache", "ClipLoader", 61.0, (60.0, 62.0), 2.0)

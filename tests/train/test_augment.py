@@ -100,9 +100,6 @@ def test_normalization_alone(batch: dict[str, Any]) -> None:
         assert out[name] is batch[name]
 
 
-# Policies
-
-
 @pytest.mark.parametrize("name", POLICIES)
 def test_the_policy_is_called_for_each_clip(batch: dict[str, Any], name: str) -> None:
     policy = POLICIES[name]
@@ -139,9 +136,6 @@ def test_color_changes_frames_only(batch: dict[str, Any]) -> None:
     for name, value in others.items():
         assert out[name] is value
     assert not torch.equal(out["frames"], floats(batch))
-
-
-# Mixing
 
 
 def soft(label: torch.Tensor, num_classes: int = NUM_CLASSES) -> np.ndarray:
@@ -268,9 +262,6 @@ def test_lengths_and_presence_of_mixed_clips(batch: dict[str, Any]) -> None:
     assert lengths["audio"][:, 1].tolist() == [20, 3, 9, 14]
 
 
-# Random numbers
-
-
 EVERYTHING = {"policy": shifted, "mix": "mixup", "num_classes": NUM_CLASSES}
 
 
@@ -309,8 +300,6 @@ def test_torchs_default_device_does_not_matter(batch: dict[str, Any]) -> None:
         with torch.device("meta"):
             assert torch.equal(cc.BatchAugment(policy=policy)(batch)["frames"], expected)
 
-
-# Kill and resume
 
 BATCH_SIZE, NUM_EPOCHS = 2, 2
 
@@ -363,9 +352,6 @@ def test_stopped_and_resumed_after_each_batch(cache: Path) -> None:
         kind = ("ClipLoader", "make_loader", "DataLoader")[num_done % 3]
         resumed = [content for content, _ in Training(cache, kind, state=state).steps()]
         assert resumed == [content for content, _ in reference[num_done:]]
-
-
-# Arguments
 
 
 @pytest.mark.parametrize(

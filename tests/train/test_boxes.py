@@ -202,9 +202,6 @@ def test_a_box_belongs_to_the_nearest_frame(tmp_path: Path, make_video: Callable
     assert annotation["boxes"].shape == (len(frame_of_track), 4)
 
 
-# Batches
-
-
 def test_batches(cache: Path) -> None:
     dataset = dataset_of(cache, crop=cc.crops.RandomResizedCrop((40, 40), scale=(0.05, 0.2)))
     order = cc.ChordSampler(dataset, shuffle=False, batch_size=4)
@@ -241,9 +238,6 @@ def test_from_the_source_as_from_the_cache(cache: Path) -> None:
         for other in (source, uncached):
             for name in ("boxes", "frame", "track_id"):
                 torch.testing.assert_close(cached[3, i]["boxes"][name], other[3, i]["boxes"][name], rtol=0, atol=0)
-
-
-# Refusals
 
 
 def test_one_eye_of_a_stereo_picture(tmp_path: Path, make_video: Callable[..., Path]) -> None:

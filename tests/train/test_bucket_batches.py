@@ -134,9 +134,6 @@ def test_batches_of_columns_are_those_of_described_samples(
     assert list(batches) == list(expected)
 
 
-# From the source
-
-
 def test_a_source_gives_what_the_cache_gives(cache: cc.Cache, tmp_path: Path) -> None:
     index, features = Path(cache.path).parent / "index.csv", ("frames", "flow", "motion", "mel", "waveform")
     header = cc.open_cache(cache.path)

@@ -93,9 +93,6 @@ def batches_of(sampler: BudgetBatchSampler) -> list[tuple[int, ...]]:
     return [tuple(index for _, index in batch) for batch in batches]
 
 
-# Forming
-
-
 def formed(axes: list[tuple[int, ...]], budget: int, kinds: np.ndarray | None = None) -> list[list[int]]:
     places, stops = form_batches(np.array(axes), budget, kinds)
     return [batch.tolist() for batch in np.split(places, stops[:-1])]
@@ -121,9 +118,6 @@ def test_little_is_padding() -> None:
     fixed = [lengths[i : i + 4].max() * 4 for i in range(0, 5000, 4)]  # as many as always fit
     assert lengths.sum() < 0.6 * sum(fixed)
     assert len(batches) < len(fixed) / 3
-
-
-# What a sample costs
 
 
 @pytest.mark.parametrize("options", [{"size": None}, {"crop": cc.crops.Resize(short_side=32)}, {"size": (32, 40)}])
@@ -204,9 +198,6 @@ def test_clips_whose_length_is_random(cache: cc.Cache) -> None:
     assert {len(batch) for batch in sampler} == {12, 63 - 5 * 12}  # of 4 frames each
 
 
-# Order and ranks
-
-
 @pytest.mark.parametrize("world_size", [1, 3, 7])
 @pytest.mark.parametrize("on_remainder", ["pad", "drop"])
 def test_ranks_get_every_batch_once_and_as_many_each(cache: cc.Cache, world_size: int, on_remainder: str) -> None:
@@ -228,9 +219,6 @@ def test_ranks_get_every_batch_once_and_as_many_each(cache: cc.Cache, world_size
         else:
             assert in_turn == all_batches[: len(in_turn)]
             assert len(in_turn) > len(all_batches) - world_size
-
-
-# State
 
 
 @pytest.mark.parametrize(("world_size", "later_world_size"), [(1, 1), (2, 2), (4, 2), (2, 3)])
@@ -294,9 +282,6 @@ def test_state_of_another_budget_or_another_sampler(cache: cc.Cache) -> None:
         cc.ChordSampler(dataset).load_state_dict(sampler.state_dict(1))
 
 
-# In loaders
-
-
 def contents(loader: Any) -> list[Any]:
     return [(batch["video"], batch["frames"].contiguous().numpy().tobytes()) for batch in loader]
 
@@ -320,9 +305,6 @@ def test_all_loaders_yield_the_same(cache: cc.Cache) -> None:
         assert len(clips) == len(loader) == len(plain) == len(sampler)
     if loader._iterator is not None:
         loader._iterator._shutdown_workers()  # left to the garbage collector, torch waits for them at a time of its own
-
-
-# Arguments
 
 
 @pytest.mark.parametrize(

@@ -109,9 +109,6 @@ def test_threads(path: Path) -> None:
     assert [ids.tolist() for ids in tokens] == [ids_of(path, caption) for caption in captions]
 
 
-# Batches
-
-
 def test_a_length_cuts_where_the_file_says(path: Path, tmp_path: Path) -> None:
     direct = Tokenizer.from_file(str(path))
     direct.enable_truncation(20, direction="left")
@@ -153,9 +150,6 @@ def test_in_a_loader(path: Path, tmp_path: Path, make_video: Callable[..., Path]
             assert (ids[~mask] == 2).all()
             captions.append(caption)
     assert sorted(captions) == sorted(CAPTIONS[:4])
-
-
-# Files that are none
 
 
 @pytest.mark.parametrize(

@@ -133,9 +133,6 @@ def test_samplers_are_values(sampler: Any) -> None:
         one.stride = 3
 
 
-# The crop in the middle
-
-
 def crop_of(frames: np.ndarray, size: tuple[int, int]) -> CropBox:
     return CenterCrop(size).choose(*frames.shape[1:3], np.random.default_rng())
 
@@ -203,8 +200,6 @@ def test_resize_in_a_forked_worker_whose_parent_used_threads() -> None:
     assert result.returncode == 0, result.stderr
 
 
-# Short videos
-
 SHORT = {
     "repeat": [0, 3, 6, 6, 6, 6],
     "loop": [0, 3, 6, 2, 5, 1],  # 9, 12 and 15 in a video of 7
@@ -231,9 +226,6 @@ def test_pad_error() -> None:
         RegularClipSampler(pad="zeros")
 
 
-# Frames of the whole video
-
-
 @given(num_frames_of_video=st.integers(1, 5000), num_frames=st.integers(1, 64))
 def test_uniform_frames(num_frames_of_video: int, num_frames: int) -> None:
     def frames(position: str) -> list[int]:
@@ -255,9 +247,6 @@ def test_wrong_uniform_frames() -> None:
         UniformFrameSampler(position="start")
     with pytest.raises(UsageError, match="^num_frames: got 0"):
         UniformFrameSampler(0)
-
-
-# Sound
 
 
 def sounding(peaks: list[float], num_frames: int = 100, fps: int = 10) -> Any:
@@ -308,9 +297,6 @@ def test_unknown_audio_peaks_are_random() -> None:
     assert numbers == [RandomClipSampler(3, fps=8).frame_numbers(source, request).tolist() for request in requests]
     (warning,) = caught  # once, not for each sample
     assert "AudioPeakSampler: the sound of a video is not known, its clips are drawn evenly" in str(warning.message)
-
-
-# Motion
 
 
 def moving(per_second: list[float], fps: int = 10) -> Any:
@@ -415,9 +401,6 @@ def test_wrong_temperatures(temperature: Any) -> None:
         AdaptiveSampler(temperature=temperature)
 
 
-# Real caches
-
-
 def test_audio_peaks_on_a_real_cache(tmp_path: Path, make_video: Callable[..., Path]) -> None:
     silent = make_video(tmp_path / "silent.mp4", num_frames=150, fps=25)
     samples = np.zeros((1, 6 * 8000), np.int16)
@@ -439,9 +422,6 @@ def test_audio_peaks_on_a_real_cache(tmp_path: Path, make_video: Callable[..., P
     for sampler in (AudioPeakSampler(5, 2), AudioPeakSampler(5, fps=12.5)):
         clips = [sampler.frame_numbers(clicks, ClipRequest(index=i)) for i in range(20)]
         assert {round(float(clicks.pts_seconds[clip[2]]), 2) for clip in clips} == {1.28, 4.88}
-
-
-# By name, and by epoch
 
 
 def test_samplers_by_name() -> None:

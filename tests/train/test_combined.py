@@ -93,9 +93,6 @@ def order_of(sampler: Any, epoch: int | None = None) -> list[tuple[int, int]]:
     return list(sampler)
 
 
-# Labels of all samples
-
-
 def test_label_ids_are_those_of_the_samples(caches: dict[str, Path]) -> None:
     with cc.open_cache(caches["c"]) as cache:
         keys = cache.keys()
@@ -137,9 +134,6 @@ def test_label_ids_of_a_cache_that_changed(
     cc.build(index, tmp_path / "cache", features=["frames"], jobs=HERE)
     with pytest.raises(UsageError, match=r"^classes: got \['run'\], expected also 'fly', the label of a video$"):
         _ = pinned.label_ids
-
-
-# Joined
 
 
 def test_samples_of_joined_datasets_are_those_of_the_parts(a: cc.ChordVideoDataset, b: cc.ChordVideoDataset) -> None:
@@ -244,9 +238,6 @@ def test_wrong_datasets(a: cc.ChordVideoDataset) -> None:
         cc.concat([a, a], weights=[1])
 
 
-# In part
-
-
 @pytest.mark.parametrize(
     ("positions", "expected"),
     [
@@ -290,9 +281,6 @@ def test_positions(b: cc.ChordVideoDataset, positions: Any, expected: list[int])
 def test_wrong_positions(b: cc.ChordVideoDataset, positions: Any, match: str) -> None:
     with pytest.raises(UsageError, match=match):
         cc.subset(b, positions)
-
-
-# Weights
 
 
 @pytest.mark.parametrize("weights", [[7, 3], [1, 0], [0.02, 0.98]])
@@ -389,9 +377,6 @@ def test_draws_of_one_sample_have_the_epoch_of_their_pass(caches: dict[str, Path
     assert seen == [(2, 0), (2, 1), (2, 2), (2, 3)]
 
 
-# In loaders
-
-
 def weighted_dataset(a: cc.ChordVideoDataset, b: cc.ChordVideoDataset) -> ClipDataset:
     return cc.subset(cc.concat([a, b], weights=[0.7, 0.3]), range(15, 0, -1))
 
@@ -402,9 +387,6 @@ def test_loaders_take_the_weights_of_the_dataset(a: cc.ChordVideoDataset, b: cc.
     assert len({name.partition(":")[2] for name in expected}) < len(expected)  # drawn, not permuted
     for loader in (cc.ClipLoader(dataset, 4), cc.make_loader(dataset, 4, 0)):
         assert [name for batch in loader for name in batch["sample_id"]] == expected
-
-
-# Of torch
 
 
 def test_combinations_of_torch_are_refused(a: cc.ChordVideoDataset, b: cc.ChordVideoDataset) -> None:

@@ -36,8 +36,6 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.usefixtures("inline")
 
 
-# Media whose frames show their number
-
 STEP = 4
 """Luma levels from one frame to the next, so that frame n is gray level ``n * STEP * 255 / 219``"""
 
@@ -94,9 +92,6 @@ def numbers_asked_for(dataset: ChordVideoDataset, cache: Cache, index: int, epoc
     return settings["clip_sampler"].frame_numbers(video, request).tolist()
 
 
-# Samples
-
-
 def test_sample(cache: Cache) -> None:
     key = key_of(cache, "a/wide.mp4")
     sample = ChordVideoDataset(cache.path, videos=[key])[0]
@@ -139,9 +134,6 @@ def test_samples_without_label_or_caption(cache: Cache) -> None:
     assert captions == {path: caption for path, (_, _, _, caption) in VIDEOS.items()}
 
 
-# Indices and epochs
-
-
 def test_length_and_indices(cache: Cache) -> None:
     dataset = ChordVideoDataset(cache, clips_per_video=3, size=(32, 32))
     assert len(dataset) == 12
@@ -162,9 +154,6 @@ def test_sampler_of_several_clips_is_an_error(cache: Cache) -> None:
 
     with pytest.raises(UsageError, match=r"clip_sampler: got frame numbers of shape \(2, 3\), expected \(T,\)"):
         ChordVideoDataset(cache, clip_sampler=TwoClips())[0]
-
-
-# Which videos
 
 
 def selected(dataset: ChordVideoDataset) -> list[str]:
@@ -229,9 +218,6 @@ def test_no_video_selected(cache: Cache, tmp_path: Path, monkeypatch: pytest.Mon
         ChordVideoDataset(cache, videos=videos)
 
 
-# Classes
-
-
 def test_classes(cache: Cache) -> None:
     run = [key_of(cache, "a/wide.mp4")]
     assert ChordVideoDataset(cache).classes == ["jump", "run"]
@@ -292,9 +278,6 @@ def test_wrong_arguments(cache: Cache, arguments: dict[str, Any], match: str) ->
         ChordVideoDataset(cache, **arguments)
 
 
-# DataLoader
-
-
 def batches_of(dataset: ChordVideoDataset, workers: int = 0, method: str | None = None) -> list[Any]:
     return list(iterate(DataLoader(dataset, batch_size=3, num_workers=workers, multiprocessing_context=method)))
 
@@ -347,9 +330,6 @@ def test_damage_is_an_error_and_nothing_is_put_in_its_place(
     assert served == cache.keys()[:bad]
     with pytest.raises(DamageError, match=r"is damaged: got \d+ bytes, expected \d+; run 'chordcache verify"):
         dataset[bad]
-
-
-# Pickles
 
 
 @pytest.mark.parametrize("spelling", ["../cache", "link"])
@@ -416,9 +396,6 @@ def test_a_cache_that_was_renamed_under_a_dataset(tmp_path: Path, cache: Cache, 
             read()
 
 
-# A cache that grows under a training run
-
-
 def test_cache_that_grew(tmp_path: Path, make_video: Callable[..., Path]) -> None:
     names = ["b", "c", "a"]  # the third comes first in the order of keys
     for name in names:
@@ -442,9 +419,6 @@ def test_cache_that_grew(tmp_path: Path, make_video: Callable[..., Path]) -> Non
     with pytest.raises(UsageError, match="had 2 videos when the dataset was made. Recreate the dataset"):
         unread[0]
     assert len(ChordVideoDataset(tmp_path / "cache")) == 3
-
-
-# The demo
 
 
 @pytest.fixture(scope="module")

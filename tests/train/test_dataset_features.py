@@ -97,9 +97,6 @@ def sample_of(cache: cc.Cache, path: str, numbers: tuple[int, ...], **settings: 
     return cc.ChordVideoDataset(cache, videos=[key], clip_sampler=Numbers(numbers), **settings)[0]
 
 
-# Composition
-
-
 def bilinear(field: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:
     """A field [shape=(H, W, 2)] at places, in float64; beyond the border as on it."""
     height, width = field.shape[:2]
@@ -152,8 +149,6 @@ def test_beyond_the_border_is_as_on_it() -> None:
     steps[1, :, -1, 1] = 7  # the last column
     np.testing.assert_array_equal(compose_flow(steps), np.broadcast_to(np.float32([100, 7]), (10, 12, 2)))
 
-
-# Flow in a sample
 
 TEXTURE = cv2.GaussianBlur(np.random.default_rng(3).integers(0, 256, (240, 480), np.uint8), (0, 0), 3)
 TEXTURE = cv2.normalize(TEXTURE, None, 16, 235, cv2.NORM_MINMAX)
@@ -235,9 +230,6 @@ def test_backwards(cache: cc.Cache) -> None:
     assert not flows[1].any()  # the last frame has no flow
 
 
-# Sound
-
-
 def test_sound_of_a_clip(cache: cc.Cache) -> None:
     sample = sample_of(cache, "bunny.mp4", (10, 14, 18, 22), features=["mel"])
     expected = cache.read(video_of(cache, "bunny.mp4"), "mel", 10, 23)
@@ -268,9 +260,6 @@ def test_sound_of_equal_clips_is_of_equal_length(
             np.testing.assert_array_equal(cache.read(0, "mel", 7, 16), npz["mel"][first : first + num_rows].T)
 
 
-# Motion
-
-
 def test_motion_as_it_is_stored(cache: cc.Cache) -> None:
     video = video_of(cache, "bunny.mp4")
     sample = sample_of(cache, "bunny.mp4", (7, 3, 3), features=["motion"], size=None)
@@ -283,18 +272,12 @@ def test_motion_as_it_is_stored(cache: cc.Cache) -> None:
     assert sample["motion"].is_contiguous()
 
 
-# Features of plug-ins
-
-
 def test_rows_of_a_plug_in(cache: cc.Cache) -> None:
     video = video_of(cache, "bunny.mp4")
     sample = sample_of(cache, "bunny.mp4", (9, 4, 4), features=["mean", "beat"])
     np.testing.assert_array_equal(sample["mean"].numpy(), cache.read(video, "mean")[[9, 4, 4]])
     # frames 4 to 9 of 40 ms each are the rows 8 to 19 of 20 ms
     assert sample["beat"].flatten().tolist() == list(range(8, 20))
-
-
-# What is missing
 
 
 def test_present_lists_the_features_of_a_video(cache: cc.Cache) -> None:
@@ -368,9 +351,6 @@ def test_sound_of_several_channels_that_is_missing(tmp_path: Path, make_video: C
         cc.ChordVideoDataset(tmp_path / "cache", missing="zeros", **settings)
 
 
-# Arguments
-
-
 @pytest.mark.parametrize(
     ("arguments", "match"),
     [
@@ -408,9 +388,6 @@ def test_transform_is_for_frames_alone(cache: cc.Cache) -> None:
     for name in ("flows", "audio", "motion", "motion_covered"):
         assert torch.equal(turned[name], plain[name])
     assert "frames" not in sample_of(cache, "bunny.mp4", (3, 4), features=["flow"], transform=settings["transform"])
-
-
-# What is loaded
 
 
 def test_opencv_is_imported_only_where_it_is_needed(cache: cc.Cache) -> None:

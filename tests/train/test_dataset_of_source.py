@@ -161,9 +161,6 @@ def test_the_index_of_files_is_removed(videos: Path, tmp_path: Path, monkeypatch
     assert list(tmp_path.glob("chordcache-*")) == []
 
 
-# A config
-
-
 @pytest.mark.parametrize(("mapped", "source"), [(False, cc.MP4Source), (True, MappedMP4Source)])
 def test_a_config_switches_the_source(
     cache: Path, videos: Path, index: Index, tmp_path: Path, mapped: bool, source: type[VideoSource]
@@ -187,9 +184,6 @@ def test_a_config_switches_the_source(
     assert make_dataset(config).classes == ["run"]
     with pytest.raises(UsageError, match="^train.source: got the name 'stream', expected one of cache, index, mp4$"):
         make_dataset({"train": {"source": {"name": "stream"}}})
-
-
-# Errors
 
 
 @pytest.mark.parametrize(

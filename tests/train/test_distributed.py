@@ -27,8 +27,6 @@ def indices(sampler: ChordSampler, epoch: int | None = None) -> list[int]:
     return [index for _, index in pairs]
 
 
-# One process's view of all ranks
-
 WORLDS = {"num_samples": st.integers(1, 60), "world_size": st.integers(1, 9), "seed": st.integers(0, 2**64 - 1)}
 
 
@@ -76,9 +74,6 @@ def test_order_is_that_of_every_release() -> None:
 def test_every_place_is_equally_likely() -> None:
     first = Counter(indices(ChordSampler(5), epoch)[0] for epoch in range(2000))
     assert all(320 < count < 480 for count in first.values())  # 400 each; a standard deviation is 18
-
-
-# State
 
 
 @given(

@@ -57,9 +57,6 @@ def nearest_of_all(times: np.ndarray, targets: np.ndarray) -> list[int]:
     return numbers
 
 
-# Frames by time
-
-
 @pytest.mark.parametrize("digits", [15, 3], ids=["exact", "milliseconds"])
 @pytest.mark.parametrize("rate", [24, 25, 30, 60, Fraction(24000, 1001), Fraction(30000, 1001)], ids=str)
 @pytest.mark.parametrize("fps", [1, 8, 10, 12, 16, 20])
@@ -117,9 +114,6 @@ def test_one_frame_fills_its_duration() -> None:
         sampler.frame_numbers(constant(25, 1), ClipRequest())
 
 
-# Clocks
-
-
 @pytest.mark.parametrize("kind", [RegularClipSampler, RandomClipSampler])
 @pytest.mark.parametrize("num_frames", [5, 60])
 @pytest.mark.parametrize("pad", ["repeat", "loop"])
@@ -140,9 +134,6 @@ def test_odd_clocks(pts: list[float]) -> None:
         numbers = RandomClipSampler(num_frames=7, fps=8).frame_numbers(timed(pts, 0.1), ClipRequest(index=index))
         assert (np.diff(numbers) >= 0).all()
         assert 0 <= numbers[0] <= numbers[-1] < 4
-
-
-# The end of the video
 
 
 def test_short_videos() -> None:
@@ -167,9 +158,6 @@ def test_end_of_a_video_whose_times_are_rounded(end: float) -> None:
     with pytest.raises(UsageError):
         RegularClipSampler(9, fps=8, pad="error").frame_numbers(source, ClipRequest())
     assert RegularClipSampler(9, fps=8, pad="loop").frame_numbers(source, ClipRequest()).tolist()[-2:] == [9, 0]
-
-
-# Random clips
 
 
 def drawn(seed: int, epoch: int) -> list[list[int]]:
@@ -198,9 +186,6 @@ def test_random_starts_are_uniform_over_time() -> None:
     assert shares == pytest.approx([*[0.1] * 8, 0.05], abs=0.03)  # half a second is nearest to the last frame
 
 
-# Other samplers by time
-
-
 def test_keyframes_by_time() -> None:
     source = constant(30, 300)
     source.keyframes = np.array([50, 150, 250])
@@ -222,8 +207,6 @@ def test_adaptive_draws_the_last_start_too(step: dict[str, int]) -> None:
     short.content = SimpleNamespace(motion_per_second=(9,))
     assert AdaptiveSampler(2, **step).frame_numbers(short, ClipRequest()).tolist() == [0, 2]
 
-
-# Arguments
 
 BY_TIME = [
     RegularClipSampler,

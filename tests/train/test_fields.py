@@ -77,9 +77,6 @@ def samples_by_path(dataset: Any, cache: Path) -> dict[str, dict[str, Any]]:
     return {paths[sample["video"]]: sample for sample in map(dataset.__getitem__, range(len(dataset)))}
 
 
-# Scalars, text and lists
-
-
 def test_video_has_the_annotations(cache: Path) -> None:
     video = next(video for video in cc.open_cache(cache) if video.path == "a.mp4")
     assert (video.label, video.labels) == ("run", ("run", "sing"))
@@ -172,9 +169,6 @@ def test_an_index_gives_its_own_annotations(cache: Path, tmp_path: Path) -> None
             dataset_of(videos, "score")
 
 
-# Captions
-
-
 def test_one_of_the_captions_is_drawn(cache: Path) -> None:
     dataset = dataset_of(cache, "caption", "captions")
     key = next(video.key for video in cc.open_cache(cache) if video.path == "a.mp4")
@@ -196,9 +190,6 @@ def test_one_of_the_captions_is_drawn(cache: Path) -> None:
         "b.mp4": "",
         "c.mp4": "only",
     }
-
-
-# Labels
 
 
 def test_multi_hot_labels(cache: Path) -> None:
@@ -242,9 +233,6 @@ def test_balanced_weights_are_refused(cache: Path) -> None:
     for variant in (dataset, cc.concat([dataset]), cc.subset(dataset, [0])):
         with pytest.raises(UsageError, match="weights: got 'balanced' for a dataset with the field 'labels'"):
             cc.ChordSampler(variant, weights="balanced", batch_size=1)
-
-
-# Augmentation
 
 
 @pytest.mark.parametrize("mix", ["mixup", "cutmix"])

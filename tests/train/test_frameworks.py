@@ -72,9 +72,6 @@ def test_each_epoch_of_all_ranks_is_complete_and_disjoint(cache: Path, tmp_path:
     assert len(refusals) == 4
 
 
-# Examples
-
-
 @pytest.fixture(scope="module")
 def small_cache(tmp_path_factory: pytest.TempPathFactory, make_video: Callable[..., Path]) -> Path:
     """Seven videos: 21 clips, of which two ranks cannot have as many each, in three batches of each rank."""

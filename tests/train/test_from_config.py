@@ -64,9 +64,6 @@ def by_hand(cache: Path) -> cc.ChordVideoDataset:
     )
 
 
-# Datasets
-
-
 def test_dataset_is_the_one_made_by_hand(train: dict[str, Any], cache: Path, tmp_path: Path) -> None:
     path = tmp_path / "chordcache.yaml"
     path.write_text(yaml.safe_dump({"train": train}))
@@ -148,9 +145,6 @@ def test_every_name_has_a_class_or_function(path: str) -> None:
     assert callable(getattr(importlib.import_module(module), attribute))
 
 
-# Loaders
-
-
 def passes(loader: Any, num: int = 2) -> list[list[dict[str, Any]]]:
     return [list(loader) for _ in range(num)]
 
@@ -207,9 +201,6 @@ def test_a_config_without_a_loader_and_a_config_as_dataset(train: dict[str, Any]
     for make in (cc.make_loader, cc.ClipLoader):
         with pytest.raises(UsageError, match="^dataset: got a str, expected .* Use chordcache.from_config for"):
             make("train.yaml", batch_size=2)
-
-
-# Errors
 
 
 @pytest.mark.parametrize(
@@ -288,9 +279,6 @@ def test_videos_that_arguments_do_not_name(train: dict[str, Any], videos: Path, 
 def test_sections_that_are_not_configs(value: Any, match: str) -> None:
     with pytest.raises(UsageError, match=match):
         config_from_json({"train": value})
-
-
-# Caches do not depend on the section
 
 
 def test_builds_do_not_depend_on_the_section(train: dict[str, Any], videos: Path, tmp_path: Path) -> None:

@@ -107,9 +107,6 @@ def test_scaling_is_that_of_torch(sizes: tuple[int, int]) -> None:
     assert (_cropped(picture, box).permute(0, 3, 1, 2) - expected).abs().max() <= 0.51
 
 
-# What cannot be decoded
-
-
 def noise(number: int, width: int, height: int) -> tuple[np.ndarray, ...]:
     random = np.random.default_rng(number)
     sizes = ((height, width), (height // 2, width // 2), (height // 2, width // 2))

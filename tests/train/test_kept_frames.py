@@ -118,9 +118,6 @@ def test_batches_may_be_written_to(cache: Path) -> None:
         assert torch.equal(batch["frames"], expected["frames"])
 
 
-# Two of each, side by side
-
-
 class Inverted(cc.MP4Source):
     """A source of negatives, of which chordcache knows nothing."""
 

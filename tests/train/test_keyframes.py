@@ -151,9 +151,6 @@ def test_a_video_without_keyframes_begins_with_one() -> None:
     assert KeyframeSampler(3, 2).frame_numbers(Without(), ClipRequest()).tolist() == [0, 2, 4]  # type: ignore[arg-type]
 
 
-# From the source
-
-
 @pytest.mark.parametrize("config", ["whole", TEN_A_SECOND])
 @pytest.mark.parametrize("name", CODECS)
 def test_a_source_has_the_keyframes_of_the_cache(folder: Path, config: str, name: str) -> None:
@@ -164,9 +161,6 @@ def test_a_source_has_the_keyframes_of_the_cache(folder: Path, config: str, name
     keyframes = videos.read(position, lambda _, video: video.keyframes)
     assert keyframes.dtype == np.int64
     assert keyframes.tolist() == video_of(folder / config, name).keyframes.tolist()
-
-
-# Verify
 
 
 def rewrite(cache: Path, changes: dict[str, np.ndarray | None]) -> None:

@@ -63,9 +63,6 @@ def split_of(folder: Path, text: str | bytes, name: str = "split.txt") -> Path:
     return folder / name
 
 
-# Videos in quarantine, and videos that are not built
-
-
 @pytest.mark.parametrize("way", ["index", "split file", "paths", "config"])
 def test_a_video_in_quarantine_is_left_out_with_one_warning(folder: Path, tmp_path: Path, way: str) -> None:
     split = split_of(tmp_path, "\n".join(PATHS))
@@ -133,9 +130,6 @@ def test_a_source_in_quarantine_is_not_read_again(folder: Path) -> None:
     assert paths_of(dataset, folder) == list(PATHS[:4])
 
 
-# Features that some videos lack
-
-
 def test_absent_features_are_an_error_when_the_dataset_is_made(folder: Path) -> None:
     match = r"^features: 3 of 4 videos without mel, such as '\w+.*' \(no audio track\). Take missing='zeros'"
     with pytest.raises(NotFoundError, match=match):
@@ -174,9 +168,6 @@ def test_videos_that_were_not_built_with_a_feature(tmp_path: Path, make_video: C
         with pytest.raises(NotFoundError, match=match):
             dataset_of(tmp_path, features=("frames", "mel"), missing=missing)
     assert paths_of(dataset_of(tmp_path, features=("frames", "mel"), missing="skip"), tmp_path) == ["a.mp4"]
-
-
-# Split files
 
 
 @pytest.mark.parametrize(
@@ -300,9 +291,6 @@ def test_one_key_as_a_string(folder: Path) -> None:
         dataset_of(folder, videos="loud")
 
 
-# Labels
-
-
 def test_a_dataset_without_labels_warns_if_it_is_asked_for_them(
     tmp_path: Path, make_video: Callable[..., Path]
 ) -> None:
@@ -322,9 +310,6 @@ def test_a_dataset_without_labels_warns_if_it_is_asked_for_them(
         assert silent.classes == []
 
 
-# Loaders
-
-
 def test_loaders_without_a_shuffle_have_the_order_of_the_dataset(folder: Path) -> None:
     dataset = dataset_of(folder)
     keys = cc.open_cache(folder / "cache").keys()
@@ -336,9 +321,6 @@ def test_loaders_without_a_shuffle_have_the_order_of_the_dataset(folder: Path) -
     sampler = cc.ChordSampler(dataset, batch_size=2)
     with pytest.raises(UsageError, match="^shuffle: got False and a sampler, expected one of them"):
         cc.ClipLoader(dataset, 2, sampler=sampler, shuffle=False)
-
-
-# What people write
 
 
 @pytest.mark.parametrize(

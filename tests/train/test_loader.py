@@ -69,8 +69,6 @@ def assert_threads_end() -> None:
     assert processes.wait_until(lambda: not our_threads(), 30), our_threads()
 
 
-# What comes out
-
 FEATURES = ("frames", "flow", "mel")
 
 
@@ -173,9 +171,6 @@ def test_sizes_of_batches(cache: Cache, batch_size: int, drop_last: bool, prefet
     assert len(loader) == len(sizes)
 
 
-# Ahead, but not too far
-
-
 def test_a_bounded_number_of_batches_ahead(cache: Cache) -> None:
     asked: list[int] = []
 
@@ -192,9 +187,6 @@ def test_a_bounded_number_of_batches_ahead(cache: Cache) -> None:
     assert not processes.wait_until(lambda: len(asked) > 10, 0.3)
     batches.close()
     assert_threads_end()
-
-
-# Leaving
 
 
 def test_break_and_begin_again(cache: Cache) -> None:
@@ -245,9 +237,6 @@ def test_process_that_ends_in_the_middle_ends(cache: Cache) -> None:
     assert (result.returncode, result.stdout, result.stderr) == (0, "8\n" * len(ENDS), "")
 
 
-# Parts of a ClipLoader in other libraries
-
-
 @pytest.mark.parametrize(
     "options", [{}, {"drop_last": True}, {"augment": lambda batch: {"frames": batch["frames"] // 2}}]
 )
@@ -296,9 +285,6 @@ def test_forked_workers_while_threads_read(cache: Cache) -> None:
     assert_same([first, *batches], expected)
 
 
-# Errors
-
-
 class Fails:
     """A sampler that fails at one sample."""
 
@@ -338,9 +324,6 @@ def test_videos_of_several_sizes_want_a_size(cache: Cache, tmp_path: Path, make_
     assert [torch.equal(sample["frames"], dataset[0, i]["frames"]) for i, sample in enumerate(samples)] == [True, True]
     dataset = ChordVideoDataset(tmp_path / "cache", clip_sampler=SAMPLER, size=(32, 32))
     assert_same(list(ClipLoader(dataset, 2)), expected_batches(dataset, 2))
-
-
-# State
 
 
 LOADERS: dict[str, Callable[..., Any]] = {
@@ -412,9 +395,6 @@ def test_the_epoch_may_be_chosen_after_the_iterator_is_made(cache: Cache) -> Non
         loader.set_epoch(5)
         assert_same(list(batches), expected_batches(dataset, 4, epoch=5))
         shut_down(loader)
-
-
-# Arguments
 
 
 @pytest.mark.parametrize(

@@ -183,9 +183,6 @@ def spoil(artefact: Path) -> None:
         at = data.find(b"\xff\xd8\xff", at + 1)
 
 
-# From the source
-
-
 @pytest.mark.parametrize(
     "settings",
     [
@@ -221,9 +218,6 @@ def test_the_config_of_the_cache_counts(sources: Path, tmp_path: Path, frames: s
     dataset = on_demand(sources, tmp_path / "sparse", "source")
     for i, sample in enumerate(only_from_cache(sources, tmp_path / "whole")):
         assert_same(dataset[i], sample)
-
-
-# What cannot be read
 
 
 def test_a_source_that_vanished(copy: Path, sparse: Path) -> None:
@@ -335,9 +329,6 @@ def test_an_index_that_was_replaced(copy: Path, sparse: Path) -> None:
     scan([copy / "videos"], output=copy / "index.jsonl", labels="dir", jobs=HERE)
     with pytest.raises(UsageError, match="changed since the dataset was made. Recreate the dataset"):
         dataset[0]
-
-
-# Built in the background
 
 
 def empty_cache(folder: Path, name: str = "cache", **options: Any) -> Path:

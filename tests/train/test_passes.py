@@ -42,9 +42,6 @@ def epoch_of(dataset: cc.ChordVideoDataset, epoch: int) -> list[tuple[str, float
     return [(sample["video"], float(sample["pts_seconds"][0])) for sample in samples]
 
 
-# Plain indices
-
-
 @pytest.mark.parametrize(("workers", "method", "persistent"), WORKERS)
 def test_each_pass_of_a_plain_loader_draws_new_clips(
     five_videos: Path, workers: int, method: str | None, persistent: bool
@@ -112,9 +109,6 @@ def test_copies_have_an_epoch_of_their_own(five_videos: Path) -> None:
         assert (dataset[0]["sample_id"], other[0]["sample_id"]) == ("3:0", "4:0")
 
 
-# Loaders of the package
-
-
 def loaders(dataset: cc.ChordVideoDataset) -> dict[str, Any]:
     budget = BudgetBatchSampler(dataset, max_frames=3)
     return {
@@ -179,9 +173,6 @@ def test_lists_made_of_a_sampler_are_epochs() -> None:
     sampler.set_epoch(2)
     assert (sampler.epoch, sampler.next_epoch) == (2, 2)
     assert torch.equal(torch.tensor(list(sampler)), torch.tensor([(2, i) for i in range(4)]))
-
-
-# Resuming with plain indices
 
 
 @pytest.mark.parametrize("workers", [0, 2])

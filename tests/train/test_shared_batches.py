@@ -47,9 +47,6 @@ def assert_same(got: list[Any], expected: list[Any]) -> None:
     assert all(torch.equal(one, other) for one, other in zip(got, expected, strict=True))
 
 
-# The block of one batch, in this process alone
-
-
 @pytest.fixture
 def in_a_worker(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Any], Any]]:
     """Let this process be a worker and its trainer. The function sends an object from one to the other."""
@@ -138,9 +135,6 @@ def test_a_block_is_not_used_again_after_a_fork(in_a_worker: Callable[[Any], Any
     del received
     shared_batches.allocate_shared((4, 4))
     assert shared_batches._blocks != [block]
-
-
-# Loaders
 
 
 @pytest.mark.parametrize(

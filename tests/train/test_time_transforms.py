@@ -58,9 +58,6 @@ def test_transforms_draw_apart_from_the_sampler() -> None:
         assert any(cropped == clip[start : start + 5].tolist() for start in range(4))
 
 
-# Warp
-
-
 @given(
     speed=st.floats(0.1, 10),
     num_frames=st.integers(1, 400),
@@ -90,9 +87,6 @@ def test_speeds_are_even_on_a_logarithmic_scale() -> None:
     assert np.histogram(logarithms, 4, (-2, 2))[0] == pytest.approx(len(REQUESTS) / 4, rel=0.25)
 
 
-# Drop
-
-
 def test_a_lost_frame_is_the_one_before() -> None:
     """Each of the frames 10, 20 .. shows itself or what the one before it shows."""
     clip = tuple(range(10, 90, 10))
@@ -113,9 +107,6 @@ def test_all_frames_or_none_are_lost(p: float, expected: list[int]) -> None:
     assert drop.frame_numbers(video(10), REQUESTS[0]).tolist() == expected
 
 
-# Crop
-
-
 def test_crop_begins_anywhere() -> None:
     starts = [TemporalCrop(Numbers(tuple(range(10))), 4).frame_numbers(video(10), request)[0] for request in REQUESTS]
     counts = np.bincount(starts)
@@ -127,9 +118,6 @@ def test_a_crop_larger_than_the_picture() -> None:
     match = "^num_frames: got 4, expected at most 3, as the sampler gives for video 'short-0123456789abcdef'$"
     with pytest.raises(UsageError, match=match):
         TemporalCrop(Numbers((3, 1, 4)), 4).frame_numbers(video(10), REQUESTS[0])
-
-
-# In a dataset
 
 
 @pytest.fixture(scope="module")

@@ -201,9 +201,6 @@ def test_corpus_clips(name: str, corpus: Path, tmp_path: Path) -> None:
     check_clips(corpus / name, tmp_path)
 
 
-# Samples and batches
-
-
 CLIP = RegularClipSampler(num_frames=8, stride=1)
 
 
@@ -238,9 +235,6 @@ def test_zeros_in_place_of_sound(videos: Path, tmp_path: Path) -> None:
             match = r"^missing: got 'zeros' for 'waveform' of video 'silent-.*', which is absent \(no audio track\)"
             with pytest.raises(NotFoundError, match=match):
                 cc.ChordVideoDataset(cache, features=["waveform"], **settings)
-
-
-# The config, the command line and the process
 
 
 @pytest.mark.parametrize(
