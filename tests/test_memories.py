@@ -86,19 +86,6 @@ def test_two_tar_files_side_by_side_and_one_that_changes_in_its_place(tmp_path: 
         assert read_table(one.fileno()).members["b"].offset < before.offset
 
 
-def test_two_tokenizers_side_by_side(tmp_path: Path) -> None:
-    tokenizers = pytest.importorskip("tokenizers")
-    functions = []
-    for number, words in enumerate(({"cat": 0, "dog": 1}, {"dog": 0, "cat": 1})):
-        model = tokenizers.Tokenizer(tokenizers.models.WordLevel({**words, "?": 2}, unk_token="?"))
-        model.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
-        model.save(str(tmp_path / f"{number}.json"))
-        functions.append(chordcache.CaptionTokenizer(tmp_path / f"{number}.json"))
-    functions.append(chordcache.CaptionTokenizer(tmp_path / "0.json", length=1))
-    for _ in range(2):
-        assert [ids("cat dog").tolist() for ids in functions] == [[0, 1], [1, 0], [0]]
-
-
 def test_two_models_of_one_relative_name_side_by_side(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     hashes: list[set[str]] = [set(), set()]
     for number in range(2):

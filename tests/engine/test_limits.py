@@ -28,7 +28,6 @@ import chordcache as cc
 from chordcache import progress
 from chordcache.engine import pool
 from chordcache.engine.crashes import MAX_DEATHS_IN_A_ROW
-from chordcache.engine.heartbeat import Heartbeat
 from chordcache.engine.limits import BASE_SECONDS, Limits, seconds_for
 from chordcache.engine.worker import Crash
 from chordcache.errors import UsageError
@@ -153,23 +152,6 @@ def test_the_default_limit_ends_a_task_that_makes_progress() -> None:
 def test_no_limit_of_the_time_of_a_file() -> None:
     limits = Limits(stall_seconds=60, file_seconds=0)
     assert outcomes(shorten_and_beat, [0], limits=limits) == {0: "done"}
-
-
-def test_the_default_limit_grows_with_what_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = 1000.0
-    monkeypatch.setattr("chordcache.engine.heartbeat.time.monotonic", lambda: now)
-    heartbeat, limits = Heartbeat(), Limits(stall_seconds=None)
-    heartbeat.begin(1)
-    heartbeat.allow(seconds_for(10**9, 3600, 1920 * 1080))
-    now += heartbeat.allowed_seconds
-    assert heartbeat.allowed_seconds > BASE_SECONDS + 3600 * 20
-    assert heartbeat.overdue(limits) == ""
-    now += 1
-    assert heartbeat.overdue(limits) == "file"
-    assert heartbeat.overdue(Limits(None, 0)) == ""
-    heartbeat.begin(2)
-    assert heartbeat.allowed_seconds == BASE_SECONDS
-    heartbeat.close()
 
 
 def test_a_claim_of_a_header_needs_bytes() -> None:

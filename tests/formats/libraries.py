@@ -15,12 +15,9 @@ import pytest
 import simplejpeg
 import torch
 import webdataset
-from helpers.inline import HERE
-from helpers.lerobot import FPS, LENGTHS, SIZES, data_file, pixels, write_meta
 
 import chordcache as cc
 from chordcache.formats.decode_video import decode_video
-from chordcache.index.lists.write import index_list
 
 # WebDataset leaves its files to the garbage collector
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning", "ignore::ResourceWarning")
@@ -163,29 +160,3 @@ def test_datasets(work: Path, tmp_path: Path) -> None:
         assert [frame["bytes"] for frame in encoded["frames"]] == jpegs
         assert np.array_equal(np.asarray(row["frames"][3]), simplejpeg.decode_jpeg(jpegs[3]))
         assert row["pts_seconds"] == video.pts_seconds.tolist()
-
-
-def test_images_of_datasets_in_lerobot(tmp_path: Path) -> None:
-    """A dataset that is written as LeRobot's own recorder writes it, with lossless frames, has the same frames here."""
-    folder = tmp_path / "push"
-    write_meta(folder, "v2.1")
-    features = {
-        **dict.fromkeys(SIZES, datasets.Image()),
-        "timestamp": datasets.Value("float32"),
-        **dict.fromkeys(("frame_index", "episode_index", "index", "task_index"), datasets.Value("int64")),
-    }
-    for episode, length in enumerate(LENGTHS):
-        columns = {camera: list(pixels(episode, camera)) for camera in SIZES}
-        columns |= {"timestamp": [number / FPS for number in range(length)], "frame_index": list(range(length))}
-        columns |= {"episode_index": [episode] * length, "index": list(range(length)), "task_index": [0] * length}
-        path = data_file(folder, "v2.1", episode)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        datasets.Dataset.from_dict(columns, features=datasets.Features(features)).to_parquet(path)
-    index_list(folder, tmp_path / "index.json", format="lerobot")
-    for record in cc.read_index(tmp_path / "index.json"):
-        with cc.MP4Source().open(folder / record.path) as source:
-            expected = pixels(record.extra["episode_index"], record.extra["camera"])
-            np.testing.assert_array_equal(source.get_frames(range(len(expected))), expected)
-            assert source.pts_seconds.tolist() == [number / FPS for number in range(len(expected))]
-    summary = cc.build(tmp_path / "index.json", tmp_path / "cache", tiers=("lmdb",), jobs=HERE)
-    assert summary.num_done == len(LENGTHS) * len(SIZES)

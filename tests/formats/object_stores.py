@@ -643,3 +643,11 @@ def test_names_of_objects_are_never_names_on_the_disk(
     )
     with pytest.raises((cc.DamageError, cc.StorageError, cc.StorageError)):
         pull(url, tmp_path / "b")
+
+
+def test_another_region(loose: Path, url: str, proxy: object_stores.Proxy, tmp_path: Path) -> None:
+    body = b"<Error><Code>PermanentRedirect</Code><Message>use another endpoint</Message></Error>"
+    proxy.fault = lambda _handler, _method, _path, _answer: (301, {"x-amz-store-region": "eu-west-1"}, body)
+    for call in (lambda: push(loose, url), lambda: pull(url, tmp_path / "pulled")):
+        with pytest.raises(cc.UsageError, match="AWS_REGION: got us-east-1, and 's3://data"):
+            call()

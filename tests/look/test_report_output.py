@@ -11,12 +11,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from helpers.html_pages import Page
 
 import chordcache as cc
 from chordcache.errors import StoppedError
-from chordcache.index.index_files import IndexWriter
-from chordcache.look.problems import iter_problems
 from chordcache.look.report import make
 from chordcache.look.report.contents import Problems
 from chordcache.look.report.inputs import Entry
@@ -110,15 +107,3 @@ def test_the_command_of_a_finding_can_be_pasted():
     problems = Problems()
     problems.add_unreadable("key", "message", Path("/a b/it's"))
     assert shlex.split(problems.findings.shown[0].remedy)[-1] == "/a b/it's"
-
-
-def test_an_error_without_a_cause_has_the_same_words_everywhere(tmp_path):
-    record = VideoRecord(root="r", path="a.mp4", level="headers", error="it has no end")
-    with IndexWriter(tmp_path / "index.jsonl", roots={"r": "/r"}, level="headers") as writer:
-        writer.write(record)
-    (problem,) = iter_problems(tmp_path / "index.jsonl")
-    cc.report(tmp_path / "index.jsonl", tmp_path / "r.html")
-    page = Page(tmp_path / "r.html")
-    assert (problem.stage, problem.cause) == ("open", "decode")
-    assert f"{problem.cause}{problem.stage}" in "".join(page.text.split())
-    assert page.videos["a.mp4"]["traits"] == ["broken: decode"]

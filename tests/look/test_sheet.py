@@ -20,7 +20,7 @@ from chordcache.config.config import config_from_json
 from chordcache.errors import UsageError
 from chordcache.look import draw_sheet, pictures
 from chordcache.look.draw_sheet import FramePlace, Sheet
-from chordcache.look.pictures import MARK, TimeAxis
+from chordcache.look.pictures import MARK
 from chordcache.read.video import Video
 
 CONFIG = config_from_json({"features": {"flow": {"method": "dis", "preset": "ultrafast"}}})
@@ -230,38 +230,12 @@ def test_files_are_whole_and_read_by_others(cache, tmp_path):
     assert [file.name for file in tmp_path.iterdir()] == ["sheet.png"]
 
 
-@pytest.mark.parametrize("seconds", [0.001, 0.05, 1, 7, 61, 3000, 90000])
-@pytest.mark.parametrize("start", [0, 12.34, -3])
-def test_ticks_are_inside_and_their_labels_do_not_touch(seconds, start):
-    axis = TimeAxis(start, start + seconds, 100, 1400)
-    ticks = axis.ticks()
-    assert 1 <= len(ticks) <= 16
-    assert start - 1e-6 <= min(ticks) <= max(ticks) <= start + seconds + 1e-6
-    step = ticks[1] - ticks[0] if len(ticks) > 1 else 1
-    widths = [pictures.text_width(pictures.time_label(tick, step), pictures.SMALL) for tick in ticks]
-    assert all(b - a > w for a, b, w in zip(map(axis.x_of, ticks), map(axis.x_of, ticks[1:]), widths, strict=False))
-
-
-@pytest.mark.parametrize("text", ["", "short", "many words " * 50, "x" * 5000, "\u202eshown\x1b[31m", "a\u05d0" * 999])
-def test_texts_are_broken_into_lines_that_fit(text):
-    lines = pictures.wrapped(text, 300)
-    assert len(lines) <= 3
-    assert all(line.isascii() and line.isprintable() for line in lines)
-    assert all(pictures.text_width(line) <= 330 for line in lines)
-
-
 @pytest.mark.parametrize("degrees", range(0, 360, 30))
 def test_the_hue_is_the_direction(degrees):
     angle = np.radians(degrees)
     flow = np.full((4, 4, 2), 3 * np.array([np.cos(angle), np.sin(angle)]))
     red, green, blue = pictures.flow_colors(flow, 3.0)[0, 0] / 255
     assert colorsys.rgb_to_hsv(red, green, blue)[0] * 360 % 360 == pytest.approx(degrees, abs=3) or degrees == 0
-
-
-def test_a_still_picture_is_white_and_longer_vectors_are_clipped():
-    assert (pictures.flow_colors(np.zeros((2, 2, 2)), 1.0) == 255).all()
-    long, full = (pictures.flow_colors(np.full((2, 2, 2), length), 1.0) for length in (50.0, 1.0))
-    assert (long == full).all()
 
 
 def test_the_scale_ignores_a_few_wrong_vectors_and_the_noise_of_still_pictures():

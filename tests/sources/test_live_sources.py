@@ -228,3 +228,12 @@ def test_closing_while_frames_come_ends_the_thread() -> None:
     assert threading.active_count() == before
     with camera.open(CLOCK):
         assert camera.get_frame(2).shape == (48, 64, 3)
+
+
+def test_settings_out_of_range() -> None:
+    with pytest.raises(cc.UsageError, match="timeout_seconds: got 0"):
+        StreamSource(timeout_seconds=0)
+    with pytest.raises(cc.UsageError, match="buffer_frames: got 0"):
+        StreamSource(buffer_frames=0)
+    with pytest.raises(cc.UsageError, match="sound_seconds: got 4000, expected a number from 0 to 3600"):
+        StreamSource(sound_seconds=4000)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import importlib.util
+import os
 import shutil
 import subprocess
 import sys
@@ -73,15 +74,6 @@ def test_every_way_is_measured(measured):
     assert max(row["speedup"] or 0 for row in report["rows"] if row["name"] != "cache") == 1
     assert report["settings"]["workers"] == 1
     assert report["machine"]["versions"]["chordcache"] == cc.__version__
-
-
-def test_the_verdict_has_the_figures_of_the_best_row(measured):
-    _, _, report = measured
-    best = max(report["rows"][-2:], key=lambda row: row["clips_per_second"])
-    assert f"feeds {best['clips_per_second']:.0f} clips/s with a {best['loader']} of 1 " in report["verdict"]
-    (rival,) = (row["name"] for row in report["rows"][:-2] if row["speedup"] == 1)
-    assert f"{best['speedup']:.1f} times {rival}" in report["verdict"]
-    assert ("the fastest way without it" in report["verdict"]) == HAS_TORCHCODEC
 
 
 def test_nothing_in_the_cache_changes(measured):

@@ -22,7 +22,7 @@ from torch.utils.data import DataLoader
 import chordcache as cc
 from chordcache.errors import UsageError
 from chordcache.read.crops import Pad
-from chordcache.train.samplers.budget_batches import BudgetBatchSampler, largest_budget
+from chordcache.train.samplers.budget_batches import BudgetBatchSampler
 from chordcache.train.samplers.clip_request import ClipRequest
 from chordcache.train.samplers.clip_samplers import SamplerSchedule
 from chordcache.train.samplers.formed_batches import form_batches
@@ -346,23 +346,6 @@ def test_a_batch_size_and_a_budget(cache: cc.Cache) -> None:
 
 
 # The budget that a GPU takes. ``step`` raises the error that torch raises when the memory of a GPU ends
-
-
-@pytest.mark.parametrize(
-    ("lowest", "more", "capacity"), [(1, 0, 0), (1, 9, 1), (3, 500, 0), (40, 900, 870), (40, 900, 900), (500, 5000, 77)]
-)
-def test_the_largest_budget_that_fits(lowest: int, more: int, capacity: int) -> None:
-    tried: list[int] = []
-
-    def attempt(budget: int) -> None:
-        tried.append(budget)
-        if budget > lowest + capacity:
-            raise torch.cuda.OutOfMemoryError
-
-    fits = largest_budget(attempt, lowest, lowest + more)
-    assert fits in tried
-    assert 0.95 * min(lowest + capacity, lowest + more) - 1 <= fits <= lowest + capacity
-    assert len(tried) == len(set(tried)) <= 20
 
 
 @pytest.mark.parametrize(("capacity", "expected"), [(120, 120), (10**9, 364)])

@@ -354,15 +354,6 @@ def test_adaptive_lengths_follow_the_motion() -> None:
     assert {2, 12} <= {len(clip) for clip in clips}
 
 
-def test_adaptive_lengths_have_no_shape_and_the_starts_of_a_fixed_length() -> None:
-    source, requests = moving([1, 4, 0, 2]), [ClipRequest(index=i) for i in range(20)]
-    fixed, varied = AdaptiveSampler(4, 2), AdaptiveSampler(4, 2, lengths=[2, 6])
-    starts = [[sampler.frame_numbers(source, request)[0] for request in requests] for sampler in (fixed, varied)]
-    assert starts[0] == starts[1]
-    assert fixed.clip_shape(np.array([40]), 0) == (4,)
-    assert varied.clip_shape(np.array([40]), 0) is None
-
-
 @pytest.mark.parametrize("pad", ["repeat", "loop", "error"])
 @pytest.mark.parametrize("rate", [{"stride": 1}, {"fps": 10}], ids=str)
 def test_adaptive_lengths_near_the_end_of_a_video(pad: str, rate: dict[str, int]) -> None:

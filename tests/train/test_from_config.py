@@ -19,10 +19,9 @@ import chordcache as cc
 from chordcache.config.config import Config, config_from_json, config_to_json
 from chordcache.config.yaml_files import load_config
 from chordcache.errors import UsageError
-from chordcache.read.crops import Pad
 from chordcache.train.instantiate import NAMED
 from chordcache.train.samplers.budget_batches import BudgetBatchSampler
-from chordcache.train.samplers.time_transforms import FrameDrop, TemporalCrop, TimeWarp
+from chordcache.train.samplers.time_transforms import FrameDrop, TimeWarp
 
 pytestmark = pytest.mark.usefixtures("inline")
 
@@ -76,18 +75,6 @@ def test_dataset_is_the_one_made_by_hand(train: dict[str, Any], cache: Path, tmp
     for epoch in (0, 3):
         for position in (0, 7, 15):
             assert_same(dataset[epoch, position], expected[epoch, position])
-
-
-def test_each_section_is_switched_by_its_name(train: dict[str, Any]) -> None:
-    def changed(**sections: Any) -> cc.ChordVideoDataset:
-        return make_dataset({"train": {**train, **sections}})
-
-    sampler = {"name": "regular", "num_frames": 4}
-    assert changed(clip_sampler=sampler)._sampler == cc.RegularClipSampler(4)
-    one = changed(clip_sampler={"name": "temporal_crop", "num_frames": 2, "sampler": sampler})
-    assert one._sampler == TemporalCrop(cc.RegularClipSampler(4), 2)
-    assert changed(crop={"name": "pad", "size": [32, 48]})._clips.spatial_transform == Pad((32, 48))
-    assert changed(crop=None, dataset={"size": [8, 8]})._clips.spatial_transform == cc.crops.CenterCrop((8, 8))
 
 
 def test_arguments_replace_those_of_the_config(train: dict[str, Any], cache: Path) -> None:

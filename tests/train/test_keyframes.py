@@ -230,3 +230,13 @@ def test_source_finds_arrays_that_the_source_does_not_have(cache: Path, changes:
     (damage,) = cc.verify(cache, source=True, jobs=HERE).damage
     assert damage.kind == "stale"
     assert what in damage.message
+
+
+def test_an_artefact_without_keyframes_is_damage(cache: Path) -> None:
+    rewrite(cache, {"keyframes": None})
+    (damage,) = cc.verify(cache, level="deep", jobs=HERE).damage
+    assert (damage.kind, damage.file.startswith("lmdb/")) == ("damaged", True)
+    assert "whole array 'keyframes' is missing" in damage.message
+    (video,) = cc.open_cache(cache)
+    with pytest.raises(cc.DamageError, match=r"'keyframes' is missing; run 'chordcache verify --repair"):
+        KeyframeSampler(2).frame_numbers(video, ClipRequest())

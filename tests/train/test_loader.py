@@ -359,23 +359,6 @@ def test_resume(cache: Cache, kind: str, num_used: int) -> None:
         shut_down(loader)
 
 
-@pytest.mark.parametrize("kind", ["threads", "no workers"])
-def test_state_within_a_resumed_epoch(cache: Cache, kind: str) -> None:
-    dataset = dataset_of(cache)
-    loader, collected = LOADERS[kind](dataset), []
-    for _ in range(7):  # one batch at a time, each by a loader of its own
-        batches = iter(loader)
-        collected.append(next(batches))
-        state = loader.state_dict()
-        batches.close()
-        shut_down(loader)
-        loader = LOADERS[kind](dataset)
-        loader.load_state_dict(state)
-    assert_same(collected, expected_batches(dataset, 4))
-    assert_same(list(loader), expected_batches(dataset, 4, epoch=1))
-    shut_down(loader)
-
-
 def test_a_loader_that_another_one_reads_from_has_no_state(cache: Cache) -> None:
     """accelerate makes another DataLoader of a loader that it prepares, and of one whose first batches it skips."""
     for loader in (make(dataset_of(cache)) for make in (LOADERS["threads"], LOADERS["no workers"])):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-import pickle
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -98,15 +96,6 @@ def test_datasets_inside_others(five_videos: Path) -> None:
         one.set_epoch(epoch)
         two.set_epoch(epoch)
         assert sorted(clips_of(loader)) == sorted(epoch_of(one, epoch)[:5] + epoch_of(two, epoch))
-
-
-def test_copies_have_an_epoch_of_their_own(five_videos: Path) -> None:
-    dataset = dataset_of(five_videos)
-    dataset.set_epoch(3)
-    for other in (copy.deepcopy(dataset), pickle.loads(pickle.dumps(dataset))):
-        assert other[0]["sample_id"] == "3:0"
-        other.set_epoch(4)
-        assert (dataset[0]["sample_id"], other[0]["sample_id"]) == ("3:0", "4:0")
 
 
 def loaders(dataset: cc.ChordVideoDataset) -> dict[str, Any]:

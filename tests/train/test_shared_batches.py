@@ -99,30 +99,6 @@ def test_a_block_is_lent_until_the_last_view_is_gone(in_a_worker: Callable[[Any]
     assert again.data_ptr() in [block.storage.data_ptr() for block in shared_batches._blocks]
 
 
-def test_two_tensors_of_a_block_and_one_that_stays_in_the_worker(in_a_worker: Callable[[Any], Any]) -> None:
-    frames = shared_batches.allocate_shared((2, 8)).fill_(1)
-    one, part, copy = in_a_worker([frames, frames[1], frames.float()])
-    del frames
-    other = shared_batches.allocate_shared((2, 8)).fill_(2)
-    assert all((tensor == 1).all() for tensor in (one, part, copy))
-    for number in range(3):  # a worker that sends a batch again
-        other.fill_(number)
-        received = in_a_worker(other)
-        assert torch.equal(received, other)
-        del received
-        assert shared_batches.allocate_shared((2, 8)).data_ptr() != other.data_ptr()
-
-
-def test_blocks_are_bounded_and_replaced_by_larger_ones(in_a_worker: Callable[[Any], Any]) -> None:
-    kept = [in_a_worker(shared_batches.allocate_shared((number + 1, 9)).fill_(number)) for number in range(12)]
-    assert len(shared_batches._blocks) == 8
-    assert all((frames == number).all() for number, frames in enumerate(kept))
-    del kept[:8]
-    assert in_a_worker(shared_batches.allocate_shared((20, 9)).fill_(0)).shape == (20, 9)
-    assert len(shared_batches._blocks) == 8
-    assert all((frames == number).all() for number, frames in enumerate(kept, start=8))
-
-
 def test_a_block_is_not_used_again_after_a_fork(in_a_worker: Callable[[Any], Any]) -> None:
     received = in_a_worker(shared_batches.allocate_shared((4, 4)).fill_(7))
     (block,) = shared_batches._blocks

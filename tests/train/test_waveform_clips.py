@@ -18,8 +18,7 @@ from helpers.sound import noise, write_sound
 
 import chordcache as cc
 from chordcache.config.config import config_from_json
-from chordcache.errors import DamageError, NotFoundError, UsageError
-from chordcache.features.waveform import BLOCK_SAMPLES
+from chordcache.errors import NotFoundError, UsageError
 from chordcache.train.samplers.clip_samplers import RegularClipSampler
 
 RATE = 48_000
@@ -132,27 +131,6 @@ def test_memory_of_the_caller(stereo: cc.Cache, mono: cc.Cache) -> None:
             stereo.read(video, "waveform", 15, 25, out=wrong)
     with pytest.raises(UsageError, match="indices: got them for 'waveform', which has times of its own"):
         mono.read(named(mono, "whole"), "waveform", indices=[3])
-
-
-def test_only_the_rows_of_a_clip_are_read(stereo: cc.Cache, tmp_path: Path) -> None:
-    """A damaged row is found by the clips that touch it, and by no others."""
-    copy = Path(shutil.copytree(stereo.path, tmp_path / "cache"))
-    (file,) = copy.glob("npz/*/whole-*.waveform.*")
-    row = 14  # of 30: samples 57,344 to 61,439, 1.1947 s to 1.2799 s
-    data = bytearray(file.read_bytes())
-    at = data.index(samples_of("whole")[row * BLOCK_SAMPLES :][:BLOCK_SAMPLES, 0].tobytes())
-    data[at + 100] ^= 0xFF
-    file.write_bytes(data)
-    with cc.open_cache(copy) as cache:
-        video = named(cache, "whole")
-        for start in range(NUM_FRAMES):
-            touches = start * 1920 < (row + 1) * BLOCK_SAMPLES and (start + 1) * 1920 > row * BLOCK_SAMPLES
-            assert touches == (start in (29, 30, 31))
-            if touches:
-                with pytest.raises(DamageError, match=f"row {row} of 'waveform' is not what was written"):
-                    cache.read(video, "waveform", start, start + 1, tier="npz")
-            else:
-                cache.read(video, "waveform", start, start + 1, tier="npz")
 
 
 # Real videos, against ffmpeg and the times that ffprobe finds
