@@ -1,7 +1,8 @@
-"""A rank that runs an example whole, and stopped and resumed. Arguments: the folder, and the path of the example.
+"""A rank that runs an example whole, and stopped and resumed. Arguments: a folder, and the path of the example.
 
-``rank-N.json`` has the lines that each run printed: "whole", "stopped after n" and "resumed after n". With a number of
-steps as third argument, 0 for all, ``moved-STEPS-N.json`` has the lines of one run, or the error that refused it.
+The folder has ``cache``, and a folder of the name of the example. There, ``rank-N.json`` has the lines that each run
+printed: "whole", "stopped after n" and "resumed after n". With a number of steps as third argument, 0 for all,
+``moved-STEPS-N.json`` has the lines of one run, or the error that refused it.
 """
 
 from __future__ import annotations
@@ -42,6 +43,7 @@ if __name__ == "__main__":
     example = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(example)
     cache = str(folder / "cache")
+    folder /= path.stem
     if sys.argv[3:]:
         options = {"max_steps": int(sys.argv[3])} if sys.argv[3] != "0" else {}
         if "devices" in inspect.signature(example.train).parameters:

@@ -81,7 +81,7 @@ def run_steps(program: str, folder: Path, steps: Sequence[tuple[object, ...]], *
         command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
     ) as parent:
         try:
-            printed, errors = parent.communicate(timeout=200)
+            printed, errors = parent.communicate(timeout=600)
         finally:
             if parent.returncode is None:
                 os.killpg(parent.pid, signal.SIGKILL)

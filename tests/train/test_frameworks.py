@@ -16,10 +16,16 @@ import chordcache as cc
 
 PROGRAM = Path(__file__).parents[1] / "helpers/framework_ranks.py"
 EXAMPLE_RANKS = Path(__file__).parents[1] / "helpers/example_ranks.py"
-EXAMPLES = Path(__file__).parents[2] / "examples"
+FOLDER_OF_EXAMPLES = Path(__file__).parents[2] / "examples"
 BATCH_SIZE = 4
-TRAINING = ("torch._dynamo", "torch.distributed.checkpoint", "chordcache.train.loader")
-"""Modules that every rank imports sooner or later"""
+MODULES = (
+    *("torch._dynamo", "torch.distributed.checkpoint", "chordcache.train.loader"),
+    *("lightning", "accelerate", "transformers"),
+)
+"""Modules that ranks import sooner or later"""
+NEEDS_TRANSFORMERS = pytest.mark.skipif(
+    find_spec("transformers") is None, reason="no transformers: pip install 'chordcache[models]'"
+)
 
 
 @pytest.fixture(scope="module")
@@ -45,11 +51,11 @@ def expected_epoch(cache: Path, case: str, epoch: int) -> Counter[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(find_spec("transformers") is None, reason="no transformers: pip install 'chordcache[models]'")
+@NEEDS_TRANSFORMERS
 def test_each_epoch_of_all_ranks_is_complete_and_disjoint(cache: Path, tmp_path: Path) -> None:
     world_size = 3
     (tmp_path / "cache").symlink_to(cache)
-    run_ranks(PROGRAM.read_text(), tmp_path, world_size, modules=(*TRAINING, "lightning", "accelerate", "transformers"))
+    run_ranks(PROGRAM.read_text(), tmp_path, world_size, modules=MODULES)
     ranks = [json.loads((tmp_path / f"rank-{rank}.json").read_text()) for rank in range(world_size)]
     refusals = {name: text for name, text in ranks[0].items() if isinstance(text, str)}
     epochs = {name: len(ranks[0][name]) for name in ranks[0].keys() - refusals.keys()}
@@ -82,39 +88,35 @@ def small_cache(tmp_path_factory: pytest.TempPathFactory, make_video: Callable[.
     return folder / "cache"
 
 
+EXAMPLES = {
+    "ddp": (2, 3), "fsdp": (3, 1), "fabric": (3, 1), "accelerate": (2, 3), "torchdata": (2, 1), "lightning": (2, 1),
+    "trainer": (2, 1),
+}  # fmt: skip
+"""Name of each example to its numbers of ranks before and after a stop"""
+
+
+@pytest.fixture(scope="module")
+def example_ranks(small_cache: Path) -> Path:
+    """The folder with what the ranks of all examples printed. They are forks of one process, which imports once."""
+    steps: list[tuple[object, ...]] = []
+    for name, (before, after) in EXAMPLES.items():
+        path = FOLDER_OF_EXAMPLES / f"with_{name}.py"
+        (small_cache.parent / path.stem).mkdir()
+        steps += [(2, path), (before, path, 1), (after, path, 0)]
+    run_steps(EXAMPLE_RANKS.read_text(), small_cache.parent, steps, modules=(*MODULES, "torchdata"))
+    return small_cache.parent
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "package", "before", "after"),
-    [
-        ("ddp", "torch", 2, 3),
-        ("fsdp", "torch", 3, 1),
-        ("fabric", "lightning", 3, 1),
-        ("accelerate", "accelerate", 2, 3),
-        ("torchdata", "torchdata", 2, 1),
-        ("lightning", "lightning", 2, 1),
-        ("trainer", "transformers", 2, 1),
-    ],
-)
-def test_examples_train_on_all_samples_and_resume(
-    small_cache: Path, tmp_path: Path, name: str, package: str, before: int, after: int
-) -> None:
+@pytest.mark.timeout(900)
+@NEEDS_TRANSFORMERS
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_examples_train_on_all_samples_and_resume(example_ranks: Path, name: str) -> None:
     """With two ranks, and with another number of them, which some refuse."""
-    pytest.importorskip(package)
-    (tmp_path / "cache").symlink_to(small_cache)
-    path = EXAMPLES / f"with_{name}.py"
-    run_steps(
-        EXAMPLE_RANKS.read_text(),
-        tmp_path,
-        [(2, path), (before, path, 1), (after, path, 0)],
-        modules=(*TRAINING, package),
-    )
-    check_two_ranks(name, [json.loads((tmp_path / f"rank-{rank}.json").read_text()) for rank in range(2)])
+    folder, (before, after) = example_ranks / f"with_{name}", EXAMPLES[name]
+    check_two_ranks(name, [json.loads((folder / f"rank-{rank}.json").read_text()) for rank in range(2)])
     first, second = (
-        [
-            line
-            for rank in range(num_ranks)
-            for line in json.loads((tmp_path / f"moved-{steps}-{rank}.json").read_text())
-        ]
+        [line for rank in range(num_ranks) for line in json.loads((folder / f"moved-{steps}-{rank}.json").read_text())]
         for steps, num_ranks in ((1, before), (0, after))
     )
     begun = [samples_of(first, epoch) for epoch in (0, 1)]
