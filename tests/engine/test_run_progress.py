@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from chordcache.amounts import duration
 from chordcache.engine import run_progress
 from chordcache.engine.display import Display, display_of
 from chordcache.engine.run_progress import Progress, Tally, amounts
@@ -148,3 +149,11 @@ def test_a_full_log_file_does_not_end_the_run() -> None:
     with Progress("scan", Display(progress=False, messages=False, log_file="/dev/full")) as progress:
         progress.done("v/a.mp4")
     assert progress.tally.num_videos == 1
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0.4, "0 s"), (59, "59 s"), (60, "1 min"), (2460, "41 min"), (3600, "1.0 h"), (9e6, "2,500.0 h")],
+)
+def test_durations(seconds: float, text: str) -> None:
+    assert duration(seconds) == text

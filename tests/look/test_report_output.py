@@ -17,7 +17,7 @@ from chordcache.errors import StoppedError
 from chordcache.look.report import make
 from chordcache.look.report.contents import Problems
 from chordcache.look.report.inputs import Entry
-from chordcache.look.report.rows import Shared, details_of
+from chordcache.look.report.rows import MeasureTable, Shared, details_of
 from chordcache.records import VideoRecord
 
 pytestmark = pytest.mark.usefixtures("inline")
@@ -107,3 +107,10 @@ def test_the_command_of_a_finding_can_be_pasted():
     problems = Problems()
     problems.add_unreadable("key", "message", Path("/a b/it's"))
     assert shlex.split(problems.findings.shown[0].remedy)[-1] == "/a b/it's"
+
+
+def test_values_that_are_nearly_equal_have_no_histogram():
+    table = MeasureTable()
+    for fps, seconds in ((25.0, 1.0), (24.9999999, 2.0)):
+        table.add({"fps": fps, "seconds": seconds})
+    assert [histogram["field"] for histogram in table.histograms()] == ["seconds"]

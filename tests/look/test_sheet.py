@@ -21,6 +21,7 @@ from chordcache.errors import UsageError
 from chordcache.look import draw_sheet, pictures
 from chordcache.look.draw_sheet import FramePlace, Sheet
 from chordcache.look.pictures import MARK
+from chordcache.media.frame_numbers import evenly_spread
 from chordcache.read.video import Video
 
 CONFIG = config_from_json({"features": {"flow": {"method": "dis", "preset": "ultrafast"}}})
@@ -252,3 +253,10 @@ def test_mel_has_the_lowest_band_at_the_bottom_and_black_at_80_dB_below_the_loud
     colors = pictures.mel_colors(mel, 100, 80).astype(int).sum(-1)
     assert colors[-1].min() > colors[0].max()
     assert colors[0].max() < 20
+
+
+def test_positions_go_from_the_first_to_the_last_without_repeats():
+    assert evenly_spread(100, 3).tolist() == [0, 50, 99]  # numpy rounds 49.5 to even
+    assert evenly_spread(2, 6).tolist() == [0, 1]
+    assert evenly_spread(1, 6).tolist() == [0]
+    assert evenly_spread(0, 6).tolist() == []

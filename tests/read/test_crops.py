@@ -499,3 +499,21 @@ def test_window_and_size_contradict(cache: cc.Cache) -> None:
             cc.ChordVideoDataset(cache, size=size, crop=cc.crops.CenterCrop((64, 64)))
     with pytest.raises(UsageError, match=r"^crop: got \(64, 64\), expected a crop such as RandomResizedCrop"):
         cc.ChordVideoDataset(cache, crop=(64, 64))
+
+
+@pytest.mark.parametrize("p", [0, 0.2, 1])
+def test_share_of_flips(p: float) -> None:
+    random = np.random.default_rng(1)
+    flips = [cc.crops.HorizontalFlip(p, cc.crops.CenterCrop((4, 4))).choose(9, 9, random).flip for _ in range(4000)]
+    assert np.mean(flips) == pytest.approx(p, abs=0.02 if 0 < p < 1 else 0)
+
+
+def test_twice_mirrored_is_not_mirrored() -> None:
+    spatial_transform = cc.crops.HorizontalFlip(1, cc.crops.HorizontalFlip(1, cc.crops.CenterCrop((4, 4))))
+    assert not spatial_transform.choose(9, 9, np.random.default_rng()).flip
+
+
+def test_flow_of_another_size_is_in_pixels_of_the_picture() -> None:
+    flow = np.ones((100, 50, 2), np.float32)
+    scaled = cut_flow(flow, CropBox(0, 0, 100, 200, size=(50, 100)), picture=(100, 200))
+    np.testing.assert_allclose(scaled, np.broadcast_to([2, 0.5], (50, 100, 2)))

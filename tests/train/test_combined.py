@@ -426,3 +426,12 @@ def test_samplers_of_torch_are_refused(a: cc.ChordVideoDataset) -> None:
         ):
             with pytest.raises(UsageError, match=match + "weights= and splits samples across ranks"):
                 use(sampler)
+
+
+def test_features_that_differ(a: cc.ChordVideoDataset, tmp_path: Path, make_video: Callable[..., Path]) -> None:
+    make_video(tmp_path / "videos" / "0.mp4", num_frames=10, size=(32, 32))
+    index, features = cc.scan([tmp_path / "videos"], jobs=HERE), ["frames", "motion"]
+    cc.build(index, tmp_path / "cache", tiers=("lmdb", "npz"), features=features, jobs=HERE)
+    other = dataset_of(tmp_path / "cache", features=("frames", "motion"), classes=None)
+    with pytest.raises(UsageError, match=r"^features: got \('frames', 'motion'\) in dataset 1, expected \('frames',\)"):
+        cc.concat([a, other])
