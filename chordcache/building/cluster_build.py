@@ -146,7 +146,7 @@ def _build_parts(
         options = replace(options, max_failures=None if limit == float("inf") else int(limit))
         num_failed_before = sum(1 for part in parts for _ in Quarantine(part, {}))
         with build_progress("build", plan, rows, display) as progress:
-            _Run(cluster, order, options, folder, num_parts, progress, limit + num_failed_before).run()
+            _ClusterRun(cluster, order, options, folder, num_parts, progress, limit + num_failed_before).run()
 
 
 def _exists(cache: Path) -> UsageError:
@@ -202,7 +202,7 @@ def _is_lost(error: BaseException) -> bool:
     return isinstance(error, StoppedError) and error.exit_code == StoppedError.exit_code
 
 
-class _Run:
+class _ClusterRun:
     """One run over all parts. A node builds one part at a time."""
 
     def __init__(

@@ -96,7 +96,7 @@ def run(
     workers = workers or [Worker(function, limits) for _ in range(engine.jobs or 1)]
     fan = _Fan(function, [] if engine.name == "inline" else workers)
     try:
-        results = _Run(fan, limits, retry).outcomes(iter(tasks), chunk_size, is_bounded=ordered)
+        results = _PoolRun(fan, limits, retry).outcomes(iter(tasks), chunk_size, is_bounded=ordered)
         yield from _in_order(results) if ordered else ((task, result) for _, task, result in results)
     finally:
         fan.close()
@@ -216,7 +216,7 @@ def _start(serve: Callable[[Worker], None], workers: list[Worker]) -> Iterator[N
     return results
 
 
-class _Run:
+class _PoolRun:
     """One run of all tasks."""
 
     def __init__(self, fan: _Fan, limits: Limits, retry: Callable[[Any, Any], Any]) -> None:

@@ -15,7 +15,7 @@ from chordcache.engine import terminal
 from chordcache.engine.signals import stop_signals
 from chordcache.errors import UsageError, printable
 from chordcache.formats import jpeg_folder, parquet_table, safetensors_files, webdataset_shard
-from chordcache.formats.item import Item
+from chordcache.formats.item import ExportItem
 from chordcache.formats.items import Items
 from chordcache.json_records import Record
 from chordcache.read.cache import Cache
@@ -49,7 +49,7 @@ class _Sharded(NamedTuple):
 class _ByItem(NamedTuple):
     """A format with files or folders for each sample."""
 
-    files: Callable[[Items, Item], Iterator[tuple[str, Callable[[Path], None]]]]
+    files: Callable[[Items, ExportItem], Iterator[tuple[str, Callable[[Path], None]]]]
     """Function that yields the name of each file of an item, and the function that writes it"""
     frames: tuple[str, ...]
     package: str | None = "safetensors"

@@ -8,7 +8,7 @@ from chordcache.json_records import to_json
 from chordcache.read.video import Video
 
 
-class Item(NamedTuple):
+class ExportItem(NamedTuple):
     """One sample of an export: some frames of a video."""
 
     name: str
@@ -18,7 +18,7 @@ class Item(NamedTuple):
     """Frame numbers"""
 
 
-def facts(item: Item) -> dict[str, Any]:
+def facts(item: ExportItem) -> dict[str, Any]:
     """Return the facts about an item as plain JSON data: its source, its annotations, and the times of its frames."""
     video = item.video
     return {

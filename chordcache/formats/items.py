@@ -8,7 +8,7 @@ import numpy as np
 
 from chordcache.arguments import check_at_least
 from chordcache.digests import hex64
-from chordcache.formats.item import Item
+from chordcache.formats.item import ExportItem
 from chordcache.formats.source_packets import SourcePackets
 from chordcache.media import jpeg, planes
 from chordcache.read.cache import Cache
@@ -69,21 +69,21 @@ class Items:
         """Number of videos that are shorter than a clip."""
         return int(np.count_nonzero(self._counts == 0))
 
-    def __getitem__(self, number: int) -> Item:
+    def __getitem__(self, number: int) -> ExportItem:
         position = int(np.searchsorted(self._stops, number, side="right"))
         video = self.cache[self._keys[position]]
         if self._clip is None:
-            return Item(video.key, video, range(video.num_frames))
+            return ExportItem(video.key, video, range(video.num_frames))
         place = number - int(self._stops[position] - self._counts[position])
         start, length = place * self._clip * self._stride, self._clip * self._stride
-        return Item(f"{video.key}-{place:05}", video, range(start, start + length, self._stride))
+        return ExportItem(f"{video.key}-{place:05}", video, range(start, start + length, self._stride))
 
     @property
     def digest(self) -> str:
         """Hash of the names of the videos."""
         return hex64("\n".join(self._keys).encode())
 
-    def jpegs(self, item: Item) -> Iterator[bytes]:
+    def jpegs(self, item: ExportItem) -> Iterator[bytes]:
         """Yield the frames of an item as JPEG files: those that are cached, or made of frames of another codec."""
         if not self._has_frames:
             return
@@ -97,14 +97,14 @@ class Items:
                 frames = self.cache.read(item.video, indices=numbers)
                 yield from (jpeg.encode_rgb(frame, quality=_QUALITY) for frame in frames)
 
-    def arrays(self, item: Item) -> Iterator[tuple[str, np.ndarray]]:
+    def arrays(self, item: ExportItem) -> Iterator[tuple[str, np.ndarray]]:
         """Yield the name and the rows of each cached feature of an item but its frames. Several tiers may have one."""
         present = (info.feature for info in item.video.sidecar.features if info.absent is None)
         for name in dict.fromkeys(present):
             if name != "frames":
                 yield name, self._feature(item, item.video.feature(name))
 
-    def _feature(self, item: Item, info: FeatureInfo) -> np.ndarray:
+    def _feature(self, item: ExportItem, info: FeatureInfo) -> np.ndarray:
         if has_times(info.facts):  # mel, waveform and librosa have no row for each frame
             return self.cache.read(item.video, info.feature, item.frames.start, item.frames[-1] + 1)
         frames: Sequence[int] = item.frames

@@ -11,16 +11,16 @@ from pathlib import Path
 
 import numpy as np
 
-from chordcache.formats.item import Item, facts
+from chordcache.formats.item import ExportItem, facts
 from chordcache.formats.items import Items
 
 
-def files(items: Items, item: Item) -> Iterator[tuple[str, Callable[[Path], None]]]:
+def files(items: Items, item: ExportItem) -> Iterator[tuple[str, Callable[[Path], None]]]:
     """Yield the folder of an item: "00000.jpg" and so on, "FEATURE.npy" and "facts.json"."""
     yield item.name, partial(_write_folder, items, item)
 
 
-def _write_folder(items: Items, item: Item, path: Path) -> None:
+def _write_folder(items: Items, item: ExportItem, path: Path) -> None:
     path.mkdir()
     for place, data in enumerate(items.jpegs(item)):
         _write(path / f"{place:05}.jpg", data)

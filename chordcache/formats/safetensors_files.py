@@ -14,7 +14,7 @@ import numpy as np
 
 from chordcache.errors import UsageError
 from chordcache.features.read_side import NORMALIZED_LATENTS
-from chordcache.formats.item import Item
+from chordcache.formats.item import ExportItem
 from chordcache.formats.items import Items
 from chordcache.read.clips import ClipReader, ClipView
 from chordcache.storage.row_clock import FrameGroups
@@ -25,7 +25,7 @@ Files = Iterator[tuple[str, Callable[[Path], None]]]
 Arrays = dict[str, np.ndarray]
 
 
-def files(items: Items, item: Item) -> Files:
+def files(items: Items, item: ExportItem) -> Files:
     """Yield the file of an item, "NAME.safetensors", with the arrays that a sample of a dataset has.
 
     ``latents`` [shape=(C, t, h, w) or as the VAE's family has them], normalized; ``text`` [shape=(L, D)], ``text_mask``
@@ -34,7 +34,7 @@ def files(items: Items, item: Item) -> Files:
     yield f"{item.name}.safetensors", lambda path: _save(path, _arrays(items, item, "latents", "text"))
 
 
-def files_of_musubi_wan(items: Items, item: Item) -> Files:
+def files_of_musubi_wan(items: Items, item: ExportItem) -> Files:
     """Yield the two files of an item in the cache folder of musubi-tuner for Wan.
 
     Latents are ``latents_FxHxW_float16`` [shape=(C, F, H, W)], the tokens of the caption without padding
@@ -60,7 +60,7 @@ def files_of_musubi_wan(items: Items, item: Item) -> Files:
         yield f"{key}_wan_te.safetensors", text
 
 
-def files_of_ltx(items: Items, item: Item) -> Files:
+def files_of_ltx(items: Items, item: ExportItem) -> Files:
     """Yield the two files of an item in the folders ``latents`` and ``conditions`` of LTX-Video-Trainer.
 
     The first has ``latents`` [shape=(C, F, H, W)], ``num_frames``, ``height`` and ``width`` of these latents, and
@@ -88,7 +88,7 @@ def _tokens(arrays: Arrays) -> np.ndarray:
     return arrays["text"][arrays["text_mask"]] if "text_mask" in arrays else arrays["text"]
 
 
-def _arrays(items: Items, item: Item, *features: str) -> Arrays:
+def _arrays(items: Items, item: ExportItem, *features: str) -> Arrays:
     """Return the arrays of features of an item, as a dataset reads them. Latents are of whole clips."""
     infos = {name: item.video.sidecar.feature(name) for name in features}
     wanted, features = features, tuple(name for name, info in infos.items() if info and info.absent is None)
@@ -108,7 +108,7 @@ def _arrays(items: Items, item: Item, *features: str) -> Arrays:
     return arrays
 
 
-def _check_clip(item: Item) -> None:
+def _check_clip(item: ExportItem) -> None:
     """Raise ``UsageError`` unless an item is one clip as the VAE encoded it."""
     groups = FrameGroups.of(item.video.feature("latents").facts)
     length = groups.num_in_clip if groups else None

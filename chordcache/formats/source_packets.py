@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from chordcache.errors import MediaError, UsageError, printable
-from chordcache.formats.item import Item
+from chordcache.formats.item import ExportItem
 from chordcache.media.exact_frames import ExactFrames, FrameIndex
 from chordcache.media.remux import in_memory, remux
 from chordcache.media.source_file import OpenSource, open_source, real_folder
@@ -26,7 +26,7 @@ class SourcePackets:
         self._follow_symlinks = follow_symlinks
         self._indices: dict[str, FrameIndex] = {}
 
-    def mp4(self, item: Item) -> tuple[bytes, np.ndarray]:
+    def mp4(self, item: ExportItem) -> tuple[bytes, np.ndarray]:
         """Return an MP4 file that shows the frames of an item, and their numbers in it [shape=(T,), dtype=int64].
 
         A whole file has all packets of its source, with the sound. A clip or a segment begins with the keyframe that

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from chordcache.formats.item import Item, facts
+from chordcache.formats.item import ExportItem, facts
 from chordcache.formats.items import Items
 from chordcache.formats.source_packets import SourcePackets
 
@@ -29,11 +29,11 @@ def write(items: Items, numbers: Sequence[int], path: Path) -> None:
             tar.write({"__key__": item.name, **content})
 
 
-def _jpegs(items: Items, item: Item) -> dict[str, Any]:
+def _jpegs(items: Items, item: ExportItem) -> dict[str, Any]:
     digits = max(3, len(str(len(item.frames) - 1)))
     return {"json": facts(item), **{f"{n:0{digits}}.jpg": data for n, data in enumerate(items.jpegs(item))}}
 
 
-def _mp4(packets: SourcePackets, item: Item) -> dict[str, Any]:
+def _mp4(packets: SourcePackets, item: ExportItem) -> dict[str, Any]:
     data, numbers = packets.mp4(item)
     return {"json": {**facts(item), "frames": numbers.tolist()}, "mp4": data}

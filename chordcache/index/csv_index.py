@@ -205,7 +205,7 @@ class CsvRows(ABC):
             raise self.table.error(line, f"the path '{printable(path)}' cannot be used: {problem}")
 
 
-class IndexRows(CsvRows):
+class CsvIndexRows(CsvRows):
     """The rows of an index that ``CsvSink`` wrote. Its columns for texts may be all empty."""
 
     def __init__(self, table: CsvTable) -> None:
@@ -297,13 +297,13 @@ class ListRows(CsvRows):
         return place
 
 
-def open_rows(path: Path, *, is_labels: bool = False) -> IndexRows | ListRows:
+def open_rows(path: Path, *, is_labels: bool = False) -> CsvIndexRows | ListRows:
     """Open an index or a hand-written list. Raises as ``CsvTable`` and the two classes do."""
     table = CsvTable(path)
-    return IndexRows(table) if table.is_index else ListRows(table, is_labels=is_labels)
+    return CsvIndexRows(table) if table.is_index else ListRows(table, is_labels=is_labels)
 
 
-def csv_source(path: Path) -> IndexRows | ListRows:
+def csv_source(path: Path) -> CsvIndexRows | ListRows:
     """Open an index or a list as a source of records, which are surveyed first. Raises as ``open_rows`` does."""
     rows = open_rows(path)
     rows.survey()

@@ -117,7 +117,7 @@ def split_path(path: str) -> tuple[str, str]:
     return f"{match[1]}://{match[2]}", match[3] or ""
 
 
-class Entry(NamedTuple):
+class StoredObject(NamedTuple):
     """An object of an object store, as a listing has it."""
 
     num_bytes: int
@@ -171,23 +171,23 @@ class ObjectStore:
         with self._errors("."):
             self._obstore.list_with_delimiter(self._to_read, "packs")
 
-    def entries(self, below: str | None = None) -> dict[str, Entry]:
+    def entries(self, below: str | None = None) -> dict[str, StoredObject]:
         """Return all objects by name, or those in a folder. Raises as ``check_exists`` does."""
         with self._errors("."):
             stream = self._obstore.list(self._to_read, below)
-            return {item["path"]: Entry(item["size"], item["e_tag"]) for items in stream for item in items}
+            return {item["path"]: StoredObject(item["size"], item["e_tag"]) for items in stream for item in items}
 
-    def folder(self, name: str) -> dict[str, Entry]:
+    def folder(self, name: str) -> dict[str, StoredObject]:
         """Return the objects directly in a folder, by the ends of their names. Raises as ``check_exists`` does."""
         with self._errors("."):
             items = self._obstore.list_with_delimiter(self._to_read, name or None)["objects"]
-            return {item["path"].rpartition("/")[2]: Entry(item["size"], item["e_tag"]) for item in items}
+            return {item["path"].rpartition("/")[2]: StoredObject(item["size"], item["e_tag"]) for item in items}
 
-    def entry(self, name: str) -> Entry:
+    def entry(self, name: str) -> StoredObject:
         """Return one object. Raises ``NotFoundError``, also if the object store does not exist."""
         with self._errors(name):
             item = self._obstore.head(self._to_read, name)
-            return Entry(item["size"], item["e_tag"])
+            return StoredObject(item["size"], item["e_tag"])
 
     def blocks(self, name: str, start: int, num_bytes: int, etag: str | None = None) -> Iterator[bytes]:
         """Read bytes of an object. There are fewer if the object ends before them.
@@ -206,7 +206,7 @@ class ObjectStore:
                     raise DamageError(f"'{printable(self.url)}/{name}': got more bytes than were asked for")
                 yield bytes(block)
 
-    def whole(self, name: str, entry: Entry) -> Iterator[bytes]:
+    def whole(self, name: str, entry: StoredObject) -> Iterator[bytes]:
         """Read a whole object as it was when it was listed. Raises as ``blocks`` does, also if it changes."""
         rest = entry.num_bytes
         for block in self.blocks(name, 0, rest, entry.etag):

@@ -14,7 +14,7 @@ from pathlib import Path
 from chordcache.digests import sealed_body
 from chordcache.errors import ChordcacheError, DamageError, NotFoundError, printable
 from chordcache.json_records import Record
-from chordcache.object_stores.client import Entry, ObjectStore
+from chordcache.object_stores.client import ObjectStore, StoredObject
 from chordcache.object_stores.local_folder import LocalFolder, locked
 from chordcache.storage import opener
 from chordcache.storage.atomic import no_space_as_error, partial_folder, publish_all, publish_text, remove_partials
@@ -75,7 +75,7 @@ def _known_tags(folder: Path) -> Mapping[str, str | None]:
         return {}
 
 
-def entries_of(store: ObjectStore, names: Iterable[str]) -> dict[str, Entry]:
+def entries_of(store: ObjectStore, names: Iterable[str]) -> dict[str, StoredObject]:
     """Return those of some lists that an object store has. Raises ``NotFoundError`` if the cache does not exist."""
     entries = {}
     for name in names:
@@ -88,7 +88,7 @@ def entries_of(store: ObjectStore, names: Iterable[str]) -> dict[str, Entry]:
     return entries
 
 
-def copy_lists(store: ObjectStore, folder: Path, entries: Mapping[str, Entry]) -> None:
+def copy_lists(store: ObjectStore, folder: Path, entries: Mapping[str, StoredObject]) -> None:
     """Copy the lists of a cache into a partial folder of its copy, and compare their digests.
 
     Raises ``DamageError`` if they are not what was written, or change meanwhile, and as ``ObjectStore.blocks`` does.

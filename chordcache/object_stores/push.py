@@ -9,7 +9,7 @@ from pathlib import Path
 from chordcache.digests import file_digest
 from chordcache.engine.signals import stop_signals
 from chordcache.errors import UsageError, printable
-from chordcache.object_stores.client import Entry, ObjectStore
+from chordcache.object_stores.client import ObjectStore, StoredObject
 from chordcache.object_stores.copies import (
     OTHER_LISTS,
     CopySummary,
@@ -167,7 +167,7 @@ class _Push:
         self._store.write(name, blocks)
 
 
-def _is_md5(entry: Entry, content: bytes) -> bool:
+def _is_md5(entry: StoredObject, content: bytes) -> bool:
     digest = hashlib.md5(content, usedforsecurity=False).hexdigest()
     return entry.num_bytes == len(content) and entry.etag is not None and entry.etag.strip('"') == digest
 

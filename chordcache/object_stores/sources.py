@@ -22,7 +22,7 @@ from chordcache.errors import (
     cannot_write,
     printable,
 )
-from chordcache.object_stores.client import Entry, ObjectStore, split_path
+from chordcache.object_stores.client import ObjectStore, StoredObject, split_path
 from chordcache.records import Identity
 
 _MAX_LISTED = 1_000_000
@@ -78,7 +78,7 @@ class ObjectLooks:
     """Looks at many objects. Each folder is listed once, since a request for each object would take hours."""
 
     def __init__(self) -> None:
-        self._folders: dict[str, dict[str, Entry]] = {}
+        self._folders: dict[str, dict[str, StoredObject]] = {}
         self._num_listed = 0
 
     def identity_or_none(self, path: str) -> Identity | None:
@@ -104,7 +104,7 @@ def _store_of(path: str) -> tuple[ObjectStore, str]:
     return _stores.get(url) or _stores.setdefault(url, ObjectStore(url)), name
 
 
-def _identity_of(entry: Entry) -> Identity:
+def _identity_of(entry: StoredObject) -> Identity:
     """Return size and tag. The tag is a time before 1970, which no time of a file is likely to be."""
     if entry.etag is None:
         raise MediaError("open", "io", "the object store does not state its ETag, without which changes cannot be seen")

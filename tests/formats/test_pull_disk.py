@@ -15,7 +15,7 @@ import chordcache as cc
 from chordcache.errors import NotFoundError
 from chordcache.object_stores import lists, local_folder
 from chordcache.object_stores import pull as pulling
-from chordcache.object_stores.client import Entry
+from chordcache.object_stores.client import StoredObject
 from chordcache.storage import atomic
 
 
@@ -25,19 +25,19 @@ class FolderStore:
     def __init__(self, url: str) -> None:
         self.url, self.opened = url, []
 
-    def entry(self, name: str) -> Entry:
+    def entry(self, name: str) -> StoredObject:
         try:
-            return Entry(os.path.getsize(Path(self.url) / name), None)
+            return StoredObject(os.path.getsize(Path(self.url) / name), None)
         except FileNotFoundError:
             raise NotFoundError(name) from None
 
-    def entries(self, folder: str) -> dict[str, Entry]:
+    def entries(self, folder: str) -> dict[str, StoredObject]:
         return {}
 
     def read(self, name: str) -> bytes | None:
         return (Path(self.url) / name).read_bytes()
 
-    def whole(self, name: str, entry: Entry) -> Iterator[bytes]:
+    def whole(self, name: str, entry: StoredObject) -> Iterator[bytes]:
         self.opened.append(name)
         yield (Path(self.url) / name).read_bytes()
 

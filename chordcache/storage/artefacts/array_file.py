@@ -66,7 +66,7 @@ class StoredArray(Record, frozen=True):
         return math.prod(self.shape) * row_bytes
 
 
-class Table(Record, frozen=True):
+class ArrayTable(Record, frozen=True):
     """The last line of a file, without its seal."""
 
     arrays: dict[Annotated[str, Limit(pattern=r"^[A-Za-z][A-Za-z0-9_.-]{0,250}\Z")], StoredArray]
@@ -105,7 +105,7 @@ class ArrayFile(Artefact):
         end, table = 0, self._num_bytes - len(line) - 1
         with self._errors():
             try:
-                arrays = parse_json(body, Table).arrays
+                arrays = parse_json(body, ArrayTable).arrays
             except RecursionError as error:
                 raise ValueError(error) from None
             for array in sorted(arrays.values(), key=lambda array: array.offset):

@@ -15,7 +15,7 @@ import numpy as np
 from chordcache.digests import digest64
 from chordcache.errors import UsageError, printable
 from chordcache.storage.artefacts import open_files
-from chordcache.storage.artefacts.array_file import MAX_TABLE_BYTES, StoredArray, Table
+from chordcache.storage.artefacts.array_file import MAX_TABLE_BYTES, ArrayTable, StoredArray
 from chordcache.storage.artefacts.tiers import OFFSETS
 from chordcache.storage.artefacts.writer import ArtefactWriter, StreamedArray, write_error
 from chordcache.storage.sealed_json import seal
@@ -112,7 +112,7 @@ class ArrayFileWriter(ArtefactWriter):
             name: StoredArray(offsets[name], values.shape, values.dtype.str, values.digest)
             for name, values in arrays.items()
         }
-        table = f"\n{seal(Table(stored))}\n".encode("ascii")
+        table = f"\n{seal(ArrayTable(stored))}\n".encode("ascii")
         if len(table) > MAX_TABLE_BYTES:
             what = f"got {len(arrays)} arrays, whose table has more than {MAX_TABLE_BYTES} bytes, expected fewer"
             raise UsageError(f"'{printable(self.path)}': {what}. Write fewer arrays, or shorter names.")

@@ -79,7 +79,7 @@ _TRANSACTION = (struct.Struct("<Q"), 144)
 
 
 @dataclass
-class Values:
+class LmdbValues:
     """The place of each value of an environment."""
 
     numbers: np.ndarray
@@ -92,7 +92,7 @@ class Values:
     """Offset and size of each other value [bytes]"""
 
 
-def find_values(read: Read, num_bytes: int, max_rows: int | None = None) -> Values:
+def find_values(read: Read, num_bytes: int, max_rows: int | None = None) -> LmdbValues:
     """Walk the tree of an environment. ``num_bytes`` is the size of the file with its footer.
 
     ``max_rows``, the largest number of records, bounds the pages that are read. Raises ``ValueError`` if a page is not
@@ -127,7 +127,7 @@ def find_values(read: Read, num_bytes: int, max_rows: int | None = None) -> Valu
     return _walk(read, pages, page_bytes, end)
 
 
-def _walk(read: Read, pages: dict[int, memoryview | None], page_bytes: int, end: int) -> Values:
+def _walk(read: Read, pages: dict[int, memoryview | None], page_bytes: int, end: int) -> LmdbValues:
     """Visit the pages of the tree from its root; take them from ``pages``, and read those that were not kept."""
 
     def taken(number: int) -> memoryview:
@@ -207,11 +207,11 @@ class _Leaves:
         if len(self._named) > _MAX_NAMES:
             raise ValueError(f"got more than {_MAX_NAMES} keys of arrays")
 
-    def values(self) -> Values:
+    def values(self) -> LmdbValues:
         """Return all places. Raise ``ValueError`` if there are fewer or more than entries of the tree."""
         numbers, places, sizes = (np.concatenate(parts) for parts in (self._numbers, self._places, self._sizes))
         if len(numbers) + len(self._named) != self._num_entries or (numbers[1:] <= numbers[:-1]).any():
             raise ValueError(f"got keys out of order or twice, expected {self._num_entries} keys in ascending order")
         if sizes.sum() > self._end:
             raise ValueError("values lie over each other")
-        return Values(numbers, places, sizes, self._named)
+        return LmdbValues(numbers, places, sizes, self._named)
