@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -22,7 +23,7 @@ from chordcache.cli import cli
 from chordcache.config.config import config_from_json
 from chordcache.index.index_files import IndexWriter
 from chordcache.look.report import rows
-from chordcache.look.report.rows import for_script, readable
+from chordcache.look.report.rows import NUM_BINS, MeasureTable, for_script, readable
 from chordcache.records import (
     Segment,
     VideoRecord,
@@ -129,6 +130,32 @@ def test_each_kind_of_motion_has_its_own_curve_and_unit(report):
     assert (histograms["motion"]["unit"], histograms["luma"]["unit"]) == ("px", "gray levels")
     assert sum(histograms["luma"]["counts"]) == 4
     assert [row["luma"] for row in page.videos.values()] != [row["motion"] for row in page.videos.values()]
+
+
+def test_one_long_video_does_not_flatten_a_histogram():
+    table = MeasureTable()
+    for number in range(100):
+        table.add({"seconds": 5400.0 if number == 0 else 2 + number / 10, "fps": 24.0 + number % 3})
+    seconds, fps = table.histograms()
+    assert len(seconds["counts"]) == len(seconds["edges"]) - 1 == NUM_BINS + 1
+    assert seconds["counts"][-1] == 1
+    assert max(seconds["counts"]) <= 6
+    assert seconds["edges"][-2:] == [pytest.approx(11.9 * 1.01), 5400]
+    assert (len(fps["counts"]), sum(fps["counts"])) == (NUM_BINS, 100)
+
+
+def test_settings_are_those_of_features_that_are_there(report):
+    _, page = report
+    settings = page.text.partition("of chordcache verify --quick")[2]
+    assert '"method": "dis"' in settings
+    assert '"latents"' not in settings
+    assert '"hdf5"' not in settings
+
+
+def test_a_stage_and_a_cause_of_one_name_are_shown_once(report):
+    _, page = report
+    assert page.text.count("decode") > 0
+    assert not re.search(r"decode\s+decode", page.text)
 
 
 def test_segments_and_boxes_have_times_on_the_axis(tmp_path, make_video):

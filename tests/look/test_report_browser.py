@@ -132,6 +132,10 @@ def test_nothing_is_requested_or_logged(visit):
     assert sum(url.startswith(seen.path.as_uri()) for url in seen.requests) == 1
 
 
+def test_the_title_names_the_cache(visit, built):
+    assert visit().page.title() == f"{built.parent.name}/cache: 7 videos · chordcache report"
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("size", [(1280, 900), (390, 844)])
 def test_axe_finds_nothing_serious(visit, scheme, size):
@@ -208,6 +212,19 @@ def test_dragging_over_a_histogram_filters(visit):
     assert seen.names() == ["eel.mp4"]
     seen.page.keyboard.press("Delete")
     assert len(seen.names()) == 7
+
+
+def test_values_beyond_the_axis_are_counted_and_can_be_chosen(visit, make_video, tmp_path):
+    for number in range(12):
+        make_video(tmp_path / "v" / f"{number:02}.mp4", num_frames=200 if number == 0 else 5 + number)
+    cc.scan([tmp_path / "v"], output=tmp_path / "index.json", jobs=1)
+    cc.report(tmp_path / "index.json", tmp_path / "r.html")
+    seen = visit(path=tmp_path / "r.html")
+    chart = seen.page.locator(".hist", has=seen.page.locator("h3", has_text="Duration"))
+    expect(chart.locator(".beyond")).to_have_text("1 beyond 0.65")
+    chart.focus()
+    seen.page.keyboard.press("ArrowLeft")
+    assert seen.names() == ["00.mp4"]
 
 
 def test_a_hash_opens_a_video_and_keys_move(visit):

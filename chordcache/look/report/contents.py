@@ -24,6 +24,7 @@ from chordcache.look.report.curves import MOTION
 from chordcache.look.report.inputs import Entry, ReportInput
 from chordcache.look.report.rows import (
     FIELDS,
+    NUM_BINS,
     ORDERS,
     MeasureTable,
     Shared,
@@ -188,7 +189,8 @@ class Contents:
         problems, sample, videos = self._problems, self._sample(), counted(len(self.rows), "video")
         shown = f"It shows {videos}, {sample}; all figures are of all. More --videos show more."
         return {
-            "title": readable(self._path.absolute().name, 120),
+            "title": readable("/".join(self._path.resolve().parts[-2:]).lstrip("/"), 120),
+            "num_videos": self.totals.num_videos,
             "is_cache": self._is_cache,
             "cards": self._cards(),
             "notes": problems.notes,
@@ -269,6 +271,7 @@ class Contents:
             "facts": list(shared.facts.counts),
             "per_block": _PER_BLOCK,
             "histograms": self._histograms,
+            "num_bins": NUM_BINS,
             "command": f"chordcache show {shlex.quote(path)}" if self._is_cache else None,
             "sample": self._sample(),
             "empty": "no frames" if self.has_pictures else "no pictures on this page",
@@ -284,9 +287,19 @@ def _settings(header: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
     """Yield title and text of the parts of a cache's header."""
     for name in ("config", "roots", "features", "versions"):
         if header.get(name):
-            lines = json.dumps(header[name], indent=2, ensure_ascii=False).split("\n")
+            value = _config_in_use(header) if name == "config" else header[name]
+            lines = json.dumps(value, indent=2, ensure_ascii=False).split("\n")
             kept = [readable(line, 400) for line in lines[:_MAX_LINES]]
             yield name.capitalize(), "\n".join(kept if len(lines) <= _MAX_LINES else [*kept, "…"])
+
+
+def _config_in_use(header: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the config of a cache without the sections of features and tiers that it does not have."""
+    tiers = header["features"]
+    names = {name for features in tiers.values() for name in features}
+    config = {name: section for name, section in header["config"].items() if name != "hdf5" or name in tiers}
+    config["features"] = {name: section for name, section in config["features"].items() if name in names}
+    return config
 
 
 def _row_of_run(run: Run, speed: float, share: float) -> dict[str, Any]:

@@ -182,15 +182,16 @@ const route = () => current() ? open(current()) : $("one").close();
 function histogram(h) {
   const box = el("div", { className: "hist panel", tabIndex: 0, role: "group" }, el("h3", { textContent: h.title }), el("small", { textContent: h.field === "bytes" ? "" : h.unit }));
   $("hists").append(box);
-  const style = getComputedStyle(box), n = h.counts.length, old = state.ranges.get(h.field);
-  const edge = i => h.field === "bytes" ? size(h.edges[i]) : number(h.edges[i], h.edges[n] - h.edges[0] < 20 ? 2 : 0);
+  const style = getComputedStyle(box), n = h.counts.length, end = Math.min(n, DATA.num_bins), old = state.ranges.get(h.field);
+  const edge = i => h.field === "bytes" ? size(h.edges[i]) : number(h.edges[i], h.edges[end] - h.edges[0] < 20 ? 2 : 0);
+  if (end < n) box.append(el("small", { className: "beyond", textContent: `${number(h.counts[end])} beyond ${edge(end)}` }));
   const axis = { stroke: style.getPropertyValue("--dim").trim(), grid: { show: false }, ticks: { show: false }, font: "11px system-ui, sans-serif", gap: 3 };
   box.ariaLabel = `${h.title}, ${edge(0)} to ${edge(n)} ${h.unit}. The arrow keys choose a range, Delete removes it.`;
   let [from, to] = old ? old.bins : [0, 0];
   const plot = new uPlot({ width: box.clientWidth - 26, height: 112, padding: [8, 30, 0, 0], legend: { show: false },
     cursor: { y: false, points: { show: false }, drag: { x: true, y: false, setScale: false } },
     scales: { x: { time: false, range: [0, n] }, y: { range: (u, low, high) => [0, Math.max(1, high)] } },
-    axes: [{ ...axis, size: 22, splits: () => [0, n / 3, n * 2 / 3, n], values: (u, all) => all.map(edge) },
+    axes: [{ ...axis, size: 22, splits: () => [0, end / 3, end * 2 / 3, end], values: (u, all) => all.map(edge) },
       { ...axis, size: 40, splits: (u, i, low, high) => [0, high], values: (u, all) => all.map(x => number(x)) }],
     series: [{}, { fill: style.getPropertyValue("--accent").trim(), width: 0, points: { show: false }, paths: uPlot.paths.bars({ size: [0.9, 60], align: 1 }) }],
     hooks: { setSelect: [u => u.select.width > 2 && choose(Math.floor(u.posToVal(u.select.left, "x")), Math.ceil(u.posToVal(u.select.left + u.select.width, "x")))] } },

@@ -52,10 +52,14 @@ ORDERS = (
 _DIGITS = {"frames": None, "seconds": 3, "fps": 2, "motion": 3, "luma": 3, "sound": 1, "bytes": None}
 """Digits of each measure behind the point"""
 
-_NUM_BINS = 24
+NUM_BINS = 24
+"""Bins of the axis of a histogram"""
 
 _MIN_RATIO_OF_LOG = 200
-"""Largest value over the median from which on the bins are logarithmic"""
+"""End of the axis over the median from which on the bins are logarithmic"""
+
+_MAX_RATIO_OF_AXIS = 3
+"""Largest value on the axis over the 90th percentile. Larger values have one bin behind the others"""
 
 _CAPTION_IN_ROW = 160
 """Characters of a caption that the grid shows and the search finds"""
@@ -148,15 +152,30 @@ class MeasureTable:
 
 
 def _edges(name: str, values: np.ndarray) -> np.ndarray | None:
-    """Return the edges of the bins, or None if all values are nearly equal."""
+    """Return the edges of the bins, or None if all values are nearly equal.
+
+    There is one bin more than ``NUM_BINS`` if some values are far larger than the others.
+    """
     if not len(values):
         return None
     low, high = float(values.min()), float(values.max())
     if not high - low > 1e-5 * max(abs(low), abs(high)):  # the page shows six digits of an edge
         return None
-    if name != "sound" and low > 0 and high / float(np.median(values)) > _MIN_RATIO_OF_LOG:
-        return np.geomspace(low, high, _NUM_BINS + 1)
-    return np.linspace(low, high, _NUM_BINS + 1)
+    end = _end_of_axis(values)
+    if name != "sound" and low > 0 and end / float(np.median(values)) > _MIN_RATIO_OF_LOG:
+        edges = np.geomspace(low, end, NUM_BINS + 1)
+    else:
+        edges = np.linspace(low, end, NUM_BINS + 1)
+    return edges if end == high else np.append(edges, high)
+
+
+def _end_of_axis(values: np.ndarray) -> float:
+    """Return the largest value, or a value just above all but the few that are far larger than the others."""
+    high = float(values.max())
+    limit = _MAX_RATIO_OF_AXIS * float(np.percentile(values, 90, method="lower"))
+    if not 0 < limit < high:
+        return high
+    return min(high, 1.01 * float(values[values <= limit].max()))
 
 
 def measures_of(entry: Entry) -> dict[str, float]:
