@@ -109,7 +109,7 @@ check: $(STAMP) ## format, lint, strict types, layers, words
 	$(BIN)/python -m pytest -q $(TESTS_OF_SHAPE)
 
 docs: $(STAMP) ## the site, in build/docs; a warning of Sphinx, such as a link that leads nowhere, is an error
-	$(BIN)/python -m sphinx -W --keep-going -q -b html -d build/doctrees docs build/docs
+	$(BIN)/python -m sphinx -E -W --keep-going -q -b html -d build/doctrees docs build/docs
 	@echo "the site: file://$(CURDIR)/build/docs/index.html"
 
 format: $(STAMP) ## rewrite the code as `make check` wants it

@@ -29,6 +29,10 @@ copybutton_prompt_text = "$ "  # of commands, whose output is not copied
 
 autodoc_typehints = "none"  # the sections "Parameters" have the types
 autodoc_member_order = "bysource"
+autodoc_default_options = {
+    "members": True,
+    "inherited-members": "DistributedSampler, Dataset, Protocol, tuple, object, OSError, Exception",  # and not theirs
+}
 numpydoc_show_class_members = False
 maximum_signature_line_length = 80
 

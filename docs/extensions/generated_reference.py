@@ -1,7 +1,7 @@
-"""The pages of docs/reference/, which end with what the code says of itself.
+"""The pages of commands and settings in docs/reference/, which end with what the code says of itself.
 
 A page has its title and first sentences in git. The rest is added whenever the page is read: the help of each command,
-each key of a config, and the directives of autodoc for each public name.
+and each key of a config. The pages of Python have directives of autodoc, whose defaults are made readable here.
 """
 
 from __future__ import annotations
@@ -12,35 +12,18 @@ import inspect
 import json
 import re
 from collections.abc import Iterator
-from types import ModuleType
 from typing import Any
 
 import click
 from sphinx.application import Sphinx
-from sphinx.environment import BuildEnvironment
 from sphinx.util import logging
 
-import chordcache
 from chordcache import errors
 from chordcache.cli import COMMANDS, cli
 from chordcache.config.config import Config, Hdf5Config, config_sections
 
 COLUMNS = 88
 """[letters] Width of the help of a command, which fits on the page"""
-
-PARTS = {
-    "Read and train": ("chordcache.read", "chordcache.train"),
-    "Make a cache": ("chordcache.index", "chordcache.building", "chordcache.engine"),
-    "Keep it": ("chordcache.verifying",),
-    "Look at it, export it, measure it": (
-        "chordcache.look", "chordcache.formats", "chordcache.sources", "chordcache.tools"
-    ),
-    "Exceptions": ("chordcache.errors",),
-}  # fmt: skip
-"""Heading to the folders of the public names below it"""
-
-FOREIGN_BASES = "DistributedSampler, Dataset, object"
-"""Base classes whose members are left out"""
 
 
 def command_lines() -> Iterator[str]:
@@ -130,52 +113,23 @@ def first_line(documented: Any) -> str:
     return in_words_of_yaml(str(inspect.getdoc(documented)).partition("\n\n")[0])
 
 
-def name_lines() -> Iterator[str]:
-    """Yield the directives that document each public name."""
-    modules = {name: module_of(name) for name in chordcache.__all__ if name != "__version__"}
-    for heading, folders in PARTS.items():
-        yield f"## {heading}"
-        for name in [name for name, module in modules.items() if module.startswith(folders)]:
-            modules.pop(name)
-            yield directive(name)
-    if modules:
-        logging.getLogger(__name__).warning("PARTS has no place for %s", ", ".join(modules))
-
-
-def module_of(name: str) -> str:
-    """Return the module of a public name, or the name of the module that it is."""
-    value = getattr(chordcache, name)
-    return str(getattr(value, "__module__", value.__name__))
-
-
-def directive(name: str) -> str:
-    """Return the directive for a public name, whatever it is."""
-    value = getattr(chordcache, name)
-    if inspect.ismodule(value):
-        text = f".. py:module:: chordcache.{name}\n\n**chordcache.{name}**: {first_line(value)}\n\n{members_of(value)}"
-    elif not inspect.isclass(value):
-        text = f".. autofunction:: chordcache.{name}"
-    elif issubclass(value, Exception):
-        text = f".. autoexception:: chordcache.{name}\n   :show-inheritance:"
-    else:
-        text = f".. autoclass:: chordcache.{name}\n   :members:\n   :inherited-members: {FOREIGN_BASES}"
-    return f"```{{eval-rst}}\n{text}\n```"
-
-
-def members_of(module: ModuleType) -> str:
-    """Return the directives for the functions of a module, or a list of the classes that it gives short names."""
-    names = [name for name in dir(module) if not name.startswith("_")]
-    if hasattr(module, "__all__"):
-        return "\n".join(f"* ``{name}``: {first_line(getattr(module, name))}" for name in names)
-    functions = {name: value for name, value in vars(module).items() if name in names and inspect.isfunction(value)}
-    own = [name for name, function in functions.items() if function.__module__ == module.__name__]
-    return "\n\n".join(f".. autofunction:: {module.__name__}.{name}" for name in own)
+def readable_signature(
+    app: Sphinx, what: str, name: str, value: Any, options: Any, signature: str | None, returns: str | None
+) -> tuple[str | None, str | None]:
+    """Return a signature whose defaults are as people write them, and none for a protocol."""
+    if not signature or getattr(value, "_is_protocol", False):
+        return None if signature is None else "", returns
+    for field in dataclasses.fields(value) if dataclasses.is_dataclass(value) else ():
+        if field.default_factory is not dataclasses.MISSING:
+            signature = signature.replace("<factory>", f"{field.default_factory.__name__}()", 1)
+    for pattern, text in ((r"<function (\w+)>", r"\1"), (r"mappingproxy\((.*?)\)", r"\1"), (r"(\.\d{4})\d{8,}", r"\1")):
+        signature = re.sub(pattern, text, signature)
+    return signature.replace("dict()", "{}").replace("frozenset({})", "frozenset()"), returns
 
 
 GENERATED = {
     "reference/commands": command_lines,
     "reference/settings": setting_lines,
-    "reference/python": name_lines,
 }
 """Page to the function that yields its paragraphs"""
 
@@ -186,13 +140,8 @@ def append(app: Sphinx, docname: str, source: list[str]) -> None:
         source[0] += "\n\n" + "\n\n".join(GENERATED[docname]()) + "\n"
 
 
-def outdated(app: Sphinx, env: BuildEnvironment, added: set[str], changed: set[str], removed: set[str]) -> list[str]:
-    """Return the pages that are always read again, since the code may have changed."""
-    return [name for name in GENERATED if name in env.found_docs]
-
-
 def setup(app: Sphinx) -> dict[str, Any]:
     """Connect the functions above to the build."""
     app.connect("source-read", append)
-    app.connect("env-get-outdated", outdated)
+    app.connect("autodoc-process-signature", readable_signature)
     return {"parallel_read_safe": True}

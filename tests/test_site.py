@@ -1,17 +1,22 @@
-"""Words that people type into the search of the site lead to the right page. The search runs in a browser."""
+"""The site: its search, in a browser, leads to the right page, and its reference has every name that people use."""
 
 from __future__ import annotations
 
+import ast
 import os
+import re
 import shutil
 import subprocess
 import sys
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import quote
 
 import pytest
 from playwright.sync_api import Page, expect, sync_playwright
+
+import chordcache as cc
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 
@@ -46,18 +51,36 @@ SEARCHES = {
 
 
 @pytest.fixture(scope="module")
-def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
-    """A page of a browser, beside the site."""
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder with the pages of the site."""
+    folder = tmp_path_factory.mktemp("site")
+    command = [
+        sys.executable,
+        "-m",
+        "sphinx",
+        "-W",
+        "-q",
+        "-b",
+        "html",
+        "-d",
+        folder / "doctrees",
+        DOCS,
+        folder / "html",
+    ]
+    subprocess.run(command, check=True, env={**os.environ, "PYTHONWARNINGS": "default"}, timeout=250)
+    return folder / "html"
+
+
+@pytest.fixture(scope="module")
+def page(site: Path) -> Iterator[Page]:
+    """A page of a browser, which shows the search of the site."""
     program = shutil.which("chromium-headless-shell")
     if program is None:
         pytest.skip("chromium-headless-shell is not installed")
-    site = tmp_path_factory.mktemp("site")
-    command = [sys.executable, "-m", "sphinx", "-W", "-q", "-b", "html", "-d", site / "doctrees", DOCS, site / "html"]
-    subprocess.run(command, check=True, env={**os.environ, "PYTHONWARNINGS": "default"}, timeout=250)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
         opened = browser.new_page()
-        opened.goto((site / "html" / "search.html").as_uri())
+        opened.goto((site / "search.html").as_uri())
         yield opened
         browser.close()
 
@@ -74,3 +97,39 @@ def test_a_search_leads_to_its_page(page: Page, name: str, words: str) -> None:
 
 def test_there_are_eighty_searches() -> None:
     assert sum(map(len, SEARCHES.values())) >= 80
+
+
+# The reference
+
+
+def names_that_guides_use() -> set[str]:
+    """Return the full name of each object that a python block of a guide imports or takes from ``chordcache``."""
+    names = set()
+    for path in [DOCS.parent / "README.md", *DOCS.rglob("*.md"), *DOCS.glob("recipes/*.py")]:
+        text = path.read_text(encoding="utf-8")
+        for block in re.findall(r"```python\n(.*?)```", text, re.S) if path.suffix == ".md" else [text]:
+            for node in ast.walk(ast.parse(block)):
+                if isinstance(node, ast.ImportFrom) and str(node.module).startswith("chordcache."):
+                    names |= {f"{node.module}.{alias.name}" for alias in node.names}
+            used = re.findall(r"\bcc\.((?:(?:crops|samplers|videos)\.)?\w+)", block)
+            names |= {f"chordcache.{name}" for name in used}
+    return names
+
+
+def test_the_reference_has_each_public_name_and_each_name_that_a_guide_uses(site: Path) -> None:
+    """A name has its own anchor, or that of the shorter name by which the reference shows the same object."""
+    inventory = zlib.decompress((site / "objects.inv").read_bytes().split(b"\n", 4)[4]).decode()
+    places = dict(re.findall(r"^(\S+) py:\w+ \S+ (\S+)", inventory, re.M))
+    names = {f"chordcache.{name}" for name in cc.__all__} | names_that_guides_use()
+    assert len(names) > 50
+    for name in names:
+        page, _, anchor = places.get(name, "").replace("$", name).partition("#")
+        assert page.startswith("reference/"), name
+        assert f'id="{anchor}"' in (site / page).read_text(encoding="utf-8"), name
+
+
+def test_signatures_have_no_address_and_no_private_name(site: Path) -> None:
+    for path in site.glob("reference/*.html"):
+        for signature in re.findall(r'<dt class="sig.*?</dt>', path.read_text(encoding="utf-8"), re.S):
+            words = re.sub("<[^>]*>", "", signature)
+            assert not re.search(r"&lt;| at 0x|=_", words), words
