@@ -71,6 +71,23 @@ def test_a_page_leads_from_a_folder_to_training(page: str, clips: Path, tmp_path
     assert json.loads(info.stdout)["features"] == {"lmdb": ["frames"], "npz": ["mel", "flow"]}
 
 
+def test_the_notebook_of_the_first_hour_runs(clips: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run its cells one after the other, as in the folder of the notebook. No output is stored in it."""
+    notebook = REPOSITORY / "examples" / "first_hour.ipynb"
+    (tmp_path / "examples").mkdir()
+    (tmp_path / "scripts").symlink_to(REPOSITORY / "scripts")
+    (tmp_path / ".clips").symlink_to(clips)
+    monkeypatch.chdir(tmp_path / "examples")
+    names: dict[str, object] = {}
+    for cell in json.loads(notebook.read_text(encoding="utf-8"))["cells"]:
+        if cell["cell_type"] == "code":
+            assert (cell["outputs"], cell["execution_count"]) == ([], None)
+            exec("".join(cell["source"]), names)
+    assert names["report"].damage == []
+    assert (len(names["train"]), len(names["val"])) == (12, 1)
+    assert list((tmp_path / "examples").iterdir()) == []
+
+
 def _type(command: str, text: str, folder: Path, environment: dict[str, str]) -> None:
     """Run a command of a block, and compare its first line with the one that the block shows."""
     result = subprocess.run(

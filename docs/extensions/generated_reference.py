@@ -1,7 +1,8 @@
-"""The pages of commands and settings in docs/reference/, which end with what the code says of itself.
+"""The pages that end with what other files say: of commands and settings, and of the notebook.
 
 A page has its title and first sentences in git. The rest is added whenever the page is read: the help of each command,
-and each key of a config. The pages of Python have directives of autodoc, whose defaults are made readable here.
+each key of a config, the cells of the notebook. The reference of Python has directives of autodoc, whose defaults are
+made readable here.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import inspect
 import json
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import click
@@ -21,6 +23,8 @@ from sphinx.util import logging
 from chordcache import errors
 from chordcache.cli import COMMANDS, cli
 from chordcache.config.config import Config, Hdf5Config, config_sections
+
+NOTEBOOK = Path(__file__).resolve().parents[2] / "examples" / "first_hour.ipynb"
 
 COLUMNS = 88
 """[letters] Width of the help of a command, which fits on the page"""
@@ -113,6 +117,13 @@ def first_line(documented: Any) -> str:
     return in_words_of_yaml(str(inspect.getdoc(documented)).partition("\n\n")[0])
 
 
+def notebook_cells() -> Iterator[str]:
+    """Yield the cells of the notebook but the first, which has the title."""
+    for cell in json.loads(NOTEBOOK.read_text(encoding="utf-8"))["cells"][1:]:
+        text = "".join(cell["source"])
+        yield text if cell["cell_type"] == "markdown" else f"```python\n{text}\n```"
+
+
 def readable_signature(
     app: Sphinx, what: str, name: str, value: Any, options: Any, signature: str | None, returns: str | None
 ) -> tuple[str | None, str | None]:
@@ -130,6 +141,7 @@ def readable_signature(
 GENERATED = {
     "reference/commands": command_lines,
     "reference/settings": setting_lines,
+    "notebook": notebook_cells,
 }
 """Page to the function that yields its paragraphs"""
 
