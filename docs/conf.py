@@ -38,6 +38,7 @@ maximum_signature_line_length = 80
 
 html_theme = "furo"
 html_title = f"chordcache {release}"
+templates_path = ["templates"]
 html_static_path = ["static"]
 html_css_files = ["tables.css"]
 html_search_scorer = str(Path(__file__).parent / "static/scorer.js")
@@ -58,7 +59,12 @@ def index_entries(comment: re.Match[str]) -> str:
 
 
 def help_assistive_tools(app: Sphinx, page: str, template: str, context: dict[str, Any], tree: object) -> None:
-    """State the level of headings in the menu, let the keyboard scroll code and tables, and mark up lists."""
+    """State the level of headings in the menu, let the keyboard scroll code and tables, and mark up lists.
+
+    Leave out the links from source code to the reference that lead nowhere.
+    """
+    if page.startswith("_modules/"):  # these links name all objects of a module as the first one is named
+        context["body"] = re.sub(r'<a class="viewcode-back".*?</a>', "", context["body"])
     for part, old, new in (
         ("furo_navigation_tree", 'role="heading"', 'role="heading" aria-level="2"'),
         ("body", "<pre>", '<pre tabindex="0">'),

@@ -1,4 +1,7 @@
-"""The site: its search, in a browser, leads to the right page, and its reference has every name that people use."""
+"""The site: its search leads to the right page, its reference has every name that people use, its links lead somewhere.
+
+The search, and the check that the pages are accessible, run in a browser.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +13,9 @@ import subprocess
 import sys
 import zlib
 from collections.abc import Iterator
+from importlib.resources import files
 from pathlib import Path
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 import pytest
 from playwright.sync_api import Page, expect, sync_playwright
@@ -48,6 +52,13 @@ SEARCHES = {
     "command_line": ["delete", "exit code", "quarantine", "remove a video"],
 }
 """Page to what is typed. The page is among the first three results"""
+
+PAGES_OF_EACH_KIND = (
+    *("index", "first-hour", "notebook", "gallery", "examples", "features", "which-videos"),
+    *("reference/commands", "reference/settings", "reference/sample"),
+    *("search", "genindex", "_modules/index", "_modules/chordcache/building/build"),
+)
+"""Pages that axe looks at: with pictures, code, tables, long signatures, and those that Sphinx makes"""
 
 
 @pytest.fixture(scope="module")
@@ -133,3 +144,32 @@ def test_signatures_have_no_address_and_no_private_name(site: Path) -> None:
         for signature in re.findall(r'<dt class="sig.*?</dt>', path.read_text(encoding="utf-8"), re.S):
             words = re.sub("<[^>]*>", "", signature)
             assert not re.search(r"&lt;| at 0x|=_", words), words
+
+
+# Links, and people who do not see or point
+
+
+def test_links_and_pictures_lead_somewhere(site: Path) -> None:
+    pages = {path: path.read_text(encoding="utf-8") for path in site.rglob("*.html")}
+    anchors = {path: set(re.findall(r'\bid="([^"]+)"', text)) for path, text in pages.items()}
+    for path, text in pages.items():
+        for link in set(re.findall(r'\b(?:href|src)="([^"]+)"', text)):
+            if re.match(r"https?:|data:|mailto:", link):
+                continue
+            name, _, anchor = unquote(link).partition("#")
+            target = (path.parent / name.partition("?")[0]).resolve() if name else path
+            assert target.is_file(), (path.name, link)
+            assert not anchor or target.suffix != ".html" or anchor in anchors[target], (path.name, link)
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_axe_finds_nothing_serious(page: Page, site: Path, width: int) -> None:
+    axe = files("axe_playwright_python").joinpath("axe.min.js").read_text(encoding="utf-8")
+    page.set_viewport_size({"width": width, "height": 900})
+    for name in PAGES_OF_EACH_KIND:
+        page.goto((site / f"{name}.html").as_uri())
+        page.evaluate(axe)
+        result = page.evaluate("axe.run().then(result => result.violations)")
+        serious = [violation for violation in result if violation["impact"] in ("serious", "critical")]
+        assert not serious, (name, [(violation["id"], violation["nodes"][0]["html"]) for violation in serious])
+        assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0, name

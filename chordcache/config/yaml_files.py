@@ -149,7 +149,7 @@ def load_config(path: ConfigFiles | Config | None, onto: Config | None = None) -
     NotFoundError
         If the file or the preset does not exist.
     UsageError
-        If the file is not YAML. The message begins with file:line:column. Also as in ``config_from_json``.
+        If the file is not YAML. The message begins with ``file:line:column``. Also as in ``config_from_json``.
     """
     if path is None:
         return onto or Config()
