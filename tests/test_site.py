@@ -25,6 +25,7 @@ import chordcache as cc
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 
 SEARCHES = {
+    "notebook": ["jupyter", "ipynb"],
     "first-hour": ["install", "quickstart", "tutorial", "getting started"],
     "which-videos": ["train test split", "split file", "on_miss", "videos not cached", "missing sound", "hmdb51"],
     "when": ["webdataset or litdata", "disk size", "how many gb", "is it worth it", "lance", "kinetics budget"],
