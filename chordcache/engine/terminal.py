@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from contextlib import suppress
 from typing import Any
@@ -12,6 +13,10 @@ from chordcache.errors import printable, printable_lines
 
 _FORMAT = "{l_bar}{bar}| {n_fmt}/{total_fmt} [{elapsed}{postfix}]"
 """Format of a bar that does not estimate the time left by the number of items"""
+
+
+_COLUMNS = 80
+"""Width of a terminal that does not state one"""
 
 
 def is_terminal() -> bool:
@@ -28,10 +33,19 @@ def progress_bar(
     """
     disable = not (shown and is_terminal())
     bar_format = None if estimates else _FORMAT
+    width = None if disable or _states_width() else _COLUMNS
     return tqdm(
         total=total, unit=unit, desc=name, file=sys.stderr, disable=disable, smoothing=0.05, bar_format=bar_format,
-        dynamic_ncols=True,
+        ncols=width, dynamic_ncols=width is None,
     )  # fmt: skip
+
+
+def _states_width() -> bool:
+    """Return False for a terminal of width 0, such as that of a container. tqdm would draw an empty bar."""
+    try:
+        return os.get_terminal_size(sys.stderr.fileno()).columns > 0
+    except (OSError, ValueError):
+        return True
 
 
 def say(message: str, *, shown: bool) -> None:

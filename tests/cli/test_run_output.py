@@ -129,10 +129,10 @@ def test_json_is_one_object_with_names_of_one_kind(built: Path, monkeypatch: pyt
         assert all(name.endswith(("_seconds", "_share")) for name in numbers), (line, numbers)
 
 
-def on_terminal(work: Path, *args: str) -> tuple[int, str]:
+def on_terminal(work: Path, *args: str, columns: int = 120) -> tuple[int, str]:
     """Run the command with standard error on a terminal of its own, and return the exit code and what came there."""
     ours, theirs = pty.openpty()
-    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("4H", 24, 120, 0, 0))  # its width would be 0
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("4H", 24, columns, 0, 0))
     with subprocess.Popen(
         [sys.executable, "-m", "chordcache", *args], cwd=work, stdout=subprocess.DEVNULL, stderr=theirs
     ) as process:
@@ -163,6 +163,12 @@ def test_a_terminal_shows_a_bar(work: Path) -> None:
         assert ("... and 2 more" in text) == (command[0] != "verify")
         if command[0] == "build":
             assert " frames/s" in text
+
+
+def test_a_terminal_that_states_no_width_shows_a_bar(work: Path) -> None:
+    code, text = on_terminal(work, "scan", "videos", columns=0)
+    assert code == 3
+    assert "9/9 [" in text
 
 
 def test_colors_are_for_terminals(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
