@@ -24,7 +24,7 @@ POSE_BIN   := .venv-pose/bin
 POSE_STAMP := .venv-pose/.installed
 CLIPS := .clips
 TESTS_OF_SHAPE := tests/test_layers.py tests/test_firewalls.py tests/test_words.py
-# Some files of each area, which need ffmpeg, no other program, and the few packages of FAST_STAMP
+# Some files of each area, which need ffmpeg, no other program, and few packages
 FAST := $(TESTS_OF_SHAPE) tests/test_errors.py tests/test_public_api.py tests/config tests/index \
 	$(patsubst %,tests/cli/test_%.py,cli habits) \
 	$(patsubst %,tests/engine/test_%.py,engine_choice pool run_progress) \
@@ -33,8 +33,7 @@ FAST := $(TESTS_OF_SHAPE) tests/test_errors.py tests/test_public_api.py tests/co
 	$(patsubst %,tests/building/test_%.py,build merge plan prune tiers) tests/verifying/test_verify.py \
 	$(patsubst %,tests/train/test_%.py,clip_samplers collate dataset even_clips loader weights) \
 	tests/read/test_find_video.py tests/sources/test_sources.py \
-	$(patsubst %,tests/storage/test_%.py,layout run_log store store_contract typed_lines) \
-	--ignore tests/index/test_frame_mappings.py
+	$(patsubst %,tests/storage/test_%.py,layout run_log store store_contract typed_lines)
 
 .DEFAULT_GOAL := help
 .PHONY: help install demo docs wheel test test-fast test-corpus coverage test-scale test-pose test-formats reliability check format bench bench-loader bench-peers bench-public compare clean tools compiled
@@ -53,7 +52,7 @@ $(DEMO_STAMP): pyproject.toml
 	@touch $@
 
 $(FAST_STAMP): $(DEMO_STAMP)
-	$(BIN)/python -m pip install -q -e '.[build,train,text]' hatchling hypothesis pytest pytest-timeout pytest-xdist
+	$(BIN)/python -m pip install -q -e '.[build,train,text,test]'
 	@touch $@
 
 $(STAMP): $(DEMO_STAMP)

@@ -82,6 +82,7 @@ def test_the_root_stays_small() -> None:
     assert len(chordcache.__all__) <= 56
 
 
+@pytest.mark.slow
 def test_importing_every_module_hides_no_public_name() -> None:
     code = (
         "import importlib, sys, types, chordcache\n"
