@@ -154,8 +154,11 @@ class FramesReadSide(ReadSide):
             return
         if info.params["codec"] == "yuv420":
             part = part or Rectangle(0, 0, *picture)
+            block: np.ndarray | None = None
             for pictures in _iter_planes(artefact, info, numbers):
-                frames = _scratch((len(pictures), part.height, part.width, 3))
+                if block is None:  # the last pictures may be fewer
+                    block = _scratch((len(pictures), part.height, part.width, 3))
+                frames = block[: len(pictures)]
                 to_rgb(split(pictures), part.top, part.left, frames)
                 yield frames
             return
