@@ -1,4 +1,4 @@
-"""One name for each file, however a list spells its path, and roots for the files that a list names."""
+"""One name for each file, however a list spells its path, roots for the files that a list names, and suffixes."""
 
 from __future__ import annotations
 
@@ -9,6 +9,12 @@ from itertools import pairwise
 
 from chordcache.object_stores.client import object_path
 from chordcache.records import Segment, VideoRecord
+
+VIDEO_SUFFIXES = frozenset(
+    "mp4 m4v mov qt mkv webm avi flv f4v wmv asf mpg mpeg mpe m1v m2v mp2v vob ts mts m2ts m2t 3gp 3g2 ogv ogm mxf gif "
+    "ivf h264 264 avc h265 265 hevc av1 obu y4m dv rm rmvb nut mjpeg mjpg apng".split()
+)
+"""Suffixes of files that are probed. A broken file becomes a visible failure."""
 
 _MAX_FOLDERS = 1 << 16
 """Number of folders whose real names are kept"""

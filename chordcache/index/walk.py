@@ -11,15 +11,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from chordcache.errors import NotFoundError, UsageError, printable
+from chordcache.index.file_names import VIDEO_SUFFIXES
 from chordcache.media.source_file import leads_out, real_folder
 from chordcache.object_stores.client import is_in_store, source_folder
 from chordcache.object_stores.sources import iter_names
-
-VIDEO_SUFFIXES = frozenset(
-    "mp4 m4v mov qt mkv webm avi flv f4v wmv asf mpg mpeg mpe m1v m2v mp2v vob ts mts m2ts m2t 3gp 3g2 ogv ogm mxf gif "
-    "ivf h264 264 avc h265 265 hevc av1 obu y4m dv rm rmvb nut mjpeg mjpg apng".split()
-)
-"""Suffixes of files that are probed. A broken file becomes a visible failure."""
 
 OTHER_SUFFIXES = frozenset(
     "mp3 wav m4a m4b aac flac ogg oga opus wma aif aiff ac3 eac3 dts mka mid midi amr ape caf "

@@ -16,7 +16,7 @@ import numpy as np
 from chordcache.amounts import counted
 from chordcache.digests import hex64
 from chordcache.errors import NotFoundError, UsageError, printable
-from chordcache.index.walk import VIDEO_SUFFIXES
+from chordcache.index.file_names import VIDEO_SUFFIXES
 from chordcache.read.cache import Cache
 from chordcache.read.near_keys import hint_for
 from chordcache.read.video import Video

@@ -7,19 +7,20 @@ from copy import copy
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from chordcache.arguments import did_you_mean
 from chordcache.config.config import Config
-from chordcache.config.yaml_files import load_config
 from chordcache.errors import UsageError, printable
-from chordcache.index.index_files import Index, read_index
 from chordcache.object_stores.client import is_in_store
 from chordcache.read.cache import Cache
 from chordcache.read.cached_videos import CachedVideos, VideoSet
 from chordcache.read.selection import Videos
 from chordcache.sources.video_source import CachedSource, VideoSource
 from chordcache.storage.layout import cache_folder
+
+if TYPE_CHECKING:  # a dataset of a cache reads no index
+    from chordcache.index.index_files import Index
 
 Files: TypeAlias = "str | Path | Iterable[str | Path]"
 """A folder, a file, or several of them"""
@@ -211,7 +212,9 @@ def _open_indexed(
     config: Config | str | Path | None,
     features: tuple[str, ...],
 ) -> VideoSet:
-    from chordcache.sources.uncached_video import StoredSource  # not before: it loads a decoder
+    from chordcache.config.yaml_files import load_config  # not before: these load YAML and a decoder
+    from chordcache.index.index_files import Index, read_index
+    from chordcache.sources.uncached_video import StoredSource
     from chordcache.train.misses.indexed_videos import IndexedVideos, SourceVideos
 
     index = index if isinstance(index, Index) else read_index(index)
@@ -230,7 +233,9 @@ def _open_files(
     config: Config | str | Path | None,
     features: tuple[str, ...],
 ) -> VideoSet:
-    from chordcache.index.scan import index_of_files  # not before: it loads a decoder
+    from chordcache.config.yaml_files import load_config  # not before: these load YAML and a decoder
+    from chordcache.index.index_files import Index, read_index
+    from chordcache.index.scan import index_of_files
     from chordcache.train.misses.indexed_videos import SourceVideos
 
     if index is None:

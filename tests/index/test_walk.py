@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from chordcache.errors import NotFoundError, UsageError
-from chordcache.index.walk import VIDEO_SUFFIXES, CorpusFile, iter_files, parse_roots
+from chordcache.index.file_names import VIDEO_SUFFIXES
+from chordcache.index.walk import CorpusFile, iter_files, parse_roots
 
 HOSTILE_NAMES = [
     b"new\nline.mp4",

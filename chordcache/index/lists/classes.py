@@ -11,10 +11,10 @@ from typing import Any
 
 from chordcache.config.bounds import MAX_DIGITS
 from chordcache.errors import UsageError, printable
+from chordcache.index.file_names import VIDEO_SUFFIXES
 from chordcache.index.lists.items import Item, ItemList, ListOptions
 from chordcache.index.lists.tables import Row, json_object, json_records, row_error, text_lines
 from chordcache.index.lists.templates import Template
-from chordcache.index.walk import VIDEO_SUFFIXES
 
 # UCF101
 

@@ -12,9 +12,10 @@ from typing import NamedTuple, TypeVar
 from chordcache.errors import NotFoundError, UsageError, printable
 from chordcache.index.column_types import add_kinds, settled
 from chordcache.index.encoding import small_text
+from chordcache.index.file_names import VIDEO_SUFFIXES
 from chordcache.index.lists.items import Item, ItemList, ListOptions, labels_in, texts
 from chordcache.index.lists.tables import Row, as_text, check_width, json_object
-from chordcache.index.walk import VIDEO_SUFFIXES, iter_files
+from chordcache.index.walk import iter_files
 from chordcache.media.picture_folders import is_picture
 
 T = TypeVar("T")

@@ -11,10 +11,11 @@ from pathlib import Path
 from chordcache.config.bounds import MAX_ROW_BYTES
 from chordcache.errors import MediaError, NotFoundError, UsageError, printable
 from chordcache.index.encoding import decoded
+from chordcache.index.file_names import VIDEO_SUFFIXES
 from chordcache.index.lists.items import ItemList, ListOptions
 from chordcache.index.lists.pairs import Pair, paired_list
 from chordcache.index.lists.tables import Row, object_in
-from chordcache.index.walk import VIDEO_SUFFIXES, iter_files
+from chordcache.index.walk import iter_files
 from chordcache.media.inner_source import read_member
 from chordcache.media.picture_folders import is_picture
 from chordcache.media.source_bytes import opened
