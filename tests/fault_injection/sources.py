@@ -251,8 +251,9 @@ _CONTAINERS = (
     "mp4", "faststart.mp4", "fragmented.mp4", "mov", "mkv", "avi", "ts", "webm", "flv", "ogv", "hevc", "mpg",
 )  # fmt: skip
 
-_CAUSES = {"truncated", "short", "decode", "no-video", "no-frames", "refused-format", "io"}
-"""Matroska that is cut off in its header is an input/output error to libavformat."""
+_CAUSES = {"truncated", "short", "decode", "no-video", "no-decoder", "no-frames", "refused-format", "io"}
+"""Matroska that is cut off in its header is an input/output error to libavformat. MP4 that is cut off in the table of a
+track does not name the codec."""
 
 _OPTIONS = {
     "faststart.mp4": ("-c", "copy", "-movflags", "+faststart"),
