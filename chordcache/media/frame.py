@@ -45,11 +45,9 @@ class FrameMaker:
     def scaler_to(self, short_side: int | None) -> PictureScaler:
         """Return the scaler for a short side, made on the first call."""
         if short_side not in self._scalers:
-            config = replace(self._config, short_side=short_side, buckets=None)
-            from chordcache.media.scaling import (
-                PictureScaler,  # not at the top: it loads PyAV, which readers do without
-            )
+            from chordcache.media.scaling import PictureScaler  # not before: it loads PyAV
 
+            config = replace(self._config, short_side=short_side, buckets=None)
             self._scalers[short_side] = PictureScaler(config, self._aspect, self._bucket)
         return self._scalers[short_side]
 

@@ -77,8 +77,8 @@ def group(
     return GroupedDataset(dataset, streams, pattern)
 
 
-class _Moment(NamedTuple):
-    """The seconds that all streams of a group have, on their clock."""
+class _Span(NamedTuple):
+    """Seconds on the clock of a group."""
 
     start: float
     stop: float
@@ -107,7 +107,7 @@ class GroupedDataset(ChordVideoDataset):
         vars(self).update(vars(dataset))
         if self._clips.missing == "zeros":
             raise UsageError("missing: got 'zeros' in a dataset to group, expected 'error' or 'skip'")
-        places, moments = self._places(None if pattern is None else _checked_pattern(pattern))
+        places, spans = self._places(None if pattern is None else _checked_pattern(pattern))
         names = sorted({stream for of_group in places.values() for stream in of_group})
         self.streams = tuple(names) if streams is None else checked_names("streams", streams, "names of streams")
         """Names of the streams of each group, the one first that clips are drawn from"""
@@ -118,7 +118,7 @@ class GroupedDataset(ChordVideoDataset):
         """Names of the groups"""
         self._members = np.array([[places[name][stream] for stream in self.streams] for name in self._groups])
         """Position of the video of each stream [shape=(number of groups, number of streams), dtype=int64]"""
-        self._shared = [self._common(name, places[name], moments) for name in self._groups]
+        self._shared = [self._common(name, places[name], spans) for name in self._groups]
         self._num_samples = len(self._groups) * self._clips_per_video
         self._videos.close()
 
@@ -126,10 +126,10 @@ class GroupedDataset(ChordVideoDataset):
         clips = f"{counted(len(self._groups), 'group')} x {counted(self._clips_per_video, 'clip')}"
         return f"<groups of {', '.join(self.streams)} in {self._videos!r}: {clips}>"
 
-    def _places(self, pattern: re.Pattern[str] | None) -> tuple[dict[str, dict[str, int]], list[_Moment]]:
+    def _places(self, pattern: re.Pattern[str] | None) -> tuple[dict[str, dict[str, int]], list[_Span]]:
         """Return the position of the video of each stream, by group, and the seconds of each video."""
         places: dict[str, dict[str, int]] = {}
-        moments = []
+        spans = []
         for position in range(len(self._videos)):
             video = self._videos.read(position, lambda _, video: video)
             group, stream = _names_of(video, pattern)
@@ -137,8 +137,8 @@ class GroupedDataset(ChordVideoDataset):
             if other != position:
                 keys = " and ".join(self._videos.read(place, lambda _, video: video.key) for place in (other, position))
                 raise UsageError(f"stream: got '{stream}' twice in group '{group}', for {keys}, expected it once")
-            moments.append(_moment_of(video))
-        return places, moments
+            spans.append(_span_of(video))
+        return places, spans
 
     def _complete(self, places: dict[str, dict[str, int]]) -> list[str]:
         """Return the names of the groups that have all streams."""
@@ -153,10 +153,10 @@ class GroupedDataset(ChordVideoDataset):
             )
         return complete
 
-    def _common(self, name: str, of_group: dict[str, int], moments: Sequence[_Moment]) -> _Moment:
+    def _common(self, name: str, of_group: dict[str, int], spans: Sequence[_Span]) -> _Span:
         """Return the seconds that all streams of a group have."""
-        own = [moments[of_group[stream]] for stream in self.streams]
-        common = _Moment(max(moment.start for moment in own), min(moment.stop for moment in own))
+        own = [spans[of_group[stream]] for stream in self.streams]
+        common = _Span(max(span.start for span in own), min(span.stop for span in own))
         if common.start >= common.stop:
             seconds = ", ".join(f"{s} {m.start:.3f} to {m.stop:.3f} s" for s, m in zip(self.streams, own, strict=True))
             raise UsageError(f"streams: got {seconds} in group '{name}', expected seconds that all of them have")
@@ -277,14 +277,14 @@ def _zero_of(video: Video) -> float:
     return video.start_seconds if by_frames else segment.start_seconds or 0.0
 
 
-def _moment_of(video: Video) -> _Moment:
+def _span_of(video: Video) -> _Span:
     start = video.start_seconds - _zero_of(video)
-    return _Moment(start, start + video.duration_seconds)
+    return _Span(start, start + video.duration_seconds)
 
 
-def _part_of(video: Video, common: _Moment) -> Video:
+def _part_of(video: Video, common: _Span) -> Video:
     """Return the part of a video in which all streams of its group have frames, or the video if that is all of it."""
-    own, slack = _moment_of(video), video.duration_seconds / video.num_frames / 2
+    own, slack = _span_of(video), video.duration_seconds / video.num_frames / 2
     if common.start - own.start < slack and own.stop - common.stop < slack:
         return video
     part = Segment(start_seconds=common.start - own.start, end_seconds=common.stop - own.start)
