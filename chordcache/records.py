@@ -6,12 +6,12 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
 from chordcache.amounts import counted
 from chordcache.choices import SCAN_LEVELS
 from chordcache.errors import UsageError, printable
-from chordcache.json_records import Record
+from chordcache.json_records import Limit, Record
 
 _MAX_SECONDS = 1e9
 """[seconds] Length above which a header is not believed: 30 years"""
@@ -111,7 +111,7 @@ class PacketFacts(Record, frozen=True):
 
 
 class ContentFacts(Record, frozen=True):
-    """The facts measured by decoding: motion of the picture and loudness of the sound, second by second."""
+    """The facts measured by decoding: what the pictures show, how they move, and how loud the sound is."""
 
     motion_per_second: tuple[float, ...]
     """[gray levels, 0 to 255] Mean absolute difference of luma from the frame before, over the frames of each second"""
@@ -122,6 +122,12 @@ class ContentFacts(Record, frozen=True):
     audio_peaks_seconds: tuple[float, ...]
     """[seconds from the first frame] Time of the loudest 10 ms of each second, if louder than twice the median second
     and than 0.001"""
+    content_id: str = ""
+    """32 hex digits over all pictures and their times, which a remux, another name and other metadata do not change"""
+    second_hashes: Annotated[str, Limit(pattern=r"^([0-9a-f]{16})*\Z")] = ""
+    """16 hex digits for each second of pictures, of which copies share most bits. 0 for a second of one gray"""
+    cuts_seconds: tuple[float, ...] = ()
+    """[seconds from the first frame] Times of the frames at which a hard cut begins a new shot"""
 
 
 class Segment(Record, frozen=True):
@@ -156,10 +162,10 @@ class Segment(Record, frozen=True):
 
 
 SEGMENT_COLUMNS = ("start_seconds", "end_seconds", "start_frame", "end_frame")
+"""Fields of ``Segment``, and columns of a hand-written list"""
 
 GROUP, STREAM = "group", "stream"
 """Extra columns of videos that show the same time: the name of their group, and that of the stream which each is"""
-"""Fields of ``Segment``, and columns of a hand-written list"""
 
 
 class Description(Record, frozen=True, kw_only=True):

@@ -12,7 +12,7 @@ from chordcache.errors import UsageError, printable
 OPTION_GROUPS: Mapping[str, tuple[str, ...]] = {
     "Most used": ("build.cache", "build.features", "build.config", "build.jobs"),
     "What to build": ("features", "config", "tiers", "drop"),
-    "What to read": ("level", "labels", "source", "format", "columns", "ignore", "header"),
+    "What to read": ("level", "labels", "source", "format", "shots", "columns", "ignore", "header"),
     "Which videos": (
         "videos", "video_template", "where", "roots", "follow_symlinks", "retry_quarantined", "prune",
     ),

@@ -96,9 +96,10 @@ def scan(roots: tuple[str, ...], output: str, as_json: bool, display: Display, *
     help=f"Format of the list: {', '.join(LIST_FORMATS)}. csv is also for .tsv, .json, .jsonl and .parquet files with "
     "named columns.",
 )  # fmt: skip
+@click.option("--shots", is_flag=True, help="LIST is a cache: write a segment for each shot between two hard cuts.")
 @list_options
 @json_option
-def index(source: str, output: str, as_json: bool, **arguments: Any) -> None:
+def index(source: str, output: str, shots: bool, as_json: bool, **arguments: Any) -> None:
     """Write an index from a published list of videos, without opening the videos.
 
     LIST is a file, or a folder for the formats lerobot, pairs, cosmos, webdataset and frames. Items whose file is
@@ -110,6 +111,13 @@ def index(source: str, output: str, as_json: bool, **arguments: Any) -> None:
     Example:
       chordcache index train.csv --format kinetics --videos clips/ -o index.json
     """
+    if shots:
+        from chordcache.read.shots import index_shots
+
+        num_videos, num_shots = index_shots(source, output)
+        line = f"wrote {counted(num_shots, 'shot')} of {counted(num_videos, 'video')} to {printable(output)}"
+        echo_result({"num_videos": num_videos, "num_shots": num_shots}, line, as_json)
+        return
     from chordcache.index.lists.write import index_list
 
     summary = index_list(source, output, **arguments)

@@ -1,4 +1,4 @@
-"""Facts that need decoding: how much the picture moves and how loud the sound is, second by second."""
+"""Facts that need decoding: motion, loudness, hashes and cuts, second by second."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from av.video.reformatter import ColorRange, Interpolation, VideoReformatter
 from chordcache.media.audio_track import AudioClock, Sound
 from chordcache.media.decoding import DecodedFrame
 from chordcache.media.picture_data import plane_array
+from chordcache.media.picture_facts import CutFinder, PictureDigest, SecondHashes, mean_difference
 from chordcache.records import ContentFacts
 
 _NUM_BINS = 16
@@ -64,6 +65,7 @@ class ContentMeter:
         self._points = LumaPoints()
         self._last: np.ndarray | None = None
         """Points of the last picture"""
+        self._digest, self._hashes, self._cuts = PictureDigest(), SecondHashes(), CutFinder()
         self._sound = _SoundMeter()
 
     def add_frame(self, frame: DecodedFrame) -> None:
@@ -71,17 +73,18 @@ class ContentMeter:
         if self._start_seconds is None:
             self._start_seconds = frame.pts_seconds
         last, self._last = self._last, self._points.of(frame.picture)
-        second = math.floor(frame.pts_seconds - self._start_seconds)
-        if (
-            last is not None
-            and self._last is not None
-            and last.shape == self._last.shape
-            and 0 <= second < _MAX_SECONDS
-        ):
-            self._add_motion(second, _mean_difference(last, self._last) * 255 / self._points.white)
+        self._digest.add(self._last, frame.pts_seconds)
+        seconds = frame.pts_seconds - self._start_seconds
+        if self._last is None or not 0 <= seconds < _MAX_SECONDS:
+            return
+        self._hashes.add(self._last, seconds)
+        motion = -1.0
+        if last is not None and last.shape == self._last.shape:
+            motion = min(255.0, mean_difference(last, self._last) * 255 / self._points.white)
+            self._add_motion(math.floor(seconds), motion)
+        self._cuts.add(self._last, seconds, motion)
 
     def _add_motion(self, second: int, motion: float) -> None:
-        motion = min(255.0, motion)
         total = self._motion.setdefault(second, [0.0, 0])
         total[0] += motion
         total[1] += 1
@@ -95,19 +98,17 @@ class ContentMeter:
         """Return the facts that were gathered."""
         windows = self._sound.windows(self._start_seconds)
         energies, peaks = _energies_and_peaks(windows) if len(windows) else ((), ())
+        self._cuts.finish()
         totals = (self._motion.get(second, (0.0, 1)) for second in range(max(self._motion, default=-1) + 1))
         return ContentFacts(
             motion_per_second=tuple(round(total / count, 4) for total, count in totals),
             motion_histogram=tuple(self._histogram),
             audio_energy_per_second=energies,
             audio_peaks_seconds=peaks,
+            content_id=self._digest.hexdigest(),
+            second_hashes=self._hashes.hexdigits(),
+            cuts_seconds=tuple(round(seconds, 6) for seconds in self._cuts.seconds),
         )
-
-
-def _mean_difference(one: np.ndarray, other: np.ndarray) -> float:
-    """Return the mean absolute difference of two arrays [dtype=uint8]."""
-    difference = np.maximum(one, other) - np.minimum(one, other)
-    return float(difference.sum(dtype=np.uint32) / difference.size)
 
 
 class LumaPoints:

@@ -64,6 +64,6 @@ class SegmentOfFile(Video):
     def _array(self, name: str) -> np.ndarray:
         array: np.ndarray = getattr(self._whole, name)
         first, stop = self.first_row, self.first_row + self.num_frames
-        if name != "keyframes":
+        if name not in ("keyframes", "cuts"):
             return array[first:stop]
-        return array[(array >= first) & (array < stop)] - first
+        return array[(array >= first + (name == "cuts")) & (array < stop)] - first

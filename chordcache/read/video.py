@@ -28,6 +28,10 @@ _TRIES = 10
 """Number of times that a file of a cache in an object store may be removed before it is open"""
 
 
+_ROUNDING_SECONDS = 1e-5
+"""[seconds] Tolerance of the times of cuts, which are rounded"""
+
+
 class Video:
     """One cached video: the facts of its sidecar, and the times of its frames."""
 
@@ -118,6 +122,15 @@ class Video:
         """
         return self._kept("keyframes")
 
+    @property
+    def cuts(self) -> np.ndarray:
+        """Frame numbers at which a hard cut begins a new shot [shape=(C,), dtype=int64], ascending.
+
+        A fade is not a cut. If ``frames.fps`` left out the first frame of a shot, the first cached frame after it takes
+        its place.
+        """
+        return self._kept("cuts")
+
     def _kept(self, name: str) -> np.ndarray:
         # Not a cached_property: before Python 3.12 it has one lock for all videos. A reader in another thread may hold
         # that lock while a DataLoader forks, and the worker then waits for it without end
@@ -126,11 +139,20 @@ class Video:
         return self._arrays[name]
 
     def _array(self, name: str) -> np.ndarray:
+        if name == "cuts":
+            return self._numbers_of_cuts()
         for info in sorted(self.sidecar.features, key=lambda info: info.feature not in self.read_features):
             if info.file is not None:
                 with open_feature(self, info) as artefact:
                     return artefact.array(name)
         raise AbsentFeatureError(f"video '{self.key}' has no cached features, so its frame times are unknown")
+
+    def _numbers_of_cuts(self) -> np.ndarray:
+        if self.content is None:
+            raise AbsentFeatureError(f"video '{self.key}' has no facts of its content, so its cuts are not known")
+        seconds = np.maximum.accumulate(self.pts_seconds - self.pts_seconds[0])
+        numbers = np.unique(np.searchsorted(seconds, np.array(self.content.cuts_seconds) - _ROUNDING_SECONDS))
+        return numbers[(numbers > 0) & (numbers < self.num_frames)].astype(np.int64)
 
     def num_rows(self, info: FeatureInfo, array: str) -> int:
         """Return the number of rows of an array that belong to this video.

@@ -153,7 +153,7 @@ class UncachedVideo(Video):
                 f"clip_sampler: got one that needs {name}, expected one that needs frame times only, "
                 "because a source of your own reads the video. Take MP4Source, or build a cache."
             )
-        return self._decoded().keyframes
+        return self._numbers_of_cuts() if name == "cuts" else self._decoded().keyframes
 
     def _decoded(self) -> DecodeResult:
         if self._measured is None:

@@ -164,9 +164,8 @@ BY_TYPE.update({kind | None: st.none() | strategy for kind, strategy in list(BY_
 
 
 def facts(cls: type[Record], **given_fields: Any) -> st.SearchStrategy[Any]:
-    return st.builds(
-        cls, **{**{field.name: BY_TYPE[field.type] for field in msgspec.structs.fields(cls)}, **given_fields}
-    )
+    free = {field.name: field.type for field in msgspec.structs.fields(cls) if field.name not in given_fields}
+    return st.builds(cls, **{name: BY_TYPE[kind] for name, kind in free.items()}, **given_fields)
 
 
 keyframes = st.integers(0, 3)
@@ -188,7 +187,7 @@ video_records = st.builds(
     error=st.none() | texts,
     header=st.none() | facts(HeaderFacts),
     packets=st.none() | packet_facts,
-    content=st.none() | facts(ContentFacts),
+    content=st.none() | facts(ContentFacts, second_hashes=st.integers(0, 2**64 - 1).map("{:016x}".format)),
     audio=st.none() | facts(AudioFacts),
     extra=st.dictionaries(texts | st.sampled_from([column.name for column in COLUMNS]), texts, max_size=3),
 )

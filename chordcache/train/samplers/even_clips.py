@@ -28,7 +28,7 @@ class FrameTimes:
     the last frame, the only one whose end is recorded.
     """
 
-    def __init__(self, video: Video) -> None:
+    def __init__(self, video: Video | _Shot) -> None:
         pts = video.pts_seconds
         frame_seconds = max(float(video.duration_seconds - np.ptp(pts)), _TOLERANCE_SECONDS)
         steps = np.diff(pts)
@@ -46,13 +46,29 @@ class FrameTimes:
         return np.searchsorted(self._limits, seconds)
 
 
+class _Shot:
+    """The frames of a video from ``first`` to before ``stop``, as ``EvenClips`` takes a video."""
+
+    key: str
+    pts_seconds: np.ndarray
+    duration_seconds: float
+    cuts = np.empty(0, np.int64)
+
+    def __init__(self, video: Video | _Shot, first: int, stop: int) -> None:
+        times = FrameTimes(video)
+        edges = np.append(times.starts, times.end)
+        self.key, self.num_frames = video.key, stop - first
+        self.pts_seconds = times.starts[first:stop]
+        self.duration_seconds = float(edges[stop] - edges[first])
+
+
 class EvenClips:
     """All clips of one video that a sampler may choose: of as many frames, evenly spaced.
 
     A position is a frame number, or with ``fps`` seconds from the first frame on.
     """
 
-    def __init__(self, video: Video, sampler: EvenClipSampler) -> None:
+    def __init__(self, video: Video | _Shot, sampler: EvenClipSampler) -> None:
         self._video, self._sampler = video, sampler
         self._times: FrameTimes | None = None
         numbers = np.arange(sampler.num_frames, dtype=np.int64)
@@ -84,6 +100,10 @@ class EvenClips:
     def clip(self, start: float) -> np.ndarray:
         """Return the frames of the clip at a position [shape=(T,), dtype=int64]."""
         positions = start + self._offsets
+        if self._sampler.within_shots and len(cuts := self._video.cuts):
+            middle = self._frames_at(positions)[len(positions) // 2]
+            number = int(np.searchsorted(cuts, middle, side="right"))
+            return self._clip_in_shot(start, *([0, *cuts, self._video.num_frames][number : number + 2]))
         if self._sampler.pad == "loop":
             positions = positions - (positions + _TOLERANCE_SECONDS) // self._end * self._end
         elif self._sampler.pad == "error" and positions[-1] >= self._end - _TOLERANCE_SECONDS:
@@ -92,6 +112,11 @@ class EvenClips:
                 "videos= or of the index."
             )
         return self._frames_at(positions)
+
+    def _clip_in_shot(self, start: float, first: int, stop: int) -> np.ndarray:
+        """Return the clip at a position, moved into the shot from frame ``first`` to before frame ``stop``."""
+        clips = EvenClips(_Shot(self._video, first, stop), self._sampler)
+        return first + clips.clip(min(max(start - self._positions[first], 0), clips._last_start))
 
     def random_clip(self, random: np.random.Generator) -> np.ndarray:
         """Return a clip at a random position: any frame that leaves room for it, or with ``fps`` any such time."""
@@ -144,6 +169,8 @@ class EvenClipSampler:
     """One of ``PADS``: a video that is shorter than a clip continues with its last frame, or from its start"""
     fps: float | None = field(default=None, kw_only=True)
     """Rate at which frames are chosen by their presentation times, [frames per second], or None with ``stride``"""
+    within_shots: bool = field(default=False, kw_only=True)
+    """True to move a clip with a cut in it into the shot of its middle frame. A shorter shot is padded as by ``pad``"""
 
     def __post_init__(self) -> None:
         if self.fps is None and self.stride is None:
