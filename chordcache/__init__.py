@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from chordcache.train.dataset import ChordVideoDataset as ChordVideoDataset
     from chordcache.train.from_config import from_config as from_config
     from chordcache.train.grouped import group as group
+    from chordcache.train.leaks import leaks as leaks
     from chordcache.train.loader import ClipLoader as ClipLoader
     from chordcache.train.loader import make_loader as make_loader
     from chordcache.train.samplers.clip_samplers import RandomClipSampler as RandomClipSampler
@@ -85,6 +86,7 @@ _LAZY = {
     "export": "chordcache.formats.export",
     "from_config": "chordcache.train.from_config",
     "group": "chordcache.train.grouped",
+    "leaks": "chordcache.train.leaks",
     "make_loader": "chordcache.train.loader",
     "merge": "chordcache.building.merge",
     "open_cache": "chordcache.read.cache",

@@ -14,7 +14,7 @@ OPTION_GROUPS: Mapping[str, tuple[str, ...]] = {
     "What to build": ("features", "config", "tiers", "drop"),
     "What to read": ("level", "labels", "source", "format", "shots", "columns", "ignore", "header"),
     "Which videos": (
-        "videos", "video_template", "where", "roots", "follow_symlinks", "retry_quarantined", "prune",
+        "videos", "video_template", "splits", "where", "roots", "follow_symlinks", "retry_quarantined", "prune",
     ),
     "What to do with damage": ("repair", "verify.dry_run"),
     "When to stop": ("max_failures",),

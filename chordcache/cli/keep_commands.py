@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
+import os
 from typing import Any
 
 import click
 
 import chordcache as cc
-from chordcache.amounts import counted, human_bytes
+from chordcache.amounts import counted, human_bytes, shortened
 from chordcache.cli.commands import GroupedCommand
 from chordcache.cli.options import (
     cache_argument,
@@ -24,7 +26,8 @@ from chordcache.cli.values import FOLDER
 from chordcache.engine.display import Display
 from chordcache.engine.limits import Limits
 from chordcache.errors import UsageError, printable
-from chordcache.verifying.findings import VerifyReport
+from chordcache.train.videos import VideosToRead
+from chordcache.verifying.findings import Damage, VerifyReport
 
 
 @click.command(cls=GroupedCommand)
@@ -38,6 +41,11 @@ from chordcache.verifying.findings import VerifyReport
     is_flag=True,
     help="Also compute random frames, flow, motion and all sound again from the videos, and compare.",
 )
+@click.option(
+    "--splits", nargs=2, metavar="TRAIN VAL",
+    help="Also find videos of two splits that show the same seconds, though one is compressed, scaled, trimmed or "
+    "mirrored. A split is a file of names, or COLUMN=VALUE. The same one twice finds copies in it.",
+)  # fmt: skip
 @click.option("--repair", is_flag=True, help="Build damaged and missing files again, and nothing else.")
 @click.option("--dry-run", is_flag=True, help="With --repair: only print the findings.")
 @click.option(
@@ -53,6 +61,7 @@ from chordcache.verifying.findings import VerifyReport
 def verify(
     cache: str,
     level: str | None,
+    splits: tuple[str, str] | None,
     repair: bool,
     dry_run: bool,
     limits: Limits,
@@ -67,7 +76,7 @@ def verify(
     --file-memory apply to --repair only.
 
     Exit code 0: intact; 5: data is damaged or missing; 15: a file cannot be read; 6: the data is intact, but videos are
-    not cached yet, a video changed, or a file is left over.
+    not cached yet, a video changed, a file is left over, or two splits share seconds.
 
     \b
     Example:
@@ -88,8 +97,32 @@ def verify(
             built = f"built {summary.num_done} of {counted(summary.num_inputs, 'video')} again"
             echo(f"chordcache verify: {built}{restored}{see}", err=True)
         report = check()
+    if splits:
+        report = dataclasses.replace(report, damage=[*report.damage, *_leaks(cache, splits)])
     _echo(report, as_json, display.progress, "sizes" if level == "quick" else "checksums")
     click.get_current_context().exit(report.exit_code)
+
+
+def _leaks(cache: str, splits: tuple[str, str]) -> list[Damage]:
+    """Return the pairs of videos of two splits that show the same seconds."""
+    train, val = (_videos_of(cache, split) for split in splits)
+    pairs = cc.leaks(train, None if splits[0] == splits[1] else val)
+    return [Damage("leak", pair.train_path, str(pair), "", key=pair.train) for pair in pairs]
+
+
+def _videos_of(cache: str, split: str) -> VideosToRead:
+    """Return the videos of a split: those in a file, or those with a value in a column."""
+    name, is_column, value = split.partition("=")
+    if not is_column or os.path.lexists(split):
+        return cc.videos.cached(cache, split)
+    with cc.open_cache(cache) as opened:
+        values = {video.key: video.label if name == "label" else video.extra.get(name) for video in opened}
+    keys = [key for key, known in values.items() if known is not None and str(known) == value]
+    if not keys:
+        some = ", ".join(sorted({str(known) for known in values.values() if known is not None})) or "no value"
+        what = f"got '{split}', expected a split file or COLUMN=VALUE. '{name}' has {shortened(some, 200)}."
+        raise UsageError(f"--splits: {printable(what)}")
+    return cc.videos.cached(cache, keys)
 
 
 def _echo(report: VerifyReport, as_json: bool, has_summary: bool, checked: str) -> None:

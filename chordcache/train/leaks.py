@@ -1,0 +1,350 @@
+"""Videos of two splits that show the same seconds, though one may be compressed, scaled, trimmed or mirrored.
+
+Hashes of their seconds find pairs that may be alike, see ``media.picture_facts.SecondHashes``. They show the room and
+the people, so clips of one person in one room have alike hashes too. So the cached frames of such pairs are compared:
+how the picture changes within 3 seconds is alike in copies alone. bench/leaks.py measures both.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import TypeAlias
+
+import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
+
+from chordcache.arguments import check_at_least, names_arguments
+from chordcache.errors import AbsentFeatureError, UsageError
+from chordcache.features.read_side import RowReader
+from chordcache.media.opencv import cv2
+from chordcache.media.picture_facts import mirrored
+from chordcache.read.cache import Cache
+from chordcache.read.cached_videos import VideoSet
+from chordcache.read.video import Video
+from chordcache.train.videos import VideosToRead, cached
+
+_WINDOW_SECONDS = 3
+"""[seconds] Stretch whose hashes, and whose changes, are compared at once"""
+
+_MAX_BITS = 14
+"""Largest mean number of bits in which the hashes of a stretch differ. It is 32 for most pairs of videos. It is at most 14
+for 99 of 100 copies of 3 s, but also for 3 of 1,000 pairs of unrelated videos"""
+
+_LENIENCE_BITS = 6
+"""Number of bits by which a second may differ more than the mean of its stretch"""
+
+_NUM_TABLES = 32
+_MIN_KEY_BITS, _MAX_KEY_BITS = 8, 20
+"""Hashes are compared if they have the same values in some bits of theirs, in one of several choices of bits"""
+
+_MAX_PAIRS = 1 << 21
+"""Number of pairs of hashes that are compared at once, which bounds the memory"""
+
+_STILL_LEVELS = 0.1
+"""[gray levels] Motion of each second below which a video is still"""
+
+_RATE_HERTZ = 8
+_SIDE = 10
+"""Pictures per second that are compared, and their rows and columns"""
+
+_ROUNDING_SECONDS = 0.001
+"""[seconds] Precision of presentation times"""
+
+_MIN_CHANGE_LEVELS = 1.0
+"""[gray levels, root mean square] Change below which it is noise for the most part"""
+
+_MIN_SIMILARITY = 0.6
+"""Smallest correlation of the changes of two stretches that are alike"""
+
+_STEP = _RATE_HERTZ // 2
+"""Stretches of the second split begin each half second"""
+
+_NUM_AT_ONCE = 2048
+"""Number of stretches of the first split that are compared at once, which bounds the memory"""
+
+_ONES = np.unpackbits(np.arange(1 << 16, dtype=np.uint16).view(np.uint8).reshape(-1, 2), axis=1).sum(1, dtype=np.uint8)
+"""Number of bits that are 1 in each number of 16 bits"""
+
+_NUM_KEPT = 4096
+"""Number of videos whose small pictures are kept"""
+
+
+@dataclass(frozen=True)
+class Leak:
+    """Two videos that show the same seconds."""
+
+    train: str
+    """Key of the video in the first split"""
+    val: str
+    """Key of the video in the second split"""
+    train_path: str
+    val_path: str
+    train_seconds: tuple[float, float]
+    """[seconds from the first frame] Begin and end of the stretch, to about half a second"""
+    val_seconds: tuple[float, float]
+    is_mirrored: bool = False
+    similarity: float | None = 1.0
+    """Correlation of the changes of the pictures [0.6 to 1], or None if a video has no cached frames to compare"""
+
+    def __str__(self) -> str:
+        """Return it as people read it."""
+        spans = [f"{start:.1f} to {end:.1f} s" for start, end in (self.train_seconds, self.val_seconds)]
+        how = f"similarity {self.similarity:.2f}" if self.similarity is not None else "by hashes alone"
+        return f"{spans[0]} is {spans[1]} of '{self.val_path}'{', mirrored' if self.is_mirrored else ''} ({how})"
+
+
+@names_arguments
+def leaks(
+    train: VideosToRead | Cache | str | Path, val: VideosToRead | Cache | str | Path | None = None, *, seconds: int = 3
+) -> list[Leak]:
+    """Find the pairs of videos, one of each split, that show the same seconds.
+
+    Black and still stretches do not count. A video that is in both splits, and copies with the same ``content_id``, are
+    pairs whatever their length.
+
+    Parameters
+    ----------
+    train, val : VideosToRead, Cache, str or Path
+        The splits, such as ``chordcache.videos.cached("cache", "train.txt")``, or caches. Without ``val``, pairs of
+        ``train`` are found.
+    seconds : int
+        Least length of a stretch.
+
+    Returns
+    -------
+    list of Leak
+        One for each pair, in the order of the videos of ``train``.
+
+    Raises
+    ------
+    UsageError
+        If a video was built without the hashes of its seconds, or as the splits do when they are opened.
+    DamageError
+        If a frame that is compared is damaged.
+
+    Notes
+    -----
+    The hashes of 90,000 and 10,000 videos of 10 s take 9 s of CPU time and 0.3 GB to compare. For a video with alike
+    hashes, 8 frames per second are read, 40 ms for 10 s. Where one camera shows all videos, that is all of them.
+    """
+    check_at_least(1, seconds=seconds)
+    one = _Split(_opened(train))
+    other = one if val is None else _Split(_opened(val))
+    return list(_search(one, other, seconds))
+
+
+def _opened(split: VideosToRead | Cache | str | Path) -> VideoSet:
+    return (split if isinstance(split, VideosToRead) else cached(split)).open(())
+
+
+class _Split:
+    """The videos of a split, and the hashes of all their seconds, one after the other."""
+
+    def __init__(self, videos: VideoSet) -> None:
+        self.videos = videos
+        self.keys: list[str] = []
+        self.paths: list[str] = []
+        self.seconds: list[float] = []
+        """Length of each video"""
+        self.contents: dict[str, list[int]] = {}
+        """Positions of the videos with a content, by its id"""
+        hashes: list[np.ndarray] = []
+        for position in range(len(videos)):
+            hashes.append(videos.read(position, self._add))
+        lengths = np.array([len(part) for part in hashes], np.int64)
+        self.hashes = np.concatenate([*hashes, np.empty(0, np.uint64)])
+        """Hash of each second [dtype=uint64], 0 if it does not count"""
+        self.owners = np.repeat(np.arange(len(hashes)), lengths)
+        """Position of the video of each second"""
+        self.starts = np.cumsum(lengths) - lengths
+        """Number of the first second of each video"""
+
+    def _add(self, reader: RowReader, video: Video) -> np.ndarray:
+        facts = video.content
+        if facts is None or not facts.content_id:
+            raise UsageError(
+                f"'{video.path}': got a video without the hashes of its seconds, expected them. Build it again."
+            )
+        hashes = np.frombuffer(bytes.fromhex(facts.second_hashes), ">u8").astype(np.uint64)
+        if max(facts.motion_per_second, default=0.0) >= _STILL_LEVELS and hashes.any():
+            self.contents.setdefault(facts.content_id, []).append(len(self.keys))
+        self.keys.append(video.key)
+        self.paths.append(video.path)
+        self.seconds.append(video.duration_seconds)
+        return hashes
+
+    @lru_cache(maxsize=_NUM_KEPT)  # noqa: B019 # a split lives as long as the search
+    def pictures(self, position: int) -> np.ndarray | None:
+        """Return small gray pictures at a fixed rate [shape=(n, 10, 10), dtype=float16], or None without frames."""
+        return self.videos.read(position, _small_pictures)
+
+
+def _small_pictures(reader: RowReader, video: Video) -> np.ndarray | None:
+    try:
+        seconds = np.maximum.accumulate(video.pts_seconds - video.pts_seconds[0])
+        ticks = np.arange(int(video.duration_seconds * _RATE_HERTZ)) / _RATE_HERTZ
+        numbers = np.minimum(np.searchsorted(seconds, ticks - _ROUNDING_SECONDS), video.num_frames - 1)
+        frames = (frame for frames in reader.iter_frames(video, numbers) for frame in frames)
+        small = [cv2.resize(frame, (_SIDE, _SIDE), interpolation=cv2.INTER_AREA).mean(2) for frame in frames]
+    except AbsentFeatureError:
+        return None
+    return np.array(small, np.float16)
+
+
+_Span: TypeAlias = "tuple[float, float]"
+_Stretch: TypeAlias = "tuple[_Span, _Span, bool, float | None]"
+"""Fields of ``Leak`` from ``train_seconds`` on"""
+
+
+def _search(train: _Split, val: _Split, seconds: int) -> Iterator[Leak]:
+    """Yield the pairs that are alike."""
+    length = min(seconds, _WINDOW_SECONDS)
+    places: dict[tuple[int, int], list[tuple[int, int, bool]]] = {pair: [] for pair in _equal(train, val)}
+    equal = set(places)
+    for is_mirrored in (False, True):
+        for one, other, start, other_start in _candidates(train, val, length, is_mirrored):
+            places.setdefault((one, other), []).append((start, other_start, is_mirrored))
+    for one, other in sorted(places):
+        if (one, other) in equal:
+            alike: _Stretch | None = ((0.0, train.seconds[one]), (0.0, val.seconds[other]), False, 1.0)
+        else:
+            pictures = train.pictures(one), val.pictures(other)
+            stretches = (_compared(pictures, place, length, seconds) for place in places[one, other])
+            alike = next(filter(None, stretches), None)
+        if alike is not None:
+            yield Leak(train.keys[one], val.keys[other], train.paths[one], val.paths[other], *alike)
+
+
+def _equal(train: _Split, val: _Split) -> Iterator[tuple[int, int]]:
+    """Yield the positions of videos that are in both splits, or have the same content."""
+    positions = {key: position for position, key in enumerate(train.keys)}
+    if train is not val:
+        yield from ((positions[key], other) for other, key in enumerate(val.keys) if key in positions)
+    for content, others in val.contents.items():
+        for one, other in itertools.product(train.contents.get(content, ()), others):
+            if train is not val or one < other:
+                yield one, other
+
+
+def _candidates(train: _Split, val: _Split, length: int, is_mirrored: bool) -> Iterator[tuple[int, int, int, int]]:
+    """Yield pairs of videos with alike hashes in a stretch: two positions, and the first second of each stretch."""
+    hashes = mirrored(val.hashes) if is_mirrored else val.hashes
+    random = np.random.default_rng(0)
+    num_bits = min(max(len(train.hashes).bit_length() + 1, _MIN_KEY_BITS), _MAX_KEY_BITS)
+    known: dict[int, tuple[int, int]] = {}
+    for _ in range(_NUM_TABLES):
+        mask = np.bitwise_or.reduce(np.uint64(1) << random.permutation(64)[:num_bits].astype(np.uint64))
+        for first, second in _equal_keys(train.hashes, hashes, mask):
+            is_near = _num_bits(train.hashes[first] ^ hashes[second]) <= _MAX_BITS + _LENIENCE_BITS
+            if train is val:
+                is_near &= train.owners[first] < train.owners[second]
+            starts = _starts_of_stretches(train, val, hashes, first[is_near], second[is_near], length)
+            codes = train.owners[starts[0]] * len(val.keys) + val.owners[starts[1]]
+            _, places = np.unique(codes, return_index=True)
+            known = {**dict(zip(codes[places].tolist(), starts[:, places].T.tolist(), strict=True)), **known}
+    for code, (start, other_start) in known.items():
+        one, other = divmod(code, len(val.keys))
+        yield one, other, start - int(train.starts[one]), other_start - int(val.starts[other])
+
+
+def _equal_keys(one: np.ndarray, other: np.ndarray, mask: np.uint64) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Yield numbers of hashes of both that are equal in the bits of a mask, as many at a time as fit into memory."""
+    order = np.argsort(one & mask)
+    keys, wanted = (one & mask)[order], other & mask
+    firsts = np.searchsorted(keys, wanted)
+    counts = np.where(other == 0, 0, np.searchsorted(keys, wanted, side="right") - firsts)
+    ends = np.cumsum(counts)
+    start = 0
+    while start < len(other):
+        before = ends[start - 1] if start else 0
+        stop = max(start + 1, int(np.searchsorted(ends, before + _MAX_PAIRS, side="right")))
+        second = np.repeat(np.arange(start, stop), counts[start:stop])
+        within = np.arange(len(second)) - np.repeat(ends[start:stop] - counts[start:stop] - before, counts[start:stop])
+        yield order[firsts[second] + within], second
+        start = stop
+
+
+def _num_bits(hashes: np.ndarray) -> np.ndarray:
+    """Return the number of bits that are 1 in each number [dtype=uint8]. NumPy 1 has no function for it."""
+    words = hashes.view(np.uint16).reshape(-1, 4)
+    return sum((_ONES[words[:, place]] for place in range(4)), np.zeros(len(words), np.uint8))
+
+
+def _starts_of_stretches(
+    train: _Split, val: _Split, hashes: np.ndarray, first: np.ndarray, second: np.ndarray, length: int
+) -> np.ndarray:
+    """Return the first seconds of alike stretches around pairs of seconds [shape=(2, n), dtype=int64]."""
+    steps = np.arange(1 - length, length)[:, None]
+    one, other = first + steps, second + steps
+    is_inside = (one >= 0) & (one < len(train.hashes)) & (other >= 0) & (other < len(hashes))
+    one, other = np.where(is_inside, one, first), np.where(is_inside, other, second)
+    is_inside &= (train.owners[one] == train.owners[first]) & (val.owners[other] == val.owners[second])
+    is_inside &= (train.hashes[one] != 0) & (hashes[other] != 0)
+    bits = _num_bits((train.hashes[one] ^ hashes[other]).ravel()).reshape(one.shape)
+    distances = np.where(is_inside, bits, 64 * length).astype(np.int64)
+    sums = sliding_window_view(distances, length, axis=0).sum(2)
+    place, best = sums.argmin(0), sums.min(0) if len(first) else np.empty(0)
+    is_alike = best <= _MAX_BITS * length
+    return np.stack([(start + place - length + 1)[is_alike] for start in (first, second)])
+
+
+def _compared(
+    pictures: tuple[np.ndarray | None, np.ndarray | None], place: tuple[int, int, bool], length: int, seconds: int
+) -> _Stretch | None:
+    """Return the longest stretch in which the pictures of two videos change alike, or None.
+
+    ``place`` is where their hashes are alike, which is returned if a video has no pictures.
+    """
+    (one, other), (start, other_start, is_mirrored) = pictures, place
+    if one is None or other is None:
+        return (start, start + length), (other_start, other_start + length), is_mirrored, None
+    others = _changes(other[:, :, ::-1] if is_mirrored else other, length)[::_STEP]
+    best, places = np.full(len(others), -1.0), np.zeros(len(others), np.int64)
+    for begin in range(0, len(one), _NUM_AT_ONCE):
+        windows = _changes(one[begin : begin + _NUM_AT_ONCE + length * _RATE_HERTZ - 1], length)
+        if len(windows) and len(others):
+            similarities = windows @ others.T
+            is_better = similarities.max(0) > best
+            places[is_better] = begin + similarities.argmax(0)[is_better]
+            best = np.maximum(best, similarities.max(0))
+    first, last = _longest_run(best >= _MIN_SIMILARITY, places)
+    if last < first or (last - first) * _STEP / _RATE_HERTZ + length < seconds:
+        return None
+    begins_and_ends = (places[first], places[last]), (first * _STEP, last * _STEP)
+    one_span, other_span = ((float(a / _RATE_HERTZ), float(b / _RATE_HERTZ + length)) for a, b in begins_and_ends)
+    return one_span, other_span, is_mirrored, round(float(best[first : last + 1].max()), 3)
+
+
+def _changes(pictures: np.ndarray, length: int) -> np.ndarray:
+    """Return the changes within each stretch of ``length`` seconds [shape=(n, size), dtype=float32, of length 1].
+
+    Changes of the brightness of the whole picture are left out, because fades are all alike. Small changes, which are
+    noise for the most part, are shorter than 1.
+    """
+    num_pictures = length * _RATE_HERTZ
+    if len(pictures) == num_pictures - 1:  # the last frame of a clip of whole seconds
+        pictures = np.concatenate([pictures, pictures[-1:]])
+    if len(pictures) < num_pictures:
+        return np.empty((0, 0), np.float32)
+    flat = pictures.reshape(len(pictures), -1).astype(np.float32)
+    windows = sliding_window_view(flat - flat.mean(1, keepdims=True), num_pictures, axis=0)
+    changes = (windows - windows.mean(2, keepdims=True)).reshape(len(windows), -1)
+    lengths = np.sqrt(np.square(changes).mean(1, keepdims=True))
+    result: np.ndarray = changes / (np.maximum(lengths, _MIN_CHANGE_LEVELS) * math.sqrt(changes.shape[1]))
+    return result
+
+
+def _longest_run(is_alike: np.ndarray, places: np.ndarray) -> tuple[int, int]:
+    """Return the first and the last number of the longest run whose places go on with it. (0, -1) if there is none."""
+    longest, begin = (0, -1), 0
+    for number in range(len(is_alike)):
+        if not is_alike[number] or number == 0 or abs(places[number] - places[number - 1] - _STEP) > _STEP // 2:
+            begin = number
+        if is_alike[number] and number - begin > longest[1] - longest[0]:
+            longest = begin, number
+    return longest
