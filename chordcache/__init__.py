@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from chordcache.train.samplers.clip_samplers import RandomClipSampler as RandomClipSampler
     from chordcache.train.samplers.clip_samplers import RegularClipSampler as RegularClipSampler
     from chordcache.train.samplers.distributed import ChordSampler as ChordSampler
+    from chordcache.verifying.passport import passport as passport
     from chordcache.verifying.repair import collect_garbage as collect_garbage
     from chordcache.verifying.repair import repair as repair
     from chordcache.verifying.verify import verify as verify
@@ -90,6 +91,7 @@ _LAZY = {
     "make_loader": "chordcache.train.loader",
     "merge": "chordcache.building.merge",
     "open_cache": "chordcache.read.cache",
+    "passport": "chordcache.verifying.passport",
     "read_index": "chordcache.index.index_files",
     "repair": "chordcache.verifying.repair",
     "report": "chordcache.look.report.make",

@@ -38,6 +38,7 @@ COMMANDS = {
         "merge": "Join caches into a new one, without decoding.",
         "pack": "Copy a cache into a read-only one of few large files.",
         "unpack": "Copy a packed cache into one that can be built on.",
+        "passport": "Write what a cache has, with one digest over all of it.",
         "gc": "Remove files that a cache does not use any more.",
     },
     "Use it": {

@@ -16,7 +16,7 @@ OPTION_GROUPS: Mapping[str, tuple[str, ...]] = {
     "Which videos": (
         "videos", "video_template", "splits", "where", "roots", "follow_symlinks", "retry_quarantined", "prune",
     ),
-    "What to do with damage": ("repair", "verify.dry_run"),
+    "What to do with damage": ("repair", "against", "verify.dry_run"),
     "When to stop": ("max_failures",),
     "Limits of one file": ("stall_seconds", "file_seconds", "memory_bytes"),
     "Processes": ("jobs", "engine", "num_parts", "part", "wait"),

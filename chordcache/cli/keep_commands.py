@@ -1,4 +1,4 @@
-"""Commands below "Keep it": ``verify``, ``merge``, ``pack``, ``unpack``, ``gc``."""
+"""Commands below "Keep it": ``verify``, ``passport``, ``merge``, ``pack``, ``unpack``, ``gc``."""
 
 from __future__ import annotations
 
@@ -22,11 +22,12 @@ from chordcache.cli.options import (
     roots_option,
 )
 from chordcache.cli.output import echo, echo_result
-from chordcache.cli.values import FOLDER
+from chordcache.cli.values import FOLDER, PATH
 from chordcache.engine.display import Display
 from chordcache.engine.limits import Limits
 from chordcache.errors import UsageError, printable
-from chordcache.train.videos import VideosToRead
+from chordcache.read.selection import select_keys
+from chordcache.verifying import passport as passports
 from chordcache.verifying.findings import Damage, VerifyReport
 
 
@@ -46,6 +47,10 @@ from chordcache.verifying.findings import Damage, VerifyReport
     help="Also find videos of two splits that show the same seconds, though one is compressed, scaled, trimmed or "
     "mirrored. A split is a file of names, or COLUMN=VALUE. The same one twice finds copies in it.",
 )  # fmt: skip
+@click.option(
+    "--against", type=PATH, metavar="PASSPORT",
+    help="Also compare with a passport: contents, settings, labels, and with --splits the splits 'train' and 'val'.",
+)  # fmt: skip
 @click.option("--repair", is_flag=True, help="Build damaged and missing files again, and nothing else.")
 @click.option("--dry-run", is_flag=True, help="With --repair: only print the findings.")
 @click.option(
@@ -62,6 +67,7 @@ def verify(
     cache: str,
     level: str | None,
     splits: tuple[str, str] | None,
+    against: str | None,
     repair: bool,
     dry_run: bool,
     limits: Limits,
@@ -76,7 +82,7 @@ def verify(
     --file-memory apply to --repair only.
 
     Exit code 0: intact; 5: data is damaged or missing; 15: a file cannot be read; 6: the data is intact, but videos are
-    not cached yet, a video changed, a file is left over, or two splits share seconds.
+    not cached yet, a video changed, a file is left over, two splits share seconds, or the passport is another one.
 
     \b
     Example:
@@ -97,32 +103,32 @@ def verify(
             built = f"built {summary.num_done} of {counted(summary.num_inputs, 'video')} again"
             echo(f"chordcache verify: {built}{restored}{see}", err=True)
         report = check()
+    keys = dict(zip(("train", "val"), (_keys_of(cache, split) for split in splits or ()), strict=False))
+    findings = list(report.damage)
     if splits:
-        report = dataclasses.replace(report, damage=[*report.damage, *_leaks(cache, splits)])
+        train, val = (cc.videos.cached(cache, keys[name]) for name in ("train", "val"))
+        pairs = cc.leaks(train, None if splits[0] == splits[1] else val)
+        findings += [Damage("leak", pair.train_path, str(pair), "", key=pair.train) for pair in pairs]
+    if against is not None:
+        findings += passports.check_against(cache, against, keys)
+    report = dataclasses.replace(report, damage=findings)
     _echo(report, as_json, display.progress, "sizes" if level == "quick" else "checksums")
     click.get_current_context().exit(report.exit_code)
 
 
-def _leaks(cache: str, splits: tuple[str, str]) -> list[Damage]:
-    """Return the pairs of videos of two splits that show the same seconds."""
-    train, val = (_videos_of(cache, split) for split in splits)
-    pairs = cc.leaks(train, None if splits[0] == splits[1] else val)
-    return [Damage("leak", pair.train_path, str(pair), "", key=pair.train) for pair in pairs]
-
-
-def _videos_of(cache: str, split: str) -> VideosToRead:
-    """Return the videos of a split: those in a file, or those with a value in a column."""
+def _keys_of(cache: str, split: str) -> list[str]:
+    """Return the keys of the videos of a split: those in a file, or those with a value in a column."""
     name, is_column, value = split.partition("=")
-    if not is_column or os.path.lexists(split):
-        return cc.videos.cached(cache, split)
     with cc.open_cache(cache) as opened:
+        if not is_column or os.path.lexists(split):
+            return select_keys(opened, split)
         values = {video.key: video.label if name == "label" else video.extra.get(name) for video in opened}
     keys = [key for key, known in values.items() if known is not None and str(known) == value]
     if not keys:
         some = ", ".join(sorted({str(known) for known in values.values() if known is not None})) or "no value"
         what = f"got '{split}', expected a split file or COLUMN=VALUE. '{name}' has {shortened(some, 200)}."
         raise UsageError(f"--splits: {printable(what)}")
-    return cc.videos.cached(cache, keys)
+    return keys
 
 
 def _echo(report: VerifyReport, as_json: bool, has_summary: bool, checked: str) -> None:
@@ -139,6 +145,35 @@ def _echo(report: VerifyReport, as_json: bool, has_summary: bool, checked: str) 
             echo(counted(len(report.damage), "finding") + part)
         else:
             echo(f" {counted(report.num_videos, 'video')}{part}, all {checked} match", lead="intact:", color="green")
+
+
+@click.command()
+@cache_argument(has_option=False)
+@click.argument("splits", nargs=-1, metavar="[NAME=SPLIT]...")
+@click.option("-o", "--output", type=PATH, required=True, metavar="FILE", help="Passport to write.")
+@click.option("--source", is_flag=True, help="Add the SHA-256 of the videos, and the findings of 'verify --source'.")
+@roots_option
+@jobs_option
+@json_option
+def passport(cache: str, splits: tuple[str, ...], output: str, as_json: bool, **options: Any) -> None:
+    """Write what a cache has, with one digest over all of it.
+
+    The file has the content, the settings and the labels of each video, and the splits, in the format of Croissant.
+    Anyone with the cache can check it with 'chordcache verify CACHE --against FILE'. A SPLIT is a file of names.
+
+    \b
+    Example:
+      chordcache passport cache train=train.txt val=val.txt -o passport.json
+    """
+    named = dict(split.partition("=")[::2] for split in splits)
+    if len(named) < len(splits) or not all(named.values()):
+        raise UsageError(f"splits: got {', '.join(map(printable, splits))}, expected NAME=FILE, each name once")
+    made = cc.passport(cache, output, splits=named, **options)
+    videos = counted(len(made.rows), "video")
+    data = {"root": made.root, "num_videos": len(made.rows), "splits": made.splits, "findings": made.findings}
+    echo_result(data, f"{printable(output)}: {videos}, root {made.root}", as_json)
+    if made.findings:
+        click.get_current_context().exit(6)
 
 
 @click.command()

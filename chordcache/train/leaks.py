@@ -32,8 +32,8 @@ _WINDOW_SECONDS = 3
 """[seconds] Stretch whose hashes, and whose changes, are compared at once"""
 
 _MAX_BITS = 14
-"""Largest mean number of bits in which the hashes of a stretch differ. It is 32 for most pairs of videos. It is at most 14
-for 99 of 100 copies of 3 s, but also for 3 of 1,000 pairs of unrelated videos"""
+"""Largest mean number of bits in which the hashes of a stretch differ. It is 32 for most pairs of videos. For 99 of 100
+copies of 3 s it is at most 14, but also for 3 of 1,000 pairs of unrelated videos"""
 
 _LENIENCE_BITS = 6
 """Number of bits by which a second may differ more than the mean of its stretch"""
