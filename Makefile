@@ -93,7 +93,7 @@ test-formats: $(FORMATS_STAMP) tools ## exports with the libraries that they are
 $(FORMATS_STAMP): pyproject.toml
 	$(PYTHON) -m venv .venv-formats
 	$(FORMATS_BIN)/python -m pip install -q $(TORCH)
-	$(FORMATS_BIN)/python -m pip install -q -e '.[build,train,formats,store]' 'datasets>=4' 'moto[server]>=5' pillow hypothesis pytest pytest-timeout pytest-xdist
+	$(FORMATS_BIN)/python -m pip install -q -e '.[build,train,formats,store]' 'datasets>=4' 'moto[server]>=5' mlcroissant pillow hypothesis pytest pytest-timeout pytest-xdist
 	@touch $@
 
 # Apart, since MediaPipe needs NumPy 1 and Python 3.12 at most

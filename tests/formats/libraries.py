@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import datasets
+import mlcroissant
 import numpy as np
 import pytest
 import simplejpeg
@@ -160,3 +161,14 @@ def test_datasets(work: Path, tmp_path: Path) -> None:
         assert [frame["bytes"] for frame in encoded["frames"]] == jpegs
         assert np.array_equal(np.asarray(row["frames"][3]), simplejpeg.decode_jpeg(jpegs[3]))
         assert row["pts_seconds"] == video.pts_seconds.tolist()
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning:rdflib", "ignore::DeprecationWarning:mlcroissant")
+def test_a_passport_is_metadata_of_croissant(work: Path, tmp_path: Path) -> None:
+    made = cc.passport(work / "made", tmp_path / "passport.json", splits={"train": lambda video: True})
+    dataset = mlcroissant.Dataset(jsonld=str(tmp_path / "passport.json"))
+    assert not dataset.metadata.issues.errors
+    rows = {row["videos/key"]: row for row in dataset.records("videos")}
+    assert rows == {
+        key: {f"videos/{name}": getattr(row, name) for name in row.__struct_fields__} for key, row in made.rows.items()
+    }
