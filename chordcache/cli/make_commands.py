@@ -163,7 +163,7 @@ def _line(summary: ListSummary, output: str) -> str:
 )
 @click.option(
     "--sample", type=int, metavar="N", show_default=str(SAMPLE_ITEMS),
-    help="With --dry-run: build so many videos in a temporary folder for the estimate, at most 15 seconds of each.",
+    help="With --dry-run: build so many videos in a temporary folder for the estimate.",
 )  # fmt: skip
 @click.option(
     "--budget", "budget_bytes", metavar="SIZE",
