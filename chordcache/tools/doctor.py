@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import inspect
 import os
 import re
 import resource
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from chordcache import __version__
 from chordcache.amounts import counted, human_bytes
@@ -20,8 +18,7 @@ from chordcache.config.presets import preset_names, preset_summary
 from chordcache.engine import pool
 from chordcache.engine.choice import check_jobs
 from chordcache.engine.limits import Limits
-from chordcache.errors import NotFoundError, UsageError, describe, printable
-from chordcache.features.base import Extractor
+from chordcache.errors import NotFoundError, printable
 from chordcache.features.built_in import BUILT_IN
 from chordcache.features.registry import entry_points, extractor_class
 from chordcache.media.jpeg import part_decoder
@@ -31,22 +28,21 @@ _MIN_SHM_BYTES = 1 << 29
 """Two batches of 16 clips of 16 frames of 224 x 224 pixels for each of six workers of a ``DataLoader``"""
 
 _LIMITS = (
-    ("open files", resource.RLIMIT_NOFILE, 4096,
+    ("open files", resource.RLIMIT_NOFILE,
      "PyTorch passes each tensor of a batch from a worker process as an open file.", "ulimit -n 65536"),
-    ("processes", resource.RLIMIT_NPROC, 4096,
+    ("processes", resource.RLIMIT_NPROC,
      "Each thread of each process of this user counts. A worker that cannot start ends the build.", "ulimit -u 65536"),
 )  # fmt: skip
-"""Name of a limit, its number, least value, reason and command. 1024 open files, the usual limit, are too few"""
+"""Name of a limit, its number, reason and command. 1024 open files, the usual limit, are too few"""
 
 _WORKER_BYTES = 1 << 29
 """Memory of a worker that makes all features of a 720p video, 295 MiB in docs/development/performance-building.md"""
 
 _MIN_FREE_BYTES, _MIN_FREE_INODES = 10 << 30, 100_000
 
-_COPY = "chordcache build -o LOCAL_FOLDER, then copy the folder with rsync -a"
 _DISKS = (
-    ("nfs nfs4", "warning", "Writing over NFS is not supported: its locks are not those of a local disk.", _COPY),
-    ("cifs smb3 smbfs", "warning", "Locks and memory maps of a Windows share are not those of a local disk.", _COPY),
+    ("nfs nfs4 cifs smb3 smbfs", "warning", "Writing over a network is not supported: locks and renames differ.",
+     "chordcache build -o LOCAL_FOLDER, then copy the folder with rsync -a"),
     ("fuse", "warning", "Random reads through FUSE are slow, and some of its file systems have no locks.",
      "rsync -a CACHE LOCAL_FOLDER, and read the copy"),
     ("overlay aufs", "note", "This is the layer of a container. It is lost with the container, and often small.",
@@ -85,7 +81,7 @@ def diagnose(
         raise NotFoundError(
             f"path: got '{printable(path)}', which does not exist, expected a folder. Name the folder of the cache."
         )
-    findings = [*_workers(jobs, root), *_shared_memory(root), *_limits(), *_disk(Path(path), root), *_packages()]
+    findings = [*_workers(jobs, root), *_limits(root), *_disk(Path(path), root), *_packages()]
     presets = [Finding(f"preset {name}", "ok", preset_summary(name)) for name in preset_names()]
     return (*findings, *_features(), *presets)
 
@@ -100,14 +96,12 @@ def _workers(jobs: int | None, root: Path) -> Iterator[Finding]:
     why = "More workers than processors wait for each other, and each needs memory."
     yield _checked(workers > num_cpus, "processors", what, why, f"chordcache build -j {num_cpus}")
     memory = min(_memory_limits(root), default=0)
-    if not memory:
-        yield Finding("memory", "note", "not known", "The number of workers that fit is not known.", "free -h")
-        return
-    what, of_file = f"{human_bytes(memory)} for {counted(workers, 'worker')}", Limits.memory_bytes or 0
-    if memory < workers * _WORKER_BYTES:
+    what = f"{human_bytes(memory)} for {counted(workers, 'worker')}" if memory else "not known"
+    if 0 < memory < workers * _WORKER_BYTES:
         why = f"A worker needs up to {human_bytes(_WORKER_BYTES)}. The kernel kills it otherwise."
         yield Finding("memory", "warning", what, why, f"chordcache build -j {max(1, memory // _WORKER_BYTES)}")
         return
+    of_file = Limits.memory_bytes or 0
     why = f"One file may take up to {human_bytes(of_file)} in each worker."
     action = f"chordcache build --file-memory {max(256, (memory // workers) >> 20)}"
     yield _checked(memory < workers * of_file, "memory", what, why, action, "note")
@@ -135,7 +129,7 @@ def _lines(file: Path) -> list[str]:
     return []
 
 
-def _shared_memory(root: Path) -> Iterator[Finding]:
+def _limits(root: Path) -> Iterator[Finding]:
     why = (
         "Workers of a DataLoader pass batches through it, and die with 'Bus error' if it is full. ClipLoader does not."
     )
@@ -145,14 +139,10 @@ def _shared_memory(root: Path) -> Iterator[Finding]:
         total, _, free = shutil.disk_usage(root / "dev/shm")
     what = f"{human_bytes(free)} free of {human_bytes(total)}" if total else "does not exist"
     yield _checked(free < _MIN_SHM_BYTES, "/dev/shm", what, why, action)
-
-
-def _limits() -> Iterator[Finding]:
-    for name, number, least, why, action in _LIMITS:
+    for name, number, why, action in _LIMITS:
         value = resource.getrlimit(number)[0]
-        is_unlimited = value == resource.RLIM_INFINITY
-        what = "no limit" if is_unlimited else f"at most {value}"
-        yield _checked(not is_unlimited and value < least, name, what, why, action)
+        what = "no limit" if value == resource.RLIM_INFINITY else f"at most {value}"
+        yield _checked(0 <= value < 4096, name, what, why, action)  # no limit is -1
 
 
 def _disk(folder: Path, root: Path) -> Iterator[Finding]:
@@ -160,8 +150,7 @@ def _disk(folder: Path, root: Path) -> Iterator[Finding]:
     is_kind = (row[1:] for row in _DISKS if kind.split(".")[0] in row[0].split())
     severity, why, action = next(is_kind, ("ok", "", ""))
     yield Finding("file system", severity, f"{kind or 'not known'} at {printable(point)}", why, action)
-    status = os.statvfs(folder)
-    free, total = status.f_bavail * status.f_frsize, status.f_blocks * status.f_frsize
+    status, (total, _, free) = os.statvfs(folder), shutil.disk_usage(folder)
     what = f"{human_bytes(free)} free of {human_bytes(total)}" if total else "not stated by the file system"
     why = "A build ends with exit code 12 if the disk is full. 'chordcache build --dry-run' estimates its size."
     yield _checked(total > 0 and free < _MIN_FREE_BYTES, "free space", what, why, f"df -h {printable(folder)}")
@@ -192,35 +181,23 @@ def _packages() -> Iterator[Finding]:
     why = "Version 3 decodes only the part of a JPEG in the crop. A batch then takes 11 to 14 % less CPU time."
     action = "pip install 'chordcache[turbojpeg]', or conda install -c conda-forge 'libjpeg-turbo>=3'"
     yield _checked(is_missing, "libturbojpeg", what, why, action, "note")
-    packages = opencv_packages()
-    names = [package.split()[0] for package in packages]
+    names = [package.split()[0] for package in opencv_packages()]
     if not names:
         why = "Optical flow, and clips that are cut and scaled, need OpenCV."
         yield Finding("OpenCV", "note", "not installed", why, "pip install 'chordcache[build]'")
         return
-    keep = next((name for name in names if "headless" in name), names[0])
     why = "Each overwrites the files of the other. Which one works depends on the order of installation."
-    action = f"pip uninstall -y {' '.join(names)} && pip install {keep}"
-    yield _checked(len(packages) > 1, "OpenCV", ", ".join(packages), why, action)
+    action = f"pip uninstall -y {' '.join(names)} && pip install {max(names, key=lambda name: 'headless' in name)}"
+    yield _checked(len(names) > 1, "OpenCV", ", ".join(opencv_packages()), why, action)
 
 
 def _features() -> Iterator[Finding]:
-    """Yield the built-in extractors, and those that installed packages name as entry points."""
+    """Yield the built-in extractors, and those that installed packages name as entry points, which are not imported."""
     for name, section in config_sections().items():
         cls = extractor_class(name, BUILT_IN[name].extractor)
-        yield _feature(name, cls, cls.arguments(section(), Config().picture))
+        missing = cls.missing_requirement(cls.arguments(section(), Config().picture)) or ""
+        why, _, action = missing.partition("; run: ")
+        what = (cls.__doc__ or "").partition("\n")[0]
+        yield _checked(bool(why), f"feature {name}", what, why, action or f"set features.{name} in the config", "note")
     for entry in entry_points():
-        try:
-            cls = extractor_class(entry.name, entry.value)
-            parameters = inspect.signature(cls).parameters.values()
-            known = {p.name: p.default for p in parameters if p.default is not inspect.Parameter.empty}
-            yield _feature(entry.name, cls, known, f" extractor: {entry.value}")
-        except Exception as error:  # noqa: BLE001 # item boundary: a plug-in may raise anything
-            why = str(error) if isinstance(error, UsageError) else describe(error)
-            yield Finding(f"feature {entry.name}", "note", entry.value, why, "correct the package, or uninstall it")
-
-
-def _feature(name: str, cls: type[Extractor], arguments: Mapping[str, Any], place: str = "") -> Finding:
-    what = f"{(inspect.getdoc(cls) or '').partition(chr(10))[0].strip()}{place}"
-    why, _, action = (cls.missing_requirement(arguments) or "").partition("; run: ")
-    return _checked(bool(why), f"feature {name}", what, why, action or f"set features.{name} in the config", "note")
+        yield Finding(f"feature {entry.name}", "ok", f"extractor: {entry.value}")
