@@ -290,8 +290,7 @@ def bench(cache: str, workers: int, roots: Any, as_json: bool) -> None:
     """
     # Not before: --help does not need what it loads
     from chordcache.tools.bench import measurement
-    from chordcache.tools.bench.result import as_text
-    from chordcache.tools.bench.ways import BenchOptions
+    from chordcache.tools.bench.result import BenchOptions, as_text
 
     result = measurement.bench(cache, options=BenchOptions(workers=workers), roots=roots, progress=True)
     echo_result(result.to_json(), as_text(result), as_json)
