@@ -75,7 +75,7 @@ def _as_lines(result: DryRun) -> list[str]:
     return [
         *lines,
         f"sample: {counted(estimate.num_sampled, 'item')}{failed}",
-        *(f"  failed: {printable(message)}" for message in dict.fromkeys(estimate.failures)),
+        *(f"  failed: {printable(message)}" for message in [*dict.fromkeys(estimate.failures)][:3]),
         *(f"{name:26} {human_bytes(size)}" for name, size in sizes.items()),
         *(f"{name:26} {exact_duration(time)}" for name, time in times.items()),
     ]

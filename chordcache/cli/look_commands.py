@@ -25,8 +25,8 @@ if TYPE_CHECKING:  # --help does not need what these load
 _MAX_ITEMS = 20
 """Number of labels or of other items that are listed"""
 
-_MAX_LETTERS = 400
-"""Number of letters of a message"""
+_MAX_LETTERS = 300
+"""Number of letters of a message or a label"""
 
 
 @click.command()
@@ -114,9 +114,6 @@ def _line(name: str, text: str) -> str:
 
 _NUM_ALIGNED = 500
 """Number of lines at the start whose widths set those of the columns. All lines would have to wait for the last"""
-
-_MAX_LETTERS = 300
-"""Number of letters of a label"""
 
 
 class _Amount(str):

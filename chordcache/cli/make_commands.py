@@ -27,7 +27,7 @@ from chordcache.cli.options import (
     split_names,
 )
 from chordcache.cli.output import echo, echo_result
-from chordcache.cli.values import CACHE_VARIABLE, FOLDER, LABELS, PATH, SOURCE, variable_option
+from chordcache.cli.values import CACHE_VARIABLE, FOLDER, LABELS, PATH, SOURCE
 from chordcache.engine.display import Display
 from chordcache.errors import UsageError, printable
 
@@ -155,7 +155,7 @@ def _line(summary: ListSummary, output: str) -> str:
 @click.argument("index", type=SOURCE, default="index.json")
 @click.option(
     "-o", "--output", "cache", type=FOLDER, default="cache", metavar="CACHE",
-    help="Folder of the cache.", **variable_option(CACHE_VARIABLE),
+    help="Folder of the cache.", envvar=CACHE_VARIABLE, show_envvar=True,
 )  # fmt: skip
 @build_settings_options
 @click.option(

@@ -18,7 +18,7 @@ from chordcache.config.presets import preset_names, preset_summary
 from chordcache.engine import pool
 from chordcache.engine.choice import check_jobs
 from chordcache.engine.limits import Limits
-from chordcache.errors import NotFoundError, printable
+from chordcache.errors import NotFoundError, UsageError, printable
 from chordcache.features.built_in import BUILT_IN
 from chordcache.features.registry import entry_points, extractor_class
 from chordcache.media.jpeg import part_decoder
@@ -101,10 +101,9 @@ def _workers(jobs: int | None, root: Path) -> Iterator[Finding]:
         why = f"A worker needs up to {human_bytes(_WORKER_BYTES)}. The kernel kills it otherwise."
         yield Finding("memory", "warning", what, why, f"chordcache build -j {max(1, memory // _WORKER_BYTES)}")
         return
-    of_file = Limits.memory_bytes or 0
+    of_file, mib = Limits.memory_bytes or 0, max(256, (memory // workers) >> 20)
     why = f"One file may take up to {human_bytes(of_file)} in each worker."
-    action = f"chordcache build --file-memory {max(256, (memory // workers) >> 20)}"
-    yield _checked(memory < workers * of_file, "memory", what, why, action, "note")
+    yield _checked(memory < workers * of_file, "memory", what, why, f"chordcache build --file-memory {mib}", "note")
 
 
 def _memory_limits(root: Path) -> Iterator[int]:
@@ -192,7 +191,7 @@ def _packages() -> Iterator[Finding]:
 
 
 def _features() -> Iterator[Finding]:
-    """Yield the built-in extractors, and those that installed packages name as entry points, which are not imported."""
+    """Yield the built-in extractors, and those that installed packages name as entry points."""
     for name, section in config_sections().items():
         cls = extractor_class(name, BUILT_IN[name].extractor)
         missing = cls.missing_requirement(cls.arguments(section(), Config().picture)) or ""
@@ -200,4 +199,9 @@ def _features() -> Iterator[Finding]:
         what = (cls.__doc__ or "").partition("\n")[0]
         yield _checked(bool(why), f"feature {name}", what, why, action or f"set features.{name} in the config", "note")
     for entry in entry_points():
-        yield Finding(f"feature {entry.name}", "ok", f"extractor: {entry.value}")
+        why, what = "", f"extractor: {entry.value}"
+        try:
+            extractor_class(entry.name, entry.value)
+        except UsageError as error:
+            why = str(error)
+        yield _checked(bool(why), f"feature {entry.name}", what, why, "correct the package, or uninstall it", "note")

@@ -255,21 +255,6 @@ def test_a_pipe_without_a_reader_ends_with_141(
     assert not re.search("Traceback|Exception ignored|error:", errors)
 
 
-def test_bash_sees_the_pipe_of_a_command_as_that_of_others(built: Path) -> None:
-    script = "set -o pipefail; {0} -m chordcache {1} | true"
-    for command in ("ls --json", "ls none 2>&1"):
-        done = subprocess.run(["bash", "-c", script.format(sys.executable, command)], cwd=built, check=False)
-        assert done.returncode == 141, command
-    done = subprocess.run(
-        ["bash", "-c", script.format(sys.executable, "ls").replace("true", "cat")],
-        cwd=built,
-        check=False,
-        capture_output=True,
-    )
-    assert done.returncode == 0
-    assert done.stdout
-
-
 # gc
 
 
@@ -286,16 +271,6 @@ def test_gc_as_json(built: Path, run_cli: Cli) -> None:
 
 def reasons(work: Path, **arguments: Any) -> dict[str, int]:
     return dict(cc.dry_run(work / "index.json", work / "cache", sample=0, **arguments).reasons)
-
-
-def test_dry_run_of_a_new_cache(scanned: Path, run_cli: Cli) -> None:
-    assert reasons(scanned) == {"new": 2}
-    done = run_cli("build", "--dry-run", cwd=scanned)
-    assert "        2 new\n" in done.stdout
-    assert "\nsample: 2 items\n" in done.stdout
-    data = json.loads(run_cli("build", "--dry-run", "--sample", "0", "--json", cwd=scanned).stdout)
-    assert data["reasons"] == {"new": 2}
-    assert data["estimate"] is None
 
 
 def test_dry_run_says_what_is_stale(built: Path) -> None:
