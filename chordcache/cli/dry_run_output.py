@@ -31,20 +31,21 @@ def run(index: str, cache: str, budget: float | None, as_json: bool, **arguments
         raise UsageError("--sample: got 0 with --budget, expected a positive number")
     result = dry_run(index, cache, **arguments)
     data, lines = asdict(replace(result, index=index)), _as_lines(result)
-    estimate = result.estimate
     if budget is None:
         echo_result(data, "\n".join(lines), as_json)
         return 0
-    if estimate is not None and not estimate.num_bytes:
+    estimate, sizes = result.estimate, {}
+    size = 0.0 if estimate is None else estimate.num_bytes
+    if estimate is not None and not size:
         raise UsageError(f"--sample: got items that all failed ({estimate.failures[0]}), expected more. Raise it.")
-    fits, sizes = estimate is None or _MARGIN * estimate.num_bytes <= budget, {}
+    fits = _MARGIN * size <= budget
     features = [name for names in result.features.values() for name in names]
-    for name in () if estimate is None or fits else preset_names():
+    for name in () if fits else preset_names():
         preset = {"config": (*(arguments["config"] or ()), name), "features": features}
         other = dry_run(result.index, cache, **{**arguments, **preset}).estimate
-        if other is not None and other.num_bytes < 0.99 * estimate.num_bytes:
+        if other is not None and other.num_bytes < 0.99 * size:
             sizes[name] = other.num_bytes
-    presets = dict(sorted(sizes.items(), key=lambda preset: preset[1]))
+    presets = {name: sizes[name] for name in sorted(sizes, key=sizes.__getitem__)}
     lines.append(f"{human_bytes(budget)}: these settings {'fit' if fits else 'do not fit'}")
     for name, num_bytes in presets.items():
         verdict = "fits" if _MARGIN * num_bytes <= budget else "too much"

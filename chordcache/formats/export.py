@@ -170,14 +170,17 @@ def export(
         raise UsageError(f"shards: got {shards}, expected 1 for the format {to}, which has no shards")
     if stride > 1 and clip is None:
         raise UsageError(f"stride: got {stride} without a clip, expected 1. Add clip.")
-    _check_package(to, form.package)
+    if form.package is not None and find_spec(form.package) is None:
+        raise UsageError(f"to: got {to}, which needs {form.package}. Run: pip install 'chordcache[formats]'")
     with Cache(cache) as opened, stop_signals(resumes=True):
         items = Items(opened, videos, where=where, clip=clip, stride=stride, frames=frames, roots=roots or {})
         if not len(items):
             raise UsageError(f"clip: got {clip}, expected at most {items.most_frames} frames, as the longest video has")
         if len(items) < shards:
             raise UsageError(f"shards: got {shards}, expected at most the number of samples, {len(items)}")
-        _refuse_other_folder(folder)
+        names = set(opener.list_folder(folder)) if folder.is_dir() else set()
+        if names and names.isdisjoint({".lock", PLAN_FILE}):  # before a lock is left in it
+            raise _holds_something_else(folder)
         with locked(folder), atomic.writing_to(folder):
             plan = _Plan(to, frames, opened.catalog.digest, items.digest, clip, stride, shards)
             _check_other_export(folder, plan)
@@ -192,28 +195,12 @@ def export(
     return ExportSummary(num_samples, len(are_new), are_new.count(False), num_dropped, items.num_too_short)
 
 
-def _check_package(to: str, package: str | None) -> None:
-    """Raise ``UsageError`` if the package of a format is missing, before anything is written."""
-    if package is not None and find_spec(package) is None:
-        raise UsageError(f"to: got {to}, which needs {package}. Run: pip install 'chordcache[formats]'")
-
-
-def _refuse_other_folder(folder: Path) -> None:
-    """Raise ``UsageError`` for a folder that was not written by this package, before a lock is left in it."""
-    names = set(opener.list_folder(folder)) if folder.is_dir() else set()
-    if names and names.isdisjoint({".lock", PLAN_FILE}):
-        raise _holds_something_else(folder)
-
-
 def _check_other_export(folder: Path, plan: _Plan) -> None:
     """Raise ``UsageError`` if a folder has anything but the same export."""
     atomic.remove_partials(folder)
     names = set(opener.list_folder(folder, ".")) - {".lock"}
-    if PLAN_FILE in names:
-        same = read_sealed(folder, PLAN_FILE, _Plan, "an export").replace(is_complete=False) == plan
-    else:
-        same = not names
-    if not same:
+    earlier = read_sealed(folder, PLAN_FILE, _Plan, "an export") if PLAN_FILE in names else None
+    if names if earlier is None else earlier.replace(is_complete=False) != plan:
         raise _holds_something_else(folder)
 
 

@@ -61,7 +61,6 @@ class Finding:
     severity: str
     """"ok", "note" or "warning" """
     what: str
-    """The state of this machine"""
     why: str = ""
     action: str = ""
     """Command to type. It and the reason are empty if it is ok"""
@@ -78,9 +77,8 @@ def diagnose(
     """
     check_jobs(jobs)
     if not os.path.lexists(path):
-        raise NotFoundError(
-            f"path: got '{printable(path)}', which does not exist, expected a folder. Name the folder of the cache."
-        )
+        got = f"path: got '{printable(path)}', which does not exist"
+        raise NotFoundError(f"{got}, expected a folder. Name the folder of the cache.")
     findings = [*_workers(jobs, root), *_limits(root), *_disk(Path(path), root), *_packages()]
     presets = [Finding(f"preset {name}", "ok", preset_summary(name)) for name in preset_names()]
     return (*findings, *_features(), *presets)
@@ -95,15 +93,16 @@ def _workers(jobs: int | None, root: Path) -> Iterator[Finding]:
     what = f"{counted(workers, 'worker')}, {num_cpus} of {counted(os.cpu_count() or 1, 'processor')}"
     why = "More workers than processors wait for each other, and each needs memory."
     yield _checked(workers > num_cpus, "processors", what, why, f"chordcache build -j {num_cpus}")
-    memory = min(_memory_limits(root), default=0)
-    what = f"{human_bytes(memory)} for {counted(workers, 'worker')}" if memory else "not known"
-    if 0 < memory < workers * _WORKER_BYTES:
+    memory, of_file = min(_memory_limits(root), default=0), Limits.memory_bytes or 0
+    what = f"{human_bytes(memory)} for {counted(workers, 'worker')}"
+    if not memory:
+        yield Finding("memory", "note", "not known", "The number of workers that fit is not known.", "free -h")
+    elif memory < workers * _WORKER_BYTES:
         why = f"A worker needs up to {human_bytes(_WORKER_BYTES)}. The kernel kills it otherwise."
         yield Finding("memory", "warning", what, why, f"chordcache build -j {max(1, memory // _WORKER_BYTES)}")
-        return
-    of_file, mib = Limits.memory_bytes or 0, max(256, (memory // workers) >> 20)
-    why = f"One file may take up to {human_bytes(of_file)} in each worker."
-    yield _checked(memory < workers * of_file, "memory", what, why, f"chordcache build --file-memory {mib}", "note")
+    else:
+        why, mib = f"One file may take up to {human_bytes(of_file)} in each worker.", max(256, memory // workers >> 20)
+        yield _checked(memory < workers * of_file, "memory", what, why, f"chordcache build --file-memory {mib}", "note")
 
 
 def _memory_limits(root: Path) -> Iterator[int]:
