@@ -15,6 +15,7 @@ import pytest
 from helpers.ffmpeg import ffmpeg
 
 import chordcache as cc
+from chordcache.media.versions import library_versions
 from chordcache.tools.bench import measurement
 from chordcache.tools.bench.measurement import bench
 from chordcache.tools.bench.readers import DECODERS
@@ -72,7 +73,7 @@ def test_every_way_is_measured(measured):
         assert row["speedup"] > 0
     assert max(row["speedup"] or 0 for row in report["rows"] if row["name"] != "cache") == 1
     assert report["settings"]["workers"] == 1
-    assert report["machine"]["versions"]["chordcache"] == cc.__version__
+    assert report["versions"] == library_versions()
 
 
 def test_nothing_in_the_cache_changes(measured):
@@ -188,7 +189,7 @@ FAST = RowResult("cache", "ClipLoader", 61.0, (60.0, 62.0), 2.0)
 
 
 def result_of(*rows: RowResult, **options: object) -> BenchResult:
-    return BenchResult("x", 1, BenchOptions(**options), {"processors": 1}, rows)
+    return BenchResult("x", 1, BenchOptions(**options), 1, {}, rows)
 
 
 def test_the_verdict_in_a_sentence():

@@ -47,9 +47,8 @@ class LoaderResult:
         rate, ceiling = self.batches_per_second, self.ceiling_batches_per_second
         if ceiling is None:
             return f"The loader makes {rate:.3g} batches/s. Name a step to see whether it waits."
-        return (
-            f"The step waits {self.wait_share:.0%} of the time: {rate:.3g} batches/s, and {ceiling:.3g} without waits."
-        )
+        share = f"The step waits {self.wait_share:.0%} of the time"
+        return f"{share}: {rate:.3g} batches/s, and {ceiling:.3g} if it never waited."
 
 
 @names_arguments

@@ -14,7 +14,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from chordcache import __version__
 from chordcache.engine import pool, terminal
 from chordcache.engine.child import Worker
 from chordcache.engine.crashes import Crash
@@ -83,9 +82,8 @@ def bench(
                 row.measure()
                 bar.update()
     best_source = max((statistics.median(row.rates) for row in rows if row.is_source and row.rates), default=None)
-    machine = {"processors": pool.default_jobs(), "versions": {"chordcache": __version__, **library_versions()}}
     results = tuple(row.result(best_source) for row in rows)
-    return BenchResult(str(cache), len(ways[0].keys), options, machine, results)
+    return BenchResult(str(cache), len(ways[0].keys), options, pool.default_jobs(), library_versions(), results)
 
 
 def _ways(cache: str | Path, options: BenchOptions, roots: Mapping[str, str] | None) -> tuple[list[Way], str | None]:

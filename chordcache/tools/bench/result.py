@@ -97,8 +97,8 @@ class BenchResult:
     num_videos: int
     """Videos that the clips were drawn from"""
     settings: BenchOptions
-    machine: Mapping[str, Any]
-    """Processors, versions"""
+    num_processors: int
+    versions: Mapping[str, str]
     rows: tuple[RowResult, ...]
 
     @property
@@ -135,7 +135,7 @@ def as_text(result: BenchResult) -> str:
         f"{printable(result.source)}: {counted(result.num_videos, 'video')}, batches of "
         f"{counted(settings.batch_size, 'clip')} of {counted(settings.num_frames, 'frame')}, {settings.stride} apart, "
         f"{settings.size}x{settings.size}; {counted(settings.workers, 'worker')} on "
-        f"{counted(result.machine['processors'], 'processor')}",
+        f"{counted(result.num_processors, 'processor')}",
         "",
     ]
     for cells in table:
