@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import io
+import json
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from importlib.util import find_spec
@@ -14,8 +17,8 @@ from chordcache.arguments import check_at_least, check_choice, names_arguments
 from chordcache.engine import terminal
 from chordcache.engine.signals import stop_signals
 from chordcache.errors import UsageError, printable
-from chordcache.formats import jpeg_folder, parquet_table, safetensors_files, webdataset_shard
-from chordcache.formats.item import ExportItem
+from chordcache.formats import parquet_table, safetensors_files, webdataset_shard
+from chordcache.formats.item import ExportItem, facts
 from chordcache.formats.items import Items
 from chordcache.json_records import Record
 from chordcache.read.cache import Cache
@@ -55,10 +58,33 @@ class _ByItem(NamedTuple):
     package: str | None = "safetensors"
 
 
+def _folder_of(items: Items, item: ExportItem) -> Iterator[tuple[str, Callable[[Path], None]]]:
+    """Yield the folder of an item: "00000.jpg" and so on, "FEATURE.npy" and "facts.json"."""
+    yield item.name, partial(_write_folder, items, item)
+
+
+def _write_folder(items: Items, item: ExportItem, path: Path) -> None:
+    path.mkdir()
+    for place, data in enumerate(items.jpegs(item)):
+        _write_new(path / f"{place:05}.jpg", data)
+    for name, array in items.arrays(item):
+        content = io.BytesIO()
+        np.save(content, array)
+        _write_new(path / f"{name}.npy", content.getvalue())
+    _write_new(path / "facts.json", json.dumps(facts(item), indent=2).encode())
+
+
+def _write_new(path: Path, data: bytes) -> None:
+    with open(path, "xb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
 FORMATS: Mapping[str, _Sharded | _ByItem] = {
     "webdataset": _Sharded(webdataset_shard.write, ".tar", ("jpg", "mp4"), "webdataset", is_shuffled=True),
     "parquet": _Sharded(parquet_table.write, ".parquet", ("jpg", "none"), "pyarrow"),
-    "folder": _ByItem(jpeg_folder.files, ("jpg", "none"), None),
+    "folder": _ByItem(_folder_of, ("jpg", "none"), None),
     "safetensors": _ByItem(safetensors_files.files, ("none",)),
     "musubi-wan": _ByItem(safetensors_files.files_of_musubi_wan, ("none",)),
     "ltx": _ByItem(safetensors_files.files_of_ltx, ("none",)),
