@@ -119,12 +119,12 @@ def dry_run(
         if sample and table:
             amounts = np.array(table).reshape(-1, len(AMOUNTS) + 1)
             places, weights = sample_of(amounts, sample)
-            numbers = amounts[places, -1].tolist()
+            numbers = dict.fromkeys(amounts[places, -1].astype(int).tolist())
             some = ([row for row in of_file if row[0] in numbers] for of_file in rows.by_file())
             files = planned_files(plan, filter(None, some), quarantine, options)
             by_row = {task.row: task for tasks in files for task in tasks}
             shown = display_of(progress).progress
-            measured = build_sample([by_row[int(row)] for row in numbers], options.limits, shown=shown)
+            measured = build_sample([by_row[row] for row in numbers], options.limits, shown=shown)
             estimate = estimate_of(amounts, places, weights, measured, num_jobs)
     reasons["leave the cache, as --prune asks"] = len(leaves.videos)
     reasons.update({f"lose {name}, as --drop asks": count for name, count in leaves.features.items()})
