@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from itertools import groupby
 
 import numpy as np
@@ -16,7 +16,7 @@ from chordcache.records import VideoRecord
 from chordcache.storage import layout
 
 
-class IndexRows:
+class IndexRows(AbstractContextManager["IndexRows"]):
     """The rows of an index, read in one pass. The file stays open, because a build may replace it.
 
     Use it as a context manager, which closes the file. Raises ``UsageError`` if the index names an item twice.
@@ -34,9 +34,6 @@ class IndexRows:
             self._file = stack.enter_context(index.open())
             self._survey()
             self._stack = stack.pop_all()
-
-    def __enter__(self) -> IndexRows:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self._stack.close()
