@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
-from measure import encode_loop
 
 import chordcache as cc
 from chordcache.building import estimate
@@ -39,7 +38,6 @@ CONFIGS: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
         {"features": {"flow": {"method": "dis", "preset": "ultrafast"}, "motion": {}, "mel": {}}},
     ),
 }
-FILM_SECONDS = 240
 NUM_PIECES = 80
 NUM_DRAWS = 200
 
@@ -62,53 +60,38 @@ def bytes_of(cache: Path) -> int:
 
 
 def compare(name: str, index: Index, tiers: Sequence[str], config: Config, sizes: Sequence[int]) -> None:
-    """Print the errors of many samples of each size, and how many ranges hold the truth."""
+    """Print the errors of many samples of each size."""
     with tempfile.TemporaryDirectory() as folder:
         cache = Path(folder, "cache")
         _, true_cpu = cpu_seconds(lambda: cc.build(index, cache, tiers=tiers, config=config, jobs=1))
         true_bytes = bytes_of(cache)
         plan = make_plan(Path(folder, "new"), index, config, tiers, None, roots=None, options=BuildOptions())
-        videos, quarantine = estimate.Videos(), Quarantine(plan.cache, tool_versions())
+        quarantine = Quarantine(plan.cache, tool_versions())
         with IndexRows(plan.index) as rows:
             tasks = [
                 task for tasks in planned_files(plan, rows.by_file(), quarantine, BuildOptions()) for task in tasks
             ]
-    for task in tasks:
-        assert task.item.identity is not None
-        videos.add(task, task.item.identity.size)
-    pieces, start_seconds = estimate.build_pieces(tasks, Limits(), shown=False)
+    identities = [task.item.identity for task in tasks]
+    table = np.array(
+        [estimate.amounts_of(task, source.size) for task, source in zip(tasks, identities, strict=True) if source]
+    )
+    measured = estimate.build_sample(tasks, Limits(), shown=False)
     for num_items in sizes:
         errors: dict[str, list[float]] = {"size": [], "CPU time": []}
-        inside = dict.fromkeys(errors, 0)
         for number in range(NUM_DRAWS):
             estimate.OFFSET = (number + 0.5) / NUM_DRAWS
-            places = videos.sample(num_items)
-            result = estimate.estimate_of(plan, videos, places, [pieces[place] for place in places], start_seconds, 1)
-            pairs = {"size": (result.num_bytes, true_bytes), "CPU time": (result.cpu_seconds, true_cpu)}
-            for what, (numbers, truth) in pairs.items():
-                errors[what].append(abs(numbers.value / truth - 1))
-                inside[what] += numbers.low <= truth <= numbers.high
-        print(f"{name}: {num_items} of {len(pieces)} items, {NUM_DRAWS} samples")
+            places, weights = estimate.sample_of(table, num_items)
+            result = estimate.estimate_of(table, places, weights, [measured[place] for place in places], 1)
+            errors["size"].append(abs(result.num_bytes / true_bytes - 1))
+            errors["CPU time"].append(abs(result.cpu_seconds / true_cpu - 1))
+        print(f"{name}: {num_items} of {len(tasks)} items, {NUM_DRAWS} samples")
         for what, of_samples in errors.items():
             ninth = statistics.quantiles(of_samples, n=10)[-1]
             print(
                 f"  {what:9} error: median {statistics.median(of_samples):.1%}, 90th percentile {ninth:.1%}, "
-                f"largest {max(of_samples):.1%}; the range holds the truth in {inside[what] / NUM_DRAWS:.0%}",
+                f"largest {max(of_samples):.1%}",
                 flush=True,
             )
-
-
-def film_errors(film: Index, sizes: Sequence[int]) -> None:
-    """Print the errors of a long video, of which pieces are built."""
-    with tempfile.TemporaryDirectory() as folder:
-        _, cpu = cpu_seconds(lambda: cc.build(film, Path(folder, "cache"), jobs=1))
-        size = bytes_of(Path(folder, "cache"))
-        for num_items in sizes:
-            estimate.OFFSET = 0.6369617
-            result = cc.dry_run(film, Path(folder, "new"), jobs=1, sample=num_items).estimate
-            assert result is not None
-            numbers = result.num_bytes.value / size - 1, result.cpu_seconds.value / cpu - 1
-            print(f"a long video, {num_items} pieces: size {numbers[0]:+.1%}, CPU time {numbers[1]:+.1%}", flush=True)
 
 
 def cut_pieces(clips: Path, folder: Path) -> Path:
@@ -127,18 +110,13 @@ def cut_pieces(clips: Path, folder: Path) -> Path:
 
 
 def main() -> None:
-    """Compare a long video, and a folder of videos with each config."""
+    """Compare a folder of videos with each config."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("clips", type=Path, help="what scripts/fetch_clips.py fetched")
     parser.add_argument("--videos", type=Path, help="folder of videos, by default parts of the clips")
-    parser.add_argument("--samples", type=int, nargs="*", default=[5, 12, 24], help="items in a sample")
+    parser.add_argument("--samples", type=int, nargs="*", default=[5, 8, 12, 24], help="items in a sample")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
-        (Path(temporary) / "films").mkdir()
-        encode_loop(
-            options.clips / "animation" / "bigbuckbunny.mp4", Path(temporary) / "films" / "film.mp4", FILM_SECONDS
-        )
-        film_errors(cc.scan([Path(temporary) / "films"], jobs=1), options.samples[:1])
         index = cc.scan([options.videos or cut_pieces(options.clips, Path(temporary) / "pieces")], jobs=1)
         for name, (tiers, config) in CONFIGS.items():
             compare(name, index, tiers, config_from_json(config), options.samples)

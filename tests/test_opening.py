@@ -32,7 +32,7 @@ OTHER_FILES = {
     "config.presets": "files of the package",
     "digests": "sources, models, and descriptors of the opener",
     "engine.child": "/proc",
-    "formats.jpeg_folder": "writes a partial folder",
+    "formats.export": "writes a partial folder",
     "media.containers": "sources, whose size it asks for",
     "media.remux": "a file in memory",
     "engine.run_progress": "a log that the user names",

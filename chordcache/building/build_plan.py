@@ -129,7 +129,8 @@ def artefacts_of(
     """
     artefacts = []
     for tier, names in features.items():
-        options = config.writer_options(tier)
+        settings = config.frames.codec_settings if tier == "lmdb" and config.frames else {}
+        options: dict[str, Any] = {name: settings[name] for name in ("gop", "stride") if name in settings}
         available = tuple(spec for name in names if (spec := specs[name]) is not None)
         if not TIERS[tier].one_file:
             artefacts += [ArtefactTask(tier, (spec,), options) for spec in available]

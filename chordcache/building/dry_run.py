@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+from array import array
 from collections import Counter
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from chordcache.arguments import check_at_least, names_arguments
 from chordcache.building.build_options import BuildOptions
-from chordcache.building.build_plan import ArtefactTask, BuildPlan
+from chordcache.building.build_plan import BuildPlan
 from chordcache.building.build_task import BuildTask, differences, planned_files
-from chordcache.building.estimate import ROW, Estimate, Videos, build_pieces, estimate_of
+from chordcache.building.estimate import AMOUNTS, Estimate, amounts_of, build_sample, estimate_of, sample_of
 from chordcache.building.fix_commands import repairable
 from chordcache.building.planning import make_plan
 from chordcache.building.prune import leaving
 from chordcache.choices import SAMPLE_ITEMS
-from chordcache.config.config import Config, config_to_json
+from chordcache.config.config import Config
 from chordcache.config.yaml_files import ConfigFiles
 from chordcache.engine import pool
 from chordcache.engine.choice import Engine, engine_of
@@ -27,21 +30,9 @@ from chordcache.index.grouping import IndexRows
 from chordcache.index.index_files import Index
 from chordcache.index.scan import scanned
 from chordcache.media.versions import tool_versions
-from chordcache.records import VideoRecord
 from chordcache.storage import layout
 from chordcache.storage.find_sidecars import Sidecars
 from chordcache.storage.quarantine import Quarantine
-from chordcache.storage.sidecar import Sidecar
-
-
-@dataclass(frozen=True)
-class Reason:
-    """One reason to change something about cached videos."""
-
-    kind: str
-    """Such as "new" or "settings changed" """
-    detail: str = ""
-    """The feature, the parameter or the file in question"""
 
 
 @dataclass(frozen=True)
@@ -58,17 +49,16 @@ class DryRun:
     num_failed: int
     """Number of inputs that failed before and would not be tried again"""
     num_unnamed: int
-    """Number of cached videos that the index does not name, and that would stay"""
     losses: Mapping[str, int]
-    """As in ``RunSummary``"""
-    reasons: Mapping[Reason, int]
-    """Reason to the number of videos, the most frequent one first"""
+    """The same as in ``RunSummary``. So is ``num_unnamed``"""
+    reasons: Mapping[str, int]
+    """Reason to change something, such as "new" or "settings changed (crf)", to the number of videos, the most frequent
+    one first"""
     features: Mapping[str, Mapping[str, Mapping[str, Any] | None]]
     """Tier to the features that would be made, with their parameters"""
     roots: Mapping[str, str]
     """Root label to the folder of the sources"""
-    config: Mapping[str, Any]
-    estimate: Estimate | None = None
+    estimate: Estimate | None
     """The size and the time, if something would be built and a sample was asked for"""
 
 
@@ -90,13 +80,11 @@ def dry_run(
 
     Parameters
     ----------
-    index, cache, tiers, features, config, jobs, roots, options
+    index, cache, tiers, features, config, jobs, roots, options, progress
         As in ``build``.
     sample : int
-        Number of videos or segments to build with one worker in a temporary folder, at most 15 seconds of each. Their
-        bytes and CPU time are scaled to those of the build. 0 builds none.
-    progress : bool or Display
-        True to show a bar on a terminal while the sample is built.
+        Number of videos or segments to build with one worker in a temporary folder. Their bytes and CPU
+        time are scaled to those of the build. 0 builds none.
 
     Raises
     ------
@@ -110,10 +98,10 @@ def dry_run(
     def plan_of(index: str | Path | Index) -> BuildPlan:
         return make_plan(folder, index, config, tiers, features, roots=roots, options=options)
 
-    index = scanned(index, plan_of, follow_symlinks=options.follow_symlinks, limits=options.limits)
-    plan = plan_of(index)
-    sidecars, videos = Sidecars(folder), Videos()
-    states, reasons, losses = Counter[str](), Counter[Reason](), Counter[str]()
+    links = options.follow_symlinks
+    index = scanned(index, plan_of, jobs=jobs, follow_symlinks=links, limits=options.limits, progress=progress)
+    plan, sidecars, table = plan_of(index), Sidecars(folder), array("d")
+    states, reasons, losses = Counter[str](), Counter[str](), Counter[str]()
     with IndexRows(plan.index) as rows:
         cached = set(sidecars.sorted_keys())
         leaves = leaving(sidecars, options, rows.keys)
@@ -124,21 +112,22 @@ def dry_run(
                 states[task.state] += 1
                 if task.state != "failed":
                     losses.update(task.losses)
-                    reasons.update(_reasons(task, quarantine, cached))
+                    reasons[_reason(task, quarantine, cached)] += 1
                 if task.state == "missing" and task.item.identity is not None:
-                    videos.add(task, task.item.identity.size / len(tasks))
+                    table.extend((*amounts_of(task, task.item.identity.size / len(tasks)), task.row))
         estimate = None
-        if sample and len(videos.table):
-            places = videos.sample(sample)
-            numbers = videos.table[places, ROW].astype(int).tolist()
-            chosen = ([row for row in of_file if row[0] in numbers] for of_file in rows.by_file())
-            files = planned_files(plan, filter(None, chosen), quarantine, options)
-            tasks_by_row = {task.row: task for tasks in files for task in tasks}
-            sampled = [tasks_by_row[number] for number in numbers]
-            pieces, start_seconds = build_pieces(sampled, options.limits, shown=display_of(progress).progress)
-            estimate = estimate_of(plan, videos, places, pieces, start_seconds, num_jobs)
-    reasons[Reason("leave the cache, as --prune asks")] = len(leaves.videos)
-    reasons.update({Reason(f"lose {name}, as --drop asks"): count for name, count in leaves.features.items()})
+        if sample and table:
+            amounts = np.array(table).reshape(-1, len(AMOUNTS) + 1)
+            places, weights = sample_of(amounts, sample)
+            numbers = dict.fromkeys(amounts[places, -1].astype(int).tolist())
+            some = ([row for row in of_file if row[0] in numbers] for of_file in rows.by_file())
+            files = planned_files(plan, filter(None, some), quarantine, options)
+            by_row = {task.row: task for tasks in files for task in tasks}
+            shown = display_of(progress).progress
+            measured = build_sample([by_row[row] for row in numbers], options.limits, shown=shown)
+            estimate = estimate_of(amounts, places, weights, measured, num_jobs)
+    reasons["leave the cache, as --prune asks"] = len(leaves.videos)
+    reasons.update({f"lose {name}, as --drop asks": count for name, count in leaves.features.items()})
     return DryRun(
         index,
         str(plan.cache),
@@ -148,44 +137,38 @@ def dry_run(
         num_failed=states["failed"],
         num_unnamed=0 if options.prune is not None else len(cached - rows.keys),
         losses=dict(losses),
-        reasons={reason: count for reason, count in reasons.most_common() if count},
+        reasons={reason: count for reason, count in reasons.most_common() if reason and count},
         features={
             tier: {name: dict(spec.params) if (spec := plan.specs[name]) else None for name in names}
             for tier, names in plan.requested.items()
         },
         roots=plan.roots,
-        config=config_to_json(plan.config),
         estimate=estimate,
     )
 
 
-def _reasons(task: BuildTask, quarantine: Quarantine, cached: Container[str]) -> Iterator[Reason]:
-    """Yield the reason to do something about a video, if there is one. ``cached`` has the keys of all sidecars."""
-    previous, record = task.previous, task.item
+def _reason(task: BuildTask, quarantine: Quarantine, cached: Container[str]) -> str:
+    """Return the reason to do something about a video, or "". ``cached`` has the keys of all sidecars."""
+    sidecar, record = task.previous, task.item
     if task.state == "up to date":
-        if task.described != previous:
-            yield Reason("label or caption")
-    elif previous is None and cached and task.key in cached:
-        yield Reason("file lost", "the sidecar is damaged")
-    elif previous is None and record.identity is None:
-        yield Reason("source missing")
-    elif previous is None:
-        failure = quarantine.get(task.key) if quarantine else None
-        yield Reason("failed before", failure.cause) if failure else Reason("new")
-    elif previous.source != record.identity:
-        yield Reason("source changed")
-    else:
-        yield _reason_of_artefact(previous, record, task.artefacts[0])
-
-
-def _reason_of_artefact(sidecar: Sidecar, record: VideoRecord, artefact: ArtefactTask) -> Reason:
+        return "" if task.described == sidecar else "label or caption"
+    if sidecar is None:
+        if task.key in cached:
+            return "file lost (the sidecar is damaged)"
+        if record.identity is None:
+            return "source missing"
+        failure = quarantine.get(task.key)
+        return f"failed before ({failure.cause})" if failure else "new"
+    if sidecar.source != record.identity:
+        return "source changed"
+    artefact = task.artefacts[0]
     for spec in artefact.features:
         info = sidecar.feature(spec.name, artefact.tier)
         if info is None:
-            return Reason("not requested before", f"{spec.name} in {artefact.tier}")
+            return f"not requested before ({spec.name} in {artefact.tier})"
         if info.fingerprint != spec.fingerprint:
             changed = ", ".join(differences(spec.name, info.params, spec.params))
-            return Reason("settings changed", changed or f"{spec.name} is made by another version")
+            return f"settings changed ({changed or f'{spec.name} is made by another version'})"
         if not fits(info, record):
-            return Reason("label or caption", f"{spec.name} depends on {', '.join(info.uses)}")
-    return Reason("file lost", f"{', '.join(artefact.names)} in {artefact.tier}")
+            return f"label or caption ({spec.name} depends on {', '.join(info.uses)})"
+    return f"file lost ({', '.join(artefact.names)} in {artefact.tier})"

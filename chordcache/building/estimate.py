@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-import math
 import time
-from array import array
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
-from functools import cached_property
+from typing import TypeAlias
 
 import numpy as np
 
-from chordcache.building.build_plan import BuildPlan
 from chordcache.building.build_task import BuildTask
 from chordcache.building.file_build import build_file
 from chordcache.engine import pool, terminal
 from chordcache.engine.limits import Limits
 from chordcache.engine.signals import stop_signals
 from chordcache.media.geometry import expected_shape
-from chordcache.media.probe import probe
-from chordcache.records import Segment
 from chordcache.storage import opener
 from chordcache.storage.quarantine import Failure
 from chordcache.storage.sidecar import files_of
@@ -29,25 +24,12 @@ from chordcache.temporary import temporary_folder
 OFFSET = 0.6369617
 """Place of each video of a sample in its part of the whole work, from 0 to 1. It is random, and the same in each run"""
 
-PIECE_SECONDS = 15.0
-"""[seconds] Part of a longer video that is built"""
+AMOUNTS = ("work", "pixels", "sound", "sidecars", "detail")
+"""Amounts of a video: pixels to decode and to cache, pixels to cache, seconds of sound, 1, and bytes of the source for
+each pixel"""
 
-_TIME_ERROR = 0.1
-"""Standard error of a CPU time, as a part of it: it depends on what else the machine does"""
-
-_TIME, _SIDECARS = "CPU time", "sidecars"
-_PIXELS, _SOUND, _DECODED, _SECONDS, _BYTES, ROW = range(6)
-"""Columns of ``Videos.table``: pixels in the cache, seconds of sound, pixels to decode, seconds (0 of buckets, which
-are not cut), bytes of the source, and the row in the index"""
-
-
-@dataclass(frozen=True)
-class Range:
-    """A number, and the range from its 10th to its 90th percentile."""
-
-    value: float
-    low: float
-    high: float
+Measured: TypeAlias = dict[tuple[str, str], float] | str
+"""Numbers of a video that was built, by name and amount to which they are in proportion, or its failure"""
 
 
 @dataclass(frozen=True)
@@ -55,190 +37,96 @@ class Estimate:
     """The size and the time of a build."""
 
     num_sampled: int
-    num_failed: int
     failures: tuple[str, ...]
+    """Message of each item of the sample that failed"""
     jobs: int
-    sizes: Mapping[str, Range]
+    sizes: Mapping[str, float]
     """[bytes] Files of each feature and tier, such as "frames in lmdb", and of "sidecars" """
-    num_bytes: Range
-    cpu_seconds: Range
-    elapsed_seconds: Range
+    num_bytes: float
+    cpu_seconds: float
+    elapsed_seconds: float
     """[seconds] CPU time shared by ``jobs`` workers, if disks and other processes do not make them wait"""
 
 
-class Videos:
-    """The videos to build, with the amounts on which their size and their time depend."""
+def amounts_of(task: BuildTask, num_bytes: float) -> tuple[float, ...]:
+    """Return the ``AMOUNTS`` of a video, whose source has a number of bytes.
 
-    def __init__(self) -> None:
-        self._rows = array("d")  # a million videos take 48 MB
-
-    def add(self, task: BuildTask, num_bytes: float) -> None:
-        """Add a video, which has a share of the bytes of a file. What the index does not state is NaN."""
-        header, seconds = task.item.header, task.item.known_seconds
-        amounts = (math.nan,) * 4
-        if header is not None and header.average_fps and seconds is not None:
-            size, fps = (header.display_width, header.display_height), header.average_fps
-            cached_fps = min(fps, task.picture.fps or fps)
-            width, height, num_frames = expected_shape(task.picture, *size, seconds * cached_fps)
-            cached_seconds = num_frames / cached_fps
-            sound_seconds = cached_seconds if task.item.audio else 0.0
-            decoded = cached_seconds * fps * size[0] * size[1]
-            amounts = num_frames * width * height, sound_seconds, decoded, 0.0 if task.picture.buckets else seconds
-        self._rows.extend((*amounts, num_bytes, task.row))
-
-    @cached_property
-    def table(self) -> np.ndarray:
-        """All videos, after the last one was added [shape=(N, 6), dtype=float64].
-
-        A video without facts gets the amounts of others in proportion to the bytes of its source.
-        """
-        table = np.array(self._rows).reshape(-1, 6)
-        known = table[~np.isnan(table[:, _PIXELS])]
-        per_byte = known.sum(axis=0) / max(1, known[:, _BYTES].sum()) if len(known) else np.ones(6)
-        return np.where(np.isnan(table), table[:, [_BYTES]] * per_byte, table)
-
-    @cached_property
-    def work(self) -> np.ndarray:
-        """Share of each video in the whole build, roughly [shape=(N,), dtype=float64, sum 1]."""
-        pixels = self.table[:, [_PIXELS, _DECODED]]
-        work = (pixels / np.maximum(pixels.sum(axis=0), 1)).sum(axis=1) + 0.04 / max(1, len(pixels))
-        return np.asarray(work / work.sum())
-
-    def is_whole(self, num_videos: int) -> bool:
-        """Return whether a sample of so many videos is all of them, from start to end."""
-        return len(self.table) <= num_videos and bool((self.table[:, _SECONDS] <= PIECE_SECONDS).all())
-
-    def sample(self, num_videos: int) -> np.ndarray:
-        """Choose places in the table at equal distances of work. A long video may be chosen for several.
-
-        Their order is that of source bytes per pixel: pictures with more detail take more bytes in the cache too.
-        Source: Sarndal, Swensson and Wretman, "Model Assisted Survey Sampling", 1992, section 3.6.2.
-        """
-        if self.is_whole(num_videos):
-            return np.arange(len(self.table))
-        order = np.argsort(self.table[:, _BYTES] / np.maximum(self.table[:, _DECODED], 1), kind="stable")
-        steps = (np.arange(num_videos) + OFFSET) / num_videos
-        return np.asarray(order[np.searchsorted(np.cumsum(self.work[order])[:-1], steps, side="right")])
-
-
-def build_pieces(
-    tasks: Sequence[BuildTask], limits: Limits, *, shown: bool
-) -> tuple[list[dict[str, float] | str], float]:
-    """Build a piece of each video with one worker, in a temporary folder. ``shown`` shows a bar on a terminal.
-
-    Returns the CPU time [seconds] and the sizes [bytes] of each by their names, scaled to the video, or its failure.
-    Then the CPU time of the start of a worker, with the imports that the features need [seconds].
+    One of unknown length counts as one of 1 Mbit/s with 10 pixels for each byte.
     """
+    header, seconds = task.item.header, task.item.known_seconds
+    pixels, decoded, sound_seconds = 10 * num_bytes, 10 * num_bytes, num_bytes / 125_000
+    if header is not None and header.average_fps and seconds is not None:
+        size, fps = (header.display_width, header.display_height), header.average_fps
+        cached_fps = min(fps, task.picture.fps or fps)
+        width, height, num_frames = expected_shape(task.picture, *size, seconds * cached_fps)
+        pixels, decoded = num_frames * width * height, num_frames / cached_fps * fps * size[0] * size[1]
+        sound_seconds = num_frames / cached_fps if task.item.audio else 0.0
+    work = pixels + decoded + 1e6  # to decode and to encode a pixel take about as long
+    return work, pixels, sound_seconds, 1.0, num_bytes / work
+
+
+def sample_of(table: np.ndarray, num_videos: int) -> tuple[np.ndarray, np.ndarray]:
+    """Choose videos, and return their places in a table of amounts, with the weight of each.
+
+    They have equal distances of work, in the order of detail, which takes bytes in the cache too.
+    Source: Sarndal, Swensson and Wretman, "Model Assisted Survey Sampling", 1992, section 3.6.2.
+    """
+    if len(table) <= num_videos:
+        return np.arange(len(table)), np.ones(len(table))
+    work = table[:, AMOUNTS.index("work")]
+    order = np.argsort(table[:, AMOUNTS.index("detail")], kind="stable")
+    steps = (np.arange(num_videos) + OFFSET) / num_videos * work.sum()
+    chosen = order[np.searchsorted(np.cumsum(work[order])[:-1], steps, side="right")]
+    places, counts = np.unique(chosen, return_counts=True)  # one with much work may be chosen several times
+    return places, counts / work[places]
+
+
+def build_sample(tasks: Sequence[BuildTask], limits: Limits, *, shown: bool) -> list[Measured]:
+    """Build videos with one worker, in a temporary folder. ``shown`` shows a bar on a terminal."""
+    measured: list[Measured] = []
     with (
         stop_signals(),
         temporary_folder() as folder,
         terminal.progress_bar(len(tasks) + 1, "item", shown=shown, name="sample") as bar,
     ):
         alone = [replace(task, cache=folder, previous=None, kept=()) for task in tasks]
-        pieces = [(task, (number + 0.5) / len(tasks)) for number, task in enumerate(alone)]
-        measured: list[tuple[dict[str, float] | str, float]] = []
         # The first is built twice: its first build imports what the features need
-        with closing(pool.run(_build, pieces[:1] + pieces, jobs=1, limits=limits, ordered=True)) as results:
+        with closing(pool.run(_build, [alone[0], *alone], jobs=1, limits=limits, ordered=True)) as results:
             for _, result in results:
-                measured.append((result.message, 0.0) if isinstance(result, pool.Crash) else result)
+                measured.append(result.message if isinstance(result, pool.Crash) else result)
                 bar.update()
-    return [numbers for numbers, _ in measured[1:]], max(0.0, measured[1][1])
+    return measured[1:]
 
 
-def _build(piece: tuple[BuildTask, float]) -> tuple[dict[str, float] | str, float]:
-    """Build a piece, measure it, and remove its files.
-
-    The second result is the CPU time of this worker before, less that of the piece: of its start, after a first build.
-    """
-    task, scale = _cut(*piece)
+def _build(task: BuildTask) -> Measured:
+    """Build a video, measure CPU time [seconds] and sizes [bytes], and remove its files."""
     started = time.process_time()
     (outcome,) = build_file([task])
     seconds = time.process_time() - started
     if isinstance(outcome, Failure):
-        return outcome.message, started - seconds
-    numbers = {_TIME: scale * seconds, _SIDECARS: len(outcome.to_line()) + 1.0}
+        return outcome.message
+    numbers = {("CPU time", "work"): seconds, ("sidecars", "sidecars"): len(outcome.to_line()) + 1.0}
     for artefact in task.artefacts:
         infos = [info for name in artefact.names if (info := outcome.feature(name, artefact.tier))]
+        amount = "sound" if all(spec.is_of_sound for spec in artefact.features) else "pixels"
         name = f"{', '.join(artefact.names)} in {artefact.tier}"
-        numbers[name] = scale * sum(file.num_bytes for file in files_of(infos))
+        numbers[name, amount] = float(sum(file.num_bytes for file in files_of(infos)))
     for file in outcome.files:
         opener.remove(task.cache, file.name)
-    return numbers, started - seconds
-
-
-def _cut(task: BuildTask, position: float) -> tuple[BuildTask, float]:
-    """Return the task for a piece of a long video that begins with a keyframe, and the length of the video in pieces.
-
-    ``position`` is 0 for the start of the video, and 1 for its last piece. The frames of a bucket are not cut.
-    """
-    record = task.item
-    if record.packets is None and task.picture.buckets is None:
-        facts = probe(task.source_path, root=record.root, relative_path=record.path, inside=task.inside)
-        record = record.replace(header=facts.header, packets=facts.packets)
-    seconds, packets = record.known_seconds, record.packets
-    if packets is None or seconds is None or seconds <= PIECE_SECONDS or task.picture.buckets is not None:
-        return task, 1.0
-    segment = record.segment or Segment(start_frame=0)
-    first = segment.start_seconds or (segment.start_frame or 0) * packets.duration_seconds / packets.num_frames
-    last = first + position * (seconds - PIECE_SECONDS)
-    keyframes = [keyframe - packets.start_seconds for keyframe in packets.keyframe_pts_seconds]
-    start = max((keyframe for keyframe in keyframes if first <= keyframe <= last), default=first)
-    piece = Segment(start_seconds=start, end_seconds=start + PIECE_SECONDS)
-    return replace(task, item=task.item.replace(segment=piece, content=None)), seconds / PIECE_SECONDS
+    return numbers
 
 
 def estimate_of(
-    plan: BuildPlan,
-    videos: Videos,
-    places: np.ndarray,
-    pieces: Sequence[dict[str, float] | str],
-    start_seconds: float,
-    jobs: int,
+    table: np.ndarray, places: np.ndarray, weights: np.ndarray, measured: Sequence[Measured], jobs: int
 ) -> Estimate:
-    """Scale the numbers of all pieces to all videos, in proportion to amounts whose totals are known.
-
-    ``places`` and ``start_seconds`` are those of ``Videos.sample`` and ``build_pieces``.
-    """
-    failures = {place: piece for place, piece in zip(places, pieces, strict=True) if isinstance(piece, str)}
-    built = [{} if isinstance(piece, str) else piece for piece in pieces]
-    names = [_TIME, *dict.fromkeys(name for piece in built for name in piece if name != _TIME and piece[name])]
-    amounts = np.column_stack([_amounts(plan, videos, name) for name in names])
-    values = np.array([[piece.get(name, 0.0) for name in names] for piece in built])
-    if videos.is_whole(len(pieces)):
-        estimates = np.tile(values.sum(axis=0), (max(2, len(pieces)), 1))
-    else:  # each piece gives an estimate, less what follows from its share of the amounts
-        wholes, known = (numbers / videos.work[places, None] for numbers in (values, amounts[places]))
-        rates = wholes.mean(axis=0) / np.maximum(known.mean(axis=0), 1e-9)
-        estimates = amounts.sum(axis=0) * rates + wholes - rates * known
-    cpu = range_of(estimates[:, 0] + start_seconds * min(jobs, len(videos.table)), _TIME_ERROR)
-    return Estimate(
-        num_sampled=len(set(places)),
-        num_failed=len(failures),
-        failures=tuple(dict.fromkeys(failures.values())),
-        jobs=jobs,
-        sizes={name: range_of(column) for name, column in zip(names[1:], estimates[:, 1:].T, strict=True)},
-        num_bytes=range_of(estimates[:, 1:].sum(axis=1)),
-        cpu_seconds=cpu,
-        elapsed_seconds=Range(cpu.value / jobs, cpu.low / jobs, cpu.high / jobs),
-    )
-
-
-def _amounts(plan: BuildPlan, videos: Videos, name: str) -> np.ndarray:
-    """Return the amount of each video to which a number is in proportion."""
-    if name == _TIME:
-        return videos.work
-    if name == _SIDECARS:
-        return np.ones(len(videos.work))
-    specs = [plan.specs[feature] for feature in name.rpartition(" in ")[0].split(", ")]
-    return videos.table[:, _SOUND if all(spec is not None and spec.is_of_sound for spec in specs) else _PIXELS]
-
-
-def range_of(estimates: np.ndarray, other_error: float = 0.0) -> Range:
-    """Return the mean of independent estimates with its range. ``other_error`` is a further part of it.
-
-    The factor is close to the 90th percentile of Student's t.
-    """
-    value, num = float(estimates.mean()), len(estimates)
-    error = value if num == 1 else float(estimates.std()) / math.sqrt(num - 1)
-    deviation = math.hypot(error, other_error * value) * (1.28 + 1.2 / max(1, num - 1))
-    return Range(value, max(0.0, value - deviation), value + deviation)
+    """Scale the numbers of a sample to all videos, in proportion to amounts whose totals are known."""
+    failures = tuple(numbers for numbers in measured if isinstance(numbers, str))
+    built = [{} if isinstance(numbers, str) else numbers for numbers in measured]
+    totals: dict[str, float] = {}
+    for name, amount in dict.fromkeys(key for numbers in built for key in numbers):
+        amounts = table[:, AMOUNTS.index(amount)]
+        values = [numbers.get((name, amount), 0.0) for numbers in built]
+        totals[name] = float(amounts.sum() * (weights @ values) / max(weights @ amounts[places], 1e-9))
+    cpu_seconds = totals.pop("CPU time", 0.0)
+    sizes = {name: total for name, total in totals.items() if total}
+    return Estimate(len(places), failures, jobs, sizes, sum(sizes.values()), cpu_seconds, cpu_seconds / jobs)

@@ -14,7 +14,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from chordcache import __version__
-from chordcache.cli.commands import HelpContext, SuggestingGroup, usage_message, write_sections
+from chordcache.cli.commands import COMMAND, HelpContext, unknown_command, usage_message, write_sections
 from chordcache.cli.output import (
     CLOSED_PIPE,
     closed_pipe_as_exit,
@@ -61,8 +61,8 @@ COMMANDS = {
 }
 """Heading to its commands, in the order in which a user needs them, with the first sentence of each"""
 
-_MODULES = dict(zip(COMMANDS, ("make", "keep", "use", "look", "machine"), strict=True))
-"""Heading to the module with the functions of its commands, which --help does not load"""
+_MODULES = ("make", "keep", "use", "look", "machine")
+"""Module with the commands of each heading, which --help does not load"""
 
 _SUMMARIES = {name: summary for commands in COMMANDS.values() for name, summary in commands.items()}
 
@@ -73,7 +73,7 @@ _AS_JSON = "chordcache.cli"
 """Key in ``click.Context.meta`` of whether errors are printed as JSON"""
 
 
-class _Commands(SuggestingGroup):
+class _Commands(click.Group):
     """Group of commands that turns exceptions into one line and an exit code."""
 
     context_class = HelpContext
@@ -89,13 +89,12 @@ class _Commands(SuggestingGroup):
         return commands + click.Command.shell_complete(self, ctx, incomplete)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        heading = next((heading for heading, commands in COMMANDS.items() if cmd_name in commands), None)
-        if heading is None:
-            return None
-        module = importlib.import_module(f"chordcache.cli.{_MODULES[heading]}_commands")
-        command: click.Command = getattr(module, cmd_name)
-        command.context_class = HelpContext
-        return command
+        for module, commands in zip(_MODULES, COMMANDS.values(), strict=True):
+            if cmd_name in commands:
+                command: click.Command = getattr(importlib.import_module(f"chordcache.cli.{module}_commands"), cmd_name)
+                command.context_class = HelpContext
+                return command
+        return None
 
     def make_context(self, *args: Any, **extra: Any) -> click.Context:
         with closed_pipe_as_exit():  # --help and --version print here
@@ -114,30 +113,34 @@ class _Commands(SuggestingGroup):
             ctx.color = True
         return super().parse_args(ctx, args)
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if not ctx.resilient_parsing and not args[0].startswith("-") and args[0] not in _SUMMARIES:
+            raise unknown_command(args[0], _SUMMARIES)
+        return super().resolve_command(ctx, args)
+
     def invoke(self, ctx: click.Context) -> Any:
         with closed_pipe_as_exit(), warnings.catch_warnings():
             warnings.showwarning = partial(_show_warning, ctx)
-            return self._invoke(ctx)
-
-    def _invoke(self, ctx: click.Context) -> Any:
-        try:
-            return super().invoke(ctx)
-        except ChordcacheError as error:
-            self._fail(ctx, str(error), error.exit_code)
-        except KeyboardInterrupt:
-            self._fail(ctx, "interrupted", 128 + signal.SIGINT)
-        except click.UsageError as error:
-            if (message := usage_message(error)) is None:
+            try:
+                return super().invoke(ctx)
+            except ChordcacheError as error:
+                self._fail(ctx, str(error), error.exit_code)
+            except KeyboardInterrupt:
+                self._fail(ctx, "interrupted", 128 + signal.SIGINT)
+            except click.UsageError as error:
+                if (message := usage_message(error)) is None:
+                    raise
+                self._fail(ctx, message, UsageError.exit_code)
+            except click.exceptions.Exit:
                 raise
-            self._fail(ctx, message, UsageError.exit_code)
-        except click.exceptions.Exit:
-            raise
-        except Exception as error:  # cli boundary
-            if isinstance(error, BrokenPipeError) and drop_closed_pipes():
-                ctx.exit(CLOSED_PIPE)
-            if isinstance(error, OSError) and (message := lost_output(error)):
-                self._fail(ctx, message, CANNOT_WRITE)
-            self._fail(ctx, f"a bug: {type(error).__name__}: {error}; run with --debug for the traceback", 1)
+            except Exception as error:  # cli boundary
+                if isinstance(error, BrokenPipeError) and drop_closed_pipes():
+                    ctx.exit(CLOSED_PIPE)
+                if isinstance(error, OSError) and (message := lost_output(error)):
+                    self._fail(ctx, message, CANNOT_WRITE)
+                self._fail(ctx, f"a bug: {type(error).__name__}: {error}; run with --debug for the traceback", 1)
 
     def _fail(self, ctx: click.Context, message: str, exit_code: int) -> NoReturn:
         from chordcache.amounts import shortened  # not before: --help does not need it
@@ -147,7 +150,7 @@ class _Commands(SuggestingGroup):
 
             echo(traceback.format_exc(), err=True, nl=False)
         message = self._with_option(ctx, message)
-        message += variables_in(ctx, message)
+        message += variables_in(ctx.meta[COMMAND], message)
         message = printable(shortened(" ".join(message.split()), _MAX_LETTERS))
         if ctx.meta.get(_AS_JSON):
             facts = {"command": ctx.invoked_subcommand, "version": __version__}

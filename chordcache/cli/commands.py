@@ -1,8 +1,9 @@
-"""Classes of commands: options of the help in groups, and suggestions for mistyped names of commands."""
+"""The class of commands, whose help has options in groups, and the words for mistakes on the command line."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import click
 
@@ -27,6 +28,9 @@ OPTION_GROUPS: Mapping[str, tuple[str, ...]] = {
 }  # fmt: skip
 """Heading of each group of options, to the names of the parameters below it. ``command.parameter`` is the parameter of
 one command only."""
+
+COMMAND = "chordcache.cli.commands"
+"""Key in ``click.Context.meta`` of the context of the command"""
 
 _MAX_COLUMN = 30
 """Largest column at which the texts of a help begin"""
@@ -57,9 +61,13 @@ class _HelpFormatter(click.HelpFormatter):
 
 
 class HelpContext(click.Context):
-    """Context of a command whose help has bold headings on a terminal."""
+    """Context whose help has bold headings on a terminal. ``meta`` has that of the command, for errors."""
 
     formatter_class = _HelpFormatter
+
+    def __init__(self, *args: Any, **settings: Any) -> None:
+        super().__init__(*args, **settings)
+        self.meta[COMMAND] = self
 
 
 class GroupedCommand(click.Command):
@@ -69,7 +77,15 @@ class GroupedCommand(click.Command):
         """Parse the arguments. Raises ``UsageError`` if a value would replace another."""
         if not ctx.resilient_parsing:
             _, _, given = self.make_parser(ctx).parse_args([*args])
-            _check_given_once([param for param in given if isinstance(param, click.Option) and not param.multiple])
+            options: dict[str | None, click.Option] = {}
+            for option in given:
+                if not isinstance(option, click.Option) or option.multiple:
+                    continue
+                first = options.setdefault(option.name, option)
+                if given.count(option) > 1 and not option.is_flag:
+                    raise _given_twice(option, "it several times")
+                if first is not option:
+                    raise _given_twice(option, f"it with {first.opts[0]}")
         return super().parse_args(ctx, args)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -83,25 +99,8 @@ class GroupedCommand(click.Command):
         write_sections(formatter, sections)
 
 
-def _check_given_once(options: Sequence[click.Option]) -> None:
-    """Raise ``UsageError`` if two of the options that were typed set one parameter. The same flag twice does not."""
-    for number, option in enumerate(options):
-        for other in options[:number]:
-            if other.name == option.name and not (other is option and option.is_flag):
-                what = "it several times" if other is option else f"it with {other.opts[0]}"
-                raise UsageError(f"{max(option.opts, key=len)}: got {what}, expected one value. Leave the others out.")
-
-
-class SuggestingGroup(click.Group):
-    """A group of commands. For a mistyped one, the error names the most similar one."""
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Return the command that the arguments begin with. Raises ``UsageError``."""
-        if not ctx.resilient_parsing and not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:
-            raise unknown_command(args[0], self.list_commands(ctx))
-        return super().resolve_command(ctx, args)
+def _given_twice(option: click.Option, what: str) -> UsageError:
+    return UsageError(f"{max(option.opts, key=len)}: got {what}, expected one value. Leave the others out.")
 
 
 _EXPECTED = {"integer": "an integer", "float": "a number"}

@@ -25,8 +25,8 @@ if TYPE_CHECKING:  # --help does not need what these load
 _MAX_ITEMS = 20
 """Number of labels or of other items that are listed"""
 
-_MAX_LETTERS = 400
-"""Number of letters of a message"""
+_MAX_LETTERS = 300
+"""Number of letters of a message or a label"""
 
 
 @click.command()
@@ -114,9 +114,6 @@ def _line(name: str, text: str) -> str:
 
 _NUM_ALIGNED = 500
 """Number of lines at the start whose widths set those of the columns. All lines would have to wait for the last"""
-
-_MAX_LETTERS = 300
-"""Number of letters of a label"""
 
 
 class _Amount(str):
@@ -290,8 +287,7 @@ def bench(cache: str, workers: int, roots: Any, as_json: bool) -> None:
     """
     # Not before: --help does not need what it loads
     from chordcache.tools.bench import measurement
-    from chordcache.tools.bench.result import as_text
-    from chordcache.tools.bench.ways import BenchOptions
+    from chordcache.tools.bench.result import BenchOptions, as_text
 
     result = measurement.bench(cache, options=BenchOptions(workers=workers), roots=roots, progress=True)
     echo_result(result.to_json(), as_text(result), as_json)

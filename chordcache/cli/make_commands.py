@@ -27,7 +27,7 @@ from chordcache.cli.options import (
     split_names,
 )
 from chordcache.cli.output import echo, echo_result
-from chordcache.cli.values import CACHE_VARIABLE, FOLDER, LABELS, PATH, SOURCE, variable_option
+from chordcache.cli.values import CACHE_VARIABLE, FOLDER, LABELS, PATH, SOURCE
 from chordcache.engine.display import Display
 from chordcache.errors import UsageError, printable
 
@@ -155,7 +155,7 @@ def _line(summary: ListSummary, output: str) -> str:
 @click.argument("index", type=SOURCE, default="index.json")
 @click.option(
     "-o", "--output", "cache", type=FOLDER, default="cache", metavar="CACHE",
-    help="Folder of the cache.", **variable_option(CACHE_VARIABLE),
+    help="Folder of the cache.", envvar=CACHE_VARIABLE, show_envvar=True,
 )  # fmt: skip
 @build_settings_options
 @click.option(
@@ -163,7 +163,7 @@ def _line(summary: ListSummary, output: str) -> str:
 )
 @click.option(
     "--sample", type=int, metavar="N", show_default=str(SAMPLE_ITEMS),
-    help="With --dry-run: build so many videos in a temporary folder for the estimate, at most 15 seconds of each.",
+    help="With --dry-run: build so many videos in a temporary folder for the estimate.",
 )  # fmt: skip
 @click.option(
     "--budget", "budget_bytes", metavar="SIZE",

@@ -19,8 +19,6 @@ from chordcache.cli.values import (
     FOLDER,
     NAMED_FOLDER,
     TIER,
-    variable_argument,
-    variable_option,
 )
 from chordcache.engine.choice import Engine
 from chordcache.engine.display import Display
@@ -42,7 +40,7 @@ def _together(*options: Decorator) -> Decorator:
 def config_option(text: str) -> Decorator:
     """Return the decorator that adds ``-c``, with this help."""
     return click.option(
-        "-c", "--config", type=CONFIG, multiple=True, metavar="NAME|FILE", **variable_option(CONFIG_VARIABLE),
+        "-c", "--config", type=CONFIG, multiple=True, metavar="NAME|FILE", envvar=CONFIG_VARIABLE, show_envvar=True,
         callback=lambda _ctx, _param, value: value or None,
         help=f"{text} Several are merged in order.",
     )  # fmt: skip
@@ -67,7 +65,7 @@ build_settings_options = _together(
         "--tier", "tiers", type=TIER, multiple=True, metavar="lmdb|npz|hdf5",
         callback=lambda _ctx, _param, value: value or None,
         help="Kind of file to store in; may be given several times.", show_default="as the features need it",
-        **variable_option("CHORDCACHE_TIER"),
+        envvar="CHORDCACHE_TIER", show_envvar=True,
     ),
     click.option(
         "--features", type=FEATURES, metavar="A,B", callback=lambda _ctx, _param, value: split_names(value),
@@ -102,11 +100,11 @@ def cache_argument(name: str = "cache", *, has_option: bool = True, **arguments:
     """
     arguments = {"type": FOLDER, **arguments}
     if not has_option:
-        return click.argument(name, default="cache", **arguments, **variable_argument(CACHE_VARIABLE))
+        return click.argument(name, default="cache", **arguments, envvar=CACHE_VARIABLE)
     option = click.option(
         "-o", "--output", type=arguments["type"], default="cache", metavar="CACHE", expose_value=False, is_eager=True,
         callback=lambda ctx, _param, value: ctx.meta.update({_CACHE_OF_OPTION: value}),
-        help="Folder of the cache, as the argument CACHE.", **variable_option(CACHE_VARIABLE),
+        help="Folder of the cache, as the argument CACHE.", envvar=CACHE_VARIABLE, show_envvar=True,
     )  # fmt: skip
     return _together(click.argument(name, required=False, callback=_chosen_cache, **arguments), option)
 
@@ -126,7 +124,7 @@ def cache_and_video(path: str, video: str | None) -> tuple[str, str | None]:
 
 
 jobs_option = click.option(
-    "-j", "--jobs", type=int, metavar="N", **variable_option("CHORDCACHE_JOBS"),
+    "-j", "--jobs", type=int, metavar="N", envvar="CHORDCACHE_JOBS", show_envvar=True,
     help="Number of worker processes. -1 is one for each processor, -2 one fewer.", show_default="-1",
 )  # fmt: skip
 
@@ -164,18 +162,18 @@ limits_options = _as_one(
     click.option(
         "--stall-timeout", "stall_seconds", type=float, default=Limits.stall_seconds,
         metavar="SECONDS", help="Skip a file after this long without progress.",
-        **variable_option("CHORDCACHE_STALL_TIMEOUT"),
+        envvar="CHORDCACHE_STALL_TIMEOUT", show_envvar=True,
     ),
     click.option(
         "--file-timeout", "file_seconds", type=float, metavar="SECONDS",
         help="Skip a file that takes longer than this; 0 turns it off.",
         show_default="300, more for large and long files",
-        **variable_option("CHORDCACHE_FILE_TIMEOUT"),
+        envvar="CHORDCACHE_FILE_TIMEOUT", show_envvar=True,
     ),
     click.option(
         "--file-memory", "memory_bytes", type=int, default=(Limits.memory_bytes or 0) >> 20,
         metavar="MIB", callback=lambda _ctx, _param, value: value << 20,
-        help="Skip a file that needs more memory than this.", **variable_option("CHORDCACHE_FILE_MEMORY"),
+        help="Skip a file that needs more memory than this.", envvar="CHORDCACHE_FILE_MEMORY", show_envvar=True,
     ),
 )  # fmt: skip
 
@@ -194,14 +192,16 @@ display_options = _as_one(
 )
 
 
-def pairs_of(form: str) -> Callable[[click.Context, click.Parameter, Sequence[str]], Mapping[str, str]]:
+def pairs_of(
+    form: str, *, may_be_empty: bool = True
+) -> Callable[[click.Context, click.Parameter, Sequence[str]], Mapping[str, str]]:
     """Return the callback of an option whose values have the form NAME=VALUE. It returns a mapping of them."""
 
     def parse(_ctx: click.Context, param: click.Parameter, values: Sequence[str]) -> Mapping[str, str]:
         pairs = {}
         for text in values:
             name, equals, value = text.partition("=")
-            if not name or not equals:
+            if not name or not equals or not (value or may_be_empty):
                 raise UsageError(f"{param.opts[0]}: got '{printable(text)}', expected {form}")
             if name in pairs:
                 raise UsageError(f"{param.opts[0]}: got '{printable(name)}' twice, expected one value for it")
@@ -255,16 +255,9 @@ list_options = _as_one(
 """Options of a list but for its format. The command gets ``videos``, ``where`` and ``options``"""
 
 
-def _parse_roots(ctx: click.Context, param: click.Parameter, values: Sequence[str]) -> Mapping[str, str]:
-    roots = pairs_of("NAME=PATH")(ctx, param, values)
-    for name, path in roots.items():
-        if not path:
-            raise UsageError(f"--root: got '{printable(name)}=', expected NAME=PATH")
-    return roots
-
-
 roots_option = click.option(
-    "--root", "roots", type=NAMED_FOLDER, multiple=True, metavar="NAME=PATH", callback=_parse_roots,
+    "--root", "roots", type=NAMED_FOLDER, multiple=True, metavar="NAME=PATH",
+    callback=pairs_of("NAME=PATH", may_be_empty=False),
     help="Folder where the videos of root NAME are now, if they moved; may be given several times.",
 )  # fmt: skip
 

@@ -72,12 +72,7 @@ def push(cache: str, url: str, as_json: bool) -> None:
     """
     from chordcache.object_stores import push as copying  # --help does not need it
 
-    summary = copying.push(cache, url, progress=True)
-    line = (
-        f"{printable(url)}: sent {counted(summary.num_files, 'file')}, {human_bytes(summary.num_bytes)}; "
-        f"{counted(summary.num_present, 'file')} there already; {counted(summary.num_videos, 'video')}"
-    )
-    echo_result(summary, line, as_json)
+    _echo(f"{printable(url)}: sent", copying.push(cache, url, progress=True), as_json)
 
 
 @click.command()
@@ -96,9 +91,13 @@ def pull(url: str, cache: str, as_json: bool) -> None:
     """
     from chordcache.object_stores import pull as copying  # --help does not need it
 
-    summary = copying.pull(url, cache, progress=True)
+    _echo(f"{printable(cache)}: got", copying.pull(url, cache, progress=True), as_json)
+
+
+def _echo(start: str, summary: Any, as_json: bool) -> None:
+    """Print what was copied."""
     line = (
-        f"{printable(cache)}: got {counted(summary.num_files, 'file')}, {human_bytes(summary.num_bytes)}; "
+        f"{start} {counted(summary.num_files, 'file')}, {human_bytes(summary.num_bytes)}; "
         f"{counted(summary.num_present, 'file')} there already; {counted(summary.num_videos, 'video')}"
     )
     echo_result(summary, line, as_json)

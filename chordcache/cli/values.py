@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import click
@@ -119,51 +119,19 @@ KEY = Completed(_keys)
 
 # Values of environment variables
 
-_FROM_VARIABLES = "chordcache.cli.values"
-"""Key in ``click.Context.meta`` of the parameters whose values come from variables, with the values"""
-
-
-class _FromVariable(click.Parameter):
-    """Parameter that may take its value from an environment variable. An error about it then names the variable."""
-
-    def consume_value(self, ctx: click.Context, opts: Mapping[str, Any]) -> Any:
-        value, source = super().consume_value(ctx, opts)
-        if source is click.core.ParameterSource.ENVIRONMENT:
-            ctx.meta.setdefault(_FROM_VARIABLES, {})[self] = value
-        return value, source
-
-
-class _Option(_FromVariable, click.Option):
-    """Option of this kind."""
-
-
-class _Argument(_FromVariable, click.Argument):
-    """Argument of this kind."""
-
-
-def variable_option(variable: str) -> dict[str, Any]:
-    """Return the arguments of ``click.option`` for an option whose default is the value of a variable."""
-    return {"cls": _Option, "envvar": variable, "show_envvar": True}
-
-
-def variable_argument(variable: str) -> dict[str, Any]:
-    """Return the arguments of ``click.argument`` for an argument whose default is the value of a variable."""
-    return {"cls": _Argument, "envvar": variable}
-
 
 def variables_in(ctx: click.Context, message: str) -> str:
-    """Return the end of an error message that quotes values of environment variables: the names of the variables."""
-    variables = [
-        f"{param.envvar}={printable(os.environ.get(str(param.envvar), ''))}"
-        for param, value in ctx.meta.get(_FROM_VARIABLES, {}).items()
-        if _is_about(param, value, message)
-    ]
+    """Return the end of an error message about values of environment variables: the names of the variables.
+
+    ``ctx`` is that of the command. A message is about a value if it begins with its parameter, or quotes it.
+    """
+    variables = []
+    for param in ctx.command.params:
+        if ctx.get_parameter_source(str(param.name)) is click.core.ParameterSource.ENVIRONMENT:
+            value = param.value_from_envvar(ctx)
+            values = map(str, value if isinstance(value, (list, tuple)) else [value])
+            texts = [printable(text) for value in values for text in (value, absolute(value))]
+            begins = message.startswith(tuple(f"{name}:" for name in (param.name, *param.opts)))
+            if begins or any(f"'{text}'" in message for text in texts):
+                variables.append(f"{param.envvar}={printable(os.environ.get(str(param.envvar), ''))}")
     return f" ({', '.join(variables)} is set in the environment)" if variables else ""
-
-
-def _is_about(param: click.Parameter, value: Any, message: str) -> bool:
-    """Return whether a message begins with a parameter or quotes its value."""
-    values = value if isinstance(value, (list, tuple)) else [value]
-    begins = message.startswith(tuple(f"{name}:" for name in (param.name, *param.opts)))
-    texts = [printable(text) for value in values for text in (str(value), absolute(str(value)))]
-    return begins or any(f"'{text}'" in message for text in texts)

@@ -59,16 +59,6 @@ def check_model(name: str, value: Any) -> None:
         raise UsageError(f"{name}: got {value!r}, expected a folder or a name")
 
 
-def lowest_band_hertz(fmin: float, fmax: float, num_bands: int) -> float:
-    """Return the width of the lowest of some mel bands between two frequencies. All are in hertz."""
-    step = (_mel(fmax) - _mel(fmin)) / (num_bands + 1)
-    return _hertz(_mel(fmin) + 2 * step) - fmin
-
-
-def _mel(hertz: float) -> float:
-    """Return Slaney's mel scale, as in librosa."""
+def mel(hertz: float) -> float:
+    """Return the place of a frequency on Slaney's mel scale, as in librosa."""
     return 3 * hertz / 200 if hertz < 1000 else 15 + 27 * math.log(hertz / 1000) / math.log(6.4)
-
-
-def _hertz(mel: float) -> float:
-    return 200 * mel / 3 if mel < 15 else 1000 * math.exp(math.log(6.4) * (mel - 15) / 27)

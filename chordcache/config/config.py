@@ -58,7 +58,8 @@ class Config:
     """Features whose class or model a cache names, and not the user. They are made only by installed plug-ins"""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "train", _checked_train(self.train))
+        if self.train != {}:
+            object.__setattr__(self, "train", _checked_train(self.train))
         tiers: Any = self.tiers
         if not isinstance(tiers, (list, tuple)) or not tiers:
             raise UsageError(f"tiers: got {self.tiers!r}, expected a list of tiers, such as [lmdb, npz]")
@@ -97,11 +98,6 @@ class Config:
                 similar = did_you_mean(name, self.names()) or "."
                 raise UsageError(f"hdf5.features: got '{name}', expected some of {', '.join(self.names())}{similar}")
         return self.hdf5.features
-
-    def writer_options(self, tier: str) -> dict[str, Any]:
-        """Return the keyword arguments of the writer of a tier."""
-        settings = self.frames.codec_settings if tier == "lmdb" and self.frames else {}
-        return {name: settings[name] for name in ("gop", "stride") if name in settings}
 
 
 def _checked_train(data: Any) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from chordcache.config.checks import (
     check_model,
     check_number,
     check_short_side,
-    lowest_band_hertz,
+    mel,
 )
 from chordcache.errors import UsageError
 
@@ -78,7 +78,8 @@ class MelConfig(Section):
         fmax = nyquist if self.fmax is None else self.fmax
         if self.fmin >= fmax:
             raise UsageError(f"features.mel.fmin: got {self.fmin}, expected a frequency below fmax")
-        if lowest_band_hertz(self.fmin, fmax, self.n_mels) <= self.sample_rate / self.n_fft:
+        lowest_band = 2 * (mel(fmax) - mel(self.fmin)) / (self.n_mels + 1)
+        if lowest_band <= mel(self.fmin + self.sample_rate / self.n_fft) - mel(self.fmin):
             raise UsageError(
                 f"features.mel.n_mels: got {self.n_mels}, expected a lowest band that is not narrower than a bin of "
                 f"n_fft {self.n_fft}. Take fewer bands or a longer window."

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import io
+import json
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from importlib.util import find_spec
@@ -14,8 +17,8 @@ from chordcache.arguments import check_at_least, check_choice, names_arguments
 from chordcache.engine import terminal
 from chordcache.engine.signals import stop_signals
 from chordcache.errors import UsageError, printable
-from chordcache.formats import jpeg_folder, parquet_table, safetensors_files, webdataset_shard
-from chordcache.formats.item import ExportItem
+from chordcache.formats import parquet_table, safetensors_files, webdataset_shard
+from chordcache.formats.item import ExportItem, facts
 from chordcache.formats.items import Items
 from chordcache.json_records import Record
 from chordcache.read.cache import Cache
@@ -55,10 +58,33 @@ class _ByItem(NamedTuple):
     package: str | None = "safetensors"
 
 
+def _folder_of(items: Items, item: ExportItem) -> Iterator[tuple[str, Callable[[Path], None]]]:
+    """Yield the folder of an item: "00000.jpg" and so on, "FEATURE.npy" and "facts.json"."""
+    yield item.name, partial(_write_folder, items, item)
+
+
+def _write_folder(items: Items, item: ExportItem, path: Path) -> None:
+    path.mkdir()
+    for place, data in enumerate(items.jpegs(item)):
+        _write_new(path / f"{place:05}.jpg", data)
+    for name, array in items.arrays(item):
+        content = io.BytesIO()
+        np.save(content, array)
+        _write_new(path / f"{name}.npy", content.getvalue())
+    _write_new(path / "facts.json", json.dumps(facts(item), indent=2).encode())
+
+
+def _write_new(path: Path, data: bytes) -> None:
+    with open(path, "xb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
 FORMATS: Mapping[str, _Sharded | _ByItem] = {
     "webdataset": _Sharded(webdataset_shard.write, ".tar", ("jpg", "mp4"), "webdataset", is_shuffled=True),
     "parquet": _Sharded(parquet_table.write, ".parquet", ("jpg", "none"), "pyarrow"),
-    "folder": _ByItem(jpeg_folder.files, ("jpg", "none"), None),
+    "folder": _ByItem(_folder_of, ("jpg", "none"), None),
     "safetensors": _ByItem(safetensors_files.files, ("none",)),
     "musubi-wan": _ByItem(safetensors_files.files_of_musubi_wan, ("none",)),
     "ltx": _ByItem(safetensors_files.files_of_ltx, ("none",)),
@@ -170,14 +196,17 @@ def export(
         raise UsageError(f"shards: got {shards}, expected 1 for the format {to}, which has no shards")
     if stride > 1 and clip is None:
         raise UsageError(f"stride: got {stride} without a clip, expected 1. Add clip.")
-    _check_package(to, form.package)
+    if form.package is not None and find_spec(form.package) is None:
+        raise UsageError(f"to: got {to}, which needs {form.package}. Run: pip install 'chordcache[formats]'")
     with Cache(cache) as opened, stop_signals(resumes=True):
         items = Items(opened, videos, where=where, clip=clip, stride=stride, frames=frames, roots=roots or {})
         if not len(items):
             raise UsageError(f"clip: got {clip}, expected at most {items.most_frames} frames, as the longest video has")
         if len(items) < shards:
             raise UsageError(f"shards: got {shards}, expected at most the number of samples, {len(items)}")
-        _refuse_other_folder(folder)
+        names = set(opener.list_folder(folder)) if folder.is_dir() else set()
+        if names and names.isdisjoint({".lock", PLAN_FILE}):  # before a lock is left in it
+            raise _holds_something_else(folder)
         with locked(folder), atomic.writing_to(folder):
             plan = _Plan(to, frames, opened.catalog.digest, items.digest, clip, stride, shards)
             _check_other_export(folder, plan)
@@ -192,28 +221,12 @@ def export(
     return ExportSummary(num_samples, len(are_new), are_new.count(False), num_dropped, items.num_too_short)
 
 
-def _check_package(to: str, package: str | None) -> None:
-    """Raise ``UsageError`` if the package of a format is missing, before anything is written."""
-    if package is not None and find_spec(package) is None:
-        raise UsageError(f"to: got {to}, which needs {package}. Run: pip install 'chordcache[formats]'")
-
-
-def _refuse_other_folder(folder: Path) -> None:
-    """Raise ``UsageError`` for a folder that was not written by this package, before a lock is left in it."""
-    names = set(opener.list_folder(folder)) if folder.is_dir() else set()
-    if names and names.isdisjoint({".lock", PLAN_FILE}):
-        raise _holds_something_else(folder)
-
-
 def _check_other_export(folder: Path, plan: _Plan) -> None:
     """Raise ``UsageError`` if a folder has anything but the same export."""
     atomic.remove_partials(folder)
     names = set(opener.list_folder(folder, ".")) - {".lock"}
-    if PLAN_FILE in names:
-        same = read_sealed(folder, PLAN_FILE, _Plan, "an export").replace(is_complete=False) == plan
-    else:
-        same = not names
-    if not same:
+    earlier = read_sealed(folder, PLAN_FILE, _Plan, "an export") if PLAN_FILE in names else None
+    if names if earlier is None else earlier.replace(is_complete=False) != plan:
         raise _holds_something_else(folder)
 
 

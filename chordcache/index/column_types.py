@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from chordcache.amounts import shortened
@@ -30,28 +31,22 @@ def _is_box(value: Any) -> bool:
     )
 
 
-def _list_of(check: Callable[[Any], bool]) -> Callable[[Any], bool]:
-    return lambda value: isinstance(value, list | tuple) and all(map(check, value))
+def _is_list(check: Callable[[Any], bool], value: Any) -> bool:
+    return isinstance(value, list | tuple) and all(map(check, value))
 
 
-def _is_int(value: Any) -> bool:
-    return type(value) is int
-
-
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str)
-
+_SCALARS: Mapping[str, Callable[[Any], bool]] = {
+    "str": lambda value: isinstance(value, str),
+    "int": lambda value: type(value) is int,
+    "float": _is_number,
+}
 
 COLUMN_TYPES: Mapping[str, Callable[[Any], bool]] = {
-    "str": _is_text,
-    "int": _is_int,
-    "float": _is_number,
+    **_SCALARS,
     "bool": lambda value: isinstance(value, bool),
-    "list[int]": _list_of(_is_int),
-    "list[float]": _list_of(_is_number),
-    "list[str]": _list_of(_is_text),
-    "boxes": _list_of(_is_box),
-    "relative_boxes": _list_of(_is_box),
+    **{f"list[{name}]": partial(_is_list, check) for name, check in _SCALARS.items()},
+    "boxes": partial(_is_list, _is_box),
+    "relative_boxes": partial(_is_list, _is_box),
 }
 """Name of each type to the check of a value of JSON. "boxes" is a track in pixels of the picture as it is displayed,
 "relative_boxes" one in fractions of its width and height. None is a value of every type."""

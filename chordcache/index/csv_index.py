@@ -34,7 +34,7 @@ from chordcache.index.lists.items import (
     texts,
 )
 from chordcache.index.lists.tables import CsvTable, Row, as_text
-from chordcache.json_records import Record, parse_json
+from chordcache.json_records import parse_json
 from chordcache.records import (
     SEGMENT_COLUMNS,
     AudioFacts,
@@ -59,21 +59,18 @@ class Column(NamedTuple):
     field: str
 
 
-def _columns_of(part: str | None, kind: type[Record], prefix: str = "") -> Iterator[Column]:
-    return (Column(prefix + name, part, name) for name in kind.__struct_fields__)
-
-
-COLUMNS = (
-    *(Column(name, None, name) for name in ("root", "root_path", "path")),
-    *_columns_of("segment", Segment, "segment_"),
-    *(Column(name, None, name) for name in ("label", "labels", "caption", "captions")),
-    *_columns_of("identity", Identity),
-    *(Column(name, None, name) for name in ("level", "error", "error_cause", "error_stage")),
-    *_columns_of("header", HeaderFacts),
-    *(column for column in _columns_of("packets", PacketFacts) if column.name != "frame_steps"),  # bytes, for programs
-    *_columns_of("audio", AudioFacts, "audio_"),
-    *_columns_of("content", ContentFacts),
+_PARTS: tuple[tuple[str | None, tuple[str, ...], str], ...] = (
+    (None, ("root", "root_path", "path"), ""),
+    ("segment", Segment.__struct_fields__, "segment_"),
+    (None, ("label", "labels", "caption", "captions"), ""),
+    ("identity", Identity.__struct_fields__, ""),
+    (None, ("level", "error", "error_cause", "error_stage"), ""),
+    ("header", HeaderFacts.__struct_fields__, ""),
+    ("packets", tuple(name for name in PacketFacts.__struct_fields__ if name != "frame_steps"), ""),  # which are bytes
+    ("audio", AudioFacts.__struct_fields__, "audio_"),
+    ("content", ContentFacts.__struct_fields__, ""),
 )
+COLUMNS = tuple(Column(prefix + name, part, name) for part, names, prefix in _PARTS for name in names)
 """Columns in the order in which they are written. The extra columns of a labels file follow."""
 
 _KNOWN = frozenset(column.name for column in COLUMNS)

@@ -9,32 +9,25 @@ from typing import Any
 from chordcache.config.bounds import read_bounded, too_long
 from chordcache.errors import UsageError, printable
 
-_ENCODINGS: Mapping[str, tuple[bytes, ...]] = {
-    "UTF-32": (b"\xff\xfe\0\0", b"\0\0\xfe\xff"),
-    "UTF-16": (b"\xff\xfe", b"\xfe\xff"),
+_WIDE: Mapping[str, tuple[tuple[bytes, ...], tuple[str, ...]]] = {
+    "UTF-32": ((b"\xff\xfe\0\0", b"\0\0\xfe\xff"), (".000", "000.")),
+    "UTF-16": ((b"\xff\xfe", b"\xfe\xff"), (".0.0", "0.0.")),
 }
-"""Encoding to its byte order marks"""
+"""Encoding to its byte order marks, and to the places of zeros in text without one"""
 
 HEAD_BYTES = 4
 """Number of bytes at the start of a file that show whether it is UTF-16"""
 
 
-def _wide_encoding(head: bytes) -> str | None:
-    """Return the name of the encoding of a file if it is UTF-16 or UTF-32, or else None.
+def check_narrow(path: str | os.PathLike[str], head: bytes) -> None:
+    """Raise ``UsageError`` if a file that begins with these bytes is UTF-16 or UTF-32.
 
     Without a byte order mark, it shows in the zero bytes of the first ASCII characters.
     """
-    for name, marks in _ENCODINGS.items():
-        if head.startswith(marks):
-            return name
     zeros = "".join(".0"[byte == 0] for byte in head[:HEAD_BYTES])
-    return {".000": "UTF-32", "000.": "UTF-32", ".0.0": "UTF-16", "0.0.": "UTF-16"}.get(zeros)
-
-
-def check_narrow(path: str | os.PathLike[str], head: bytes) -> None:
-    """Raise ``UsageError`` if a file that begins with these bytes is UTF-16 or UTF-32."""
-    if encoding := _wide_encoding(head):
-        raise UsageError(f"'{printable(path)}': got {encoding} text, expected UTF-8. Save the file as UTF-8.")
+    for encoding, (marks, places) in _WIDE.items():
+        if head.startswith(marks) or zeros in places:
+            raise UsageError(f"'{printable(path)}': got {encoding} text, expected UTF-8. Save the file as UTF-8.")
 
 
 def small_text(path: str | os.PathLike[str]) -> str:

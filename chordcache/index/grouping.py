@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, ExitStack
 from itertools import groupby
 
 import numpy as np
@@ -15,7 +16,7 @@ from chordcache.records import VideoRecord
 from chordcache.storage import layout
 
 
-class IndexRows:
+class IndexRows(AbstractContextManager["IndexRows"]):
     """The rows of an index, read in one pass. The file stays open, because a build may replace it.
 
     Use it as a context manager, which closes the file. Raises ``UsageError`` if the index names an item twice.
@@ -23,28 +24,24 @@ class IndexRows:
 
     def __init__(self, index: Index) -> None:
         self._index = index
-        self._file = index.open()
         self.keys: set[str] = set()
         """The key of each item"""
         self.total_seconds: float | None = 0.0
         """[seconds] Length of all items, or None if the index does not state that of one that can be read"""
         self._order: tuple[np.ndarray, np.ndarray] | None = None
         """Position and offset of each row, ordered by file. None if the rows have this order in the index"""
-        try:
+        with ExitStack() as stack:
+            self._file = stack.enter_context(index.open())
             self._survey()
-        except BaseException:  # cleanup boundary
-            self._file.close()
-            raise
-
-    def __enter__(self) -> IndexRows:
-        return self
+            self._stack = stack.pop_all()
 
     def __exit__(self, *_: object) -> None:
-        self._file.close()
+        self._stack.close()
 
     def _survey(self) -> None:
         firsts: dict[int, int] = {}
-        same = SameFiles(self._index.roots)
+        roots = self._index.roots
+        same = SameFiles(roots) if len(roots) > 1 else None
         names: set[int] = set()
         offsets, files = array("q"), array("q")
         is_grouped, number, root, path = True, -1, "", ""
@@ -52,7 +49,7 @@ class IndexRows:
             self.keys.add(layout.key_of(record))
             if len(self.keys) == len(files):
                 raise UsageError(f"the index names '{printable(record.path)}' of root '{record.root}' twice")
-            if same.can_be:
+            if same is not None and same.can_be:
                 name = hash(same.key(record))
                 if name in names:
                     where = f"'{printable(record.path)}' of root '{printable(record.root)}'"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Container, Mapping
+from collections.abc import Mapping
 
 from chordcache.choices import SCAN_LEVELS
 from chordcache.errors import UsageError, printable
@@ -55,14 +55,11 @@ def spelling_problem(path: str) -> str | None:
     return None if plain == path else f"the path '{printable(path)}' is another spelling of '{printable(plain)}'"
 
 
-def record_problem(record: VideoRecord, roots: Container[str], columns: Mapping[str, str] | None) -> str | None:
-    """Return the reason why a record of an index cannot be used, or None if it can.
-
-    ``columns`` maps the extra columns to their types. None leaves them unchecked.
-    """
+def record_problem(record: VideoRecord, header: IndexHeader) -> str | None:
+    """Return the reason why a record of an index cannot be used, or None if it can."""
     problem = None if is_plain_path(record.path) else path_problem(record.path) or spelling_problem(record.path)
-    if problem is None and record.root not in roots:
+    if problem is None and record.root not in header.roots:
         problem = f"the header has no root '{printable(record.root)}'"
-    if problem is None and record.extra and columns is not None:
-        problem = extra_problem(record.extra, columns)
+    if problem is None and record.extra:
+        problem = extra_problem(record.extra, header.columns)
     return problem and f"a record that cannot be used: {problem}"

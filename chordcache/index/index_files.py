@@ -269,22 +269,19 @@ class IndexWriter:
         if self._path.is_dir():
             raise UsageError(f"cannot write the index '{printable(self._path)}': got a folder, expected a file")
         with no_space_as_error(self._path), ExitStack() as stack:
-            self._file = stack.enter_context(self._open_partial())
+            try:
+                self._path.parent.mkdir(parents=True, exist_ok=True)
+                self._file = stack.enter_context(open(self._partial, "x", encoding="utf-8", newline=""))
+            except OSError as error:
+                if error.errno in NO_SPACE:
+                    raise
+                raise UsageError(f"cannot write the index '{printable(self._path)}': {error.strerror}") from None
             stack.callback(self._partial.unlink, missing_ok=True)
             self._sink = _SINKS[self._suffix](self._file, self._header)
             if isinstance(self._sink, CsvSink):
                 stack.callback(self._sink.close)
             self._stack = stack.pop_all()
         return self
-
-    def _open_partial(self) -> TextIO:
-        try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            return open(self._partial, "x", encoding="utf-8", newline="")
-        except OSError as error:
-            if error.errno in NO_SPACE:
-                raise
-            raise UsageError(f"cannot write the index '{printable(self._path)}': {error.strerror}") from None
 
     def write(self, record: VideoRecord) -> None:
         """Append one record. Raises ``StorageError``, and ``UsageError`` if its root is not one of the index."""

@@ -44,28 +44,21 @@ class JsonSource:
         self._has_other_bytes = False
         """True if another layout has bytes that are not UTF-8"""
         self.num_records = 0
-        data: Any = None
-        try:
-            with open(path, "rb") as file:
-                data = self._header_lines(file)
-                if data is None or not self._is_as_written(data, file):
-                    data = self._whole(file)
-                    self._survey(data, file)
-        except ChordcacheError:
-            raise
-        except (ValueError, RecursionError) as error:
-            if not (isinstance(data, dict) and FORMAT in str(data.get("format"))) and not self._begins_as_index():
-                raise another_kind_of_file(path) from None
-            raise DamageError(
-                f"'{printable(path)}' is damaged or cut short: it is not the JSON of an index ({printable(str(error))})"
-            ) from None
-
-    def _is_as_written(self, members: dict[str, Any], file: BinaryIO) -> bool:
-        try:
-            self._survey(members, file)
-            return True
-        except DamageError:
-            return False
+        with open(path, "rb") as file:
+            try:
+                header = self._first_lines(file)
+                with suppress(DamageError):  # also of a document that a person changed
+                    if header is not None:
+                        self._survey(header, file)
+                        return
+                self._survey(self._whole(file), file)
+            except ChordcacheError:
+                raise
+            except (ValueError, RecursionError) as error:
+                if FORMAT.encode() not in path.read_bytes():
+                    raise another_kind_of_file(path) from None
+                what = f"it is not the JSON of an index ({printable(str(error))})"
+                raise DamageError(f"'{printable(path)}' is damaged or cut short: {what}") from None
 
     def _survey(self, members: dict[str, Any], file: BinaryIO) -> None:
         """Read all records once, so that a mistake is reported before any work is done."""
@@ -73,18 +66,13 @@ class JsonSource:
         self.header = from_json(members, IndexHeader)
         self.num_records = sum(1 for _ in self.located(file))
 
-    def _begins_as_index(self) -> bool:
-        with open(self._path, "rb") as file:
-            return FORMAT.encode() in file.read(1 << 12)
-
-    def _header_lines(self, file: BinaryIO) -> dict[str, Any] | None:
-        """Return the members of the first line, if the document is as ``JsonSink`` writes it."""
+    def _first_lines(self, file: BinaryIO) -> Any:
+        """Return the members of the header, if the document begins as ``JsonSink`` writes it, or None."""
         line = file.readline(_MAX_LINE_BYTES)
-        if line.startswith(b"{") and line.endswith(b",\n") and file.readline(len(_RECORDS)) == _RECORDS:
+        if line.endswith(b",\n") and file.readline(len(_RECORDS)) == _RECORDS:
             with suppress(ValueError):
-                members = decode_json(line[:-2].decode("utf-8", "surrogateescape") + "}")
                 self._start = file.tell()
-                return dict(members)
+                return decode_json(line[:-2].decode("utf-8", "surrogateescape") + "}")
         return None
 
     def _whole(self, file: BinaryIO) -> Any:
@@ -142,15 +130,15 @@ class JsonSource:
     def _record(self, data: Any, where: str, has_other_bytes: bool) -> VideoRecord:
         try:
             record = from_json(data, VideoRecord)
-            labels, captions = (record.label, *record.labels), (record.caption, *record.captions)
-            if has_other_bytes and (problem := texts_problem(labels, captions, record.extra)):
-                raise ValueError(problem)
-            return self._check(record, where)
         except (ValueError, RecursionError) as error:
             raise self._damage(where, f"it is not a record ({printable(str(error))})") from None
+        labels, captions = (record.label, *record.labels), (record.caption, *record.captions)
+        if has_other_bytes and (problem := texts_problem(labels, captions, record.extra)):
+            raise self._damage(where, f"it is not a record ({problem})")
+        return self._check(record, where)
 
     def _check(self, record: VideoRecord, where: str) -> VideoRecord:
-        if problem := record_problem(record, self.header.roots, self.header.columns):
+        if problem := record_problem(record, self.header):
             raise self._damage(where, problem)
         return record
 

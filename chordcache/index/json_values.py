@@ -15,7 +15,6 @@ from chordcache.json_records import FINITE_JSON
 _MAX_BYTES = 1 << 31
 """Largest document that is read as a whole. Its values take some ten times as much memory"""
 
-_SPACE = " \t\n\r"
 _TOO_DEEP = f"got values nested more than {MAX_DEPTH} deep, expected fewer levels"
 
 
@@ -35,21 +34,13 @@ _JSON = json.JSONDecoder(
 
 def decode_json(text: str) -> Any:
     """Return the value of a text. Raises ``ValueError`` if it is not JSON, or JSON that a list must not have."""
-    start = len(text) - len(text.lstrip(_SPACE))
-    value, end = _raw_decode(text, start)
-    if text[end:].strip(_SPACE):
-        raise json.JSONDecodeError("Extra data", text, end)
-    return value
-
-
-def _raw_decode(text: str, start: int) -> tuple[Any, int]:
     try:
-        value, end = _JSON.raw_decode(text, start)
+        value = _JSON.decode(text)
     except RecursionError:
         raise ValueError(_TOO_DEEP) from None
-    if text.count("[", start, end) + text.count("{", start, end) > MAX_DEPTH:
+    if text.count("[") + text.count("{") > MAX_DEPTH:
         _check_depth(value, MAX_DEPTH)
-    return value, end
+    return value
 
 
 def _check_depth(value: Any, num_levels: int) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 
 from chordcache.choices import SCAN_LEVELS
@@ -13,7 +13,7 @@ from chordcache.index.lists.tables import open_for_reading
 from chordcache.records import Identity, VideoRecord
 
 
-class ReusableRecords:
+class ReusableRecords(AbstractContextManager["ReusableRecords"]):
     """The records of an earlier scan. The next scan need not read a file again that has not changed.
 
     It holds hashes and offsets, not records. It keeps the file open, because the file may be replaced meanwhile. Call
@@ -101,9 +101,6 @@ class ReusableRecords:
         """Forget all records and close the file."""
         self._offsets.clear()
         self._stack.close()
-
-    def __enter__(self) -> ReusableRecords:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

@@ -94,7 +94,7 @@ class SealedSource:
 
     def _record(self, line: bytes, where: str) -> VideoRecord:
         record = self._unseal(line, where, VideoRecord, "a record")
-        if problem := record_problem(record, self.header.roots, self.header.columns):
+        if problem := record_problem(record, self.header):
             raise DamageError(f"'{printable(self._path)}, {where}' is damaged: {problem}")
         return record
 

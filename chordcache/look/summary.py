@@ -38,6 +38,15 @@ def summarize(path: str | Path) -> dict[str, Any]:
     return _of_index(path) if os.path.isfile(path) else _of_cache(path)
 
 
+def features_by_file(video: Video) -> dict[StoredFile, list[FeatureInfo]]:
+    """Return the features of a video that are in each of its files."""
+    by_file: dict[StoredFile, list[FeatureInfo]] = {}
+    for info in video.sidecar.features:
+        if info.file is not None:
+            by_file.setdefault(info.file, []).append(info)
+    return by_file
+
+
 class Totals:
     """Counts over the videos that are added."""
 
@@ -59,13 +68,9 @@ class Totals:
         self.num_frames += video.num_frames
         self.seconds += video.duration_seconds
         self._add_labels(video.label, video.labels)
-        by_file: dict[StoredFile, list[FeatureInfo]] = {}
-        for info in video.sidecar.features:
-            if info.file is None:
-                self.absent[f"{info.feature} in {info.tier}: {info.absent}"] += 1
-            else:
-                by_file.setdefault(info.file, []).append(info)
-        for file, infos in by_file.items():
+        absent = (info for info in video.sidecar.features if info.file is None)
+        self.absent.update(f"{info.feature} in {info.tier}: {info.absent}" for info in absent)
+        for file, infos in features_by_file(video).items():
             names = ", ".join(info.feature for info in infos)
             self.bytes[f"{names} in {infos[0].tier}"] += file.num_bytes
 

@@ -83,7 +83,7 @@ def test_dry_run_states_what_the_build_does(index: Path, tmp_path: Path, run_cli
     before = files_of(cache)
     again = json.loads(run_cli(*command, "--dry-run", "--json").stdout)
     assert (again["num_missing"], again["num_up_to_date"], again["num_failed"]) == (0, 2, 0)
-    assert again["config"]["frames"]["short_side"] == 48
+    assert again["features"]["lmdb"]["frames"]["picture"]["short_side"] == 48
     assert again["features"]["npz"]["flow"]["method"] == "dis"
     assert files_of(cache) == before
 

@@ -131,10 +131,6 @@ def test_a_broken_library_does_not_end_the_versions_of_doctor(run_process, tmp_p
     assert message in result.stdout
 
 
-def test_commands_with_many_options_have_groups():
-    assert {"build", "scan", "verify", "index"} <= set(GROUPED)
-
-
 @pytest.mark.parametrize("name", GROUPED)
 def test_every_option_belongs_to_a_group(name, run):
     command = cli.get_command(CONTEXT, name)

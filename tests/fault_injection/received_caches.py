@@ -388,7 +388,7 @@ COMMANDS = (
 BENCH = """
 import chordcache as cc
 from chordcache.tools.bench.measurement import bench
-from chordcache.tools.bench.ways import BenchOptions
+from chordcache.tools.bench.result import BenchOptions
 try:
     bench("cache", options=BenchOptions(workers=0, seconds=0.01))
 except cc.ChordcacheError:

@@ -131,11 +131,6 @@ def test_hand_written_names(tmp_path: Path) -> None:
     assert [os.fsencode(path) for path in paths] == expected
 
 
-def test_hand_written_absolute_path_inside_the_folder(tmp_path: Path) -> None:
-    folder = tmp_path / "clips"
-    assert [record.path for record in read_index(hand_written(folder, f"path\n{folder}/sub/a.mp4\n"))] == ["sub/a.mp4"]
-
-
 @pytest.mark.parametrize(
     ("content", "message"),
     [
@@ -229,10 +224,3 @@ def test_types_and_whole_numbers_as_spreadsheets_write_them(tmp_path: Path) -> N
     for cell in ("5.5", "true", "nan", "1e999", "x"):
         with pytest.raises(UsageError, match=rf"list.csv', line 2: start_frame: got '{cell}', expected a whole number"):
             list(read_index(hand_written(tmp_path / "clips", rows.replace("5.0", cell))))
-
-
-def test_spreadsheets_end_rows_with_delimiters(tmp_path: Path) -> None:
-    rows = '\ufeffpath,label\r\n\r\na.mp4,cat,,\r\n,\r\n  \r\n"b.mp4",,\r\n,\r\n'
-    index = read_index(hand_written(tmp_path, rows))
-    assert [(record.path, record.label) for record in index] == [("a.mp4", "cat"), ("b.mp4", None)]
-    assert len(index) == 2

@@ -17,9 +17,7 @@ from chordcache.config.bounds import MAX_COLUMNS, MAX_ROW_BYTES, MAX_TEXT_CHARS
 from chordcache.errors import UsageError
 from chordcache.index.class_labels import NumberCheck
 from chordcache.index.index_files import read_index
-from chordcache.index.json_values import decode_json
 from chordcache.index.labels import Labels
-from chordcache.index.lists.classes import split_line
 from chordcache.index.lists.tables import open_table
 from chordcache.index.lists.templates import Template
 from chordcache.read.split_file import read_split
@@ -262,14 +260,3 @@ def test_many_extra_columns_are_not_written_as_csv(tmp_path: Path) -> None:
 
 def test_long_labels_take_linear_time() -> None:
     assert NumberCheck(["9" * 500_000 + "x"]).problem is None
-
-
-def test_numbers_behind_a_path() -> None:
-    assert split_line("a clip.mp4 1\t 03") == ("a clip.mp4", [1, 3])
-    assert split_line("3") == ("3", [])
-    assert split_line("a 1 b") == ("a 1 b", [])
-
-
-@pytest.mark.parametrize("text", ["[[1, {}]]", ' {"a": [1.5, null, true]} ', nested(64), "[" + "[]," * 100 + "1]"])
-def test_plain_json_is_read_as_before(text: str) -> None:
-    assert decode_json(text) == json.loads(text)

@@ -206,15 +206,6 @@ def test_utf_16_is_named(tmp_path: Path, clips: Path, name: str, encoding: str) 
             read_index(videos / name)
 
 
-@pytest.mark.parametrize("suffix", ["csv", "tsv", "json", "jsonl"])
-def test_a_byte_order_mark_is_accepted(tmp_path: Path, clips: Path, suffix: str) -> None:
-    videos = place(clips, tmp_path, "a.mp4")
-    path = tmp_path / f"l.{suffix}"
-    WRITERS[suffix](path, [{"path": "a.mp4", "caption": "caf\u00e9"}])
-    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes().replace(b"\n", b"\r\n"))
-    assert [record.caption for record in indexed(path, "csv", videos=videos)[0]] == ["caf\u00e9"]
-
-
 # Captions of pairs
 
 

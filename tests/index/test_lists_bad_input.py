@@ -222,14 +222,6 @@ def test_reversed_times_stay_for_the_build(tmp_path: Path, clips: Path) -> None:
     assert records == [VideoRecord("videos", "a.mp4", segment=Segment(2.0, 1.0))]
 
 
-def test_byte_order_mark_line_ends_and_quotes(tmp_path: Path, clips: Path) -> None:
-    text = '\ufeff"path","caption"\r\n"a.mp4","say ""hi"",\r\nagain"\r\n\r\nb.mp4,plain\r\n'
-    records, _, _ = indexed(
-        write(tmp_path / "list.csv", text), "csv", videos=[place(clips, tmp_path, "a.mp4", "b.mp4")]
-    )
-    assert [record.caption for record in records] == ['say "hi",\r\nagain', "plain"]
-
-
 def test_a_type_in_a_json_name_is_declared(tmp_path: Path, clips: Path) -> None:
     box = {"time_seconds": 0, "x1": 0.1, "y1": 0.1, "x2": 0.2, "y2": 0.2}
     videos = place(clips, tmp_path, "a.mp4")

@@ -147,24 +147,6 @@ def test_the_command_takes_columns_and_values(tmp_path: Path, clips: Path, run_c
         assert message in result.stderr
 
 
-def test_a_template_makes_paths_of_columns(tmp_path: Path, clips: Path) -> None:
-    source = write(tmp_path / "list.csv", "id,split,start_seconds,end_seconds\n7,train,0\n")
-    options = {"video_template": "{split}/clip_{id:03d}.*"}
-    records, _, _ = indexed(source, "csv", videos=[place(clips, tmp_path, "train/clip_007.webm")], options=options)
-    extra = {"id": "7", "split": "train"}
-    assert records == [VideoRecord("videos", "train/clip_007.webm", segment=Segment(0.0), extra=extra)]
-
-
-def test_rows_that_follow_each_other_are_merged(tmp_path: Path, clips: Path) -> None:
-    source = write(tmp_path / "list.csv", "path,label,caption\na.mp4,1,x\na.mp4,1,y\na.mp4,2,y\nb.mp4,,z\n")
-    records, _, summary = indexed(source, "csv", videos=[place(clips, tmp_path, "a.mp4", "b.mp4")])
-    assert records == [
-        VideoRecord("videos", "a.mp4", labels=("1", "2"), captions=("x", "y")),
-        VideoRecord("videos", "b.mp4", caption="z"),
-    ]
-    assert summary.num_merged == 2
-
-
 def test_where_keeps_rows_with_a_value(tmp_path: Path, clips: Path) -> None:
     source = write(tmp_path / "list.csv", "path,split,fold:int\na.mp4,train,1\nb.mp4,train,2\nc.mp4,test,1\n")
     videos = place(clips, tmp_path, "a.mp4", "b.mp4", "c.mp4")

@@ -6,6 +6,7 @@ import itertools
 import json
 import math
 import re
+from collections.abc import Callable
 from fractions import Fraction
 from typing import Any
 
@@ -149,51 +150,55 @@ def test_files_with_more_packets_than_frames(corpus, scanned, name):
     assert packets["keyframe_numbers"] == [number for number, value in enumerate(is_key) if value == "1"]
 
 
-def test_number_of_packets(scanned, probed):
-    wrong = differences(scanned, probed, lambda r, facts: (r["packets"]["num_packets"], len(facts.video_packets)))
-    assert wrong == {}
+def check(scanned: Records, probed: Truths, fact: str, compare: Any) -> None:
+    """``compare(record, facts)`` gives (ours, the truth, whether they agree); what is ``KNOWN`` must differ."""
+    results = {name: compare(scanned[name], facts) for name, facts in probed.items()}
+    wrong = {name: (ours, true) for name, (ours, true, agree) in results.items() if not agree}
+    known = {name for name, about in KNOWN if about == fact}
+    assert {name: pair for name, pair in wrong.items() if name not in known} == {}
+    assert known - wrong.keys() == set(), "stale in KNOWN"
 
 
-def test_timestamp_source(scanned, probed):
-    assert (
-        differences(scanned, probed, lambda r, facts: (r["packets"]["timestamp_source"], facts.timestamp_source)) == {}
-    )
+def of_word(word: str) -> Callable[[Probed], Any]:
+    """Return the function of the value that ffprobe gives a word of the video."""
+    return lambda facts: facts.video.get(word)
 
 
-def test_number_of_frames(scanned, shown):
-    wrong = differences(scanned, shown, lambda r, facts: (r["packets"]["num_frames"], len(facts.shown())))
-    assert wrong == {}
+TRUTHS: dict[str, Callable[[Probed], Any]] = {
+    "packets.num_packets": lambda facts: len(facts.video_packets),
+    "packets.timestamp_source": lambda facts: facts.timestamp_source,
+    "packets.num_frames": lambda facts: len(facts.shown()),
+    "packets.start_seconds": lambda facts: pytest.approx(float(facts.shown()[0][0])),
+    "packets.keyframe_pts_seconds": lambda facts: pytest.approx(
+        [float(time) for time, is_key in facts.shown() if is_key], abs=1e-6
+    ),
+    "packets.keyframe_numbers": lambda facts: [number for number, (_, is_key) in enumerate(facts.shown()) if is_key],
+    "header.codec": of_word("codec_name"),
+    "header.pixel_format": of_word("pix_fmt"),
+    "header.color_space": of_word("color_space"),
+    "header.color_primaries": of_word("color_primaries"),
+    "header.color_transfer": of_word("color_transfer"),
+    "header.color_range": lambda facts: RANGES[facts.video.get("color_range")],
+    "header.coded_width": of_word("width"),
+    "header.coded_height": of_word("height"),
+    "header.container": lambda facts: facts.container["format_name"],
+    # A number is a profile that ffprobe has no name for
+    "header.profile": lambda facts: None if facts.video.get("profile", "").isdigit() else facts.video.get("profile"),
+    "header.sample_aspect_ratio": lambda facts: facts.video.get("sample_aspect_ratio", "1:1"),
+}
+"""Fact to its value by ffprobe"""
 
 
-def test_first_pts(scanned, shown):
-    wrong = differences(
-        scanned, shown, lambda r, facts: (r["packets"]["start_seconds"], pytest.approx(float(facts.shown()[0][0])))
-    )
-    assert wrong == {}
+@pytest.mark.parametrize("fact", TRUTHS)
+def test_facts_are_those_of_ffprobe(scanned, probed, shown, fact):
+    part, name = fact.split(".")
 
+    def compare(record: dict[str, Any], facts: Probed) -> tuple[Any, Any, bool]:
+        ours, true = record[part][name], TRUTHS[fact](facts)
+        return ours, true, ours == true
 
-def test_keyframe_pts(scanned, shown):
-    wrong = differences(
-        scanned,
-        shown,
-        lambda r, facts: (
-            r["packets"]["keyframe_pts_seconds"],
-            pytest.approx([float(time) for time, is_key in facts.shown() if is_key], abs=1e-6),
-        ),
-    )
-    assert wrong == {}
-
-
-def test_keyframe_numbers(scanned, shown):
-    wrong = differences(
-        scanned,
-        shown,
-        lambda r, facts: (
-            r["packets"]["keyframe_numbers"],
-            [number for number, (_, is_key) in enumerate(facts.shown()) if is_key],
-        ),
-    )
-    assert wrong == {}
+    of_packets = part == "header" or name in ("num_packets", "timestamp_source")
+    check(scanned, probed if of_packets else shown, name, compare)
 
 
 def test_packets_flagged_as_keyframes_are_all_there(scanned, shown):
@@ -245,59 +250,6 @@ def test_a_raw_stream_is_steady(scanned, probed):
 # Headers
 
 
-def check(scanned: Records, probed: Truths, fact: str, compare: Any) -> None:
-    """``compare(record, facts)`` gives (ours, the truth, whether they agree); what is ``KNOWN`` must differ."""
-    results = {name: compare(scanned[name], facts) for name, facts in probed.items()}
-    wrong = {name: (ours, true) for name, (ours, true, agree) in results.items() if not agree}
-    known = {name for name, about in KNOWN if about == fact}
-    assert {name: pair for name, pair in wrong.items() if name not in known} == {}
-    assert known - wrong.keys() == set(), "stale in KNOWN"
-
-
-@pytest.mark.parametrize(
-    ("fact", "word"),
-    [
-        ("codec", "codec_name"),
-        ("pixel_format", "pix_fmt"),
-        ("color_space", "color_space"),
-        ("color_primaries", "color_primaries"),
-        ("color_transfer", "color_transfer"),
-        ("coded_width", "width"),
-        ("coded_height", "height"),
-    ],
-)
-def test_header_word(scanned, probed, fact, word):
-    def compare(record: dict[str, Any], facts: Probed) -> tuple[Any, Any, bool]:
-        ours, true = record["header"][fact], facts.video.get(word)
-        return ours, true, ours == true
-
-    check(scanned, probed, fact, compare)
-
-
-def test_header_container(scanned, probed):
-    wrong = differences(
-        scanned, probed, lambda r, facts: (r["header"]["container"], facts.container["format_name"])
-    )  # fmt: skip
-    assert wrong == {}
-
-
-def test_header_profile(scanned, probed):
-    """A number is a profile that ffprobe has no name for."""
-
-    def compare(record: dict[str, Any], facts: Probed) -> tuple[Any, Any]:
-        profile = facts.video.get("profile")
-        return record["header"]["profile"], None if profile is None or profile.isdigit() else profile
-
-    assert differences(scanned, probed, compare) == {}
-
-
-def test_header_range(scanned, probed):
-    wrong = differences(
-        scanned, probed, lambda r, facts: (r["header"]["color_range"], RANGES[facts.video.get("color_range")])
-    )
-    assert wrong == {}
-
-
 def test_header_bit_depth(scanned, probed):
     """As the name of the pixel format has it; encrypted files have none."""
 
@@ -308,15 +260,6 @@ def test_header_bit_depth(scanned, probed):
 
     assert differences(scanned, probed, compare) == {}
     assert {record["header"]["bit_depth"] for record in scanned.values() if record.get("header")} == {8, 10, None}
-
-
-def test_header_sample_aspect_ratio(scanned, probed):
-    wrong = differences(
-        scanned,
-        probed,
-        lambda r, facts: (r["header"]["sample_aspect_ratio"], facts.video.get("sample_aspect_ratio", "1:1")),
-    )
-    assert wrong == {}
 
 
 @pytest.mark.parametrize(("fact", "word"), [("average_fps", "avg_frame_rate"), ("nominal_fps", "r_frame_rate")])

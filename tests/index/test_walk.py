@@ -110,11 +110,6 @@ def test_path_longer_than_the_system_allows_is_a_visible_problem(tmp_path: Path)
     assert file.problem == "cannot list the folder: File name too long"
 
 
-def test_missing_corpus(tmp_path: Path) -> None:
-    with pytest.raises(NotFoundError, match=r"^no such folder or file '.*none'. Correct the path, or mount its disk.$"):
-        list(iter_files(str(tmp_path / "none")))
-
-
 # Which files
 
 
@@ -329,14 +324,6 @@ def test_named_roots(tmp_path: Path) -> None:
     assert roots_of(tmp_path / "a=b") == {"a=b": str(tmp_path / "a=b")}
     with pytest.raises(UsageError, match=r"both called 'videos', expected different names. Give one another name"):
         roots_of(one, two)
-
-
-def test_name_is_only_a_name_where_no_such_path_exists(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "a=b").mkdir()
-    (tmp_path / "b").mkdir()
-    assert roots_of("a=b") == {"a=b": f"{tmp_path}/a=b"}
-    assert roots_of("c=b") == {"c": f"{tmp_path}/b"}
 
 
 @pytest.mark.parametrize("arg", ["none", "x=none", "a/b=none", "=none", ""])

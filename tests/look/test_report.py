@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-import re
 import shutil
 import subprocess
 import sys
@@ -150,12 +149,6 @@ def test_settings_are_those_of_features_that_are_there(report):
     assert '"method": "dis"' in settings
     assert '"latents"' not in settings
     assert '"hdf5"' not in settings
-
-
-def test_a_stage_and_a_cause_of_one_name_are_shown_once(report):
-    _, page = report
-    assert page.text.count("decode") > 0
-    assert not re.search(r"decode\s+decode", page.text)
 
 
 def test_segments_and_boxes_have_times_on_the_axis(tmp_path, make_video):

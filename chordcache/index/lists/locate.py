@@ -33,10 +33,6 @@ class FoundFile(NamedTuple):
     """Real name of the file"""
 
 
-class OutsideError(UsageError):
-    """A path that lies outside of all roots."""
-
-
 class Locator(ListRoots):
     """A function from the paths of a list to files below named roots. It looks at each file once.
 
@@ -60,7 +56,16 @@ class Locator(ListRoots):
         the path is not a file name or lies outside of all roots"""
 
     def _find(self, path: str) -> FoundFile | None:
-        root, inner = place = self._checked_place(path)
+        place = self.place(path)
+        problem = "it contains NUL" if "\0" in path else path_problem(place[1]) if place is not None else None
+        if problem:
+            raise UsageError(f"the path '{printable(path)}' cannot be used: {problem}")
+        if place is None:
+            raise UsageError(
+                f"got the path '{printable(path)}', expected one in '{printable(self._base)}'. "
+                "Give the folder that has it too: videos (--videos NAME=PATH)."
+            )
+        root, inner = place
         stem = inner.removesuffix(_ANY_SUFFIX)
         if hash(place) not in self._suffixes:
             suffixes = ("",) if stem == inner else _SUFFIXES
@@ -83,16 +88,3 @@ class Locator(ListRoots):
     def num_files(self) -> int:
         """Number of files so far that exist."""
         return len(self._suffixes) - self.num_missing
-
-    def _checked_place(self, path: str) -> tuple[str, str]:
-        """Return the label of the root of a path, and the path relative to the root."""
-        place = self.place(path)
-        problem = path_problem(place[1]) if place is not None else None
-        if problem or "\0" in path:
-            raise UsageError(f"the path '{printable(path)}' cannot be used: {problem or 'it contains NUL'}")
-        if place is None:
-            raise OutsideError(
-                f"got the path '{printable(path)}', expected one in '{printable(self._base)}'. "
-                "Give the folder that has it too: videos (--videos NAME=PATH)."
-            )
-        return place

@@ -21,7 +21,7 @@ from chordcache.index.file_names import roots_note
 from chordcache.index.index_files import IndexWriter, check_output
 from chordcache.index.lists.formats import open_list
 from chordcache.index.lists.items import Item, ItemList, ListOptions, described
-from chordcache.index.lists.locate import NUM_EXAMPLES, Locator, OutsideError
+from chordcache.index.lists.locate import NUM_EXAMPLES, Locator
 from chordcache.index.lists.tables import as_text
 from chordcache.index.walk import parse_roots
 from chordcache.object_stores.client import object_path
@@ -114,14 +114,7 @@ def index_list(
     listed = open_list(Path(source), format, options or ListOptions())
     folders = [os.fspath(folder) for folder in as_items(videos)]
     with stop_signals():
-        try:
-            return _ListReader(listed, Locator(folders, listed.folder), where).write(output)
-        except OutsideError:
-            if folders:
-                raise
-        locator = Locator([], listed.folder)
-        added = locator.add_outer_roots(item.path for item in _ListReader(listed, locator, where).chosen())
-        return _ListReader(listed, locator, where, (roots_note(added),)).write(output)
+        return _ListReader(listed, Locator(folders, listed.folder), where).write(output, may_add_roots=not folders)
 
 
 def _index_store(url: str, output: str | Path) -> ListSummary:
@@ -145,10 +138,8 @@ def _index_store(url: str, output: str | Path) -> ListSummary:
 class _ListReader:
     """One run over a list."""
 
-    def __init__(
-        self, listed: ItemList, locator: Locator, where: Mapping[str, str], notes: tuple[str, ...] = ()
-    ) -> None:
-        self._listed, self._locator, self._where, self._notes = listed, locator, where, notes
+    def __init__(self, listed: ItemList, locator: Locator, where: Mapping[str, str]) -> None:
+        self._listed, self._locator, self._where = listed, locator, where
         self._seen_values: dict[str, set[str]] = {name: set() for name in where}
         self._numbers = NumberCheck()
         self._needs_captions = False
@@ -158,14 +149,20 @@ class _ListReader:
         self._bare: list[str] = []
         self._num_merged = self._num_not_chosen = 0
 
-    def write(self, output: str | Path) -> ListSummary:
-        """Write the index of all items."""
+    def write(self, output: str | Path, *, may_add_roots: bool) -> ListSummary:
+        """Write the index of all items. Paths outside of all roots get roots of their own if it ``may_add_roots``."""
         started = time.monotonic()
         num_items = num_missing_items = 0
+        last: dict[int, int] = {}
+        paths = self._survey(last)
+        added = self._locator.add_outer_roots(paths) if may_add_roots else {}
+        for _ in paths:  # those that are left
+            pass
+        self._num_not_chosen = 0
         with IndexWriter(
             output, roots=self._locator.roots, level=None, columns=self._listed.columns, stated=self._listed.stated
         ) as writer:
-            for item in self._merged():
+            for item in self._merged(last):
                 record = self._record(item)
                 if record is None:
                     num_missing_items += 1
@@ -185,8 +182,14 @@ class _ListReader:
             num_not_chosen=self._num_not_chosen,
             elapsed_seconds=time.monotonic() - started,
             taken=self._listed.taken,
-            notes=(*self._notes, *self._notes_on_items(), *self._listed.notes()),
+            notes=(*([roots_note(added)] if added else []), *self._notes_on_items(), *self._listed.notes()),
         )
+
+    def _survey(self, last: dict[int, int]) -> Iterator[str]:
+        """Yield the paths of all items, and note the number of the last row of each."""
+        for number, item in enumerate(self._chosen()):
+            last[self._key(item)] = number
+            yield item.path
 
     def _count_remarks(self, item: Item) -> None:
         """Count what a person should look at."""
@@ -220,7 +223,7 @@ class _ListReader:
             return UsageError(f"where: got {printable(column)}={printable(value)}, expected {expected}")
         return UsageError(f"'{name}': got a list without items, expected at least one")
 
-    def chosen(self) -> Iterator[Item]:
+    def _chosen(self) -> Iterator[Item]:
         """Yield the items that ``where`` does not leave out, and rows without its columns, which others may have."""
         return (item for item in self._listed.items() if self._is_chosen(item, ""))
 
@@ -234,12 +237,10 @@ class _ListReader:
         self._num_not_chosen += not is_chosen
         return is_chosen
 
-    def _merged(self) -> Iterator[Item]:
+    def _merged(self, last: Mapping[int, int]) -> Iterator[Item]:
         """Yield the items. All rows of one item are one, with all labels and captions, at the place of the last."""
-        last = {self._key(item): number for number, item in enumerate(self.chosen())}
-        self._num_not_chosen = 0
         waiting: dict[int, Item] = {}
-        for number, item in enumerate(self.chosen()):
+        for number, item in enumerate(self._chosen()):
             key = self._key(item)
             if key in waiting:
                 item = self._joined(waiting.pop(key), item)
@@ -268,7 +269,7 @@ class _ListReader:
         try:
             place = self._locator.find(item.path)
         except UsageError as error:
-            raise type(error)(str(self._listed.error(item.row, str(error)))) from None
+            raise self._listed.error(item.row, str(error)) from None
         problem = texts_problem(item.labels, item.captions, item.extra)
         if problem := problem or extra_problem(item.extra, self._listed.columns):
             raise self._listed.error(item.row, problem)

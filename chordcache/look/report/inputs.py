@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from typing import NamedTuple
 
@@ -36,7 +36,7 @@ class Entry(NamedTuple):
         return (self.video.content if self.video else None) or (self.record.content if self.record else None)
 
 
-class ReportInput:
+class ReportInput(AbstractContextManager["ReportInput"]):
     """The items of an index, or the videos of a cache in the order of their keys, also while it is being built.
 
     A missing or damaged catalog or index of a cache is not an error. ``notes`` has a sentence for each. A damaged
@@ -73,9 +73,6 @@ class ReportInput:
                 self._offsets[key_of(record)] = offset
         except (ChordcacheError, OSError) as error:
             self.notes.append(str(error))
-
-    def __enter__(self) -> ReportInput:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self._stack.close()

@@ -17,8 +17,9 @@ from chordcache.errors import printable
 from chordcache.look.problems import problem_of_record
 from chordcache.look.report.curves import curves_of_content, level_dbfs
 from chordcache.look.report.inputs import Entry
+from chordcache.look.summary import features_by_file
 from chordcache.records import HeaderFacts, VideoRecord
-from chordcache.storage.feature_info import FeatureInfo, StoredFile
+from chordcache.storage.feature_info import FeatureInfo
 
 FIELDS = (
     "key", "path", "labels", "caption", "traits", "frames", "seconds", "start", "width", "height",
@@ -242,12 +243,9 @@ def details_of(entry: Entry, shared: Shared) -> dict[str, Any]:
     if keyframes := _keyframe_seconds(entry):
         details["keyframes"] = keyframes
     if entry.video is not None:
-        files: dict[StoredFile, list[FeatureInfo]] = {}
-        for info in entry.video.sidecar.features:
-            if info.file:
-                files.setdefault(info.file, []).append(info)
         details["files"] = [
-            [shared.facts.number(("", _file_text(infos))), file.num_bytes] for file, infos in files.items()
+            [shared.facts.number(("", _file_text(infos))), file.num_bytes]
+            for file, infos in features_by_file(entry.video).items()
         ]
     return details
 

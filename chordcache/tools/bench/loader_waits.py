@@ -6,7 +6,7 @@ import math
 import sys
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import cycle, islice
 from typing import Any
 
@@ -44,15 +44,11 @@ class LoaderResult:
     @property
     def verdict(self) -> str:
         """Summary in a sentence."""
-        text = f"The step waits {self.wait_share:.0%} of the time"
-        ceiling = self.ceiling_batches_per_second
+        rate, ceiling = self.batches_per_second, self.ceiling_batches_per_second
         if ceiling is None:
-            return f"The loader makes {self.batches_per_second:.3g} batches/s. Name a step to see whether it waits."
-        return f"{text}: {self.batches_per_second:.3g} batches/s, and {ceiling:.3g} if it never waited."
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the result as plain JSON data."""
-        return {**asdict(self), "verdict": self.verdict}
+            return f"The loader makes {rate:.3g} batches/s. Name a step to see whether it waits."
+        share = f"The step waits {self.wait_share:.0%} of the time"
+        return f"{share}: {rate:.3g} batches/s, and {ceiling:.3g} if it never waited."
 
 
 @names_arguments
@@ -109,7 +105,7 @@ def bench_loader(
         run(batch)
     waits: list[float] = []
     steps: list[float] = []
-    uses: list[float | None] = []
+    uses: list[float] = []
     asked = started = time.perf_counter()
     while len(steps) < num_batches or asked - started < seconds:
         batch = next(passes)
@@ -118,21 +114,23 @@ def bench_loader(
         waits.append(arrived - asked)
         steps.append(time.perf_counter() - arrived)
         kept = [*kept, batch][-_NUM_REPLAYED:]
-        uses.append(_gpu_use())
+        uses += _gpu_use()
         asked = time.perf_counter()
     total, num_batches = max(asked - started, _LEAST_SECONDS), len(steps)
-    measured = [use for use in uses if use is not None]
+    for batch in islice(cycle(kept), 0 if step is None else num_batches):
+        _finish(run, batch)
+    ceiling = num_batches / max(time.perf_counter() - asked, _LEAST_SECONDS)
     (wait_p50, wait_p99), (step_p50, step_p99) = (np.percentile(times, (50, 99)).tolist() for times in (waits, steps))
     return LoaderResult(
         num_batches=num_batches,
         batches_per_second=num_batches / total,
-        ceiling_batches_per_second=None if step is None else _ceiling(step, kept, num_batches),
+        ceiling_batches_per_second=None if step is None else ceiling,
         wait_share=sum(waits) / total,
         wait_seconds_p50=wait_p50,
         wait_seconds_p99=wait_p99,
         step_seconds_p50=step_p50,
         step_seconds_p99=step_p99,
-        gpu_use=float(np.mean(measured)) if measured else None,
+        gpu_use=float(np.mean(uses)) if uses else None,
     )
 
 
@@ -146,13 +144,6 @@ def _batches(loader: Iterable[Any]) -> Any:
             raise UsageError("loader: got a pass without batches, expected at least one batch")
 
 
-def _ceiling(step: Callable[[Any], object], kept: list[Any], num_batches: int) -> float:
-    started = time.perf_counter()
-    for batch in islice(cycle(kept), num_batches):
-        _finish(step, batch)
-    return num_batches / max(time.perf_counter() - started, _LEAST_SECONDS)
-
-
 def _finish(step: Callable[[Any], object], batch: Any) -> None:
     """Run a step, to the end of its work on a GPU."""
     step(batch)
@@ -160,15 +151,12 @@ def _finish(step: Callable[[Any], object], batch: Any) -> None:
         cuda.synchronize()
 
 
-def _gpu_use() -> float | None:
-    """Return the use of the GPU [0 to 1] in the last moments, None if it is not known."""
-    cuda = _cuda()
-    if cuda is None:
-        return None
+def _gpu_use() -> list[float]:
+    """Return the use of the GPU [0 to 1] in the last moments, or nothing if it is not known."""
     try:
-        return float(cuda.utilization()) / 100
+        return [cuda.utilization() / 100] if (cuda := _cuda()) is not None else []
     except Exception:  # noqa: BLE001 # item boundary: no nvidia-ml-py, no driver, or an error of NVML, such as with MIG
-        return None
+        return []
 
 
 def _cuda() -> Any:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import importlib.util
 import os
-import platform
 import random
 import statistics
 import time
@@ -15,9 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from chordcache import __version__
-from chordcache.amounts import counted
-from chordcache.engine import terminal
+from chordcache.engine import pool, terminal
 from chordcache.engine.child import Worker
 from chordcache.engine.crashes import Crash
 from chordcache.engine.limits import NO_LIMITS
@@ -30,20 +27,13 @@ from chordcache.read.cache import open_cache
 from chordcache.read.video import Video
 from chordcache.storage.cache_header import read_header, roots_now
 from chordcache.tools.bench.loader_waits import bench_loader
-from chordcache.tools.bench.result import BenchResult, RowResult
-from chordcache.tools.bench.ways import NUM_ROUNDS, SOURCES, BenchOptions, Way
+from chordcache.tools.bench.result import NUM_ROUNDS, SOURCES, BenchOptions, BenchResult, RowResult, Way
 
 _MAX_VIDEOS = 64
 """Number of videos of a cache that clips are drawn from, at most"""
 
 _PATIENCE_SECONDS = 300.0
 """[seconds] Time that a round may take before its process is ended"""
-
-_MAX_TIMES = 3.0
-"""A way whose rounds took this many times its ``seconds`` is not measured in further rounds."""
-
-_ONE_FRAME = BenchOptions(batch_size=1, num_frames=1, workers=0, seconds=1e-6)
-"""Options of the look at each video: five frames of it"""
 
 
 def bench(
@@ -81,28 +71,19 @@ def bench(
         if importlib.util.find_spec(module) is None:
             raise UsageError(f"bench needs {module}, which is not installed. Run: pip install {install}")
     ways, no_source = _ways(cache, options, roots)
-    notes = () if no_source is None else (f"The sources are left out: {no_source}.",)
     with ExitStack() as stack:
         rows = [_Row(way, no_source) for way in ways]
         for row in rows:
             stack.callback(row.close)
         bar = stack.enter_context(terminal.progress_bar(NUM_ROUNDS * len(rows), "measurement", shown=progress))
-        bar.set_description("look at the videos")
-        if unread := _leave_out_unreadable(rows):
-            notes = (f"Left out for all, since a way cannot read it: {', '.join(unread)}.",)
         for _ in range(NUM_ROUNDS):  # a busy minute of the machine then falls on all of them alike
             for number, row in enumerate(rows, 1):
                 bar.set_description(f"row {number} of {len(rows)}")
                 row.measure()
                 bar.update()
     best_source = max((statistics.median(row.rates) for row in rows if row.is_source and row.rates), default=None)
-    machine = {
-        "processors": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
-        "architecture": platform.machine(),
-        "versions": {"chordcache": __version__, **library_versions()},
-    }
     results = tuple(row.result(best_source) for row in rows)
-    return BenchResult(str(cache), len(rows[0].way.keys), options, machine, results, notes)
+    return BenchResult(str(cache), len(ways[0].keys), options, pool.default_jobs(), library_versions(), results)
 
 
 def _ways(cache: str | Path, options: BenchOptions, roots: Mapping[str, str] | None) -> tuple[list[Way], str | None]:
@@ -127,17 +108,13 @@ def _ways(cache: str | Path, options: BenchOptions, roots: Mapping[str, str] | N
 
 
 def _why_no_source(videos: Sequence[Video], paths: Sequence[str]) -> str | None:
-    if any(map(is_in_store, paths)):
-        return "the sources are in an object store"
-    states = [look_or_none(path) for path in paths]
-    missing = [path for path, state in zip(paths, states, strict=True) if state is None]
-    if missing:
-        return (
-            f"the sources of {len(missing)} of {counted(len(paths), 'video')} are missing, such as "
-            f"'{printable(missing[0])}'. Use --root if they moved"
-        )
-    for video, path, state in zip(videos, paths, states, strict=True):
-        if state is not None and state.identity.size != video.sidecar.source.size:
+    for video, path in zip(videos, paths, strict=True):
+        if is_in_store(path):
+            return "the sources are in an object store"
+        state = look_or_none(path)
+        if state is None:
+            return f"'{printable(path)}' is missing. Use --root if it moved"
+        if state.identity.size != video.sidecar.source.size:
             return f"'{printable(path)}' changed since it was cached"
     return None
 
@@ -155,72 +132,35 @@ class _Row:
         if way.reader == "torchcodec" and importlib.util.find_spec("torchcodec") is None:
             self.reason = "not installed: pip install torchcodec"
         self._worker = Worker(measure_round, replace(NO_LIMITS, file_seconds=_PATIENCE_SECONDS), environment={})
-        self._seconds = 0.0
-
-    def _call(self, way: Way, number: int) -> tuple[float, float] | str:
-        """Return the result of ``measure_round``, or the reason why there is none."""
-        (answer,) = self._worker.run(0, [(way, number)])
-        if isinstance(answer, Raised):
-            return printable(str(answer.error))
-        if isinstance(answer, Crash):
-            late = f"no answer after {_PATIENCE_SECONDS:g} s"
-            return late if answer.cause == "timeout" else printable(answer.message)
-        rate, seconds = answer
-        return float(rate), float(seconds)
-
-    def failures(self) -> dict[int, str]:
-        """Return the places of the videos of which this way cannot read single frames, with the reasons."""
-        if not self.is_source or self.reason is not None:
-            return {}
-        one_frame = replace(self.way, options=_ONE_FRAME)
-        answers = {place: self._call(one_frame.of([place]), 0) for place in range(len(self.way.keys))}
-        return {place: answer for place, answer in answers.items() if isinstance(answer, str)}
 
     def measure(self) -> None:
-        """Measure a round, unless the way failed or took too much time already."""
-        if self.reason is not None or self._seconds > _MAX_TIMES * self.way.options.seconds:
+        """Measure a round, unless the way failed already."""
+        if self.reason is not None:
             return
-        answer = self._call(self.way, len(self.rates))
-        if isinstance(answer, str):
-            self.reason = answer
+        (answer,) = self._worker.run(0, [(self.way, len(self.rates))])
+        if isinstance(answer, Raised | Crash):
+            self.reason = printable(str(answer.error) if isinstance(answer, Raised) else answer.message)
         else:
-            self.rates.append(answer[0])
-            self._seconds += answer[1]
+            self.rates.append(answer)
 
     def result(self, best_source: float | None) -> RowResult:
         """Return the row of the table. ``best_source`` is the rate of the fastest way without the cache."""
-        result = RowResult(self.way.name, self.way.loader, reason=self.reason)
+        names = SOURCES.get(self.way.reader, self.way.reader), self.way.loader
         if not self.rates:
-            return result
+            return RowResult(*names, reason=self.reason)
         median = statistics.median(self.rates)
         speedup = median / best_source if best_source else None
-        span = (min(self.rates), max(self.rates))
-        return replace(result, clips_per_second=median, clips_per_second_range=span, speedup=speedup)
+        return RowResult(*names, median, (min(self.rates), max(self.rates)), speedup, self.reason)
 
     def close(self) -> None:
         """End the process."""
         self._worker.close()
 
 
-def _leave_out_unreadable(rows: Sequence[_Row]) -> list[str]:
-    """Leave videos that some way cannot read out of all rows, and return their names."""
-    unread = []
-    for row in rows:
-        failures = row.failures()
-        if len(failures) == len(row.way.keys):
-            row.reason = failures[0]
-            continue
-        unread += [f"'{printable(row.way.paths[place])}' ({row.way.name})" for place in failures]
-        read = [place for place in range(len(row.way.keys)) if place not in failures]
-        for other in rows:
-            other.way = other.way.of(read)
-    return unread
-
-
-def measure_round(task: tuple[Way, int]) -> tuple[float, float]:
+def measure_round(task: tuple[Way, int]) -> float:
     """Measure a round in a process of the way: batches as fast as they come. The start of workers does not count.
 
-    A round has the same clips for all ways. Returns clips per second, and the time of all [seconds].
+    A round has the same clips for all ways. Returns clips per second.
     """
     from chordcache.train.loader import ClipLoader, make_loader  # loads PyTorch, which the parent does not need
 
@@ -235,7 +175,7 @@ def measure_round(task: tuple[Way, int]) -> tuple[float, float]:
         loader.sampler.set_epoch(number)
     seconds, num_jobs = way.options.seconds / NUM_ROUNDS, way.options.num_jobs
     result = bench_loader(loader, num_batches=2 * num_jobs, seconds=seconds, num_warmup=num_jobs)
-    return result.batches_per_second * batch_size, result.num_batches / result.batches_per_second
+    return result.batches_per_second * batch_size
 
 
 @functools.cache

@@ -16,7 +16,7 @@ from chordcache.media.opencv import cv2
 from chordcache.read.crops import CenterCrop
 from chordcache.read.video import Video
 from chordcache.sources.mapped_mp4 import MappedMP4Source
-from chordcache.tools.bench.ways import Way
+from chordcache.tools.bench.result import NUM_CLIPS, Way
 from chordcache.train.batches import FrameBuffer
 from chordcache.train.dataset import ChordVideoDataset
 from chordcache.train.samplers.clip_request import ClipRequest
@@ -116,11 +116,7 @@ class SourceClips(ChordVideoDataset):
 
 def dataset_of(way: Way) -> ChordVideoDataset:
     """Make the dataset of a way. All have the same clips under the same numbers."""
-    options = way.options
-    arguments: dict[str, Any] = {
-        "videos": way.keys,
-        "clip_sampler": RandomClipSampler(options.num_frames, stride=options.stride),
-        "size": (options.size, options.size),
-        "clips_per_video": way.clips_per_video,
-    }
+    side, sampler = way.options.size, RandomClipSampler(way.options.num_frames, stride=way.options.stride)
+    arguments: dict[str, Any] = {"videos": way.keys, "clip_sampler": sampler, "size": (side, side)}
+    arguments["clips_per_video"] = -(-NUM_CLIPS // len(way.keys))
     return SourceClips(way, **arguments) if way.reader in DECODERS else ChordVideoDataset(way.cache, **arguments)

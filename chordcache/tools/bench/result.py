@@ -1,4 +1,4 @@
-"""The result of a measurement: plain data, a table, and the sentence that sums it up."""
+"""The options of a measurement, the ways to make batches that it compares, and its result."""
 
 from __future__ import annotations
 
@@ -8,8 +8,66 @@ from dataclasses import dataclass
 from typing import Any
 
 from chordcache.amounts import counted
+from chordcache.arguments import check_at_least, check_positive
 from chordcache.errors import printable
-from chordcache.tools.bench.ways import BenchOptions
+
+NUM_ROUNDS = 5
+"""Rounds of a measurement. Each way is measured once in each, so that a slow minute of the machine hits all of them."""
+
+NUM_CLIPS = 20_000
+"""Number of clips that a pass has at least"""
+
+SOURCES: Mapping[str, str] = {
+    "opencv": "OpenCV (seek for each frame)",
+    "pyav": "PyAV (one seek)",
+    "mapped_mp4": "mapped MP4",
+    "torchcodec": "torchcodec",
+}
+"""Reader of the sources to its name in the table"""
+
+
+@dataclass(frozen=True)
+class BenchOptions:
+    """Options of ``bench``. Raises ``UsageError`` if a value is out of range."""
+
+    batch_size: int = 8
+    """Clips in a batch"""
+    num_frames: int = 16
+    """Frames in a clip"""
+    stride: int = 4
+    """Distance of the frames of a clip, [frames]"""
+    size: int = 224
+    """[pixels] side of the square center crop"""
+    workers: int = 2
+    """Worker processes of each DataLoader, and threads of the ClipLoader, which has at least one"""
+    seconds: float = 5.0
+    """[seconds] time that each way is measured for, over all rounds, without its start"""
+
+    def __post_init__(self) -> None:
+        check_at_least(1, batch_size=self.batch_size, num_frames=self.num_frames, stride=self.stride, size=self.size)
+        check_at_least(0, workers=self.workers)
+        check_positive(seconds=self.seconds)
+
+    @property
+    def num_jobs(self) -> int:
+        """Number of processes or threads that read clips."""
+        return max(1, self.workers)
+
+
+@dataclass(frozen=True)
+class Way:
+    """One way to make batches. Picklable and hashable."""
+
+    reader: str
+    """Key of ``SOURCES``, or "cache" """
+    loader: str
+    """"DataLoader" or "ClipLoader" """
+    cache: str
+    keys: tuple[str, ...]
+    """Videos of the cache that clips are drawn from"""
+    paths: tuple[str, ...]
+    """Absolute path of each video's source"""
+    options: BenchOptions
 
 
 @dataclass(frozen=True)
@@ -29,11 +87,6 @@ class RowResult:
     reason: str | None = None
     """Reason why the row was not measured"""
 
-    @property
-    def is_cache(self) -> bool:
-        """Return whether the row reads the cache."""
-        return self.name == "cache"
-
 
 @dataclass(frozen=True)
 class BenchResult:
@@ -44,31 +97,24 @@ class BenchResult:
     num_videos: int
     """Videos that the clips were drawn from"""
     settings: BenchOptions
-    machine: Mapping[str, Any]
-    """Processors, versions"""
+    num_processors: int
+    versions: Mapping[str, str]
     rows: tuple[RowResult, ...]
-    notes: tuple[str, ...] = ()
-    """Remarks on the whole measurement"""
 
     @property
     def verdict(self) -> str:
         """Summary in a sentence. Workers and threads read on during a step, which waits if it is faster than they."""
-        best = _fastest(row for row in self.rows if row.is_cache)
+        of_cache = [row for row in self.rows if row.name == "cache"]
+        best, rival = _fastest(of_cache), _fastest([row for row in self.rows if row.name != "cache"])
         if best is None or best.clips_per_second is None:
-            reasons = "; ".join(dict.fromkeys(row.reason for row in self.rows if row.is_cache and row.reason))
-            return f"The cache could not be measured: {reasons or 'it has no row'}."
-        settings = self.settings
-        jobs = counted(settings.num_jobs, "thread")
-        if best.loader == "DataLoader":
-            jobs = counted(settings.workers, "worker")
-        text = f"The cache feeds {best.clips_per_second:.0f} clips/s with a {best.loader} of {jobs}"
-        rival = _fastest(row for row in self.rows if not row.is_cache)
+            return f"The cache could not be measured: {'; '.join({row.reason or '' for row in of_cache})}."
+        settings, loader = self.settings, best.loader
+        jobs = counted(*((settings.workers, "worker") if loader == "DataLoader" else (settings.num_jobs, "thread")))
+        text = f"The cache feeds {best.clips_per_second:.0f} clips/s with a {loader} of {jobs}"
         if rival is not None and best.speedup is not None:
             is_whole = all(row.clips_per_second for row in self.rows)
             text += f", {best.speedup:.1f} times {rival.name}{', the fastest way without it' * is_whole}"
         batch_ms, clips = 1000 * settings.batch_size / best.clips_per_second, counted(settings.batch_size, "clip")
-        if best.loader == "DataLoader" and not settings.workers:
-            return f"{text}; each GPU step waits {batch_ms:.0f} ms for {clips}."
         return f"{text}; a GPU step of less than {batch_ms:.0f} ms for {clips} would wait."
 
     def to_json(self) -> dict[str, Any]:
@@ -81,27 +127,28 @@ def as_text(result: BenchResult) -> str:
     settings = result.settings
     table = [["read by", "loader", "clips/s", "least-most", "x"]]
     for row in result.rows:
-        least_most = "-" if row.clips_per_second_range is None else "{:.1f}-{:.1f}".format(*row.clips_per_second_range)
-        table.append([row.name, row.loader, _number(row.clips_per_second, 1), least_most, _number(row.speedup, 2)])
+        rate, (least, most), x = row.clips_per_second, row.clips_per_second_range or (0, 0), row.speedup
+        figures = [f"{rate:.1f}", f"{least:.1f}-{most:.1f}"] if rate else ["-", "-"]
+        table.append([row.name, row.loader, *figures, f"{x:.2f}" if x else "-"])
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
     lines = [
         f"{printable(result.source)}: {counted(result.num_videos, 'video')}, batches of "
         f"{counted(settings.batch_size, 'clip')} of {counted(settings.num_frames, 'frame')}, {settings.stride} apart, "
         f"{settings.size}x{settings.size}; {counted(settings.workers, 'worker')} on "
-        f"{counted(result.machine['processors'], 'processor')}",
+        f"{counted(result.num_processors, 'processor')}",
         "",
     ]
     for cells in table:
         aligned = [c.ljust(w) if i < 2 else c.rjust(w) for i, (c, w) in enumerate(zip(cells, widths, strict=True))]
         lines.append("  ".join(aligned).rstrip())
-    reasons = [f"{row.name}: {row.reason}." for row in result.rows if row.reason is not None]
-    return "\n".join([*lines, "", *map(printable, dict.fromkeys([*result.notes, *reasons])), result.verdict])
+    reasons: dict[str, list[str]] = {}
+    for row in result.rows:
+        if row.reason is not None:
+            reasons.setdefault(row.reason, []).append(row.name)
+    lines += ["", *(printable(f"{', '.join(dict.fromkeys(names))}: {why}.") for why, names in reasons.items())]
+    return "\n".join([*lines, result.verdict])
 
 
-def _fastest(rows: Any) -> RowResult | None:
-    measured: Sequence[RowResult] = [row for row in rows if row.clips_per_second]
+def _fastest(rows: Sequence[RowResult]) -> RowResult | None:
+    measured = [row for row in rows if row.clips_per_second]
     return max(measured, key=lambda row: row.clips_per_second or 0.0, default=None)
-
-
-def _number(value: float | None, digits: int) -> str:
-    return "-" if value is None else f"{value:.{digits}f}"
