@@ -122,7 +122,7 @@ class ContentFacts(Record, frozen=True):
     audio_peaks_seconds: tuple[float, ...]
     """[seconds from the first frame] Time of the loudest 10 ms of each second, if louder than twice the median second
     and than 0.001"""
-    content_id: str = ""
+    content_id: Annotated[str, Limit(pattern=r"^([0-9a-f]{32})?\Z")] = ""
     """32 hex digits over all pictures and their times, which a remux, another name and other metadata do not change"""
     second_hashes: Annotated[str, Limit(pattern=r"^([0-9a-f]{16})*\Z")] = ""
     """16 hex digits for each second of pictures, of which copies share most bits. 0 for a second of one gray"""

@@ -115,6 +115,11 @@ class Catalog:
         return self._numbers("num_frames", INT32, 1, 1 << 31)
 
     @cached_property
+    def contents(self) -> np.ndarray:
+        """Beginning of the ``content_id`` of every video [shape=(num_videos,), dtype=uint64], 0 if it has none."""
+        return self._array("contents", UINT64, len(self))
+
+    @cached_property
     def label_ids(self) -> np.ndarray:
         """Position of every video's label in ``labels`` [shape=(num_videos,), dtype=int32], -1 without a label."""
         return self._numbers("label_ids", INT32, -1, len(self.labels))

@@ -40,6 +40,7 @@ class Columns:
 
     def __init__(self) -> None:
         self._offsets, self._mtimes, self._num_frames = array("q", [HEAD_BYTES]), array("q"), array("i")
+        self._contents = array("Q")
         self._keys: list[str] = []
         self._labels: list[str | None] = []
         self._annotations = AnnotationCounter()
@@ -52,6 +53,7 @@ class Columns:
         self._offsets.append(self._offsets[-1] + num_bytes)
         self._mtimes.append(mtime_ns)
         self._num_frames.append(sidecar.num_frames)
+        self._contents.append(int((sidecar.content and sidecar.content.content_id[:16]) or "0", 16))
         self._keys.append(sidecar.key)
         self._labels.append(sidecar.about.label)
         self._annotations.add(sidecar.about)
@@ -83,6 +85,7 @@ class Columns:
             "order": np.argsort(hashes, kind="stable").astype(INT64).tobytes(),
             "mtimes": np.array(self._mtimes, INT64).tobytes(),
             "num_frames": np.array(self._num_frames, INT32).tobytes(),
+            "contents": np.array(self._contents, UINT64).tobytes(),
             "label_ids": np.array([ids[label] for label in self._labels], INT32).tobytes(),
             "states": b"".join(self._states[name].ljust(self.num_videos, b"\0") for name in features),
             "features": _json({name: sorted(self._fingerprints[name]) for name in features}),

@@ -168,6 +168,10 @@ def facts(cls: type[Record], **given_fields: Any) -> st.SearchStrategy[Any]:
     return st.builds(cls, **{name: BY_TYPE[kind] for name, kind in free.items()}, **given_fields)
 
 
+def hexadecimal(num_digits: int) -> st.SearchStrategy[str]:
+    return st.integers(0, 16**num_digits - 1).map(f"{{:0{num_digits}x}}".format)
+
+
 keyframes = st.integers(0, 3)
 packet_facts = keyframes.flatmap(
     lambda n: facts(
@@ -187,7 +191,7 @@ video_records = st.builds(
     error=st.none() | texts,
     header=st.none() | facts(HeaderFacts),
     packets=st.none() | packet_facts,
-    content=st.none() | facts(ContentFacts, second_hashes=st.integers(0, 2**64 - 1).map("{:016x}".format)),
+    content=st.none() | facts(ContentFacts, content_id=hexadecimal(32), second_hashes=hexadecimal(16)),
     audio=st.none() | facts(AudioFacts),
     extra=st.dictionaries(texts | st.sampled_from([column.name for column in COLUMNS]), texts, max_size=3),
 )
