@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
 from functools import partial
@@ -18,12 +17,11 @@ from chordcache.features.read_side import RowReader
 from chordcache.object_stores.local_folder import local_folder
 from chordcache.read.cache import Cache
 from chordcache.read.clips import HOW_TO_ADD, ClipReader
-from chordcache.read.selection import OtherSettings, Videos, positions_of, select_keys, warn_of_left_out
+from chordcache.read.selection import OtherSettings, Videos, positions_of, select_keys
 from chordcache.read.video import Video
 from chordcache.storage.annotation_names import AnnotationNames
 from chordcache.storage.cache_header import read_header
 from chordcache.storage.catalog_columns import FeatureState
-from chordcache.storage.quarantine import read_quarantined
 
 Sample = TypeVar("Sample")
 
@@ -121,20 +119,12 @@ class CachedVideos(VideoSet):
 
     def _leave_out_failed(self, features: Sequence[str]) -> None:
         lacks = [self.feature_states(name) == FeatureState.NOT_BUILT for name in features]
-        lacking = np.flatnonzero(np.any(lacks, axis=0)) if lacks else np.empty(0, np.int64)
-        failures = read_quarantined(self._cache.path) if len(lacking) else {}
-        failed = {
-            int(n): failures[key] for n, key in zip(lacking, self._keys_at(lacking), strict=True) if key in failures
-        }
-        if 0 < len(failed) < len(self):
-            causes = Counter(failure.cause for failure in failed.values())
-            warn_of_left_out(repr(self._cache), len(self), causes, {}, self._cache.path)
-            self.keep(~np.isin(np.arange(len(self)), list(failed)))
         others = OtherSettings(self._cache, features)
-        keys = self._keys_at(slice(None)) if others.keys else []
-        left = others.left(keys)
-        if len(left) < len(keys):
-            self.keep(np.isin(keys, left))
+        if others.keys or np.any(lacks):
+            keys = np.array(self._keys_at(slice(None)))
+            left = others.left(keys.tolist(), lacking=keys[np.any(lacks, axis=0)].tolist())
+            if len(left) < len(keys):
+                self.keep(np.isin(keys, left))
 
     def __len__(self) -> int:
         return self._num_videos
@@ -156,13 +146,13 @@ class CachedVideos(VideoSet):
         chosen: np.ndarray = states[self._positions]
         return chosen
 
-    def _keys_at(self, positions: np.ndarray | slice) -> list[str]:
+    def _keys_at(self, places: np.ndarray | slice) -> list[str]:
         keys = np.array(self._cache.keys(), np.bytes_) if self._keys is None else self._keys
-        return [key.decode() for key in keys[positions]]
+        return [key.decode() for key in keys[places]]
 
     def keep(self, mask: np.ndarray) -> None:
         """Leave out the videos where the mask is False. See ``VideoSet``."""
-        self._keys = np.array(self._keys_at(np.flatnonzero(mask)), np.bytes_)
+        self._keys = np.array(self._keys_at(mask), np.bytes_)
         self._num_videos, self._cache.num_pinned = len(self._keys), None
         self._positions = None
 
@@ -271,14 +261,11 @@ def _counted(videos: VideoSet, states: np.ndarray, features: tuple[str, ...]) ->
     for name, row in zip(features, states, strict=True):
         lacking = np.flatnonzero(row != FeatureState.CACHED)
         if len(lacking):
-            example = videos.read(int(lacking[0]), partial(_reason, name))
-            counts.append(f"{len(lacking)} of {counted(len(row), 'video')} without {name}, such as {example}")
+            example = videos.read(int(lacking[0]), lambda _, video: video.sidecar)
+            info = example.feature(name)
+            reason = f"'{example.key}' ({'not built' if info is None else info.absent})"
+            counts.append(f"{len(lacking)} of {counted(len(row), 'video')} without {name}, such as {reason}")
     return f"features: {'; '.join(counts)}"
-
-
-def _reason(name: str, reader: object, video: Video) -> str:
-    info = video.sidecar.feature(name)
-    return f"'{video.key}' ({'not built' if info is None else info.absent})"
 
 
 def _not_built(videos: VideoSet, states: np.ndarray, clips: ClipReader) -> NotFoundError:
@@ -289,15 +276,12 @@ def _not_built(videos: VideoSet, states: np.ndarray, clips: ClipReader) -> NotFo
     if len(positions) < states.shape[1]:
         videos_of = f"{len(positions)} of {counted(states.shape[1], 'video')}"
         some = f", which is missing in {videos_of} (missing='skip' leaves them out)"
-
-    def error(reader: object, video: Video) -> NotFoundError:
-        have = dict.fromkeys(info.feature for info in video.sidecar.features)
-        return AbsentFeatureError(
-            f"features: got '{clips.features[row]}'{some}, expected one of {', '.join(have)}, which are cached for "
-            f"video '{video.key}'. {HOW_TO_ADD}"
-        )
-
-    return videos.read(int(positions[0]), error)
+    sidecar = videos.read(int(positions[0]), lambda _, video: video.sidecar)
+    have = dict.fromkeys(info.feature for info in sidecar.features)
+    return AbsentFeatureError(
+        f"features: got '{clips.features[row]}'{some}, expected one of {', '.join(have)}, which are cached for "
+        f"video '{sidecar.key}'. {HOW_TO_ADD}"
+    )
 
 
 def _check_zeros(videos: VideoSet, states: np.ndarray, clips: ClipReader) -> None:
@@ -306,7 +290,7 @@ def _check_zeros(videos: VideoSet, states: np.ndarray, clips: ClipReader) -> Non
     for name in read_sides() if has_none.any() else ():  # any other feature has the frame times too
         has_none = has_none & (videos.feature_states(name) != FeatureState.CACHED)
     unknown = np.flatnonzero(has_none)
-    if len(unknown) and not videos.read(int(unknown[0]), _has_times):
+    if len(unknown) and not videos.read(int(unknown[0]), lambda _, video: video.sidecar.files):
         counted = _counted(videos, states, clips.features)
         raise AbsentFeatureError(
             f"{counted}. {len(unknown)} have none of the features, so their frame times are unknown. Take "
@@ -316,7 +300,3 @@ def _check_zeros(videos: VideoSet, states: np.ndarray, clips: ClipReader) -> Non
         lacking = np.flatnonzero(states[row] == FeatureState.ABSENT)
         if len(lacking):
             videos.read(int(lacking[0]), partial(clips.check_zeros, name))
-
-
-def _has_times(reader: object, video: Video) -> bool:
-    return any(info.file is not None for info in video.sidecar.features)

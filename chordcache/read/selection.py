@@ -125,17 +125,17 @@ class OtherSettings:
         self.keys = frozenset[str]().union(*self._of.values())
         """Keys of the videos"""
 
-    def left(self, keys: Sequence[str]) -> Sequence[str]:
-        """Return keys without videos that are in quarantine too. Warn of these, and of all others."""
-        if self.keys:
-            failures = read_quarantined(self._cache.path)
-            failed = [key for key in keys if key in self.keys and key in failures]
-            if len(failed) < len(keys):
-                causes = Counter(failures[key].cause for key in failed)
-                warn_of_left_out(repr(self._cache), len(keys), causes, {}, self._cache.path, stacklevel=8)
-                keys = [key for key in keys if key not in set(failed)]
-            if text := self.sentence(keys):
-                warnings.warn(text, stacklevel=7)
+    def left(self, keys: Sequence[str], lacking: Collection[str] = ()) -> Sequence[str]:
+        """Leave out videos in quarantine that are ``lacking`` a feature, or have other settings. Warn of all others."""
+        stale = self.keys.union(lacking)
+        failures = read_quarantined(self._cache.path) if stale else {}
+        failed = {key: failures[key].cause for key in keys if key in stale and key in failures}
+        if len(failed) < len(keys):
+            causes = Counter(failed.values())
+            warn_of_left_out(repr(self._cache), len(keys), causes, {}, self._cache.path, stacklevel=8)
+            keys = [key for key in keys if key not in failed]
+        if text := self.sentence(keys):
+            warnings.warn(text, stacklevel=7)
         return keys
 
     def sentence(self, keys: Collection[str]) -> str:

@@ -6,7 +6,7 @@ import math
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager
 from functools import partial
@@ -218,8 +218,12 @@ class SideStream:
         """Make later work on the current stream wait for the copies of a batch."""
         current = torch.cuda.current_stream(self._device)
         current.wait_event(is_sent)
-        for tensor in _tensors_of(batch):
+
+        def keep(tensor: torch.Tensor) -> torch.Tensor:
             tensor.record_stream(current)  # or the side stream would overwrite it once it is released
+            return tensor
+
+        _on_tensors(batch, keep)
 
 
 def _on_tensors(batch: Batch, function: Callable[[torch.Tensor], torch.Tensor]) -> Batch:
@@ -231,11 +235,3 @@ def _on_tensors(batch: Batch, function: Callable[[torch.Tensor], torch.Tensor]) 
         elif isinstance(value, torch.Tensor):
             changed[name] = function(value)
     return changed
-
-
-def _tensors_of(batch: Mapping[str, Any]) -> Iterator[torch.Tensor]:
-    for value in batch.values():
-        if isinstance(value, torch.Tensor):
-            yield value
-        elif isinstance(value, dict):
-            yield from _tensors_of(value)

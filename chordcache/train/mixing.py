@@ -46,19 +46,10 @@ class _Mixture:
 
 
 def mixed(batch: Mapping[str, Any], mix: str, *, num_classes: int, random: np.random.Generator) -> dict[str, Any]:
-    """Mix the clips of a batch, and return the values that change.
+    """Mix the clips of a batch with float ``frames``, see ``BatchAugment``. Return the values that change.
 
-    Parameters
-    ----------
-    batch : mapping
-        ``frames`` [shape=(B, T, 3, H, W), dtype=float32], ``label`` [shape=(B,), dtype=int64, -1 for none], and other
-        arrays of ``MIXED[mix]``. Motion has passed ``check_motion``.
-
-    Returns
-    -------
-    dict
-        ``label`` [shape=(B, num_classes), dtype=float32], the mixed arrays, and, if the batch has them, ``labels``,
-        ``lengths`` (the larger of both clips) and ``present`` (True where both clips have the feature).
+    These are ``label`` [shape=(B, num_classes), dtype=float32], the arrays of ``MIXED[mix]``, and, if the batch has
+    them, ``labels``, ``lengths`` (the larger of both clips) and ``present`` (True where both clips have the feature).
     """
     label = _soft(batch["label"], num_classes)
     mixture = _MIXES[mix](batch, random)

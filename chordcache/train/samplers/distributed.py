@@ -22,13 +22,6 @@ from chordcache.train.samplers.weights import checked_weights, draw, num_earlier
 ON_REMAINDER = ("pad", "drop")
 
 
-def rank_of_world() -> tuple[int, int]:
-    """Return this process's rank, and the number of ranks: 0 and 1 if ``torch.distributed`` has not been started."""
-    if distributed.is_available() and distributed.is_initialized():
-        return distributed.get_rank(), distributed.get_world_size()
-    return 0, 1
-
-
 def _batches_of_a_round() -> int | None:
     """Return how many batches accelerate takes from the caller for one batch of each rank, None without accelerate.
 
@@ -235,26 +228,17 @@ class ChordSampler(DistributedSampler[tuple[int, int]]):
         self._is_chosen = self._is_loaded = False
         rank, world_size = self._place_now()
         self._shares = world_size, _batches_of_a_round() or world_size
-        for draw_epoch, number in zip(*self._mine(rank, world_size), strict=True):
-            self._num_drawn += 1
-            yield int(draw_epoch), int(number)
-
-    def _mine(self, rank: int, world_size: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return a rank's samples of the order from ``_start`` on, see ``draws``."""
         epochs, order = self.draws()
         # For a tiny dataset, padding repeats the order as often as needed
         end = self._start + self._num_rounds(self._start, world_size) * world_size
-        positions = np.arange(self._start + rank, end, world_size) % self.num_samples
-        return epochs[positions], order[positions]
+        for position in (np.arange(self._start + rank, end, world_size) % self.num_samples).tolist():
+            self._num_drawn += 1
+            yield int(epochs[position]), int(order[position])
 
     def draws(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return all samples in the order of the epoch, for all ranks together.
+        """Return the epochs and the indices [shape=(num_samples,), dtype=int64] of all samples, in their order.
 
-        Returns
-        -------
-        np.ndarray, np.ndarray [shape=(num_samples,), dtype=int64]
-            Epoch of each sample in its ``(epoch, index)``, which counts the draws of a sample with weights. And its
-            index.
+        They are those of all ranks together. The epoch in ``(epoch, index)`` also counts the draws of a sample.
         """
         order = self.order()
         if self._weights is None:
@@ -262,7 +246,7 @@ class ChordSampler(DistributedSampler[tuple[int, int]]):
         return self._epoch + num_earlier(order) * EPOCHS, order
 
     def order(self) -> np.ndarray:
-        """Return the indices [shape=(num_samples,), dtype=int64] of the epoch, for all ranks together."""
+        """Return the indices of the epoch, see ``draws``."""
         if not self.shuffle:
             return np.arange(self.num_samples)
         # Raw bits, since the permutation of a numpy Generator may change from release to release
@@ -303,7 +287,10 @@ class ChordSampler(DistributedSampler[tuple[int, int]]):
         """Return the rank that this sampler yields the samples of, and the number of ranks that it splits them to."""
         rank, world_size = self._place
         if _batches_of_a_round() is None:
-            return rank_of_world() if rank is None or world_size is None else (rank, world_size)
+            if rank is not None and world_size is not None:
+                return rank, world_size
+            is_started = distributed.is_available() and distributed.is_initialized()
+            return (distributed.get_rank(), distributed.get_world_size()) if is_started else (0, 1)
         if world_size is not None and world_size > 1:
             raise UsageError(
                 f"world_size: got {world_size} in a loader that accelerate prepared, expected None, since accelerate "
