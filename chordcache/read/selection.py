@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
-from typing import NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -26,17 +26,6 @@ from chordcache.storage.quarantine import read_quarantined
 
 Videos: TypeAlias = "str | Path | Callable[[Video], bool] | Iterable[str]"
 """A split file, a predicate, or keys."""
-
-
-class NameList(NamedTuple):
-    """The names in a list or a split file."""
-
-    names: list[str]
-    """First reading of each row that is not blank or a comment"""
-    lines: list[int]
-    """Number of the line, or of the record, of each name, counted from 1. Empty for a list"""
-    others: Callable[[str], Iterator[str]] = lambda name: iter(())
-    """Function that yields other readings of a name, the likeliest first"""
 
 
 def select_keys(
@@ -58,8 +47,8 @@ def select_keys(
     if isinstance(videos, str) and not where and names.exact(videos):
         videos = [videos]
     if isinstance(videos, (str, Path)):
-        split = _split_of(cache, names, Path(videos), where or {})
-        keys = _resolved(cache, names, split, f"split file '{printable(videos)}'", on_miss)
+        split = _read_split(cache, names, Path(videos), where or {})
+        keys = _resolved(cache, names, f"split file '{printable(videos)}'", on_miss, *split)
         distinct = list(dict.fromkeys(keys))
         if len(distinct) < len(keys):
             what = f"split file '{printable(videos)}': {len(keys) - len(distinct)} of {len(keys)} rows name a video"
@@ -71,7 +60,7 @@ def select_keys(
             raise UsageError(f"videos: got {name!r}, expected keys, such as cache.keys() or [video.key]")
     if not given:
         raise UsageError(f"videos: got no video, expected at least one of {cache!r}")
-    return _resolved(cache, names, NameList(given, []), "videos", on_miss)
+    return _resolved(cache, names, "videos", on_miss, given)
 
 
 def warn_of_left_out(
@@ -169,7 +158,7 @@ def positions_of(cache: Cache, keys: np.ndarray) -> np.ndarray:
     return positions
 
 
-def _split_of(cache: Cache, names: _Names, path: Path, where: Mapping[str, str]) -> NameList:
+def _read_split(cache: Cache, names: _Names, path: Path, where: Mapping[str, str]) -> tuple[Any, ...]:
     from chordcache.read.split_file import read_split  # not before: no other selection reads tables
 
     try:
@@ -181,13 +170,25 @@ def _split_of(cache: Cache, names: _Names, path: Path, where: Mapping[str, str])
         raise NotFoundError(f"{error}. It is not a video of {cache!r} either. {hint}") from None
 
 
-def _resolved(cache: Cache, names: _Names, split: NameList, what: str, on_miss: str) -> list[str]:
-    """Return the key of each name of a cached video."""
+def _resolved(
+    cache: Cache,
+    names: _Names,
+    what: str,
+    on_miss: str,
+    given: Sequence[str],
+    lines: Sequence[int] = (),
+    others: Callable[[str], Iterator[str]] = lambda name: iter(()),
+) -> list[str]:
+    """Return the key of each name of a cached video. See ``split_file.NameList`` for the names."""
     keys: list[str] = []
     causes: Counter[str] = Counter()
     unmatched: list[int] = []
-    for row, name in enumerate(split.names):
-        matches = names.find(name, split.others)
+
+    def place(row: int) -> str:
+        return f"{what}, line {lines[row]}" if lines else what
+
+    for row, name in enumerate(given):
+        matches = names.find(name, others)
         if len(matches) == 1:
             failure = names.failures.get(matches[0])
             if failure is None:
@@ -196,27 +197,22 @@ def _resolved(cache: Cache, names: _Names, split: NameList, what: str, on_miss: 
                 causes[failure.cause] += 1
         elif matches:
             several = f"Several videos have this path: {', '.join(matches)}"
-            raise UsageError(f"{_place(what, split, row)}: got '{printable(name)}', expected a key. {several}")
+            raise UsageError(f"{place(row)}: got '{printable(name)}', expected a key. {several}")
         else:
             unmatched.append(row)
-    num_names = len(split.names)
     if unmatched and on_miss == "error":
         row = unmatched[0]
-        name = next(split.others(split.names[row]), split.names[row])
+        name = next(others(given[row]), given[row])
         raise NotFoundError(
-            f"{_place(what, split, row)}: got '{printable(split.names[row])}', expected the key or the path of a video "
-            f"of {cache!r}. {len(unmatched)} of {num_names} names match no video. {hint_for(cache.catalog, name)} "
+            f"{place(row)}: got '{printable(given[row])}', expected the key or the path of a video of {cache!r}. "
+            f"{len(unmatched)} of {len(given)} names match no video. {hint_for(cache.catalog, name)} "
             "chordcache.videos.cached with on_miss='skip' leaves them out."
         )
-    others = {f"not cached, such as '{printable(split.names[unmatched[0]])}'": len(unmatched)} if unmatched else {}
-    warn_of_left_out(what, num_names, causes, others, cache.path, stacklevel=8)
+    missing = {f"not cached, such as '{printable(given[unmatched[0]])}'": len(unmatched)} if unmatched else {}
+    warn_of_left_out(what, len(given), causes, missing, cache.path, stacklevel=8)
     if not keys:
-        raise UsageError(f"{what}: got no cached video among {num_names} names, expected at least one of {cache!r}")
+        raise UsageError(f"{what}: got no cached video among {len(given)} names, expected at least one of {cache!r}")
     return keys
-
-
-def _place(what: str, split: NameList, row: int) -> str:
-    return f"{what}, line {split.lines[row]}" if split.lines else what
 
 
 class _Names:

@@ -9,13 +9,12 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from functools import partial
 from itertools import islice, zip_longest
 from pathlib import Path
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from chordcache.amounts import shortened
 from chordcache.arguments import check_choice
 from chordcache.errors import NotFoundError, UsageError, printable
 from chordcache.index.lists.tables import CsvTable, Row, Table, csv_reader, open_for_reading, open_table, text_lines
-from chordcache.read.selection import NameList
 
 _NAME_COLUMNS = (
     "key", "path", "file_name", "filename", "file", "video_path", "clip_path", "video", "video_name", "clip",
@@ -38,6 +37,17 @@ _DELIMITERS = ("\t", ",", ";")
 
 _NUM_SAMPLED = 100
 """Number of lines that show the form of a file"""
+
+
+class NameList(NamedTuple):
+    """The names in a split file."""
+
+    names: list[str]
+    """First reading of each row that is not blank or a comment"""
+    lines: list[int]
+    """Number of the line, or of the record, of each name, counted from 1"""
+    others: Callable[[str], Iterator[str]] = lambda name: iter(())
+    """Function that yields other readings of a name, the likeliest first"""
 
 
 Knows: TypeAlias = Sequence[Callable[[str], list[str]]]

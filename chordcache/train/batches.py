@@ -41,8 +41,7 @@ class FrameMemory:
     """The frames of one batch, allocated when the shape of its first clip is known. Thread-safe."""
 
     def __init__(self, num_clips: int, allocate: Allocate) -> None:
-        self._num_clips = num_clips
-        self._allocate = allocate
+        self._num_clips, self._allocate = num_clips, allocate
         self._memory: np.ndarray | None = None
         self._views: tuple[torch.Tensor, ...] = ()
         self._lock = threading.Lock()
@@ -128,13 +127,8 @@ class BatchUnderWay:
         stream: SideStream | None,
         decode: FrameDecoder | None = None,
     ) -> None:
-        self._read_samples = read_samples
-        self._indices = indices
-        self._collate = collate
-        self._allocate = allocate
-        self._device = device
-        self._stream = stream
-        self._decode = decode
+        self._read_samples, self._indices, self._collate = read_samples, indices, collate
+        self._allocate, self._device, self._stream, self._decode = allocate, device, stream, decode
         self._samples: list[Batch] = [{} for _ in indices]
         self._num_left = len(indices)
         self._lock = threading.Lock()

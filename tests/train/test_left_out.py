@@ -286,8 +286,7 @@ def test_one_key_as_a_string(folder: Path) -> None:
     key = cc.open_cache(folder / "cache").keys()[1]
     assert dataset_of(folder, videos=key)[0]["video"] == key
     assert len(dataset_of(folder, videos=PATHS[0])) == 1
-    match = "cannot read split file 'loud': No such file or directory. It is not a video of .* either. Near keys: loud-"
-    with pytest.raises(NotFoundError, match=match):
+    with pytest.raises(NotFoundError, match="cannot read split file 'loud': .* either. Near keys: loud-"):
         dataset_of(folder, videos="loud")
 
 

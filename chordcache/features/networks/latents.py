@@ -13,13 +13,7 @@ from chordcache.config.picture import PictureConfig
 from chordcache.errors import UsageError
 from chordcache.features.base import Rows, missing_package
 from chordcache.features.networks.extractor import PretrainedExtractor, stored
-from chordcache.features.networks.pretrained import (
-    check_files,
-    config_of,
-    hash_of_files,
-    load_vae,
-    problem_of_model,
-)
+from chordcache.features.networks.pretrained import check_files, config_of, hash_of_files, load_vae, problem_of_model
 from chordcache.features.read_side import FIRST_FRAME_LATENTS
 from chordcache.media.frame import Frame
 
@@ -145,28 +139,13 @@ class LatentsExtractor(PretrainedExtractor):
         "first_frame": "mean of the posterior of the first frame of each clip",
     }
 
-    def __init__(
-        self,
-        name: str,
-        *,
-        model: str,
-        clip_frames: int = 81,
-        fit: str = "pad",
-        dtype: str = "float16",
-        compression: Sequence[int] = (1, 8),
-        normalization: Mapping[str, Any] | None = None,
-        axes: str = "tchw",
-        moments: bool = False,
-        first_frame: str | None = None,
-        files: str = "",
-    ) -> None:
+    def __init__(self, name: str, **arguments: Any) -> None:
         super().__init__(name)
-        self._dtype = np.dtype(dtype)
-        self._pads = fit == "pad"
-        self._moments = moments
-        self._first_frame = first_frame is not None
-        self._per_row, self._per_pixel = compression
-        self._clip_frames = clip_frames
+        self._dtype = np.dtype(arguments["dtype"])
+        self._pads = arguments["fit"] == "pad"
+        self._moments, self._first_frame = "moments" in arguments, "first_frame" in arguments
+        self._per_row, self._per_pixel = arguments["compression"]
+        self._clip_frames: int = arguments["clip_frames"]
         self._clip: list[np.ndarray] = []
         self._num_frames = 0
 

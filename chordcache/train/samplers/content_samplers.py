@@ -10,7 +10,7 @@ import numpy as np
 from chordcache.arguments import check_at_least, check_positive, check_range
 from chordcache.read.video import Video
 from chordcache.train.samplers.clip_request import ClipRequest, ClipShape
-from chordcache.train.samplers.even_clips import EvenClipSampler
+from chordcache.train.samplers.even_clips import EvenClips, EvenClipSampler
 
 
 @dataclass(frozen=True)
@@ -24,9 +24,8 @@ class AudioPeakSampler(EvenClipSampler):
     Arguments and errors are those of ``RegularClipSampler``.
     """
 
-    def frame_numbers(self, video: Video, request: ClipRequest) -> np.ndarray:
-        """Choose the frames of one sample. See ``ClipSampler``."""
-        clips, random = self.clips(video), request.generator()
+    def _choose_clip(self, clips: EvenClips, video: Video, request: ClipRequest) -> np.ndarray:
+        random = request.generator()
         if video.content is None:
             _warn_of_missing_facts("AudioPeakSampler: the sound of a video is not known")
             return clips.random_clip(random)
@@ -36,8 +35,6 @@ class AudioPeakSampler(EvenClipSampler):
         # Peaks are on the clock of the video, also where that is set back
         distances = np.abs(video.pts_seconds - video.pts_seconds[0] - peaks[random.integers(len(peaks))])
         return clips.clip_around(int(np.argmin(distances)))
-
-    clip_shape = EvenClipSampler.even_shape
 
 
 @dataclass(frozen=True)
@@ -74,9 +71,8 @@ class AdaptiveSampler(EvenClipSampler):
             check_at_least(1, lengths=self.lengths[0])
             check_at_least(self.lengths[0], lengths=self.lengths[1])
 
-    def frame_numbers(self, video: Video, request: ClipRequest) -> np.ndarray:
-        """Choose the frames of one sample. See ``ClipSampler``."""
-        clips, random = self.clips(video), request.generator()
+    def _choose_clip(self, clips: EvenClips, video: Video, request: ClipRequest) -> np.ndarray:
+        random = request.generator()
         motion = _motion_of_clips(video, clips.stops())
         if motion is None or not motion.max() > 0:
             return clips.random_clip(random)
@@ -87,11 +83,12 @@ class AdaptiveSampler(EvenClipSampler):
             return clips.clip_from(start)
         least, most = self.lengths
         length = round(self.num_frames * min(float(motion.mean() / max(motion[start], 1e-9)), most))
-        return replace(self, num_frames=min(max(length, least), most), lengths=None).clips(video).clip_from(start)
+        sampler = replace(self, num_frames=min(max(length, least), most), lengths=None)
+        return EvenClips(video, sampler).clip_from(start)
 
     def clip_shape(self, num_frames: np.ndarray, epoch: int) -> ClipShape | None:
         """Return the length of all clips, or None if it follows the motion. See ``ClipSampler``."""
-        return None if self.lengths else self.even_shape(num_frames, epoch)
+        return None if self.lengths else super().clip_shape(num_frames, epoch)
 
 
 def _motion_of_clips(video: Video, stops: np.ndarray) -> np.ndarray | None:

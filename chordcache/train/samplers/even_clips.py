@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -9,7 +10,7 @@ import numpy as np
 from chordcache.arguments import check_at_least, check_choice, check_positive
 from chordcache.errors import UsageError
 from chordcache.read.video import Video
-from chordcache.train.samplers.clip_request import ClipShape
+from chordcache.train.samplers.clip_request import ClipRequest, ClipShape
 
 PADS = ("repeat", "loop", "error")
 
@@ -158,7 +159,7 @@ class EvenClips:
 
 
 @dataclass(frozen=True)
-class EvenClipSampler:
+class EvenClipSampler(ABC):
     """Base of samplers whose clips have ``num_frames`` frames, ``stride`` apart or at ``fps``."""
 
     num_frames: int = 16
@@ -187,11 +188,15 @@ class EvenClipSampler:
             )
         check_choice(PADS, pad=self.pad)
 
-    def even_shape(self, num_frames: np.ndarray, epoch: int) -> ClipShape | None:
+    def frame_numbers(self, video: Video, request: ClipRequest) -> np.ndarray:
+        """Choose the frames of one sample. See ``ClipSampler``."""
+        return self._choose_clip(EvenClips(video, self), video, request)
+
+    @abstractmethod
+    def _choose_clip(self, clips: EvenClips, video: Video, request: ClipRequest) -> np.ndarray:
+        """Return the chosen clip of a video."""
+
+    def clip_shape(self, num_frames: np.ndarray, epoch: int) -> ClipShape | None:
         """Return the length of a clip, or None if a video may be too short for it. See ``ClipSampler``."""
         is_known = self.stride is not None and np.all(num_frames > (self.num_frames - 1) * self.stride)
         return (self.num_frames,) if is_known or self.pad != "error" else None
-
-    def clips(self, video: Video) -> EvenClips:
-        """Return the clips of a video."""
-        return EvenClips(video, self)
