@@ -82,7 +82,7 @@ def check_choice(valid: Collection[str], **values: object) -> None:
     """Raise ``UsageError`` for the first value that is not one of those that are valid."""
     for name, value in values.items():
         if value not in valid:
-            raise UsageError(f"{name}: got {value!r}, expected one of {', '.join(valid)}{did_you_mean(value, valid)}")
+            raise UsageError(f"{name}: got {value!r}, expected one of {', '.join(valid)}")
 
 
 def check_share(**values: object) -> None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias, cast
 
-from chordcache.arguments import check_choice
+from chordcache.arguments import did_you_mean
 from chordcache.config.config import Config
 from chordcache.errors import UsageError, printable
 from chordcache.object_stores.client import is_in_store
@@ -80,7 +80,7 @@ def cached(
             f"on_miss: got {on_miss!r} without an index, expected one of {', '.join(_FROM_CACHE)}. Take "
             "chordcache.videos.indexed, whose index names the sources."
         )
-    check_choice(_FROM_CACHE, on_miss=on_miss)
+    _check_on_miss(on_miss, _FROM_CACHE)
     if not isinstance(cache, (str, Path, Cache)):
         raise UsageError(
             f"cache: got {cache!r}, expected a folder or a Cache. Make the videos of an index or of a source with "
@@ -136,7 +136,7 @@ def indexed(
 
         dataset = ChordVideoDataset(chordcache.videos.indexed("index.json", "cache", on_miss="build"))
     """
-    check_choice((*_FROM_CACHE, *_FROM_SOURCE), on_miss=on_miss)
+    _check_on_miss(on_miss, (*_FROM_CACHE, *_FROM_SOURCE))
     if cache is None and on_miss != "source":
         raise UsageError(f"cache: got None with on_miss='{on_miss}', expected a cache, or on_miss='source'")
 
@@ -217,6 +217,11 @@ def from_files(
         return SourceVideos(source, opened, features, load_config(config))
 
     return VideosToRead(open_videos, tries_first=True)
+
+
+def _check_on_miss(on_miss: str, valid: Sequence[str]) -> None:
+    if on_miss not in valid:
+        raise UsageError(f"on_miss: got {on_miss!r}, expected one of {', '.join(valid)}{did_you_mean(on_miss, valid)}")
 
 
 def _index(index: Index | str | Path, *, on_disk: bool) -> Index:
