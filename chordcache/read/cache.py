@@ -129,14 +129,8 @@ class Cache:
     def __getitem__(self, video: int | str) -> Video:
         """Return a video by its key, or by its position in key order.
 
-        Raises
-        ------
-        NotFoundError
-            If no video has this key.
-        IndexError
-            If the position is out of range.
-        UsageError
-            If ``video`` is neither a key nor an integer.
+        Raises ``NotFoundError`` if no video has this key, ``IndexError`` if the position is out of range, and
+        ``UsageError`` if ``video`` is neither.
         """
         if not isinstance(video, (str, int, np.integer)):  # before the look-up, in which 1.0 is 1
             raise UsageError(
@@ -348,13 +342,6 @@ def open_cache(path: str | Path, *, local: str | Path | None = None, limit: int 
         If ``local`` is missing or holds something else, obstore is not installed, or credentials are missing.
     StorageError
         If the object store does not answer. This takes half a minute at most.
-
-    Examples
-    --------
-    ::
-
-        cache = open_cache("s3://data/cache", local="/nvme/cache", limit="500GB")
-        dataset = ChordVideoDataset(cache, features=("frames",))
     """
     if not is_url(path):
         if local is not None:

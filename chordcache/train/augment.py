@@ -90,15 +90,12 @@ class BatchAugment:
     Notes
     -----
     MixUp (Zhang et al. 2018, alpha=1) draws one share for each clip, uniform in [0, 1). A value of the result is
-    ``(1 - share) * own + share * partner``. Mel is mixed in dB.
-    A waveform of int16 is rounded.
+    ``(1 - share) * own + share * partner``. Mel is mixed in dB. A waveform of int16 is rounded.
 
     CutMix (Yun et al. 2019, alpha=1) draws one box for each clip, with the shape of the picture and sides rounded down
-    to whole pixels. The box lies inside of the picture, at each place with the same probability. The share of the
-    partner's label is the box's part of the area of the picture in the batch, padding included. A cell of flow or
-    motion is the partner's if its center lies in the box: at ``top <= y < bottom`` and ``left <= x < right``. Flow of
-    the size of the frames is thus cut at the same pixels. In motion, cells are 16 pixels wide, the last of a row or
-    column may be narrower.
+    to whole pixels, at each place inside of the picture with the same probability. The share of the partner's label is
+    the box's part of the area of the picture in the batch, padding included. A cell of flow or motion is the partner's
+    if its center lies in the box: at ``top <= y < bottom`` and ``left <= x < right``.
 
     Examples
     --------
@@ -149,29 +146,18 @@ class BatchAugment:
 
     @torch.no_grad()
     def __call__(self, batch: Mapping[str, Any]) -> dict[str, Any]:
-        """Augment one batch.
+        """Augment one batch, as ``collate`` makes it, on any device.
 
-        Parameters
-        ----------
-        batch : mapping
-            ``frames`` [shape=(B, T, 3, H, W), dtype=uint8, 0 to 255] on any device. With ``mix`` also ``label``
-            [shape=(B,), dtype=int64, -1 for none], and any of ``flows``, ``motion``, ``motion_covered``, ``audio`` and
-            ``waveform`` that ``mix`` changes, on the same device. With ``policy`` or ``mix`` also ``sample_id``, a list
-            of B str as ``ChordVideoDataset`` returns them.
-
-        Returns
-        -------
-        dict
-            The batch with ``frames`` [same shape, dtype=float32, normalized] and, with ``mix``, the mixed arrays and
-            ``label`` [shape=(B, num_classes), dtype=float32], as ``cross_entropy`` takes it. Rows add up to 1, minus
-            the share of clips without a label. In ``lengths``, a mixed array then has the larger size of both clips,
-            and ``present`` is True where both clips have the feature.
+        ``frames`` [shape=(B, T, 3, H, W), dtype=uint8, 0 to 255] become normalized float32 of the same shape. With
+        ``mix``, ``label`` [shape=(B,), dtype=int64, -1 for none] becomes [shape=(B, num_classes), dtype=float32], as
+        ``cross_entropy`` takes it. Rows add up to 1, minus the share of clips without a label. In ``lengths``, a mixed
+        array then has the larger size of both clips, and ``present`` is True where both clips have the feature.
 
         Raises
         ------
         UsageError
             If ``frames`` has another shape or dtype, if a label is not below ``num_classes``, if ``sample_id`` is
-            missing, or if the batch has an array that a setting refuses.
+            missing with ``policy`` or ``mix``, or if the batch has an array that a setting refuses.
         """
         self._check(batch)
         out = dict(batch)

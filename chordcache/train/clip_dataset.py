@@ -144,17 +144,9 @@ class ClipDataset(Dataset[dict[str, Any]], ABC):
     def __getitem__(self, index: int | tuple[int, int]) -> dict[str, Any]:
         """Read the sample at a position in [-len, len), or at (epoch, position). See ``ChordVideoDataset``.
 
-        Raises
-        ------
-        IndexError
-            If the position, or a frame number that the sampler chose, is out of range.
-        DamageError, NotFoundError
-            As in ``Cache.read``. A sample that cannot be read is not replaced with another one.
-        MediaError
-            If a video has to be read from its source, and the source is broken.
-        UsageError
-            If the cache has gained or lost videos, or has gained labels that are not in ``classes``. With the feature
-            "flow", also if the sampler's frames go backwards.
+        A sample that cannot be read is not replaced with another one. Raises ``IndexError`` if the position, or a frame
+        number of the sampler, is out of range, ``MediaError`` if a source is broken, ``UsageError`` if the cache has
+        gained or lost videos, or frames go backwards with the feature "flow", and as ``Cache.read``.
         """
         return self.read_samples([index], [None])[0]
 

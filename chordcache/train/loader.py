@@ -183,8 +183,6 @@ class _BatchesOfSize(BatchSampler):
         self.load_state_dict = sampler.load_state_dict
 
 
-_DECODERS = ("cpu", "cuda")
-
 _CLIPS_FETCHED_AHEAD = 64
 """Samples that are fetched from an object store ahead of the one that is read"""
 
@@ -269,7 +267,7 @@ class ClipLoader(_Resumable):
         self._collate = collate
         self._augment = augment
         self._device = None if device is None else torch.device(device)
-        check_choice(_DECODERS, decode=decode)
+        check_choice(("cpu", "cuda"), decode=decode)
         self.kept_frames: KeptFrames | None = None
         """Decoded frames in memory, or None without ``keep``"""
         if keep is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,7 +52,7 @@ def mixed(batch: Mapping[str, Any], mix: str, *, num_classes: int, random: np.ra
     them, ``labels``, ``lengths`` (the larger of both clips) and ``present`` (True where both clips have the feature).
     """
     label = _soft(batch["label"], num_classes)
-    mixture = _MIXES[mix](batch, random)
+    mixture = (_mix_up if mix == "mixup" else _cut_mix)(batch, random)
     share = _copied_to(label.device, mixture.shares)[:, None]
     out: dict[str, Any] = {**mixture.arrays, "label": label.lerp(mixture.of_partners(label), share)}
     if "lengths" in batch:
@@ -103,11 +103,6 @@ def _cut_mix(batch: Mapping[str, Any], random: np.random.Generator) -> _Mixture:
     shares = ((bottom - top) * (right - left) / (size[0] * size[1])).astype(np.float32)
     return _Mixture(arrays, partners, shares)
 
-
-_MIXES: Mapping[str, Callable[[Mapping[str, Any], np.random.Generator], _Mixture]] = {
-    "mixup": _mix_up,
-    "cutmix": _cut_mix,
-}
 
 MIXED: Mapping[str, tuple[str, ...]] = {"mixup": ("frames", "mel", "waveform"), "cutmix": ("frames", "flow", "motion")}
 """Features that each mix changes"""

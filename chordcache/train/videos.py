@@ -68,12 +68,6 @@ def cached(
     ------
     UsageError
         If ``cache``, ``on_miss`` or ``where`` is something else.
-
-    Examples
-    --------
-    ::
-
-        dataset = ChordVideoDataset(chordcache.videos.cached("cache", "train.txt", on_miss="skip"))
     """
     if on_miss in _FROM_SOURCE:
         raise UsageError(
@@ -129,12 +123,6 @@ def indexed(
     ------
     UsageError
         If ``on_miss`` is something else, needs a cache, or is "source" for what takes a build.
-
-    Examples
-    --------
-    ::
-
-        dataset = ChordVideoDataset(chordcache.videos.indexed("index.json", "cache", on_miss="build"))
     """
     _check_on_miss(on_miss, (*_FROM_CACHE, *_FROM_SOURCE))
     if cache is None and on_miss != "source":
@@ -184,12 +172,6 @@ def from_files(
     ------
     UsageError
         If ``source`` is something else, or not one of ``files`` and ``index`` is given.
-
-    Examples
-    --------
-    ::
-
-        dataset = ChordVideoDataset(chordcache.videos.from_files(MP4Source(), "videos"))
     """
     if not isinstance(source, VideoSource):
         raise UsageError(f"source: got {source!r}, expected a VideoSource such as MP4Source()")

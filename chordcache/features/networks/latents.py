@@ -114,19 +114,12 @@ class LatentsExtractor(PretrainedExtractor):
     A video of more than ``clip_frames`` is encoded as several clips, each without the frames before it. A VAE of
     pictures ignores this. "pad" repeats the last rows, columns and frames of what the VAE cannot take.
 
-    Parameters
-    ----------
-    model, clip_frames, fit, dtype, moments, files
-        The settings of ``LatentsConfig``, and ``files``, see ``PretrainedExtractor``.
-    compression : sequence of int
-        Number of frames, and of rows and columns of pixels, that become one in the latents.
-    normalization : mapping
-        ``scaling_factor``, ``shift_factor``, ``latents_mean`` and ``latents_std`` of the VAE, as far as it has them.
-    axes : str
-        Order of the axes in which training scripts take a clip, such as "cthw". Latents are stored in "tchw".
-    first_frame : str or None
-        "alone" or "before_gray", to also encode the first frame of each clip: as a clip of one frame, or with all other
-        frames of the clip gray, which are zero for the VAE.
+    The parameters are the settings of ``LatentsConfig``, ``files``, see ``PretrainedExtractor``, and what config.json
+    says: ``compression`` is the number of frames, and of rows and columns of pixels, that become one in the latents.
+    ``normalization`` has ``scaling_factor``, ``shift_factor``, ``latents_mean`` and ``latents_std``, as far as the VAE
+    has them. ``axes`` is the order of the axes in which training scripts take a clip, such as "cthw". Latents are
+    stored in "tchw". ``first_frame`` is "alone" or "before_gray", to also encode the first frame of each clip: as a
+    clip of one frame, or with all other frames of the clip gray, which are zero for the VAE.
 
     Notes
     -----

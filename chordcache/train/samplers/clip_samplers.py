@@ -69,9 +69,6 @@ class RegularClipSampler(EvenClipSampler):
         return clips.even_clip(request.clip, request.num_clips)
 
 
-POSITIONS = ("ends", "middle", "random")
-
-
 @dataclass(frozen=True)
 class UniformFrameSampler:
     """Sampler of frames that are spread evenly over the whole video, for a model that sees each video as a few frames.
@@ -117,7 +114,7 @@ class UniformFrameSampler:
 
     def __post_init__(self) -> None:
         check_at_least(1, num_frames=self.num_frames)
-        check_choice(POSITIONS, position=self.position)
+        check_choice(("ends", "middle", "random"), position=self.position)
 
     def frame_numbers(self, video: Video, request: ClipRequest) -> np.ndarray:
         """Choose the frames of one sample. See ``ClipSampler``."""

@@ -19,8 +19,6 @@ from chordcache.errors import UsageError
 from chordcache.train.samplers.clip_request import EPOCHS, ClipRequest, RandomStream
 from chordcache.train.samplers.weights import checked_weights, draw, num_earlier
 
-ON_REMAINDER = ("pad", "drop")
-
 
 def _batches_of_a_round() -> int | None:
     """Return how many batches accelerate takes from the caller for one batch of each rank, None without accelerate.
@@ -131,7 +129,7 @@ class ChordSampler(DistributedSampler[tuple[int, int]]):
         self._check_draws(num_samples, shuffle)
         self.num_samples = self._num_in_dataset if num_samples is None else num_samples
         """Number of samples in an epoch, of all ranks together"""
-        check_choice(ON_REMAINDER, on_remainder=on_remainder)
+        check_choice(("pad", "drop"), on_remainder=on_remainder)
         if (rank is None) != (world_size is None):
             raise UsageError(f"rank and world_size: got {rank!r} and {world_size!r}, expected both or neither")
         if rank is not None:
@@ -142,7 +140,8 @@ class ChordSampler(DistributedSampler[tuple[int, int]]):
         self.batch_size = batch_size
         self._on_remainder = on_remainder
         self._place = rank, world_size
-        self._epoch = 0
+        self.epoch = 0
+        """Epoch of this pass, or of the first one if none has begun"""
         self._start = 0
         """Position in the epoch's order at which this pass begins, or the next one if none has begun"""
         self._has_begun = False
@@ -178,15 +177,10 @@ class ChordSampler(DistributedSampler[tuple[int, int]]):
             )
 
     @property
-    def epoch(self) -> int:  # type: ignore[override]
-        """Epoch of this pass, or of the first one if none has begun."""
-        return self._epoch
-
-    @property
     def next_epoch(self) -> int:
         """Epoch of the pass that begins next."""
         is_over = self._has_begun or self._start >= self.num_samples
-        return self._epoch + (is_over and not self._is_chosen)
+        return self.epoch + (is_over and not self._is_chosen)
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch of the next pass. If that epoch's state was loaded, the pass covers the rest of the epoch.
@@ -194,15 +188,15 @@ class ChordSampler(DistributedSampler[tuple[int, int]]):
         Raises ``UsageError`` if ``epoch`` is not an integer of at least 0, or a state of a later epoch was just loaded.
         """
         ClipRequest(epoch=epoch)
-        if self._is_loaded and epoch < self._epoch:
+        if self._is_loaded and epoch < self.epoch:
             raise UsageError(
-                f"epoch: got {epoch} after load_state_dict of a state of epoch {self._epoch}, expected at least that. "
+                f"epoch: got {epoch} after load_state_dict of a state of epoch {self.epoch}, expected at least that. "
                 "A framework that counts epochs by itself has to begin there, such as loader.set_epoch(sampler.epoch) "
                 "of a loader that accelerate prepared."
             )
         self._is_chosen = True
-        if epoch != self._epoch:
-            self._epoch = epoch
+        if epoch != self.epoch:
+            self.epoch = epoch
             self._start = self._num_drawn = 0
             self._has_begun = False
 
@@ -213,7 +207,7 @@ class ChordSampler(DistributedSampler[tuple[int, int]]):
     @property
     def num_left(self) -> int:
         """Number of samples of this rank in this pass, or in the first one. See ``ClipLoader.num_batches_left``."""
-        is_over = not self._has_begun and self.next_epoch != self._epoch
+        is_over = not self._has_begun and self.next_epoch != self.epoch
         return self._num_rounds(0 if is_over else self._start, self._place_now()[1])
 
     def __iter__(self) -> Iterator[tuple[int, int]]:
@@ -222,9 +216,9 @@ class ChordSampler(DistributedSampler[tuple[int, int]]):
         The pass begins at its first sample, since a DataLoader makes iterators that it does not use.
         """
         epoch = self.next_epoch
-        if self._has_begun or epoch != self._epoch:
+        if self._has_begun or epoch != self.epoch:
             self._start = 0
-        self._epoch, self._has_begun, self._num_drawn = epoch, True, 0
+        self.epoch, self._has_begun, self._num_drawn = epoch, True, 0
         self._is_chosen = self._is_loaded = False
         rank, world_size = self._place_now()
         self._shares = world_size, _batches_of_a_round() or world_size
@@ -242,15 +236,15 @@ class ChordSampler(DistributedSampler[tuple[int, int]]):
         """
         order = self.order()
         if self._weights is None:
-            return np.broadcast_to(np.int64(self._epoch), order.shape), order
-        return self._epoch + num_earlier(order) * EPOCHS, order
+            return np.broadcast_to(np.int64(self.epoch), order.shape), order
+        return self.epoch + num_earlier(order) * EPOCHS, order
 
     def order(self) -> np.ndarray:
         """Return the indices of the epoch, see ``draws``."""
         if not self.shuffle:
             return np.arange(self.num_samples)
         # Raw bits, since the permutation of a numpy Generator may change from release to release
-        key = np.array([self.seed, self._epoch], np.uint64)
+        key = np.array([self.seed, self.epoch], np.uint64)
         bits = np.random.Philox(key=key, counter=np.array([0, 0, RandomStream.ORDER, 0], np.uint64))
         raw = bits.random_raw(self.num_samples)
         return np.argsort(raw, kind="stable") if self._weights is None else draw(self._weights, raw)
@@ -268,7 +262,7 @@ class ChordSampler(DistributedSampler[tuple[int, int]]):
         order = ChordSampler(
             num_batches, shuffle=False, rank=rank, world_size=world_size, on_remainder=self._on_remainder
         )
-        order.set_epoch(self._epoch)
+        order.set_epoch(self.epoch)
         return order
 
     def _num_rounds(self, start: int, world_size: int) -> int:
@@ -320,7 +314,7 @@ class ChordSampler(DistributedSampler[tuple[int, int]]):
             "shuffle": self.shuffle,
             "num_samples": self.num_samples,
             **weights,
-            "epoch": self._epoch,
+            "epoch": self.epoch,
             "num_consumed": self.num_samples if is_over else self._start + num_used,
         }
 
@@ -348,7 +342,7 @@ class ChordSampler(DistributedSampler[tuple[int, int]]):
                 )
         ClipRequest(epoch=state["epoch"])
         check_at_least(0, num_consumed=state["num_consumed"])
-        self._epoch = state["epoch"]
+        self.epoch = state["epoch"]
         self._start = min(state["num_consumed"], self.num_samples)
         self._num_drawn = 0
         self._has_begun = self._is_chosen = False

@@ -12,11 +12,6 @@ from chordcache.errors import UsageError
 from chordcache.read.video import Video
 from chordcache.train.samplers.clip_request import ClipRequest, ClipShape
 
-PADS = ("repeat", "loop", "error")
-
-DEFAULT_STRIDE = 4
-"""[frames] Step from one frame of a clip to the next, if neither ``stride`` nor ``fps`` is given"""
-
 _TOLERANCE_SECONDS = 0.001
 """Precision of presentation times: Matroska, for example, rounds them to the millisecond. At 25 to 10 frames per second
 every second target lies in the middle between two frames. Rounding must not decide which of them is taken."""
@@ -167,7 +162,7 @@ class EvenClipSampler(ABC):
     stride: int | None = None
     """Step from one frame of a clip to the next, [frames], or None with ``fps``"""
     pad: str = "repeat"
-    """One of ``PADS``: a video that is shorter than a clip continues with its last frame, or from its start"""
+    """"repeat", "loop" or "error": a video shorter than a clip continues with its last frame, or from its start"""
     fps: float | None = field(default=None, kw_only=True)
     """Rate at which frames are chosen by their presentation times, [frames per second], or None with ``stride``"""
     within_shots: bool = field(default=False, kw_only=True)
@@ -175,7 +170,7 @@ class EvenClipSampler(ABC):
 
     def __post_init__(self) -> None:
         if self.fps is None and self.stride is None:
-            object.__setattr__(self, "stride", DEFAULT_STRIDE)
+            object.__setattr__(self, "stride", 4)
         check_at_least(1, num_frames=self.num_frames)
         if self.fps is None:
             check_at_least(1, stride=self.stride)
@@ -186,7 +181,7 @@ class EvenClipSampler(ABC):
                 f"stride and fps: got {self.stride!r} and {self.fps!r}, expected one of them. Give stride to choose "
                 "frames by number, or fps to choose them by time."
             )
-        check_choice(PADS, pad=self.pad)
+        check_choice(("repeat", "loop", "error"), pad=self.pad)
 
     def frame_numbers(self, video: Video, request: ClipRequest) -> np.ndarray:
         """Choose the frames of one sample. See ``ClipSampler``."""
