@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
 from functools import partial
+from itertools import compress
 from typing import TypeVar
 
 import numpy as np
@@ -121,8 +122,8 @@ class CachedVideos(VideoSet):
         lacks = [self.feature_states(name) == FeatureState.NOT_BUILT for name in features]
         others = OtherSettings(self._cache, features)
         if others.keys or np.any(lacks):
-            keys = np.array(self._keys_at(slice(None)))
-            left = others.left(keys.tolist(), lacking=keys[np.any(lacks, axis=0)].tolist())
+            keys = self._keys_at(slice(None))
+            left = others.left(keys, lacking=[*compress(keys, np.any(lacks, axis=0) if lacks else ())])
             if len(left) < len(keys):
                 self.keep(np.isin(keys, left))
 
