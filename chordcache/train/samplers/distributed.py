@@ -234,20 +234,14 @@ class ChordSampler(DistributedSampler[tuple[int, int]]):
 
         They are those of all ranks together. The epoch in ``(epoch, index)`` also counts the draws of a sample.
         """
-        order = self.order()
-        if self._weights is None:
-            return np.broadcast_to(np.int64(self.epoch), order.shape), order
-        return self.epoch + num_earlier(order) * EPOCHS, order
-
-    def order(self) -> np.ndarray:
-        """Return the indices of the epoch, see ``draws``."""
-        if not self.shuffle:
-            return np.arange(self.num_samples)
         # Raw bits, since the permutation of a numpy Generator may change from release to release
         key = np.array([self.seed, self.epoch], np.uint64)
         bits = np.random.Philox(key=key, counter=np.array([0, 0, RandomStream.ORDER, 0], np.uint64))
-        raw = bits.random_raw(self.num_samples)
-        return np.argsort(raw, kind="stable") if self._weights is None else draw(self._weights, raw)
+        raw = bits.random_raw(self.num_samples) if self.shuffle else np.arange(self.num_samples)
+        if self._weights is None:
+            return np.broadcast_to(np.int64(self.epoch), raw.shape), np.argsort(raw, kind="stable")
+        order = draw(self._weights, raw)  # weights are of a shuffled sampler
+        return self.epoch + num_earlier(order) * EPOCHS, order
 
     def at_epoch(self, epoch: int) -> ChordSampler:
         """Copy this sampler for another epoch, also one before that of a loaded state."""
