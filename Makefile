@@ -31,7 +31,7 @@ FAST := $(TESTS_OF_SHAPE) tests/test_errors.py tests/test_public_api.py tests/co
 	$(patsubst %,tests/features/test_%.py,features flow mel row_clock) \
 	$(patsubst %,tests/media/test_%.py,container_numbers jpeg mp4_samples sound_chunks) \
 	$(patsubst %,tests/building/test_%.py,build merge plan prune tiers) tests/verifying/test_verify.py \
-	$(patsubst %,tests/train/test_%.py,clip_samplers collate dataset even_clips loader weights) \
+	$(patsubst %,tests/train/test_%.py,clip_samplers collate dataset distributed even_clips loader) \
 	tests/read/test_find_video.py tests/sources/test_sources.py \
 	$(patsubst %,tests/storage/test_%.py,layout run_log store store_contract typed_lines)
 

@@ -8,7 +8,7 @@ import os
 import threading
 from collections.abc import Callable, Sequence
 from functools import cache
-from typing import Annotated, Any, NoReturn, NotRequired, Self, TypeVar, get_args, get_origin
+from typing import Annotated, Any, NotRequired, Self, TypeVar, get_args, get_origin
 
 import msgspec
 
@@ -112,13 +112,9 @@ _decoder: Callable[[Any], msgspec.json.Decoder[Any]] = cache(_new_decoder)
 def _finite(text: str) -> float:
     value = float(text)
     if not math.isfinite(value):
-        _refuse(text)
+        raise ValueError(f"{text} is not a finite number")
     return value
 
 
-def _refuse(text: str) -> NoReturn:
-    raise ValueError(f"{text} is not a finite number")
-
-
-FINITE_JSON = json.JSONDecoder(parse_float=_finite, parse_constant=_refuse)
+FINITE_JSON = json.JSONDecoder(parse_float=_finite, parse_constant=_finite)
 """Decoder that refuses numbers that are not finite"""

@@ -38,14 +38,8 @@ def beat() -> None:
 def expect(num_bytes: int | None, seconds: float = 0.0, num_pixels: int = 0) -> None:
     """Raise the limit of the task's time by what a read of so much may take.
 
-    Parameters
-    ----------
-    num_bytes : int or None
-        [bytes] to read. None if ``seconds`` was measured, so that it needs no bytes to be believed.
-    seconds : float
-        [seconds] of video and sound to decode, as a header claims it.
-    num_pixels : int
-        Pixels of a picture.
+    ``seconds`` of video and sound are what a header claims. If they were measured, ``num_bytes`` is None: they need no
+    bytes to be believed.
     """
     if _alarm is not None:
         _alarm.expect(num_bytes, seconds, num_pixels)

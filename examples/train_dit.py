@@ -27,7 +27,7 @@ from torch import nn
 
 import chordcache as cc
 from chordcache.train.samplers.budget_batches import BudgetBatchSampler
-from chordcache.train.samplers.latent_clips import LatentClipSampler
+from chordcache.train.samplers.content_samplers import LatentClipSampler
 
 NUM_COMPARED = 5
 """Steps of each kind that --compare measures. One more before them warms up"""

@@ -60,7 +60,7 @@ def info(path: str, video: str | None, problems: bool, as_json: bool) -> None:
 
 def _video(path: str, video: str, as_json: bool) -> None:
     from chordcache.look.video_facts import describe_video, rows_of_facts
-    from chordcache.read.find_video import find_video  # the imports are not for --help
+    from chordcache.read.cache import find_video  # the imports are not for --help
 
     with cc.open_cache(path) as cache:
         facts = describe_video(find_video(cache, video))
@@ -224,8 +224,10 @@ def show(cache: str | None, video: str | None, output: str | None, seconds: Span
 
 
 def _draw(cache: str, video: str, output: str | None, seconds: Span) -> tuple[Path, Sheet]:
-    from chordcache.read.cache import open_cache  # the imports are not for --help
-    from chordcache.read.find_video import find_video
+    from chordcache.read.cache import (
+        find_video,
+        open_cache,  # the imports are not for --help
+    )
     from chordcache.storage.layout import check_output
 
     with open_cache(cache) as opened:

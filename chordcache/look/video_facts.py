@@ -14,8 +14,7 @@ from chordcache.amounts import counted, first_few, human_bytes, shortened
 from chordcache.errors import DamageError, printable
 from chordcache.index.index_files import read_index
 from chordcache.json_records import to_json
-from chordcache.read.cache import open_cache
-from chordcache.read.find_video import find_video
+from chordcache.read.cache import find_video, open_cache
 from chordcache.read.video import Video
 from chordcache.records import Segment, VideoRecord
 from chordcache.storage.cache_header import read_header

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,7 +18,7 @@ from chordcache.features.frames import FramesReadSide
 from chordcache.features.read_side import Numbers
 from chordcache.media.cropping import Rectangle
 from chordcache.object_stores.local_folder import let_fetch, local_folder, open_local_folder
-from chordcache.read.near_keys import hint_for
+from chordcache.read.near_keys import hint_for, keys_at_path
 from chordcache.read.video import Video, checked_numbers, open_feature, row_numbers
 from chordcache.storage.catalog import Catalog
 from chordcache.storage.layout import cache_folder, is_url
@@ -28,15 +29,17 @@ from chordcache.storage.row_clock import has_times
 _MAX_RECENT = 256
 """Number of videos that a cache keeps in memory. When it is reached, all of them are dropped."""
 
+_MAX_MATCHES = 10
+"""Number of matching keys in a message"""
+
 _FRAMES = FramesReadSide("frames")
 
 
 class _Opened(NamedTuple):
-    """The catalog and the recent videos of a cache, as one object, since threads may open and close concurrently."""
+    """The catalog of a cache, and recent videos with their times. One object: threads open and close concurrently."""
 
     catalog: Catalog
     recent: dict[int | str, Video]
-    """Recent videos with their times, which are parsed once if clips of a video follow each other"""
 
 
 @names_arguments
@@ -126,14 +129,8 @@ class Cache:
     def __getitem__(self, video: int | str) -> Video:
         """Return a video by its key, or by its position in key order.
 
-        Raises
-        ------
-        NotFoundError
-            If no video has this key.
-        IndexError
-            If the position is out of range.
-        UsageError
-            If ``video`` is neither a key nor an integer.
+        Raises ``NotFoundError`` if no video has this key, ``IndexError`` if the position is out of range, and
+        ``UsageError`` if ``video`` is neither.
         """
         if not isinstance(video, (str, int, np.integer)):  # before the look-up, in which 1.0 is 1
             raise UsageError(
@@ -250,20 +247,10 @@ class Cache:
         out: np.ndarray | None = None,
         tier: str | None = None,
     ) -> np.ndarray:
-        """Read the rows of a feature for some frames of a video. Slices, clips and crops are made of them.
+        """Read the rows of a feature for some frames of a video. Arguments and errors are those of ``read``.
 
-        Parameters
-        ----------
-        video, feature, out, tier
-            As in ``read``.
-        numbers : slice or sequence of int
-            Frame numbers, or a slice of all frames, from which frames at the end that do not have a row are left out.
-            A feature with a clock of its own takes a slice, and has the rows of the seconds of these frames.
-
-        Raises
-        ------
-        NotFoundError, DamageError, IndexError, UsageError
-            As in ``read``.
+        ``numbers`` are frame numbers, or a slice of all frames, from which frames at the end that do not have a row are
+        left out. A feature with a clock of its own takes a slice, and has the rows of the seconds of these frames.
         """
         info = video.feature(feature.partition(".")[0], tier)
         side = read_side(info.feature)
@@ -288,22 +275,8 @@ class Cache:
     ) -> Iterator[np.ndarray]:
         """Read frames of one video, a few at a time. Memory use does not grow with the number of frames.
 
-        Parameters
-        ----------
-        video, indices
-            As in ``read``.
-        part : Rectangle, optional
-            The part of the frames that is read, inside of them. By default all of it.
-
-        Yields
-        ------
-        np.ndarray [shape=(t, H, W, 3), dtype=uint8, 0 to 255, RGB]
-            The next frames, of the size of ``part``. Their memory is overwritten with the frames after them.
-
-        Raises
-        ------
-        NotFoundError, DamageError, IndexError, UsageError
-            As in ``read``.
+        Yields arrays [shape=(t, H, W, 3), dtype=uint8, 0 to 255, RGB] of the next frames, or of the ``part`` inside of
+        them. Their memory is overwritten with the frames after them. Raises as ``read``.
         """
         if not isinstance(video, Video):
             video = self[video]
@@ -322,8 +295,8 @@ class Cache:
 
         Raises
         ------
-        NotFoundError, DamageError, IndexError, UsageError
-            As in ``read``. ``UsageError`` also if the frames have another codec.
+        UsageError
+            If the frames have another codec. Further errors are those of ``read``.
         """
         if not isinstance(video, Video):
             video = self[video]
@@ -369,13 +342,6 @@ def open_cache(path: str | Path, *, local: str | Path | None = None, limit: int 
         If ``local`` is missing or holds something else, obstore is not installed, or credentials are missing.
     StorageError
         If the object store does not answer. This takes half a minute at most.
-
-    Examples
-    --------
-    ::
-
-        cache = open_cache("s3://data/cache", local="/nvme/cache", limit="500GB")
-        dataset = ChordVideoDataset(cache, features=("frames",))
     """
     if not is_url(path):
         if local is not None:
@@ -388,3 +354,26 @@ def open_cache(path: str | Path, *, local: str | Path | None = None, limit: int 
     check_at_least(1, limit=num_bytes)
     open_local_folder(folder, str(path), num_bytes)
     return Cache(folder)
+
+
+def find_video(cache: Cache, video: str | os.PathLike[str]) -> Video:
+    """Find a video by a key, a path as in the index (relative to its root), a path on the disk, or how a key begins.
+
+    They are tried in this order. Raises ``NotFoundError`` if no video matches, or several do, with near or matching
+    keys, and ``DamageError`` if the catalog is damaged.
+    """
+    name = os.fspath(video)
+    if name in cache:
+        return cache[name]
+    keys = keys_at_path(cache.catalog, name)
+    if not keys and name:
+        keys = cache.catalog.keys_from(name, _MAX_MATCHES + 1)
+    if len(keys) == 1:
+        return cache[keys[0]]
+    where = f"video: got '{printable(name)}', expected"
+    if keys:
+        more = " and more" if len(keys) > _MAX_MATCHES else ""
+        raise NotFoundError(f"{where} the name of one video. Matching keys: {', '.join(keys[:_MAX_MATCHES])}{more}.")
+    raise NotFoundError(
+        f"{where} a key, the beginning of a key, or the path of a video of {cache!r}. {hint_for(cache.catalog, name)}"
+    )

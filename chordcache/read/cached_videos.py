@@ -3,27 +3,26 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
 from functools import partial
+from itertools import compress
 from typing import TypeVar
 
 import numpy as np
 
 from chordcache.amounts import counted
-from chordcache.errors import AbsentFeatureError, DamageError, NotFoundError
+from chordcache.errors import AbsentFeatureError, DamageError
 from chordcache.features.built_in import read_sides
 from chordcache.features.read_side import RowReader
 from chordcache.object_stores.local_folder import local_folder
 from chordcache.read.cache import Cache
 from chordcache.read.clips import HOW_TO_ADD, ClipReader
-from chordcache.read.selection import OtherSettings, Videos, positions_of, select_keys, warn_of_left_out
+from chordcache.read.selection import OtherSettings, Videos, positions_of, select_keys
 from chordcache.read.video import Video
 from chordcache.storage.annotation_names import AnnotationNames
 from chordcache.storage.cache_header import read_header
 from chordcache.storage.catalog_columns import FeatureState
-from chordcache.storage.quarantine import read_quarantined
 
 Sample = TypeVar("Sample")
 
@@ -121,20 +120,12 @@ class CachedVideos(VideoSet):
 
     def _leave_out_failed(self, features: Sequence[str]) -> None:
         lacks = [self.feature_states(name) == FeatureState.NOT_BUILT for name in features]
-        lacking = np.flatnonzero(np.any(lacks, axis=0)) if lacks else np.empty(0, np.int64)
-        failures = read_quarantined(self._cache.path) if len(lacking) else {}
-        failed = {
-            int(n): failures[key] for n, key in zip(lacking, self._keys_at(lacking), strict=True) if key in failures
-        }
-        if 0 < len(failed) < len(self):
-            causes = Counter(failure.cause for failure in failed.values())
-            warn_of_left_out(repr(self._cache), len(self), causes, {}, self._cache.path)
-            self.keep(~np.isin(np.arange(len(self)), list(failed)))
         others = OtherSettings(self._cache, features)
-        keys = self._keys_at(slice(None)) if others.keys else []
-        left = others.left(keys)
-        if len(left) < len(keys):
-            self.keep(np.isin(keys, left))
+        if others.keys or np.any(lacks):
+            keys = self._keys_at(slice(None))
+            left = others.left(keys, lacking=[*compress(keys, np.any(lacks, axis=0) if lacks else ())])
+            if len(left) < len(keys):
+                self.keep(np.isin(keys, left))
 
     def __len__(self) -> int:
         return self._num_videos
@@ -156,13 +147,13 @@ class CachedVideos(VideoSet):
         chosen: np.ndarray = states[self._positions]
         return chosen
 
-    def _keys_at(self, positions: np.ndarray | slice) -> list[str]:
+    def _keys_at(self, places: np.ndarray | slice) -> list[str]:
         keys = np.array(self._cache.keys(), np.bytes_) if self._keys is None else self._keys
-        return [key.decode() for key in keys[positions]]
+        return [key.decode() for key in keys[places]]
 
     def keep(self, mask: np.ndarray) -> None:
         """Leave out the videos where the mask is False. See ``VideoSet``."""
-        self._keys = np.array(self._keys_at(np.flatnonzero(mask)), np.bytes_)
+        self._keys = np.array(self._keys_at(mask), np.bytes_)
         self._num_videos, self._cache.num_pinned = len(self._keys), None
         self._positions = None
 
@@ -249,74 +240,49 @@ def settle_absences(videos: VideoSet, clips: ClipReader) -> None:
     or with "zeros" if the shape of the zeros is unknown, and if no video is left.
     """
     states = np.stack([videos.feature_states(name) for name in clips.features])
+    not_built = states == FeatureState.NOT_BUILT
     if clips.missing == "skip":
         has_all = np.all(states == FeatureState.CACHED, axis=0)
         if not has_all.any():
-            counted = _counted(videos, states, clips.features)
-            raise AbsentFeatureError(f"{counted}. No video has all of them. {HOW_TO_ADD}")
+            lacks = _lacking(videos, states != FeatureState.CACHED, clips.features)
+            raise AbsentFeatureError(f"{lacks}. No video has all of them. {HOW_TO_ADD}")
         if not has_all.all():
             videos.keep(has_all)
-        return
-    if np.any(states == FeatureState.NOT_BUILT):
-        raise _not_built(videos, states, clips)
-    if clips.missing == "error" and np.any(states == FeatureState.ABSENT):
-        counted = _counted(videos, states, clips.features)
-        raise AbsentFeatureError(f"{counted}. Take missing='zeros', missing='skip', or a selection by videos=.")
-    _check_zeros(videos, states, clips)
+    elif np.any(not_built):
+        skip = "" if np.any(not_built, axis=0).all() else " Or take missing='skip'."
+        raise AbsentFeatureError(f"{_lacking(videos, not_built, clips.features)}. {HOW_TO_ADD}{skip}")
+    elif clips.missing == "error" and np.any(states == FeatureState.ABSENT):
+        lacks = _lacking(videos, states == FeatureState.ABSENT, clips.features)
+        raise AbsentFeatureError(f"{lacks}. Take missing='zeros', missing='skip', or a selection by videos=.")
+    else:
+        _check_zeros(videos, states == FeatureState.ABSENT, clips)
 
 
-def _counted(videos: VideoSet, states: np.ndarray, features: tuple[str, ...]) -> str:
+def _lacking(videos: VideoSet, lacks: np.ndarray, features: tuple[str, ...]) -> str:
     """Return the number of videos that lack each feature, with an example, in words."""
     counts = []
-    for name, row in zip(features, states, strict=True):
-        lacking = np.flatnonzero(row != FeatureState.CACHED)
-        if len(lacking):
-            example = videos.read(int(lacking[0]), partial(_reason, name))
-            counts.append(f"{len(lacking)} of {counted(len(row), 'video')} without {name}, such as {example}")
+    for name, row in zip(features, lacks, strict=True):
+        if row.any():
+            sidecar = videos.read(int(np.argmax(row)), lambda _, video: video.sidecar)
+            info = sidecar.feature(name)
+            have = ", ".join(dict.fromkeys(other.feature for other in sidecar.features))
+            reason = f"it has {have}" if info is None else info.absent
+            count = f"{np.count_nonzero(row)} of {counted(len(row), 'video')}"
+            counts.append(f"{count} without {name}, such as '{sidecar.key}' ({reason})")
     return f"features: {'; '.join(counts)}"
 
 
-def _reason(name: str, reader: object, video: Video) -> str:
-    info = video.sidecar.feature(name)
-    return f"'{video.key}' ({'not built' if info is None else info.absent})"
-
-
-def _not_built(videos: VideoSet, states: np.ndarray, clips: ClipReader) -> NotFoundError:
-    """Return the error for the first of the features that a video was not built with."""
-    row = int(np.argmax(np.any(states == FeatureState.NOT_BUILT, axis=1)))
-    positions = np.flatnonzero(states[row] == FeatureState.NOT_BUILT)
-    some = ""
-    if len(positions) < states.shape[1]:
-        videos_of = f"{len(positions)} of {counted(states.shape[1], 'video')}"
-        some = f", which is missing in {videos_of} (missing='skip' leaves them out)"
-
-    def error(reader: object, video: Video) -> NotFoundError:
-        have = dict.fromkeys(info.feature for info in video.sidecar.features)
-        return AbsentFeatureError(
-            f"features: got '{clips.features[row]}'{some}, expected one of {', '.join(have)}, which are cached for "
-            f"video '{video.key}'. {HOW_TO_ADD}"
-        )
-
-    return videos.read(int(positions[0]), error)
-
-
-def _check_zeros(videos: VideoSet, states: np.ndarray, clips: ClipReader) -> None:
+def _check_zeros(videos: VideoSet, is_absent: np.ndarray, clips: ClipReader) -> None:
     """Raise ``NotFoundError`` for the first video whose absent features cannot be replaced."""
-    has_none = np.all(states == FeatureState.ABSENT, axis=0)
+    has_none = np.all(is_absent, axis=0)
     for name in read_sides() if has_none.any() else ():  # any other feature has the frame times too
         has_none = has_none & (videos.feature_states(name) != FeatureState.CACHED)
     unknown = np.flatnonzero(has_none)
-    if len(unknown) and not videos.read(int(unknown[0]), _has_times):
-        counted = _counted(videos, states, clips.features)
+    if len(unknown) and not videos.read(int(unknown[0]), lambda _, video: video.sidecar.files):
         raise AbsentFeatureError(
-            f"{counted}. {len(unknown)} have none of the features, so their frame times are unknown. Take "
-            "missing='skip', or build the feature frames."
+            f"{_lacking(videos, is_absent, clips.features)}. {len(unknown)} have none of the features, so their frame "
+            "times are unknown. Take missing='skip', or build the feature frames."
         )
-    for row, name in enumerate(clips.features):
-        lacking = np.flatnonzero(states[row] == FeatureState.ABSENT)
-        if len(lacking):
-            videos.read(int(lacking[0]), partial(clips.check_zeros, name))
-
-
-def _has_times(reader: object, video: Video) -> bool:
-    return any(info.file is not None for info in video.sidecar.features)
+    for name, row in zip(clips.features, is_absent, strict=True):
+        if row.any():
+            videos.read(int(np.argmax(row)), partial(clips.check_zeros, name))

@@ -51,12 +51,9 @@ def keys_at_path(catalog: Catalog, name: str) -> list[str]:
         return keys
     roots = read_header(catalog.cache).roots
     places = {os.path.abspath(name), os.path.realpath(name)}
-    at_place: dict[str, None] = {}
-    for place in sorted(places):
-        for sidecar in _with_slug_of(catalog, place):
-            if places & set(_places(roots.get(sidecar.root), sidecar.path)):
-                at_place[sidecar.key] = None
-    return list(at_place)
+    candidates = (sidecar for place in sorted(places) for sidecar in _with_slug_of(catalog, place))
+    at_place = (sidecar.key for sidecar in candidates if places & _places(roots.get(sidecar.root), sidecar.path))
+    return list(dict.fromkeys(at_place))
 
 
 def _with_slug_of(catalog: Catalog, path: str) -> Iterator[Sidecar]:
@@ -67,7 +64,6 @@ def _with_slug_of(catalog: Catalog, path: str) -> Iterator[Sidecar]:
         yield sidecar
 
 
-def _places(folder: str | None, path: str) -> Iterator[str]:
-    if folder is not None:
-        yield os.path.join(folder, path)
-        yield os.path.realpath(os.path.join(folder, path))
+def _places(folder: str | None, path: str) -> set[str]:
+    whole = os.path.join(folder or "", path)
+    return set() if folder is None else {whole, os.path.realpath(whole)}

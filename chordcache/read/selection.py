@@ -9,12 +9,11 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
-from typing import NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from chordcache.amounts import counted
-from chordcache.digests import hex64
 from chordcache.errors import NotFoundError, UsageError, printable
 from chordcache.index.file_names import VIDEO_SUFFIXES
 from chordcache.read.cache import Cache
@@ -23,25 +22,10 @@ from chordcache.read.video import Video
 from chordcache.storage.cache_header import read_header
 from chordcache.storage.feature_info import FeatureInfo, leaves
 from chordcache.storage.layout import key_hash
-from chordcache.storage.quarantine import Failure, read_quarantined
+from chordcache.storage.quarantine import read_quarantined
 
 Videos: TypeAlias = "str | Path | Callable[[Video], bool] | Iterable[str]"
 """A split file, a predicate, or keys."""
-
-
-_NUM_SAMPLED = 100
-"""Number of names that show whether a list names videos in quarantine"""
-
-
-class NameList(NamedTuple):
-    """The names in a list or a split file."""
-
-    names: list[str]
-    """First reading of each row that is not blank or a comment"""
-    lines: list[int]
-    """Number of the line, or of the record, of each name, counted from 1. Empty for a list"""
-    others: Callable[[str], Iterator[str]]
-    """Function that yields other readings of a name, the likeliest first"""
 
 
 def select_keys(
@@ -63,8 +47,8 @@ def select_keys(
     if isinstance(videos, str) and not where and names.exact(videos):
         videos = [videos]
     if isinstance(videos, (str, Path)):
-        split = _split_of(cache, names, Path(videos), where or {})
-        keys = _resolved(cache, names, split, f"split file '{printable(videos)}'", on_miss)
+        split = _read_split(cache, names, Path(videos), where or {})
+        keys = _resolved(cache, names, f"split file '{printable(videos)}'", on_miss, *split)
         distinct = list(dict.fromkeys(keys))
         if len(distinct) < len(keys):
             what = f"split file '{printable(videos)}': {len(keys) - len(distinct)} of {len(keys)} rows name a video"
@@ -76,7 +60,7 @@ def select_keys(
             raise UsageError(f"videos: got {name!r}, expected keys, such as cache.keys() or [video.key]")
     if not given:
         raise UsageError(f"videos: got no video, expected at least one of {cache!r}")
-    return _resolved(cache, names, NameList(given, [], lambda name: iter(())), "videos", on_miss)
+    return _resolved(cache, names, "videos", on_miss, given)
 
 
 def warn_of_left_out(
@@ -130,17 +114,17 @@ class OtherSettings:
         self.keys = frozenset[str]().union(*self._of.values())
         """Keys of the videos"""
 
-    def left(self, keys: Sequence[str]) -> Sequence[str]:
-        """Return keys without videos that are in quarantine too. Warn of these, and of all others."""
-        if self.keys:
-            failures = read_quarantined(self._cache.path)
-            failed = [key for key in keys if key in self.keys and key in failures]
-            if len(failed) < len(keys):
-                causes = Counter(failures[key].cause for key in failed)
-                warn_of_left_out(repr(self._cache), len(keys), causes, {}, self._cache.path, stacklevel=8)
-                keys = [key for key in keys if key not in set(failed)]
-            if text := self.sentence(keys):
-                warnings.warn(text, stacklevel=7)
+    def left(self, keys: Sequence[str], lacking: Collection[str] = ()) -> Sequence[str]:
+        """Leave out videos in quarantine that are ``lacking`` a feature, or have other settings. Warn of all others."""
+        stale = self.keys.union(lacking)
+        failures = read_quarantined(self._cache.path) if stale else {}
+        failed = {key: failures[key].cause for key in keys if key in stale and key in failures}
+        if len(failed) < len(keys):
+            causes = Counter(failed.values())
+            warn_of_left_out(repr(self._cache), len(keys), causes, {}, self._cache.path, stacklevel=8)
+            keys = [key for key in keys if key not in failed]
+        if text := self.sentence(keys):
+            warnings.warn(text, stacklevel=7)
         return keys
 
     def sentence(self, keys: Collection[str]) -> str:
@@ -174,12 +158,11 @@ def positions_of(cache: Cache, keys: np.ndarray) -> np.ndarray:
     return positions
 
 
-def _split_of(cache: Cache, names: _Names, path: Path, where: Mapping[str, str]) -> NameList:
+def _read_split(cache: Cache, names: _Names, path: Path, where: Mapping[str, str]) -> tuple[Any, ...]:
     from chordcache.read.split_file import read_split  # not before: no other selection reads tables
 
-    knows = (lambda name: bool(names.exact(name)), lambda name: bool(names.similar(name)))
     try:
-        return NameList(*read_split(path, knows, where))
+        return read_split(path, (names.exact, names.similar), where)
     except NotFoundError as error:
         if path.exists():
             raise
@@ -187,14 +170,25 @@ def _split_of(cache: Cache, names: _Names, path: Path, where: Mapping[str, str])
         raise NotFoundError(f"{error}. It is not a video of {cache!r} either. {hint}") from None
 
 
-def _resolved(cache: Cache, names: _Names, split: NameList, what: str, on_miss: str) -> list[str]:
-    """Return the key of each name of a cached video."""
+def _resolved(
+    cache: Cache,
+    names: _Names,
+    what: str,
+    on_miss: str,
+    given: Sequence[str],
+    lines: Sequence[int] = (),
+    others: Callable[[str], Iterator[str]] = lambda name: iter(()),
+) -> list[str]:
+    """Return the key of each name of a cached video. See ``split_file.NameList`` for the names."""
     keys: list[str] = []
     causes: Counter[str] = Counter()
     unmatched: list[int] = []
-    hits = names.key_of_each(split)
-    for row, (name, hit) in enumerate(zip(split.names, hits, strict=True)):
-        matches = names.find((name, *split.others(name))) if hit is None else [hit]
+
+    def place(row: int) -> str:
+        return f"{what}, line {lines[row]}" if lines else what
+
+    for row, name in enumerate(given):
+        matches = names.find(name, others)
         if len(matches) == 1:
             failure = names.failures.get(matches[0])
             if failure is None:
@@ -203,27 +197,22 @@ def _resolved(cache: Cache, names: _Names, split: NameList, what: str, on_miss: 
                 causes[failure.cause] += 1
         elif matches:
             several = f"Several videos have this path: {', '.join(matches)}"
-            raise UsageError(f"{_place(what, split, row)}: got '{printable(name)}', expected a key. {several}")
+            raise UsageError(f"{place(row)}: got '{printable(name)}', expected a key. {several}")
         else:
             unmatched.append(row)
-    num_names = len(split.names)
     if unmatched and on_miss == "error":
         row = unmatched[0]
-        name = next(split.others(split.names[row]), split.names[row])
+        name = next(others(given[row]), given[row])
         raise NotFoundError(
-            f"{_place(what, split, row)}: got '{printable(split.names[row])}', expected the key or the path of a video "
-            f"of {cache!r}. {len(unmatched)} of {num_names} names match no video. {hint_for(cache.catalog, name)} "
+            f"{place(row)}: got '{printable(given[row])}', expected the key or the path of a video of {cache!r}. "
+            f"{len(unmatched)} of {len(given)} names match no video. {hint_for(cache.catalog, name)} "
             "chordcache.videos.cached with on_miss='skip' leaves them out."
         )
-    others = {f"not cached, such as '{printable(split.names[unmatched[0]])}'": len(unmatched)} if unmatched else {}
-    warn_of_left_out(what, num_names, causes, others, cache.path, stacklevel=8)
+    missing = {f"not cached, such as '{printable(given[unmatched[0]])}'": len(unmatched)} if unmatched else {}
+    warn_of_left_out(what, len(given), causes, missing, cache.path, stacklevel=8)
     if not keys:
-        raise UsageError(f"{what}: got no cached video among {num_names} names, expected at least one of {cache!r}")
+        raise UsageError(f"{what}: got no cached video among {len(given)} names, expected at least one of {cache!r}")
     return keys
-
-
-def _place(what: str, split: NameList, row: int) -> str:
-    return f"{what}, line {split.lines[row]}" if split.lines else what
 
 
 class _Names:
@@ -235,63 +224,28 @@ class _Names:
     def __init__(self, cache: Cache) -> None:
         self._cache = cache
         self._roots = tuple(read_header(cache.path).roots)
-        self._prefixes = [root.encode("utf-8", "surrogateescape") + b"\0" for root in self._roots]
-        keys = cache.keys()
-        self._keys = {key[-16:]: key for key in keys}
-        """Hash to key, with the videos in quarantine too as soon as a name is not that of a cached video"""
-        self.failures: dict[str, Failure] = {}
-        """Videos in quarantine by key, as soon as a name is not that of a cached video"""
-        self._has_failures = False
+        cached = cache.keys()
+        keys = {key[-16:]: key for key in cached}
+        failures = read_quarantined(cache.path).items()
+        self.failures = {key: failure for key, failure in failures if key[-16:] not in keys}
+        """Videos in quarantine that are not cached, by key"""
+        self._keys = keys | {key[-16:]: key for key in self.failures}
+        """Hash to key, also of videos in quarantine"""
 
-    def _read_failures(self) -> bool:
-        """Read the videos in quarantine, unless that is done. Return whether there are any that are not cached."""
-        if not self._has_failures:
-            failures = read_quarantined(self._cache.path)
-            self.failures |= {key: failure for key, failure in failures.items() if key[-16:] not in self._keys}
-            self._keys.update((key[-16:], key) for key in self.failures)
-            self._has_failures = True
-        return bool(self.failures)
+    def find(self, name: str, others: Callable[[str], Iterator[str]]) -> list[str]:
+        """Return the keys of the videos that a name means, or one of its other readings."""
+        for matching in (self.exact, self.similar):
+            for reading in chain((name,), others(name)):
+                if matches := matching(reading):
+                    return matches
+        return []
 
     def exact(self, name: str) -> list[str]:
         """Return the keys of the videos that have a name as their key or as their path."""
         keys = self._keys
         if keys.get(name[-16:]) == name:
             return [name]
-        matches = [keys[hash_] for root in self._roots if (hash_ := key_hash(root, name)) in keys]
-        if not matches and not self._has_failures and self._read_failures():
-            return self.exact(name)
-        return matches
-
-    def key_of_each(self, split: NameList) -> list[str | None]:
-        """Return the key of the first reading of each name that has one, None if ``find`` has to look closer."""
-        if None in (self._first_key(name, split) for name in split.names[:_NUM_SAMPLED]):
-            self._read_failures()  # so that few names are looked up twice
-        hits = [self._first_key(name, split) for name in split.names]
-        if not self._has_failures and None in hits and self._read_failures():
-            return self.key_of_each(split)
-        return hits
-
-    def _first_key(self, name: str, split: NameList) -> str | None:
-        """Return the key of the first reading of a name that has one."""
-        key = self._key_of(name)
-        return next(filter(None, map(self._key_of, split.others(name))), None) if key is None else key
-
-    def _key_of(self, name: str) -> str | None:
-        """Return the only key that ``exact`` returns for a name, None if there are none or several."""
-        if name[-17:-16] == "-" and self._keys.get(name[-16:]) == name:
-            return name
-        if len(self._prefixes) != 1:  # a path may be that of several videos
-            return None
-        return self._keys.get(hex64(self._prefixes[0] + name.encode("utf-8", "surrogateescape")))
-
-    def find(self, readings: Iterable[str]) -> list[str]:
-        """Return the keys of the videos that one of some readings of a name means."""
-        readings = tuple(readings)
-        for matching in (self.exact, self.similar):
-            for reading in readings:
-                if matches := matching(reading):
-                    return matches
-        return []
+        return [keys[hash_] for root in self._roots if (hash_ := key_hash(root, name)) in keys]
 
     def similar(self, name: str) -> list[str]:
         """Return the keys of the videos whose path ends like a name, whatever the suffix of the file.
@@ -313,7 +267,6 @@ class _Names:
     @cached_property
     def _paths_of_stem(self) -> dict[str, list[tuple[str, str]]]:
         paths: dict[str, list[tuple[str, str]]] = {}
-        self._read_failures()
         failures = ((failure.key, failure.path) for failure in self.failures.values())
         for key, path in chain(self._cache.catalog.paths(), failures):
             paths.setdefault(_without_suffix(path).rpartition("/")[2], []).append((key, path))

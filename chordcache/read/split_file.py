@@ -9,8 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from functools import partial
 from itertools import islice, zip_longest
 from pathlib import Path
-from types import MappingProxyType
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from chordcache.amounts import shortened
 from chordcache.arguments import check_choice
@@ -40,19 +39,27 @@ _NUM_SAMPLED = 100
 """Number of lines that show the form of a file"""
 
 
-Rows: TypeAlias = tuple[list[str], list[int], Callable[[str], Iterator[str]]]
-"""The three fields of ``selection.NameList``"""
+class NameList(NamedTuple):
+    """The names in a split file."""
+
+    names: list[str]
+    """First reading of each row that is not blank or a comment"""
+    lines: list[int]
+    """Number of the line, or of the record, of each name, counted from 1"""
+    others: Callable[[str], Iterator[str]] = lambda name: iter(())
+    """Function that yields other readings of a name, the likeliest first"""
 
 
-def read_split(
-    path: Path, knows: Sequence[Callable[[str], bool]], where: Mapping[str, str] = MappingProxyType({})
-) -> Rows:
+Knows: TypeAlias = Sequence[Callable[[str], list[str]]]
+"""Functions that return the videos with a name, the strictest first"""
+
+
+def read_split(path: Path, knows: Knows, where: Mapping[str, str]) -> NameList:
     """Read a split file.
 
     The file is UTF-8 text with a name on each line, or a table of ``open_table``. Further columns may follow the name,
-    after tabs, commas, semicolons or spaces. A header line names the columns, such as "path". Functions of ``knows``
-    return whether a video has a name, the strictest first. They show which column has the names, and are called for the
-    first lines only. Only rows whose columns have the values of ``where`` count.
+    after tabs, commas, semicolons or spaces. A header line names the columns, such as "path". ``knows`` shows for the
+    first lines which column has the names. Only rows whose columns have the values of ``where`` count.
 
     Raises ``NotFoundError`` if the file cannot be read, and ``UsageError`` if it is not text, has no name, or has names
     of several splits.
@@ -62,15 +69,15 @@ def read_split(
     except OSError as error:
         reason = os.strerror(error.errno or errno.ENOENT)
         raise NotFoundError(f"cannot read split file '{printable(path)}': {reason}") from None
-    rows = _of_table(open_table(path), where) if path.suffix.lower() in _TABLES else _of_text(path, knows, where)
-    if not rows[0]:
+    split = _of_table(open_table(path), where) if path.suffix.lower() in _TABLES else _of_text(path, knows, where)
+    if not split.names:
         raise UsageError(
             f"split file '{printable(path)}': got no video, expected at least one. Write a name on a line."
         )
-    return rows
+    return split
 
 
-def _of_table(table: Table, where: Mapping[str, str]) -> Rows:
+def _of_table(table: Table, where: Mapping[str, str]) -> NameList:
     """Read the names of a table. The clips of Kinetics have names of an id and two times."""
     column = next((name for name in _NAME_COLUMNS if name in table.types), None)
     if column is None:
@@ -83,7 +90,8 @@ def _of_table(table: Table, where: Mapping[str, str]) -> Rows:
         (number, _clip_name(row) if is_clips else str(row.get(column, "")).strip())
         for number, row in _chosen(table.path, table.types, table.rows(), where)
     ]
-    return [name for _, name in named], [number for number, _ in named], _without_times if is_clips else _none
+    split = NameList([name for _, name in named], [number for number, _ in named])
+    return split._replace(others=_without_times) if is_clips else split
 
 
 def _chosen(
@@ -109,7 +117,7 @@ def _chosen(
             )
 
 
-def _of_text(path: Path, knows: Sequence[Callable[[str], bool]], where: Mapping[str, str]) -> Rows:
+def _of_text(path: Path, knows: Knows, where: Mapping[str, str]) -> NameList:
     entries = text_lines(path, comment="#")
     sampled = list(islice(entries, _NUM_SAMPLED))
     lines = [line for _, line in sampled]
@@ -130,7 +138,7 @@ def _of_text(path: Path, knows: Sequence[Callable[[str], bool]], where: Mapping[
         rows = ((row, {"split": split}) for row, split in enumerate(splits))
         numbered = [numbered[row] for row, _ in _chosen(path, _SPLIT_COLUMNS[:1], rows, where)]
     others = _beginnings if delimiter is None else partial(_cell, delimiter, _column(lines, delimiter, knows))
-    return [line for _, line in numbered], [number for number, _ in numbered], others
+    return NameList([line for _, line in numbered], [number for number, _ in numbered], others)
 
 
 def _place_of_split(path: Path, names: Sequence[str], cells_of: Callable[[str], list[str]]) -> int:
@@ -162,10 +170,6 @@ def _without_times(name: str) -> Iterator[str]:
     yield name.rsplit("_", 2)[0]
 
 
-def _none(name: str) -> Iterator[str]:
-    return iter(())
-
-
 def _cells(line: str, delimiter: str | None) -> list[str]:
     if delimiter is None:
         return line.split()
@@ -178,11 +182,11 @@ def _cell(delimiter: str, column: int, line: str) -> Iterator[str]:
         yield cells[column].strip()
 
 
-def _column(lines: list[str], delimiter: str, knows: Sequence[Callable[[str], bool]]) -> int:
+def _column(lines: list[str], delimiter: str, knows: Knows) -> int:
     """Return the column that most often has the name of a video, the first of several."""
     rows = [_cells(line, delimiter) for line in lines]
-    for is_known in knows:
-        hits = [sum(is_known(cell.strip()) for cell in column) for column in zip_longest(*rows, fillvalue="")]
+    for known in knows:
+        hits = [sum(bool(known(cell.strip())) for cell in column) for column in zip_longest(*rows, fillvalue="")]
         if any(hits):
             return hits.index(max(hits))
     return 0

@@ -90,15 +90,12 @@ class BatchAugment:
     Notes
     -----
     MixUp (Zhang et al. 2018, alpha=1) draws one share for each clip, uniform in [0, 1). A value of the result is
-    ``(1 - share) * own + share * partner``. Mel is mixed in dB.
-    A waveform of int16 is rounded.
+    ``(1 - share) * own + share * partner``. Mel is mixed in dB. A waveform of int16 is rounded.
 
     CutMix (Yun et al. 2019, alpha=1) draws one box for each clip, with the shape of the picture and sides rounded down
-    to whole pixels. The box lies inside of the picture, at each place with the same probability. The share of the
-    partner's label is the box's part of the area of the picture in the batch, padding included. A cell of flow or
-    motion is the partner's if its center lies in the box: at ``top <= y < bottom`` and ``left <= x < right``. Flow of
-    the size of the frames is thus cut at the same pixels. In motion, cells are 16 pixels wide, the last of a row or
-    column may be narrower.
+    to whole pixels, at each place inside of the picture with the same probability. The share of the partner's label is
+    the box's part of the area of the picture in the batch, padding included. A cell of flow or motion is the partner's
+    if its center lies in the box: at ``top <= y < bottom`` and ``left <= x < right``.
 
     Examples
     --------
@@ -139,9 +136,9 @@ class BatchAugment:
             raise UsageError(f"mean and std: got {mean!r} and {std!r}, expected three colors each, std above 0")
         self._moves_pixels = policy is not None and geometric
         self._mix = mix
-        self._check_features("features", cached_features(tuple(features))[0])
+        self._check_values("features", cached_features(tuple(features))[0])
         self._fields = frozenset(fields)
-        self._check_boxes("fields", [name for name, kind in fields.items() if kind in BOX_TYPES])
+        self._check_values("fields", boxes=[name for name, kind in fields.items() if kind in BOX_TYPES])
         self._policy = policy
         self._num_classes = num_classes or 0
         self._seed = seed
@@ -149,29 +146,18 @@ class BatchAugment:
 
     @torch.no_grad()
     def __call__(self, batch: Mapping[str, Any]) -> dict[str, Any]:
-        """Augment one batch.
+        """Augment one batch, as ``collate`` makes it, on any device.
 
-        Parameters
-        ----------
-        batch : mapping
-            ``frames`` [shape=(B, T, 3, H, W), dtype=uint8, 0 to 255] on any device. With ``mix`` also ``label``
-            [shape=(B,), dtype=int64, -1 for none], and any of ``flows``, ``motion``, ``motion_covered``, ``audio`` and
-            ``waveform`` that ``mix`` changes, on the same device. With ``policy`` or ``mix`` also ``sample_id``, a list
-            of B str as ``ChordVideoDataset`` returns them.
-
-        Returns
-        -------
-        dict
-            The batch with ``frames`` [same shape, dtype=float32, normalized] and, with ``mix``, the mixed arrays and
-            ``label`` [shape=(B, num_classes), dtype=float32], as ``cross_entropy`` takes it. Rows add up to 1, minus
-            the share of clips without a label. In ``lengths``, a mixed array then has the larger size of both clips,
-            and ``present`` is True where both clips have the feature.
+        ``frames`` [shape=(B, T, 3, H, W), dtype=uint8, 0 to 255] become normalized float32 of the same shape. With
+        ``mix``, ``label`` [shape=(B,), dtype=int64, -1 for none] becomes [shape=(B, num_classes), dtype=float32], as
+        ``cross_entropy`` takes it. Rows add up to 1, minus the share of clips without a label. In ``lengths``, a mixed
+        array then has the larger size of both clips, and ``present`` is True where both clips have the feature.
 
         Raises
         ------
         UsageError
             If ``frames`` has another shape or dtype, if a label is not below ``num_classes``, if ``sample_id`` is
-            missing, or if the batch has an array that a setting refuses.
+            missing with ``policy`` or ``mix``, or if the batch has an array that a setting refuses.
         """
         self._check(batch)
         out = dict(batch)
@@ -198,10 +184,10 @@ class BatchAugment:
             raise UsageError(
                 f"frames: got {frames.dtype} of shape {tuple(frames.shape)}, expected uint8 of shape (B, T, 3, H, W)"
             )
-        self._check_boxes("batch", [name for name, value in batch.items() if is_boxes(value)])
-        named = [(name, value) for name, value in batch.items() if name not in self._fields]
+        named = [(name, value) for name, value in batch.items() if name not in {*self._fields, *_OF_NO_FEATURE}]
         arrays = [name for name, value in named if isinstance(value, torch.Tensor) and value.ndim > 1]
-        self._check_features("batch", [_FEATURE_OF.get(name, name) for name in arrays if name not in _OF_NO_FEATURE])
+        boxes = [name for name, value in batch.items() if is_boxes(value)]
+        self._check_values("batch", [_FEATURE_OF.get(name, name) for name in arrays], boxes)
         if self._mix == "cutmix" and "motion" in batch:
             check_motion(batch)
         # On a GPU this check would wait for all of its queued work. There, one_hot's own assertion fails instead
@@ -210,36 +196,25 @@ class BatchAugment:
                 f"num_classes: got {self._num_classes}, expected more than {batch['label'].max()}, a label of the batch"
             )
 
-    def _check_features(self, what: str, names: Iterable[str]) -> None:
-        """Raise ``UsageError`` for the first feature that a setting has no meaning for."""
+    def _check_values(self, what: str, features: Iterable[str] = (), boxes: Sequence[str] = ()) -> None:
+        """Raise ``UsageError`` for the first feature, or field of boxes, that a setting has no meaning for."""
         sides = read_sides()
-        for name in names:
-            if self._moves_pixels and name in sides and sides[name].is_spatial:
+        for name in (*boxes, *features):
+            got = f"{what}: got {'boxes in ' if name in boxes else ''}'{name}'"
+            if self._moves_pixels and (name in boxes or (name in sides and sides[name].is_spatial)):
                 raise UsageError(
-                    f"{what}: got '{name}' with a policy that moves pixels, expected no feature with places. The "
-                    f"policy changes frames only: {name} would not fit them. Pass geometric=False if it does not move "
-                    "pixels. A crop such as RandomResizedCrop moves all features."
+                    f"{got} with a policy that moves pixels, expected nothing with places. The policy changes frames "
+                    f"only: {name} would not fit them. Pass geometric=False if it does not move pixels. A crop such as "
+                    "RandomResizedCrop moves all features and boxes."
                 )
             if self._mix is not None and name not in MIXED[self._mix]:
                 reason = WITHOUT_MEANING[self._mix].get(name, "How to mix the feature of a plug-in is unknown")
+                if name in boxes:
+                    reason = "A mixed picture shows things of two clips"
                 raise UsageError(
-                    f"{what}: got '{name}' with mix='{self._mix}', expected only {', '.join(MIXED[self._mix])}. "
-                    f"{reason}. Leave '{name}' out, or choose another mix."
+                    f"{got} with mix='{self._mix}', expected only {', '.join(MIXED[self._mix])}. {reason}. Leave "
+                    f"'{name}' out, or choose another mix."
                 )
-
-    def _check_boxes(self, what: str, names: Sequence[str]) -> None:
-        """Raise ``UsageError`` if there are boxes, and a setting does not move them with the pixels."""
-        if names and self._moves_pixels:
-            raise UsageError(
-                f"{what}: got boxes in '{names[0]}' with a policy that moves pixels, expected no boxes. The "
-                "policy changes frames only: boxes would not fit them. Pass geometric=False if it does not move "
-                "pixels. A crop such as RandomResizedCrop moves boxes too."
-            )
-        if names and self._mix is not None:
-            raise UsageError(
-                f"{what}: got boxes in '{names[0]}' with mix='{self._mix}', expected no boxes. A mixed picture shows "
-                f"things of two clips. Leave '{names[0]}' out of the fields of the dataset."
-            )
 
     def _requests(self, batch: Mapping[str, Any]) -> list[ClipRequest]:
         """Return the keys of the random numbers of each clip."""

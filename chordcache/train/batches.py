@@ -6,7 +6,7 @@ import math
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager
 from functools import partial
@@ -41,8 +41,7 @@ class FrameMemory:
     """The frames of one batch, allocated when the shape of its first clip is known. Thread-safe."""
 
     def __init__(self, num_clips: int, allocate: Allocate) -> None:
-        self._num_clips = num_clips
-        self._allocate = allocate
+        self._num_clips, self._allocate = num_clips, allocate
         self._memory: np.ndarray | None = None
         self._views: tuple[torch.Tensor, ...] = ()
         self._lock = threading.Lock()
@@ -128,13 +127,8 @@ class BatchUnderWay:
         stream: SideStream | None,
         decode: FrameDecoder | None = None,
     ) -> None:
-        self._read_samples = read_samples
-        self._indices = indices
-        self._collate = collate
-        self._allocate = allocate
-        self._device = device
-        self._stream = stream
-        self._decode = decode
+        self._read_samples, self._indices, self._collate = read_samples, indices, collate
+        self._allocate, self._device, self._stream, self._decode = allocate, device, stream, decode
         self._samples: list[Batch] = [{} for _ in indices]
         self._num_left = len(indices)
         self._lock = threading.Lock()
@@ -218,8 +212,12 @@ class SideStream:
         """Make later work on the current stream wait for the copies of a batch."""
         current = torch.cuda.current_stream(self._device)
         current.wait_event(is_sent)
-        for tensor in _tensors_of(batch):
+
+        def keep(tensor: torch.Tensor) -> torch.Tensor:
             tensor.record_stream(current)  # or the side stream would overwrite it once it is released
+            return tensor
+
+        _on_tensors(batch, keep)
 
 
 def _on_tensors(batch: Batch, function: Callable[[torch.Tensor], torch.Tensor]) -> Batch:
@@ -231,11 +229,3 @@ def _on_tensors(batch: Batch, function: Callable[[torch.Tensor], torch.Tensor]) 
         elif isinstance(value, torch.Tensor):
             changed[name] = function(value)
     return changed
-
-
-def _tensors_of(batch: Mapping[str, Any]) -> Iterator[torch.Tensor]:
-    for value in batch.values():
-        if isinstance(value, torch.Tensor):
-            yield value
-        elif isinstance(value, dict):
-            yield from _tensors_of(value)

@@ -46,22 +46,12 @@ def clip_boxes(name: str, kind: str, video: Video, numbers: np.ndarray, crop: Cr
     out.
 
     Boxes follow the bucket of the video and the crop of the pictures: cut, then scaled, then mirrored. They are cut at
-    the border of the cached picture and of the sample, and left out if no area remains.
+    the border of the cached picture and of the sample, and left out if no area remains. Without a crop, they are in
+    pixels of the cached frame.
 
-    Parameters
-    ----------
-    name, kind
-        Column of the track, and its type, of ``BOX_TYPES``: pixels of the displayed source, or fractions of its width
-        and height.
-    numbers : np.ndarray [shape=(T,), dtype=int64, frame numbers]
-        Frames of the sample.
-    crop : CropBox or None
-        Crop of the pictures. None leaves boxes in pixels of the cached frame.
-
-    Raises
-    ------
-    UsageError
-        If the boxes are in pixels, and the sidecar does not have the size of the displayed source.
+    ``name`` and ``kind`` are the column of the track, and its type, of ``BOX_TYPES``: pixels of the displayed source,
+    or fractions of its width and height. ``numbers`` [shape=(T,), dtype=int64] are the frames of the sample. Raises
+    ``UsageError`` if the boxes are in pixels, and the sidecar does not have the size of the displayed source.
     """
     track: Sequence[Mapping[str, Any]] = video.extra.get(name) or ()
     times = np.array([box["time_seconds"] for box in track], np.float64)

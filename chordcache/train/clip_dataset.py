@@ -88,32 +88,17 @@ class ClipDataset(Dataset[dict[str, Any]], ABC):
 
     @abstractmethod
     def describe(self, index: tuple[int, int]) -> tuple[Video, tuple[int, ...]]:
-        """Describe a sample (epoch, position) without reading any feature of its video.
+        """Return the video of a sample (epoch, position), with the sample's caption, and the shape of its frames.
 
-        The clip sampler may still read features. With an index, a video that is not cached is opened.
-
-        Returns
-        -------
-        Video, tuple of int
-            The video of the clip, with the caption of the sample. And the shape (T, h, w, 3) in which its frames are
-            decoded, even if "frames" is not in ``features``.
+        The shape is (T, h, w, 3) as frames are decoded, even if "frames" is not in ``features``. No feature is read but
+        by the clip sampler. With an index, a video that is not cached is opened.
         """
 
     def measure(self, epoch: int, numbers: np.ndarray) -> np.ndarray | None:
-        """Measure many samples of an epoch at once, from the columns of the catalog.
+        """Measure samples of an epoch at once, at these positions [shape=(n,), dtype=int64], from the catalog.
 
-        Parameters
-        ----------
-        epoch : int
-            The epoch.
-        numbers : np.ndarray [shape=(n,), dtype=int64]
-            Positions of the samples.
-
-        Returns
-        -------
-        np.ndarray [shape=(n, 3 + k), dtype=int64], or None
-            (height, width, num_frames) of the bucket of each sample, zero without one. Then the k numbers of the shape
-            (T, h, w), as ``describe`` returns it. None if ``describe`` has to be called.
+        Returns (height, width, num_frames) of the bucket of each sample, zero without one, then the k numbers of its
+        shape (T, h, w), as ``describe`` does [shape=(n, 3 + k), dtype=int64]. None if ``describe`` has to be called.
         """
         return None
 
@@ -159,17 +144,9 @@ class ClipDataset(Dataset[dict[str, Any]], ABC):
     def __getitem__(self, index: int | tuple[int, int]) -> dict[str, Any]:
         """Read the sample at a position in [-len, len), or at (epoch, position). See ``ChordVideoDataset``.
 
-        Raises
-        ------
-        IndexError
-            If the position, or a frame number that the sampler chose, is out of range.
-        DamageError, NotFoundError
-            As in ``Cache.read``. A sample that cannot be read is not replaced with another one.
-        MediaError
-            If a video has to be read from its source, and the source is broken.
-        UsageError
-            If the cache has gained or lost videos, or has gained labels that are not in ``classes``. With the feature
-            "flow", also if the sampler's frames go backwards.
+        A sample that cannot be read is not replaced with another one. Raises ``IndexError`` if the position, or a frame
+        number of the sampler, is out of range, ``MediaError`` if a source is broken, ``UsageError`` if the cache has
+        gained or lost videos, or frames go backwards with the feature "flow", and as ``Cache.read``.
         """
         return self.read_samples([index], [None])[0]
 

@@ -52,13 +52,6 @@ def concat(datasets: Iterable[ClipDataset], weights: Sequence[float] | None = No
         If ``datasets`` is empty, if one is not of chordcache, if their classes, features, fields, ``missing``, the
         number of frames in a clip or the size of the crop differ, as far as these are known, or if the weights are
         wrong.
-
-    Examples
-    --------
-    ::
-
-        both = concat([ChordVideoDataset("kinetics"), ChordVideoDataset("own")], weights=[0.7, 0.3])
-        loader = ClipLoader(both, batch_size=8)  # 70 % of the samples of an epoch are of kinetics, on average
     """
     return ConcatenatedDataset(datasets, weights)
 
@@ -87,13 +80,6 @@ def subset(dataset: ClipDataset, positions: ArrayLike | slice | range) -> Subset
     ------
     UsageError
         If the dataset is not of chordcache, or ``positions`` selects nothing or is not as above.
-
-    Examples
-    --------
-    ::
-
-        labeled = subset(dataset, numpy.flatnonzero(dataset.label_ids >= 0))
-        loader = ClipLoader(labeled, batch_size=8, sampler=ChordSampler(labeled, weights="balanced", batch_size=8))
     """
     return SubsetOfDataset(dataset, positions)
 

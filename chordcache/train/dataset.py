@@ -6,7 +6,7 @@ import mmap
 import os
 import warnings
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from functools import partial
 from multiprocessing.context import get_spawning_popen
 from pathlib import Path
@@ -197,13 +197,14 @@ class ChordVideoDataset(ClipDataset):
         self._seed = seed
         self._epoch = _SharedEpoch()
         self._fields = field_reader(fields, self._videos, self._clips.features)
-        labels = self._labels()
+        several = self._videos.annotation_names().labels if "labels" in self._fields.types else ()
+        labels = {*self._videos.labels, *several}
         if not labels and (classes is not None or {"label", "labels"} & self._fields.types.keys()):
             warnings.warn(NO_LABELS, stacklevel=3)
         classes = class_names(labels) if classes is None else classes
         self._classes = Classes(checked_names("classes", classes, "label names"))
         self.classes = self._classes.names
-        self._check_videos(labels)
+        self._check_labels(labels - self._classes.ids.keys())
         self._samples = SampleReader(self._sampler, self._clips, self._fields, self._classes, transform)
         num_unlabeled = np.count_nonzero(self._videos.numbered_labels()[1] < 0) if labels else 0
         if 0 < num_unlabeled < len(self._videos) and "labels" not in self._fields.types:
@@ -336,19 +337,11 @@ class ChordVideoDataset(ClipDataset):
             num_clips=self._clips_per_video,
         )
 
-    def _labels(self) -> list[str]:
-        """Return the distinct labels of all videos, sorted. Those of items with several only if samples have them."""
-        several = self._videos.annotation_names().labels if "labels" in self._fields.types else ()
-        return sorted({*self._videos.labels, *several})
-
-    def _check_videos(self, labels: Iterable[str]) -> None:
-        """Raise now the error that a label would raise in the middle of an epoch."""
-        unknown = set(labels) - self._classes.ids.keys()
-        if not isinstance(self._videos, CachedVideos):
-            if unknown:
-                raise self._classes.unknown(min(unknown), "a label of the index")
-            return
-        for video in self._videos if unknown else ():
+    def _check_labels(self, unknown: Set[str]) -> None:
+        """Raise now the error that labels which are not in ``classes`` would raise in the middle of an epoch."""
+        if unknown and not isinstance(self._videos, CachedVideos):
+            raise self._classes.unknown(min(unknown), "a label of the index")
+        for video in cast(CachedVideos, self._videos) if unknown else ():
             for label in all_labels(video) if "labels" in self._fields.types else [video.label]:
                 self._classes.id_of(label, f"video '{video.key}'")
 

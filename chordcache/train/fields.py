@@ -56,12 +56,8 @@ def class_names(labels: Collection[str]) -> list[str]:
     """Return the name of each class, so that the position of a label is its id.
 
     Labels that are all whole numbers below 2 ** 20, such as "0", "2" and "10", are ids already and keep their value.
-    The numbers between them are classes without a video. Names and larger numbers are sorted.
-
-    Raises
-    ------
-    UsageError
-        If all labels are numbers, and one is not an id, such as "-1", "007" or "0.5".
+    The numbers between them are classes without a video. Names and larger numbers are sorted. Raises ``UsageError`` if
+    all labels are numbers, and one is not an id, such as "-1", "007" or "0.5".
 
     Examples
     --------
@@ -172,11 +168,8 @@ def _how_to_select(name: str) -> str:
 def field_reader(fields: Iterable[str], videos: VideoSet, features: Collection[str]) -> FieldReader:
     """Check the names of fields, and make their reader.
 
-    Raises
-    ------
-    UsageError
-        If a name is unknown, or a sample has something else of this name. If an item of the dataset does not have a
-        value in a column of integers or bools. If boxes are requested and the cache has one eye of stereo pictures.
+    Raises ``UsageError`` if a name is unknown, or a sample has something else of this name, if an item of the dataset
+    lacks a value in a column of integers or bools, and if boxes are requested of one eye of stereo pictures.
     """
     requested = checked_names("fields", fields, "names of annotations")
     if not requested:
@@ -193,8 +186,7 @@ def field_reader(fields: Iterable[str], videos: VideoSet, features: Collection[s
                 f"fields: got '{name}', expected a name that a sample does not have yet. Name the column differently."
             )
         if name not in _BUILT_IN:
-            _check_types(name, known[name], column_names, videos)
-            _check_complete(name, known[name], column_names, videos.num_named)
+            _check_column(name, known[name], column_names, videos)
     with_boxes = [name for name in requested if known[name] in BOX_TYPES]
     if with_boxes and videos.stereo != "as_is":
         raise UsageError(
@@ -204,19 +196,16 @@ def field_reader(fields: Iterable[str], videos: VideoSet, features: Collection[s
     return FieldReader({name: known[name] for name in requested})
 
 
-def _check_types(name: str, kind: str, names: AnnotationNames, videos: VideoSet) -> None:
+def _check_column(name: str, kind: str, names: AnnotationNames, videos: VideoSet) -> None:
     others = [other for other in names.types.get(name, ()) if other not in _VALUES.get(kind, ["list"])]
     if others:
         raise UsageError(
             f"fields: got '{printable(name)}' with values of {' and '.join(others)} in {videos!r}, expected {kind} in "
             "every item. A build that changes the column was interrupted. Run it again to its end."
         )
-
-
-def _check_complete(name: str, kind: str, names: AnnotationNames, num_items: int | None) -> None:
-    num_missing = 0 if num_items is None else num_items - names.extra.get(name, 0)
+    num_missing = 0 if videos.num_named is None else videos.num_named - names.extra.get(name, 0)
     if num_missing and kind in _WITHOUT_MISSING:
         raise UsageError(
             f"fields: got '{name}' ({kind}), which is missing in {num_missing} of "
-            f"{counted(num_items or 0, 'item')}, expected a value in every item. {_how_to_select(name)}"
+            f"{counted(len(videos), 'item')}, expected a value in every item. {_how_to_select(name)}"
         )

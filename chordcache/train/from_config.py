@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 from chordcache.arguments import absolute
 from chordcache.config.config import Config, config_from_json
@@ -19,12 +19,9 @@ from chordcache.train.loader import ClipLoader, WorkerLoader
 from chordcache.train.samplers.budget_batches import BudgetBatchSampler
 from chordcache.train.videos import VideosToRead, cached, from_files, indexed
 
-ConfigLike: TypeAlias = Config | Mapping[str, Any] | str | Path
-"""A config, plain data in the shape of its YAML file, or the file"""
-
 
 def from_config(
-    config: ConfigLike, dataset: ClipDataset | None = None, **arguments: Any
+    config: Config | Mapping[str, Any] | str | Path, dataset: ClipDataset | None = None, **arguments: Any
 ) -> tuple[ClipDataset, ClipLoader | WorkerLoader]:
     """Make the dataset and the loader that the section ``train`` of a config describes.
 
@@ -48,13 +45,6 @@ def from_config(
         If a name or an argument in the config does not exist, or an argument is missing.
     ChordcacheError
         As in ``ChordVideoDataset``, in the loader, and in ``load_config``.
-
-    Examples
-    --------
-    ::
-
-        dataset, loader = from_config("chordcache.yaml")
-        valid, valid_loader = from_config("chordcache.yaml", videos="val.txt", clip_sampler={"name": "regular"})
     """
     if not isinstance(config, Config):
         config = config_from_json(config) if isinstance(config, Mapping) else load_config(config)

@@ -29,22 +29,14 @@ _Pictures: TypeAlias = tuple[torch.Tensor, CropBox | None]
 
 
 def gpu_decoder(device: torch.device) -> FrameDecoder:
-    """Make a decoder for a GPU. Raises ``UsageError`` if torch cannot use the device."""
+    """Make a decoder for a GPU, with nvJPEG. Raises ``UsageError`` if torch cannot use the device."""
     if device.type != "cuda" or not torch.cuda.is_available():
         raise UsageError(
             f"decode: got 'cuda' with device '{device}', expected a GPU that torch can use. Take decode='cpu'."
         )
-    return FrameDecoder(device, _decode_by_nvjpeg(device))
-
-
-def _decode_by_nvjpeg(device: torch.device) -> DecodeJpegs:
-    """Return a function that decodes JPEGs with torchvision and nvJPEG.
-
-    It raises ``UsageError`` if torchvision is not installed, which planes do not need.
-    """
 
     def decode(jpegs: Sequence[bytes]) -> Sequence[torch.Tensor]:
-        if importlib.util.find_spec("torchvision") is None:
+        if importlib.util.find_spec("torchvision") is None:  # planes do not need it
             what = "decode: got 'cuda' and frames of codec jpeg, expected torchvision to be installed"
             raise UsageError(f"{what}. Run: pip install torchvision")
         from torchvision.io import ImageReadMode, decode_jpeg
@@ -53,7 +45,7 @@ def _decode_by_nvjpeg(device: torch.device) -> DecodeJpegs:
         pictures: Sequence[torch.Tensor] = decode_jpeg(data, mode=ImageReadMode.RGB, device=device)
         return pictures
 
-    return decode
+    return FrameDecoder(device, decode)
 
 
 class FrameDecoder:
@@ -67,17 +59,12 @@ class FrameDecoder:
         self._jpeg_stream = torch.cuda.Stream(device, priority=-1) if is_cuda else None  # type: ignore[no-untyped-call]
 
     def decode_clips(self, clips: Sequence[EncodedFrames]) -> list[torch.Tensor]:
-        """Decode the frames of several clips at once, cut and scale them on the device.
+        """Decode the frames of several clips [shape=(T, 3, h, w), dtype=uint8], cut and scaled on the device.
 
         On a GPU, the work is queued on the current stream. The filter is that of Pillow's and torch's antialiased
-        bilinear interpolation. ``ClipLoader`` without a GPU has one that is nearly the same, see
-        ``media.cropping.resize_pictures``.
-
-        Returns
-        -------
-        list of torch.Tensor [shape=(T, 3, h, w), dtype=uint8, 0 to 255, RGB]
-            One for each clip. Clips of one shape lie one after the other in one tensor. As on a CPU, the channels of a
-            pixel lie side by side in memory, which convolutions are fastest with.
+        bilinear interpolation. That of the CPU is nearly the same, see ``media.cropping.resize_pictures``. Clips of one
+        shape lie one after the other in one tensor. As on a CPU, the channels of a pixel lie side by side in memory,
+        which convolutions are fastest with.
         """
         alike: dict[Any, list[int]] = {}
         for position, clip in enumerate(clips):

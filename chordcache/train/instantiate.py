@@ -46,12 +46,8 @@ def instantiate(kind: str, config: object, section: str | None = None, **given: 
     """Make the object that a config names, by a key of ``NAMED[kind]``, with the config's other keys as arguments.
 
     Lists become tuples, and nested configs become objects. ``section`` is the place of the config, for messages.
-    ``given`` are further arguments, for classes that have them. The config must not have them.
-
-    Raises
-    ------
-    UsageError
-        If the name or an argument does not exist, an argument is missing, or the class or function refuses a value.
+    ``given`` are further arguments, for classes that have them. The config must not have them. Raises ``UsageError`` if
+    the name or an argument does not exist, an argument is missing, or the class or function refuses a value.
 
     Examples
     --------

@@ -183,8 +183,6 @@ class _BatchesOfSize(BatchSampler):
         self.load_state_dict = sampler.load_state_dict
 
 
-_DECODERS = ("cpu", "cuda")
-
 _CLIPS_FETCHED_AHEAD = 64
 """Samples that are fetched from an object store ahead of the one that is read"""
 
@@ -269,9 +267,15 @@ class ClipLoader(_Resumable):
         self._collate = collate
         self._augment = augment
         self._device = None if device is None else torch.device(device)
-        check_choice(_DECODERS, decode=decode)
-        self.kept_frames = None if keep is None else KeptFrames(_bytes_to_keep(keep, decode))
+        check_choice(("cpu", "cuda"), decode=decode)
+        self.kept_frames: KeptFrames | None = None
         """Decoded frames in memory, or None without ``keep``"""
+        if keep is not None:
+            if decode == "cuda":
+                raise UsageError(f"keep: got {keep!r} with decode='cuda', which decodes all frames, expected None")
+            num_bytes = int(parsed_bytes(keep, "keep")) if isinstance(keep, str) else keep
+            check_at_least(1, keep=num_bytes)
+            self.kept_frames = KeptFrames(num_bytes)
         self._decode = gpu_decoder(self._device or torch.device("cpu")) if decode == "cuda" else None
         self._allocate = allocate_pinned if torch.cuda.is_available() else RecycledMemory(prefetch + 2).allocate
 
@@ -341,14 +345,6 @@ class ClipLoader(_Resumable):
             yield from ahead
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
-
-
-def _bytes_to_keep(keep: str | int, decode: str) -> int:
-    if decode == "cuda":
-        raise UsageError(f"keep: got {keep!r} with decode='cuda', expected None. A GPU decodes all frames of a batch.")
-    num_bytes = int(parsed_bytes(keep, "keep")) if isinstance(keep, str) else keep
-    check_at_least(1, keep=num_bytes)
-    return num_bytes
 
 
 def _checked_sampler(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,22 +46,13 @@ class _Mixture:
 
 
 def mixed(batch: Mapping[str, Any], mix: str, *, num_classes: int, random: np.random.Generator) -> dict[str, Any]:
-    """Mix the clips of a batch, and return the values that change.
+    """Mix the clips of a batch with float ``frames``, see ``BatchAugment``. Return the values that change.
 
-    Parameters
-    ----------
-    batch : mapping
-        ``frames`` [shape=(B, T, 3, H, W), dtype=float32], ``label`` [shape=(B,), dtype=int64, -1 for none], and other
-        arrays of ``MIXED[mix]``. Motion has passed ``check_motion``.
-
-    Returns
-    -------
-    dict
-        ``label`` [shape=(B, num_classes), dtype=float32], the mixed arrays, and, if the batch has them, ``labels``,
-        ``lengths`` (the larger of both clips) and ``present`` (True where both clips have the feature).
+    These are ``label`` [shape=(B, num_classes), dtype=float32], the arrays of ``MIXED[mix]``, and, if the batch has
+    them, ``labels``, ``lengths`` (the larger of both clips) and ``present`` (True where both clips have the feature).
     """
     label = _soft(batch["label"], num_classes)
-    mixture = _MIXES[mix](batch, random)
+    mixture = (_mix_up if mix == "mixup" else _cut_mix)(batch, random)
     share = _copied_to(label.device, mixture.shares)[:, None]
     out: dict[str, Any] = {**mixture.arrays, "label": label.lerp(mixture.of_partners(label), share)}
     if "lengths" in batch:
@@ -112,11 +103,6 @@ def _cut_mix(batch: Mapping[str, Any], random: np.random.Generator) -> _Mixture:
     shares = ((bottom - top) * (right - left) / (size[0] * size[1])).astype(np.float32)
     return _Mixture(arrays, partners, shares)
 
-
-_MIXES: Mapping[str, Callable[[Mapping[str, Any], np.random.Generator], _Mixture]] = {
-    "mixup": _mix_up,
-    "cutmix": _cut_mix,
-}
 
 MIXED: Mapping[str, tuple[str, ...]] = {"mixup": ("frames", "mel", "waveform"), "cutmix": ("frames", "flow", "motion")}
 """Features that each mix changes"""

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from typing import TYPE_CHECKING, TypeAlias, cast
 
 from chordcache.arguments import did_you_mean
 from chordcache.config.config import Config
@@ -69,12 +68,6 @@ def cached(
     ------
     UsageError
         If ``cache``, ``on_miss`` or ``where`` is something else.
-
-    Examples
-    --------
-    ::
-
-        dataset = ChordVideoDataset(chordcache.videos.cached("cache", "train.txt", on_miss="skip"))
     """
     if on_miss in _FROM_SOURCE:
         raise UsageError(
@@ -88,7 +81,13 @@ def cached(
             "chordcache.videos.indexed or from_files."
         )
     folder = cache if isinstance(cache, Cache) else cache_folder(cache)  # the working folder may change meanwhile
-    return VideosToRead(partial(_open_cached, folder, videos, on_miss, where))
+
+    def open_videos(features: tuple[str, ...]) -> VideoSet:
+        # The dataset closes its own cache. Other threads may still be reading from the one that was given
+        own = copy(folder) if isinstance(folder, Cache) else Cache(folder)
+        return CachedVideos(own, videos, on_miss, features, where)
+
+    return VideosToRead(open_videos)
 
 
 def indexed(
@@ -124,17 +123,23 @@ def indexed(
     ------
     UsageError
         If ``on_miss`` is something else, needs a cache, or is "source" for what takes a build.
-
-    Examples
-    --------
-    ::
-
-        dataset = ChordVideoDataset(chordcache.videos.indexed("index.json", "cache", on_miss="build"))
     """
     _check_on_miss(on_miss, (*_FROM_CACHE, *_FROM_SOURCE))
     if cache is None and on_miss != "source":
         raise UsageError(f"cache: got None with on_miss='{on_miss}', expected a cache, or on_miss='source'")
-    return VideosToRead(partial(_open_indexed, index, cache, on_miss, config))
+
+    def open_videos(features: tuple[str, ...]) -> VideoSet:
+        from chordcache.config.yaml_files import load_config  # not before: these load YAML and a decoder
+        from chordcache.sources.uncached_video import StoredSource
+        from chordcache.train.misses.indexed_videos import IndexedVideos, SourceVideos
+
+        opened = _index(index, on_disk=on_miss in _FROM_SOURCE)
+        if cache is not None:
+            return IndexedVideos(opened, cache, features, on_miss, config)
+        settings = load_config(config)
+        return SourceVideos(StoredSource(settings, features), opened, features, settings)
+
+    return VideosToRead(open_videos)
 
 
 def from_files(
@@ -167,12 +172,6 @@ def from_files(
     ------
     UsageError
         If ``source`` is something else, or not one of ``files`` and ``index`` is given.
-
-    Examples
-    --------
-    ::
-
-        dataset = ChordVideoDataset(chordcache.videos.from_files(MP4Source(), "videos"))
     """
     if not isinstance(source, VideoSource):
         raise UsageError(f"source: got {source!r}, expected a VideoSource such as MP4Source()")
@@ -190,7 +189,16 @@ def from_files(
     if (index is None) == (files is None):
         given = "none" if files is None else "both"
         raise UsageError(f"index and files: got {given} with a {kind}, expected one of them")
-    return VideosToRead(partial(_open_files, source, files, index, config), tries_first=True)
+
+    def open_videos(features: tuple[str, ...]) -> VideoSet:
+        from chordcache.config.yaml_files import load_config  # not before: these load YAML and a decoder
+        from chordcache.index.scan import index_of_files
+        from chordcache.train.misses.indexed_videos import SourceVideos
+
+        opened = _index(index_of_files(files) if index is None else index, on_disk=True)
+        return SourceVideos(source, opened, features, load_config(config))
+
+    return VideosToRead(open_videos, tries_first=True)
 
 
 def _check_on_miss(on_miss: str, valid: Sequence[str]) -> None:
@@ -198,58 +206,18 @@ def _check_on_miss(on_miss: str, valid: Sequence[str]) -> None:
         raise UsageError(f"on_miss: got {on_miss!r}, expected one of {', '.join(valid)}{did_you_mean(on_miss, valid)}")
 
 
-def _open_cached(
-    cache: str | Path | Cache, videos: Any, on_miss: str, where: Any, features: tuple[str, ...]
-) -> VideoSet:
-    # The dataset closes its own cache. Other threads may still be reading from the one that was given
-    return CachedVideos(copy(cache) if isinstance(cache, Cache) else Cache(cache), videos, on_miss, features, where)
+def _index(index: Index | str | Path, *, on_disk: bool) -> Index:
+    """Open an index. Raise ``UsageError`` if a root must be ``on_disk`` and is in an object store.
 
-
-def _open_indexed(
-    index: Index | str | Path,
-    cache: str | Path | Cache | None,
-    on_miss: str,
-    config: Config | str | Path | None,
-    features: tuple[str, ...],
-) -> VideoSet:
-    from chordcache.config.yaml_files import load_config  # not before: these load YAML and a decoder
+    What reads from there does not survive the fork of a DataLoader.
+    """
     from chordcache.index.index_files import Index, read_index
-    from chordcache.sources.uncached_video import StoredSource
-    from chordcache.train.misses.indexed_videos import IndexedVideos, SourceVideos
 
-    index = index if isinstance(index, Index) else read_index(index)
-    if on_miss in _FROM_SOURCE:
-        _check_on_disk(index)
-    if cache is None:
-        settings = load_config(config)
-        return SourceVideos(StoredSource(settings, features), index, features, settings)
-    return IndexedVideos(index, cache, features, on_miss, config)
-
-
-def _open_files(
-    source: VideoSource,
-    files: Files | None,
-    index: Index | str | Path | None,
-    config: Config | str | Path | None,
-    features: tuple[str, ...],
-) -> VideoSet:
-    from chordcache.config.yaml_files import load_config  # not before: these load YAML and a decoder
-    from chordcache.index.index_files import Index, read_index
-    from chordcache.index.scan import index_of_files
-    from chordcache.train.misses.indexed_videos import SourceVideos
-
-    if index is None:
-        index = index_of_files(files)
-    index = index if isinstance(index, Index) else read_index(index)
-    _check_on_disk(index)
-    return SourceVideos(source, index, features, load_config(config))
-
-
-def _check_on_disk(index: Index) -> None:
-    """Raise ``UsageError`` if a root is in an object store: what reads it does not survive the fork of a DataLoader."""
-    for label, folder in index.roots.items():
+    opened = index if isinstance(index, Index) else read_index(index)
+    for label, folder in opened.roots.items() if on_disk else ():
         if is_in_store(folder):
             raise UsageError(
                 f"index: got root '{printable(label)}' in the object store '{printable(folder)}', expected a folder of "
                 "this machine. Build a cache, and read it with on_miss='error' or 'skip'."
             )
+    return opened

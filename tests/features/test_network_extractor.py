@@ -8,11 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from chordcache.engine.crashes import DeviceLostError
 from chordcache.errors import MediaError
 from chordcache.features.base import Rows
-from chordcache.features.networks.extractor import BatchSize, NetworkExtractor
+from chordcache.features.networks.extractor import BatchSize, NetworkExtractor, is_context_lost, is_out_of_memory
 
 
 class Sums(NetworkExtractor):
@@ -114,3 +115,31 @@ def test_a_batch_with_too_few_outputs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Sums, "infer", classmethod(lambda cls, model, inputs: [0]))
     with pytest.raises(MediaError, match=r"infer\(\) returned 1 outputs, expected 2"):
         run(Sums(BatchSize(2)), ones(1, 1))
+
+
+# Exceptions of PyTorch that a batch is halved for, and those after which a process cannot use its device
+
+
+def raised_by_torch() -> BaseException:
+    with pytest.raises(RuntimeError) as raised:
+        torch.empty(1 << 60, dtype=torch.uint8)
+    return raised.value
+
+
+def test_too_little_memory() -> None:
+    for error in (torch.OutOfMemoryError("CUDA out of memory. Tried"), MemoryError(), raised_by_torch()):
+        assert is_out_of_memory(error)
+        assert not is_context_lost(error)
+
+
+def test_a_device_that_is_lost() -> None:
+    lost = torch.AcceleratorError("CUDA error: an illegal memory access was encountered")
+    for error in (lost, RuntimeError("CUDA error: unspecified launch failure")):
+        assert is_context_lost(error)
+        assert not is_out_of_memory(error)
+
+
+def test_faults_of_the_inputs() -> None:
+    for error in (RuntimeError("mat1 and mat2 shapes cannot be multiplied"), ValueError("CUDA")):
+        assert not is_out_of_memory(error)
+        assert not is_context_lost(error)

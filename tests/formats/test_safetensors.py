@@ -20,7 +20,7 @@ from tokenizers.processors import TemplateProcessing
 
 import chordcache as cc
 from chordcache.engine.choice import Engine
-from chordcache.train.samplers.latent_clips import LatentClipSampler
+from chordcache.train.samplers.content_samplers import LatentClipSampler
 
 WORDS = ["<pad>", "</s>", "<unk>", "the", "letter", "a", "b"]
 

@@ -234,7 +234,7 @@ def test_labels_and_split_files_with_a_long_line(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="line 2: got a row of more than"):
         Labels(str(tmp_path / "l.csv"))
     with pytest.raises(UsageError, match="line 1: got a row of more than"):
-        read_split(tmp_path / "s.txt", [lambda name: True])
+        read_split(tmp_path / "s.txt", [lambda name: [name]], {})
 
 
 def test_files_beside_videos(tmp_path: Path, clips: Path) -> None:

@@ -10,7 +10,7 @@ from helpers.inline import HERE
 
 import chordcache as cc
 from chordcache.errors import NotFoundError
-from chordcache.read.find_video import find_video
+from chordcache.read.cache import find_video
 from chordcache.read.near_keys import near_keys
 
 PATHS = ("a/talk.mp4", "b/talk.mp4", "b/talking.mp4", "b/x y\u05d0.mp4", "b/\udcff.mp4")

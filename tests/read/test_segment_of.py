@@ -13,7 +13,6 @@ import pytest
 import yaml
 from helpers.ffmpeg import decode_samples, ffmpeg
 from helpers.inline import HERE
-from helpers.processes import flip
 
 import chordcache as cc
 from chordcache.config.config import Config, config_from_json
@@ -262,22 +261,6 @@ def test_a_file_that_changed_is_read_from_its_source(work: Path, tmp_path: Path)
         for on_miss in ("error", "source")
     )
     assert float((cached + read).float().mean()) == pytest.approx(255, abs=8)
-
-
-def test_damaged_frames_of_the_file_are_read_from_its_source(work: Path, tmp_path: Path) -> None:
-    (tmp_path / "videos").mkdir()
-    os.link(work / "videos" / "a.mov", tmp_path / "videos" / "a.mov")
-    cache = build(tmp_path, write_list(tmp_path, ["a.mov,,,,,"], "files.csv"), "cache")
-    index = write_list(tmp_path, ROWS)
-    whole = cc.videos.indexed(work / "videos" / "list.csv", work / "whole")
-    expected = cc.ChordVideoDataset(whole, size=None)[0]
-    (file,) = cache.glob("lmdb/*/*.lmdb")
-    for offset in range(0, file.stat().st_size, 10000):
-        flip(file, offset)
-    dataset = cc.ChordVideoDataset(cc.videos.indexed(index, cache, on_miss="source"), size=None)
-    with pytest.warns(UserWarning, match="its source is read instead"):
-        sample = dataset[0]
-    assert np.array_equal(sample["frames"], expected["frames"])
 
 
 def build_rows(work: Path, folder: Path, section: dict[str, Any], columns: str, *rows: str) -> Path:

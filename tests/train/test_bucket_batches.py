@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from helpers.clip_samplers import ShapedWholeVideos, WholeVideos
 from helpers.inline import HERE
 
@@ -17,7 +16,6 @@ import chordcache as cc
 from chordcache.config.config import Config
 from chordcache.config.features import FlowConfig, MelConfig, MotionConfig, WaveformConfig
 from chordcache.config.picture import Bucket, FramesConfig
-from chordcache.index.index_files import IndexWriter
 from chordcache.train.samplers.budget_batches import BudgetBatchSampler
 from chordcache.train.samplers.clip_request import ClipRequest
 
@@ -132,36 +130,3 @@ def test_batches_of_columns_are_those_of_described_samples(
     assert described.measure(0, np.arange(5)) is None
     (batches,), (expected,) = ranks(by_columns, 1, **budget), ranks(described, 1, **budget)
     assert list(batches) == list(expected)
-
-
-def test_a_source_gives_what_the_cache_gives(cache: cc.Cache, tmp_path: Path) -> None:
-    index, features = Path(cache.path).parent / "index.csv", ("frames", "flow", "motion", "mel", "waveform")
-    header = cc.open_cache(cache.path)
-    cc.build(
-        cc.read_index(_nothing(tmp_path, index)),
-        tmp_path / "empty",
-        tiers=("lmdb", "npz"),
-        jobs=HERE,
-        config=_config_of(header),
-    )
-    cached = dataset_of(cc.videos.indexed(index, cache), features=features, clips_per_video=1)
-    built_when_read = cc.videos.indexed(index, tmp_path / "empty", on_miss="build")
-    missed = dataset_of(built_when_read, features=features, clips_per_video=1)
-    for number in range(len(NUM_FRAMES)):
-        one, other = cached[0, number], missed[0, number]
-        assert one.keys() == other.keys()
-        for name, value in one.items():
-            assert torch.equal(value, other[name]) if isinstance(value, torch.Tensor) else value == other[name], name
-    assert [dataset.describe((0, 4))[0].bucket for dataset in (cached, missed)] == [(48, 80, 10)] * 2
-
-
-def _nothing(folder: Path, index: Path) -> Path:
-    with IndexWriter(folder / "nothing.json", roots=cc.read_index(index).roots, level=None):
-        return folder / "nothing.json"
-
-
-def _config_of(cache: cc.Cache) -> Config:
-    from chordcache.config.config import config_from_json
-    from chordcache.storage.cache_header import read_header
-
-    return config_from_json(read_header(cache.path).config)

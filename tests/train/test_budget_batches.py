@@ -94,7 +94,7 @@ def batches_of(sampler: BudgetBatchSampler) -> list[tuple[int, ...]]:
 
 
 def formed(axes: list[tuple[int, ...]], budget: int, kinds: np.ndarray | None = None) -> list[list[int]]:
-    places, stops = form_batches(np.array(axes), budget, kinds)
+    places, stops = form_batches(np.array(axes), budget, np.zeros(len(axes), np.int64) if kinds is None else kinds)
     return [batch.tolist() for batch in np.split(places, stops[:-1])]
 
 

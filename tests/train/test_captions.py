@@ -158,11 +158,8 @@ def test_in_a_loader(path: Path, tmp_path: Path, make_video: Callable[..., Path]
         b"",
         b"{",
         b"{}",
-        b"[]",
         b"\xff\xfe\x00",
-        b"vocab.txt\n[PAD]\n",
         b'{"model": {"type": "BPE"}}',
-        b"\x00" * 100,
         b"[" * 100_000,
     ],
 )

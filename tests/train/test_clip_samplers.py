@@ -7,23 +7,18 @@ import pickle
 import subprocess
 import sys
 import warnings
-from collections.abc import Callable
 from fractions import Fraction
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import av
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chordcache.building.build import build
 from chordcache.errors import UsageError
 from chordcache.features.frames import cut_frames
 from chordcache.media.cropping import CropBox
-from chordcache.read.cache import Cache
 from chordcache.read.crops import CenterCrop
 from chordcache.train.instantiate import instantiate
 from chordcache.train.samplers.clip_request import ClipRequest
@@ -114,10 +109,8 @@ def test_requests_share_no_stream() -> None:
     ("arguments", "match"),
     [
         ({"num_frames": 0}, r"^num_frames: got 0, expected an integer of at least 1$"),
-        ({"num_frames": -3}, r"^num_frames: got -3,"),
         ({"num_frames": 16.0}, r"^num_frames: got 16\.0,"),
         ({"stride": 0}, r"^stride: got 0,"),
-        ({"stride": "4"}, r"^stride: got '4',"),
     ],
 )
 def test_wrong_arguments(sampler: Any, arguments: dict[str, Any], match: str) -> None:
@@ -392,29 +385,6 @@ def test_wrong_temperatures(temperature: Any) -> None:
         AdaptiveSampler(temperature=temperature)
 
 
-def test_audio_peaks_on_a_real_cache(tmp_path: Path, make_video: Callable[..., Path]) -> None:
-    silent = make_video(tmp_path / "silent.mp4", num_frames=150, fps=25)
-    samples = np.zeros((1, 6 * 8000), np.int16)
-    for click in (1.29, 4.87):
-        samples[0, round(click * 8000) : round(click * 8000) + 80] = 20_000
-    with av.open(silent) as source, av.open(tmp_path / "clicks.mkv", "w") as out:
-        video_out = out.add_stream_from_template(source.streams.video[0])
-        audio_out = out.add_stream("pcm_s16le", rate=8000, layout="mono")
-        for packet in source.demux(video=0):
-            if packet.dts is not None:
-                packet.stream = video_out
-                out.mux(packet)
-        frame = av.AudioFrame.from_ndarray(samples, "s16", "mono")
-        frame.sample_rate, frame.pts = 8000, 0
-        out.mux(audio_out.encode(frame))
-    (tmp_path / "index.csv").write_text("path\nclicks.mkv\n")
-    build(tmp_path / "index.csv", tmp_path / "cache", jobs=1)
-    clicks = Cache(tmp_path / "cache")[0]
-    for sampler in (AudioPeakSampler(5, 2), AudioPeakSampler(5, fps=12.5)):
-        clips = [sampler.frame_numbers(clicks, ClipRequest(index=i)) for i in range(20)]
-        assert {round(float(clicks.pts_seconds[clip[2]]), 2) for clip in clips} == {1.28, 4.88}
-
-
 def test_samplers_by_name() -> None:
     assert instantiate("clip_sampler", {"name": "regular"}) == RegularClipSampler()
     assert instantiate("clip_sampler", {"name": "uniform", "position": "middle"}) == UniformFrameSampler(
@@ -430,12 +400,7 @@ def test_samplers_by_name() -> None:
 @pytest.mark.parametrize(
     ("config", "match"),
     [
-        (
-            {"name": "best"},
-            "'best', expected one of adaptive, audio_peak, keyframe, latent_clips, random, regular, sch",
-        ),
-        ({}, "^clip_sampler: got the name None, expected one of"),
-        ({"name": "random", "num_clips": 2}, "^clip_sampler 'random': got 'num_clips', expected one of num_frames, "),
+        ({}, "^clip_sampler: got the name None, expected one of adaptive, audio_peak, keyframe, latent_clips, random"),
         ({"name": "schedule", "stages": {}}, "^clip_sampler: stages: got epochs none, expected one that is"),
         ({"name": "schedule", "stages": [1]}, r"^clip_sampler.stages: got \[1\], expected a mapping of"),
         ({"name": "schedule", "stages": {0: {"name": "random", "fps": 0}}}, "^clip_sampler.stages.0: fps: got 0, expe"),

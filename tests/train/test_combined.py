@@ -265,10 +265,8 @@ def test_positions(b: cc.ChordVideoDataset, positions: Any, expected: list[int])
     ("positions", "match"),
     [
         ([], "^positions: got none, expected at least one of 12 samples$"),
-        (slice(5, 5), "^positions: got none"),
         (np.zeros(12, bool), "^positions: got none"),
         ([0, 12], r"^positions: got 12, expected positions in \[-12, 12\) as the dataset has 12 samples$"),
-        ([-13], r"^positions: got -13, expected"),
         (
             [0.5],
             r"^positions: got float64 of shape \(1,\), expected integers of shape \(n,\), a slice, or a mask of 12",

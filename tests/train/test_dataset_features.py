@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import subprocess
 import sys
@@ -116,22 +115,6 @@ def composed(steps: np.ndarray) -> np.ndarray:
     return total
 
 
-def rotation(height: int, width: int, degrees: float) -> np.ndarray:
-    """Flow of a picture that turns about its middle [shape=(H, W, 2)]."""
-    y, x = np.mgrid[:height, :width] - np.array([height - 1, width - 1])[:, None, None] / 2
-    cos, sin = math.cos(math.radians(degrees)), math.sin(math.radians(degrees))
-    return np.stack([cos * x - sin * y - x, sin * x + cos * y - y], axis=-1).astype(np.float32)
-
-
-def test_turns_add_up() -> None:
-    """Three small turns are a large one: a sum of the three fields, pixel by pixel, is not."""
-    steps = np.stack([rotation(60, 80, 4)] * 3)
-    inner = np.s_[20:40, 25:55]  # stays inside the picture, and turns linearly, so that bilinear is exact
-    expected = rotation(60, 80, 12)[inner]
-    assert np.abs(compose_flow(steps)[inner] - expected).max() < 0.01
-    assert np.abs(steps.sum(0)[inner] - expected).max() > 0.2
-
-
 def test_composition_of_real_flow(cache: cc.Cache) -> None:
     for path in REAL:
         steps = cache.read(video_of(cache, path), "flow", 3, 9)
@@ -141,13 +124,6 @@ def test_composition_of_real_flow(cache: cc.Cache) -> None:
         # OpenCV rounds places to 1/32 pixel, which shows where fields are rough
         assert np.abs(flow - expected).mean() < 0.01
         assert np.quantile(np.abs(flow - expected), 0.999) < 0.2
-
-
-def test_beyond_the_border_is_as_on_it() -> None:
-    steps = np.zeros((2, 10, 12, 2), np.float32)
-    steps[0, ..., 0] = 100
-    steps[1, :, -1, 1] = 7  # the last column
-    np.testing.assert_array_equal(compose_flow(steps), np.broadcast_to(np.float32([100, 7]), (10, 12, 2)))
 
 
 TEXTURE = cv2.GaussianBlur(np.random.default_rng(3).integers(0, 256, (240, 480), np.uint8), (0, 0), 3)
@@ -298,19 +274,6 @@ def test_present_lists_the_features_of_a_video(cache: cc.Cache) -> None:
         assert torch.all(vp9[name] == (-100 if name == "audio" else 0))
     np.testing.assert_array_equal(bunny["audio"].numpy(), cache.read(video_of(cache, "bunny.mp4"), "mel", 0, 5))
     assert "present" not in sample_of(cache, "bunny.mp4", (0, 2), features=features)
-
-
-@pytest.mark.parametrize(
-    ("feature", "match"),
-    [
-        ("mel", r"without mel, such as 'vp9-.*' \(no audio track\)"),
-        ("motion", r"without motion, such as 'vp9-.*' \(codec 'vp9' exports no"),
-        ("sound", r"without sound, such as 'vp9-.*' \(too quiet\)"),
-    ],
-)
-def test_missing_is_an_error(cache: cc.Cache, feature: str, match: str) -> None:
-    with pytest.raises(NotFoundError, match=match):
-        sample_of(cache, "vp9.webm", (0, 1), features=[feature])
 
 
 @pytest.mark.parametrize(

@@ -20,11 +20,10 @@ from chordcache.config.config import config_from_json
 from chordcache.config.picture import FramesConfig, PictureConfig
 from chordcache.errors import MediaError, NotFoundError, UsageError
 from chordcache.index.index_files import Index
-from chordcache.sources.live import CameraSource, StreamSource
+from chordcache.sources.live import StreamSource
 from chordcache.sources.mapped_mp4 import MappedMP4Source
 from chordcache.sources.video_source import VideoSource
 from chordcache.train.samplers.clip_samplers import KeyframeSampler
-from chordcache.train.samplers.content_samplers import AdaptiveSampler
 from chordcache.train.videos import from_files
 
 RAW = {"frames": {"codec": "raw", "short_side": 48, "fps": 12}}
@@ -143,14 +142,6 @@ def test_sound_is_that_of_a_cache(
     assert_same(copy[0, 1], dataset[0, 1])
 
 
-@pytest.mark.parametrize("sampler", [KeyframeSampler(4), AdaptiveSampler(num_frames=4, stride=2)])
-def test_samplers_that_need_the_whole_file_have_the_clips_of_a_cache(cache: Path, videos: Path, sampler: Any) -> None:
-    dataset = cc.ChordVideoDataset(from_files(cc.MP4Source(PICTURE), videos), clip_sampler=sampler, size=(40, 40))
-    expected = cc.ChordVideoDataset(cache, videos=list(_keys(dataset)), clip_sampler=sampler, size=(40, 40))
-    for number in range(3):
-        assert_same(dataset[1, number], expected[1, number], but=("label",))
-
-
 def test_the_index_of_files_is_removed(videos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     dataset = cc.ChordVideoDataset(from_files(cc.MP4Source(PICTURE), videos / "a.mp4"), features=["mel"])
@@ -206,13 +197,10 @@ def test_a_config_switches_the_source(
             {"source": _Halves(), "clip_sampler": KeyframeSampler(4)},
             "^clip_sampler: got one that needs keyframes, expected one that needs",
         ),
-        ({"source": "cache"}, "^source: got 'cache', expected a VideoSource such as"),
         (
             {"source": StreamSource()},
             r"^source: got a StreamSource, expected a source of files. A live .* Loop over St",
         ),
-        ({"source": CameraSource()}, "^source: got a CameraSource, expected a source of files"),
-        ({"source": 3}, "^source: got 3, expected a VideoSource such as"),
     ],
 )
 def test_wrong_arguments(videos: Path, arguments: dict[str, Any], match: str) -> None:

@@ -92,11 +92,6 @@ def test_variable_rates(steps: list[float], fps: float, num_frames: int, index: 
     assert (np.diff(numbers) >= 0).all()
 
 
-def test_more_frames_per_second_than_the_video_has() -> None:
-    numbers = RegularClipSampler(num_frames=8, fps=8, pad="error").frame_numbers(constant(2, 40), FIRST_OF_TWO)
-    assert numbers.tolist() == [0, 0, 0, 1, 1, 1, 1, 2]  # 2 and 6 are ties
-
-
 @pytest.mark.parametrize("pad", ["repeat", "loop"])
 @pytest.mark.parametrize("kind", [RegularClipSampler, RandomClipSampler, AdaptiveSampler])
 @pytest.mark.filterwarnings("ignore:AdaptiveSampler")

@@ -189,11 +189,6 @@ def cache(tmp_path: Path, make_video: Callable[..., Path]) -> Path:
     return tmp_path / "cache"
 
 
-def test_an_artefact_that_is_written_again_is_sound(cache: Path) -> None:
-    rewrite(cache, {"keyframes": np.array([0, 12, 24])})
-    assert cc.verify(cache, level="deep", source=True, jobs=HERE).damage == []
-
-
 @pytest.mark.parametrize(
     "keyframes",
     [

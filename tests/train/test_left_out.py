@@ -163,7 +163,7 @@ def test_videos_that_were_not_built_with_a_feature(tmp_path: Path, make_video: C
     for name, tiers in (("a", ["lmdb", "npz"]), ("b", ["lmdb"])):
         make_video(tmp_path / name / f"{name}.mp4", num_frames=8, audio=True)
         cc.build(cc.scan([tmp_path / name]), tmp_path / "cache", tiers=tiers, config=CONFIG, jobs=HERE)
-    match = "^features: got 'mel', which is missing in 1 of 2 videos .* expected one of frames, .* video 'b-"
+    match = r"^features: 1 of 2 videos without mel, such as 'b-\w+' \(it has frames\)\. Add it .*missing='skip'\.$"
     for missing in ("error", "zeros"):
         with pytest.raises(NotFoundError, match=match):
             dataset_of(tmp_path, features=("frames", "mel"), missing=missing)
@@ -286,8 +286,7 @@ def test_one_key_as_a_string(folder: Path) -> None:
     key = cc.open_cache(folder / "cache").keys()[1]
     assert dataset_of(folder, videos=key)[0]["video"] == key
     assert len(dataset_of(folder, videos=PATHS[0])) == 1
-    match = "cannot read split file 'loud': No such file or directory. It is not a video of .* either. Near keys: loud-"
-    with pytest.raises(NotFoundError, match=match):
+    with pytest.raises(NotFoundError, match="cannot read split file 'loud': .* either. Near keys: loud-"):
         dataset_of(folder, videos="loud")
 
 

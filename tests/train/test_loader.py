@@ -84,18 +84,6 @@ def test_batches_are_those_of_the_dataset(cache: Cache, size: tuple[int, int] | 
     assert_threads_end()
 
 
-@pytest.mark.parametrize("method", [None, "fork", "forkserver"])
-def test_worker_processes_give_the_same(cache: Cache, method: str | None) -> None:
-    dataset = dataset_of(cache, size=(48, 48), features=FEATURES)
-    loader = make_loader(dataset, 4, 0 if method is None else 2, start_method=method)
-    for epoch in (0, 1):
-        loader.sampler.set_epoch(epoch)
-        batches = list(loader)
-        assert_same(batches, expected_batches(dataset, 4, epoch))
-    assert loader.persistent_workers == (method is not None)
-    shut_down(loader)
-
-
 def shut_down(loader: Any) -> None:
     """Left to the garbage collector, torch waits for its workers at a time of its own."""
     if getattr(loader, "_iterator", None) is not None:

@@ -9,7 +9,6 @@ import re
 import shutil
 import subprocess
 import sys
-import tempfile
 import threading
 import uuid
 import warnings
@@ -220,15 +219,6 @@ def test_the_config_of_the_cache_counts(sources: Path, tmp_path: Path, frames: s
         assert_same(dataset[i], sample)
 
 
-def test_a_source_that_vanished(copy: Path, sparse: Path) -> None:
-    dataset = on_demand(copy, sparse, "source", features=("mel",), missing="zeros")
-    path = copy / "videos/jump/turned.mp4"
-    path.unlink()
-    with pytest.raises(NotFoundError, match=f"cannot read '{path}': No such file or directory; video 'turned-"):
-        dataset[1]
-    assert dataset[0]["video"].startswith("b-frames-")
-
-
 def test_a_source_that_broke(copy: Path, sparse: Path) -> None:
     dataset = on_demand(copy, sparse, "source")
     path = copy / "videos/jump/turned.mp4"
@@ -286,24 +276,6 @@ def test_wrong_arguments(
         arguments = {"index": "index.jsonl", "cache": frames_only.name, "on_miss": "source", **settings}
         of_set = {name: arguments.pop(name) for name in ("index", "cache", "on_miss", "config") if name in arguments}
         ChordVideoDataset(indexed(**of_set), **arguments)
-
-
-def test_sources_without_a_cache(sources: Path, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    options: dict[str, Any] = {
-        "clip_sampler": CLIP,
-        "features": ("frames", "mel"),
-        "size": (48, 48),
-        "missing": "zeros",
-    }
-    dataset = ChordVideoDataset(indexed(sources / "index.jsonl", on_miss="source"), **options)
-    expected = ChordVideoDataset(indexed(sources / "index.jsonl", whole), **options)
-    for workers, method in ((0, None), (2, "forkserver")):
-        loader = DataLoader(dataset, None, num_workers=workers, multiprocessing_context=method)
-        for sample, one in zip(loader, expected, strict=True):
-            assert torch.equal(sample["frames"], one["frames"])
-            assert torch.equal(sample["audio"], one["audio"])
-    assert list(tmp_path.glob("chordcache-*")) == []  # no private cache; multiprocessing keeps a folder of its own
 
 
 def test_the_config_of_a_cache_that_does_not_exist(built: Path) -> None:

@@ -144,16 +144,6 @@ def test_a_run_without_set_epoch_resumes(five_videos: Path, kind: str, num_batch
     assert clips == expected
 
 
-def test_a_pass_that_a_loader_leaves_early_is_an_epoch(five_videos: Path) -> None:
-    dataset = dataset_of(five_videos)
-    loader = cc.ClipLoader(dataset, 3)
-    for _ in loader:
-        break
-    assert loader.epoch == 0
-    assert sorted(clips_of(loader)) == sorted(epoch_of(dataset, 1))
-    assert loader.epoch == 1
-
-
 def test_lists_made_of_a_sampler_are_epochs() -> None:
     sampler = cc.ChordSampler(4, shuffle=False)
     iter(sampler)  # DataLoader makes iterators that it does not use
@@ -162,27 +152,3 @@ def test_lists_made_of_a_sampler_are_epochs() -> None:
     sampler.set_epoch(2)
     assert (sampler.epoch, sampler.next_epoch) == (2, 2)
     assert torch.equal(torch.tensor(list(sampler)), torch.tensor([(2, i) for i in range(4)]))
-
-
-@pytest.mark.parametrize("workers", [0, 2])
-def test_a_run_by_plain_indices_resumes_with_set_epoch(five_videos: Path, workers: int) -> None:
-    stateful = pytest.importorskip("torchdata.stateful_dataloader")
-
-    def stopped(dataset: Any, **options: Any) -> tuple[list[Any], dict[str, Any]]:
-        loader = stateful.StatefulDataLoader(dataset, 3, num_workers=workers, **options)
-        batches = iter(loader)
-        return clips_of([next(batches)]), loader.state_dict()
-
-    def resumed(dataset: Any, state: dict[str, Any], **options: Any) -> list[Any]:
-        loader = stateful.StatefulDataLoader(dataset, 3, num_workers=workers, **options)
-        loader.load_state_dict(state)
-        return clips_of(loader)
-
-    one, other = dataset_of(five_videos), dataset_of(five_videos)
-    one.set_epoch(4)
-    other.set_epoch(4)
-    used, state = stopped(one)
-    assert used + resumed(other, state) == epoch_of(one, 4)
-    one, other = dataset_of(five_videos), dataset_of(five_videos)
-    used, state = stopped(one, sampler=cc.ChordSampler(10, shuffle=False))
-    assert used + resumed(other, state, sampler=cc.ChordSampler(10, shuffle=False)) == epoch_of(one, 0)

@@ -13,28 +13,18 @@ from chordcache.errors import UsageError, printable
 from chordcache.features.base import Rows, missing_package
 from chordcache.features.networks.extractor import PretrainedExtractor, stored
 from chordcache.features.networks.pixels import Preprocessing, preprocessing_of
-from chordcache.features.networks.pretrained import (
-    check_files,
-    hash_of_files,
-    kind_of_model,
-    load_network,
-)
+from chordcache.features.networks.pretrained import check_files, hash_of_files, kind_of_model, load_network
 from chordcache.media.frame import Frame
 
-TOWERS: Mapping[str, str] = {
-    "clip": "CLIPVisionModel",
-    "clip_vision_model": "CLIPVisionModel",
-    "siglip": "SiglipVisionModel",
-    "siglip_vision_model": "SiglipVisionModel",
+_PROJECTING = dict.fromkeys(("clip", "clip_vision_model"), "CLIPVisionModelWithProjection")
+"""``model_type`` in a model's config.json to its class in transformers, for the output "projected" """
+
+_TOWERS: Mapping[str, str] = {
+    **dict.fromkeys(_PROJECTING, "CLIPVisionModel"),
+    **dict.fromkeys(("siglip", "siglip_vision_model"), "SiglipVisionModel"),
     "dinov2": "Dinov2Model",
 }
-"""``model_type`` in a model's config.json to its class in transformers"""
-
-PROJECTING_TOWERS: Mapping[str, str] = {
-    "clip": "CLIPVisionModelWithProjection",
-    "clip_vision_model": "CLIPVisionModelWithProjection",
-}
-"""The same for the output "projected" """
+"""The same for other outputs"""
 
 OUTPUTS: Mapping[str, str] = {"pooled": "pooler_output", "projected": "image_embeds", "tokens": "last_hidden_state"}
 """Output to its name in transformers"""
@@ -68,16 +58,7 @@ class EmbedExtractor(PretrainedExtractor):
     Source: ``transformers``, with the image processor of the model.
     """
 
-    def __init__(
-        self,
-        name: str,
-        *,
-        model: str,
-        pixels: Mapping[str, Any],
-        output: str = "pooled",
-        dtype: str = "float16",
-        files: str = "",
-    ) -> None:
+    def __init__(self, name: str, *, pixels: Mapping[str, Any], dtype: str, **_: Any) -> None:
         super().__init__(name)
         self._dtype = np.dtype(dtype)
         self._preprocessing = Preprocessing(**pixels)
@@ -147,6 +128,6 @@ class EmbedExtractor(PretrainedExtractor):
 def _class_of(arguments: Mapping[str, Any]) -> str:
     """Return the class of transformers that loads a model. Raise ``UsageError`` if the model is of another kind."""
     is_projected = arguments["output"] == "projected"
-    towers = PROJECTING_TOWERS if is_projected else TOWERS
+    towers = _PROJECTING if is_projected else _TOWERS
     key = f"{_KEY} with output: projected" if is_projected else _KEY
     return towers[kind_of_model(key, arguments["model"], "model_type", towers)]

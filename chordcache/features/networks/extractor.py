@@ -81,14 +81,13 @@ class NetworkExtractor(Extractor, ABC):
     def add_frame(self, frame: Frame) -> Rows:
         """Take the input that is complete with this frame. Return the rows of the batch that is complete with it."""
         prepared = self.prepare(frame)
-        return NO_ROWS if prepared is None else self._rows_of(self._outputs_after(prepared))
+        outputs = [] if prepared is None else self._outputs_after(prepared)
+        return self.rows_of(outputs) if outputs else NO_ROWS
 
     def finish(self) -> Rows:
         """Take the remaining inputs, and return the remaining rows."""
         outputs = [output for prepared in self.last_inputs() for output in self._outputs_after(prepared)]
-        return self._rows_of([*outputs, *self._rest()])
-
-    def _rows_of(self, outputs: Sequence[Any]) -> Rows:
+        outputs += self._rest()
         return self.rows_of(outputs) if outputs else NO_ROWS
 
     def _outputs_after(self, prepared: Any) -> list[Any]:

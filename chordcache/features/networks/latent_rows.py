@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import ClassVar, TypeAlias
+from typing import ClassVar
 
 import numpy as np
 
@@ -12,8 +12,6 @@ from chordcache.features.read_side import FIRST_FRAME_LATENTS, NORMALIZED_LATENT
 from chordcache.media.cropping import CropBox
 from chordcache.storage.feature_info import FeatureInfo
 from chordcache.storage.row_clock import FrameGroups
-
-Shape: TypeAlias = tuple[int, int, int, int]
 
 
 class LatentsReadSide(ReadSide):
@@ -88,7 +86,9 @@ def _normalized(latents: np.ndarray, info: FeatureInfo, *, inverts_scale: bool =
     return np.ascontiguousarray(normalized.transpose(["tchw".index(axis) for axis in axes]))
 
 
-def shape_of_clip(info: FeatureInfo, numbers: np.ndarray, crop: CropBox | None, picture: tuple[int, int]) -> Shape:
+def shape_of_clip(
+    info: FeatureInfo, numbers: np.ndarray, crop: CropBox | None, picture: tuple[int, int]
+) -> tuple[int, int, int, int]:
     """Return the shape (t, C, h, w) of the latents of a clip of these frame numbers [shape=(T,), dtype=int64].
 
     ``info`` is the record of the latents, and ``picture`` the (height, width) of the cached frames of the video,

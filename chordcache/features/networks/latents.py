@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, ClassVar, NamedTuple
 
@@ -12,14 +13,7 @@ from chordcache.config.picture import PictureConfig
 from chordcache.errors import UsageError
 from chordcache.features.base import Rows, missing_package
 from chordcache.features.networks.extractor import PretrainedExtractor, stored
-from chordcache.features.networks.pretrained import (
-    check_files,
-    config_of,
-    hash_of_files,
-    load_vae,
-    problem_of_model,
-)
-from chordcache.features.networks.vae_classes import VAES, compression_of
+from chordcache.features.networks.pretrained import check_files, config_of, hash_of_files, load_vae, problem_of_model
 from chordcache.features.read_side import FIRST_FRAME_LATENTS
 from chordcache.media.frame import Frame
 
@@ -27,6 +21,61 @@ _KEY = "features.latents.model"
 
 _NORMALIZATION = ("scaling_factor", "shift_factor", "latents_mean", "latents_std")
 """Settings of a VAE with which a training normalizes its latents"""
+
+
+class VaeClass(NamedTuple):
+    """A class of VAEs of diffusers, and the form in which training scripts take its latents."""
+
+    compression: Callable[[Mapping[str, Any]], Sequence[Any]]
+    """Function of config.json: numbers of frames, and of rows and columns of pixels, that become one in the latents"""
+    axes: str = "cthw"
+    """Order of the axes of a clip, such as (C, t, h, w)"""
+    first_frame: Callable[[Mapping[str, Any]], str] = lambda config: "alone"
+    """Function of config.json: how pipelines encode the first frame for image-to-video, see ``LatentsExtractor``"""
+
+
+def _of_levels(config: Mapping[str, Any], default: Sequence[int]) -> int:
+    return int(2 ** (len(config.get("block_out_channels", default)) - 1))
+
+
+def _of_ltx(config: Mapping[str, Any]) -> Sequence[Any]:
+    halvings = 2 ** sum(map(bool, config.get("spatio_temporal_scaling", (True, True, True, False))))
+    frames, pixels = config.get("temporal_compression_ratio"), config.get("spatial_compression_ratio")
+    return frames or config.get("patch_size_t", 1) * halvings, pixels or config.get("patch_size", 4) * halvings
+
+
+VAES: Mapping[str, VaeClass] = {
+    "AutoencoderKL": VaeClass(lambda config: (1, _of_levels(config, (64,))), "tchw"),
+    "AutoencoderKLCogVideoX": VaeClass(
+        lambda config: (config.get("temporal_compression_ratio", 4), _of_levels(config, (128, 256, 256, 512))), "tchw"
+    ),
+    "AutoencoderKLHunyuanVideo": VaeClass(
+        lambda config: (config.get("temporal_compression_ratio", 4), config.get("spatial_compression_ratio", 8))
+    ),
+    "AutoencoderKLLTXVideo": VaeClass(_of_ltx),
+    "AutoencoderKLMochi": VaeClass(
+        lambda config: (
+            math.prod(config.get("temporal_expansions", (1, 2, 3))),
+            math.prod(config.get("spatial_expansions", (2, 2, 2))),
+        )
+    ),
+    "AutoencoderKLWan": VaeClass(
+        lambda config: (config.get("scale_factor_temporal", 4), config.get("scale_factor_spatial", 8)),
+        first_frame=lambda config: "alone" if config.get("is_residual") else "before_gray",  # residual is Wan 2.2 TI2V
+    ),
+}
+"""``_class_name`` in a model's config.json to the class. Settings that are not there have the defaults of diffusers"""
+
+
+def _compression_of(key: str, config: Mapping[str, Any]) -> list[int]:
+    """Return how many frames, and how many rows and columns of pixels, become one in the latents."""
+    try:
+        factors = VAES[config["_class_name"]].compression(config)
+    except TypeError:  # another type than diffusers writes
+        factors = (None, None)
+    if not all(type(number) in (int, float) and number in range(1, 65) for number in factors):
+        raise UsageError(f"{key}: got a config.json that compresses by {factors}, expected whole numbers from 1 to 64")
+    return [int(number) for number in factors]
 
 
 class _Vae(NamedTuple):
@@ -65,19 +114,12 @@ class LatentsExtractor(PretrainedExtractor):
     A video of more than ``clip_frames`` is encoded as several clips, each without the frames before it. A VAE of
     pictures ignores this. "pad" repeats the last rows, columns and frames of what the VAE cannot take.
 
-    Parameters
-    ----------
-    model, clip_frames, fit, dtype, moments, files
-        The settings of ``LatentsConfig``, and ``files``, see ``PretrainedExtractor``.
-    compression : sequence of int
-        Number of frames, and of rows and columns of pixels, that become one in the latents.
-    normalization : mapping
-        ``scaling_factor``, ``shift_factor``, ``latents_mean`` and ``latents_std`` of the VAE, as far as it has them.
-    axes : str
-        Order of the axes in which training scripts take a clip, such as "cthw". Latents are stored in "tchw".
-    first_frame : str or None
-        "alone" or "before_gray", to also encode the first frame of each clip: as a clip of one frame, or with all other
-        frames of the clip gray, which are zero for the VAE.
+    The parameters are the settings of ``LatentsConfig``, ``files``, see ``PretrainedExtractor``, and what config.json
+    says: ``compression`` is the number of frames, and of rows and columns of pixels, that become one in the latents.
+    ``normalization`` has ``scaling_factor``, ``shift_factor``, ``latents_mean`` and ``latents_std``, as far as the VAE
+    has them. ``axes`` is the order of the axes in which training scripts take a clip, such as "cthw". Latents are
+    stored in "tchw". ``first_frame`` is "alone" or "before_gray", to also encode the first frame of each clip: as a
+    clip of one frame, or with all other frames of the clip gray, which are zero for the VAE.
 
     Notes
     -----
@@ -90,28 +132,13 @@ class LatentsExtractor(PretrainedExtractor):
         "first_frame": "mean of the posterior of the first frame of each clip",
     }
 
-    def __init__(
-        self,
-        name: str,
-        *,
-        model: str,
-        clip_frames: int = 81,
-        fit: str = "pad",
-        dtype: str = "float16",
-        compression: Sequence[int] = (1, 8),
-        normalization: Mapping[str, Any] | None = None,
-        axes: str = "tchw",
-        moments: bool = False,
-        first_frame: str | None = None,
-        files: str = "",
-    ) -> None:
+    def __init__(self, name: str, **arguments: Any) -> None:
         super().__init__(name)
-        self._dtype = np.dtype(dtype)
-        self._pads = fit == "pad"
-        self._moments = moments
-        self._first_frame = first_frame is not None
-        self._per_row, self._per_pixel = compression
-        self._clip_frames = clip_frames
+        self._dtype = np.dtype(arguments["dtype"])
+        self._pads = arguments["fit"] == "pad"
+        self._moments, self._first_frame = "moments" in arguments, "first_frame" in arguments
+        self._per_row, self._per_pixel = arguments["compression"]
+        self._clip_frames: int = arguments["clip_frames"]
         self._clip: list[np.ndarray] = []
         self._num_frames = 0
 
@@ -125,7 +152,7 @@ class LatentsExtractor(PretrainedExtractor):
         if problem_of_model(_KEY, arguments, "_class_name", VAES):
             return arguments  # ``missing_requirement`` says so
         config = config_of(_KEY, section.model)
-        per_row, per_pixel = compression_of(_KEY, config)
+        per_row, per_pixel = _compression_of(_KEY, config)
         if per_row > 1 and (section.clip_frames - 1) % per_row:
             raise UsageError(
                 f"features.latents.clip_frames: got {section.clip_frames}, expected 1 plus a multiple of {per_row}, "

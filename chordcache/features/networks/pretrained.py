@@ -24,15 +24,16 @@ def location(model: str) -> dict[str, str]:
     Examples
     --------
     >>> location("/models/vae")
-    {'pretrained_model_name_or_path': '/models/vae', 'subfolder': ''}
+    {'pretrained_model_name_or_path': '/models/vae'}
     >>> location("Wan-AI/Wan2.1-T2V-1.3B-Diffusers/vae")
     {'pretrained_model_name_or_path': 'Wan-AI/Wan2.1-T2V-1.3B-Diffusers', 'subfolder': 'vae'}
     """
     if is_folder(model):
-        return {"pretrained_model_name_or_path": os.path.expanduser(model), "subfolder": ""}
-    owner, _, rest = model.partition("/")
-    name, _, subfolder = rest.partition("/")
-    return {"pretrained_model_name_or_path": f"{owner}/{name}" if name else owner, "subfolder": subfolder}
+        return {"pretrained_model_name_or_path": os.path.expanduser(model)}
+    owner, name, *folders = (*model.split("/"), "")
+    subfolder = "/".join(filter(None, folders))
+    place = {"pretrained_model_name_or_path": f"{owner}/{name}" if name else owner}
+    return {**place, "subfolder": subfolder} if subfolder else place
 
 
 def is_folder(model: str) -> bool:
@@ -94,13 +95,7 @@ def load_network(name: str, model: str) -> Any:
     import torch  # takes seconds, and few builds need it
     import transformers
 
-    transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
-    transformers.utils.logging.set_verbosity_error()  # type: ignore[no-untyped-call]
-    network, info = getattr(transformers, name).from_pretrained(
-        **location(model), dtype=torch.float32, output_loading_info=True, ignore_mismatched_sizes=True
-    )
-    _check_all_loaded(name, model, info)
-    return network.eval()
+    return _loaded(transformers, name, model, dtype=torch.float32)
 
 
 def load_vae(name: str, model: str) -> Any:
@@ -108,29 +103,24 @@ def load_vae(name: str, model: str) -> Any:
     import diffusers  # takes seconds, and few builds need it
     import torch
 
-    diffusers.utils.logging.disable_progress_bar()
-    diffusers.utils.logging.set_verbosity_error()
-    place = location(model)
-    network, info = getattr(diffusers, name).from_pretrained(
-        place["pretrained_model_name_or_path"],
-        subfolder=place["subfolder"] or None,
-        torch_dtype=torch.float32,
-        low_cpu_mem_usage=False,  # it needs another package
-        output_loading_info=True,
-        ignore_mismatched_sizes=True,
+    # low_cpu_mem_usage needs another package
+    return _loaded(diffusers, name, model, torch_dtype=torch.float32, low_cpu_mem_usage=False)
+
+
+def _loaded(library: Any, name: str, model: str, **options: Any) -> Any:
+    """Load a network in silence. Raise ``UsageError`` if ``from_pretrained`` filled weights with random numbers."""
+    library.utils.logging.disable_progress_bar()
+    library.utils.logging.set_verbosity_error()
+    network, info = getattr(library, name).from_pretrained(
+        **location(model), **options, output_loading_info=True, ignore_mismatched_sizes=True
     )
-    _check_all_loaded(name, model, info)
-    return network.eval()
-
-
-def _check_all_loaded(name: str, model: str, info: Mapping[str, Any]) -> None:
-    """Raise ``UsageError`` if ``from_pretrained`` filled weights with random numbers."""
     random = sorted({*info["missing_keys"], *(weight for weight, *_ in info["mismatched_keys"])})
     if random:
         raise UsageError(
             f"model: got '{printable(model)}', where {len(random)} of the weights of {name} are absent or of another "
             f"shape, such as {printable(random[0])}. Take a model that has all of them."
         )
+    return network.eval()
 
 
 def hash_of_files(*models: str) -> str:
@@ -169,7 +159,7 @@ def _from_hub(model: str, file: str) -> str:
 
     place = location(model)
     try:
-        path: str = hf_hub_download(place["pretrained_model_name_or_path"], file, subfolder=place["subfolder"] or None)
+        path: str = hf_hub_download(place["pretrained_model_name_or_path"], file, subfolder=place.get("subfolder"))
     except EntryNotFoundError as error:
         if isinstance(error, FileNotFoundError):  # it is absent from the disk, and the Hub was not reached
             raise

@@ -63,28 +63,11 @@ class TextExtractor(PretrainedExtractor):
 
     uses: ClassVar[tuple[str, ...]] = ("caption",)
 
-    def __init__(
-        self,
-        name: str,
-        *,
-        model: str,
-        tokenizer: str | None = None,
-        pooled_model: str | None = None,
-        pooled_tokenizer: str | None = None,
-        max_tokens: int | None = None,
-        dtype: str = "float16",
-        padding: str = "none",
-        mask: bool = True,
-        hidden_state: int = -1,
-        template: str = "{}",
-        skip_tokens: int = 0,
-        clean: bool = False,
-        captions: str = "first",
-        files: str = "",
-    ) -> None:
+    def __init__(self, name: str, *, dtype: str, **arguments: Any) -> None:
         super().__init__(name)
         self._dtype = np.dtype(dtype)
-        self._is_one = padding == "none" and captions == "first" and pooled_model is None
+        is_padded = arguments.get("padding", "none") != "none"
+        self._is_one = not (is_padded or arguments.get("captions") == "all" or arguments.get("pooled_model"))
         self._captions: tuple[str, ...] = ()
 
     @classmethod

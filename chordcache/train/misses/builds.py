@@ -17,7 +17,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, TypeAlias
+from typing import Any
 
 from chordcache.building.build_options import BuildOptions
 from chordcache.building.build_task import planned_files
@@ -47,8 +47,6 @@ _MAX_WAITING = 16
 
 _POLL_SECONDS = 0.02
 
-_Build: TypeAlias = "Future[None]"
-
 
 @dataclass(frozen=True)
 class Miss:
@@ -77,7 +75,7 @@ class Builds:
         self._child = Worker(build_missed, Limits())
         self._sent = deque[Miss]()
         """Misses that the child builds, one after the other"""
-        self._builds: dict[tuple[Path, str, bool], _Build] = {}
+        self._builds: dict[tuple[Path, str, bool], Future[None]] = {}
         """Builds of these misses, and those of videos that cannot be built"""
         self._has_warned = False
         """True if the last build ended with an error of the cache, such as a full disk"""
@@ -104,7 +102,7 @@ class Builds:
         """End the child."""
         self._child.close()
 
-    def _send(self, miss: Miss) -> _Build:
+    def _send(self, miss: Miss) -> Future[None]:
         build = self._builds.setdefault(miss.name, Future())
         try:
             self._child.begin(0, [miss])

@@ -382,18 +382,14 @@ class _Places:
         if position < 0 and failure is None and self._has_whole_files and record.segment is not None:
             position = self._cached.get(key_hash(record.root, record.path), -1)
         if position < 0 or self._lacks[position]:
-            if failure is not None and self._still_holds(failure, record):
-                return failure
+            reads_source = self._on_miss in ("source", "build")
+            if failure is not None:
+                is_another_file = record.identity is not None and failure.source != record.identity
+                if not reads_source or not (is_another_file or (failure.fingerprints and self._has_frames_only)):
+                    return failure  # the source would fail too, if it is read at all
             if position < 0 and self._on_miss == "skip":
                 return _NOT_CACHED
-            if self._on_miss in ("source", "build"):  # else ``settle_absences`` decides about what it lacks
+            if reads_source:  # else ``settle_absences`` decides about what it lacks
                 position = -1
         self.positions.append(position)
         return None
-
-    def _still_holds(self, failure: Failure, record: VideoRecord) -> bool:
-        """Return whether the source would fail too, if it is read at all."""
-        if self._on_miss in ("error", "skip"):
-            return True
-        is_another_file = record.identity is not None and failure.source != record.identity
-        return not is_another_file and not (failure.fingerprints and self._has_frames_only)

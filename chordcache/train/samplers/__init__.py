@@ -12,7 +12,7 @@ from chordcache.train.samplers.clip_samplers import SamplerSchedule as schedule
 from chordcache.train.samplers.clip_samplers import UniformFrameSampler as uniform
 from chordcache.train.samplers.content_samplers import AdaptiveSampler as adaptive
 from chordcache.train.samplers.content_samplers import AudioPeakSampler as audio_peak
-from chordcache.train.samplers.latent_clips import LatentClipSampler as latent_clips
+from chordcache.train.samplers.content_samplers import LatentClipSampler as latent_clips
 
 __all__ = [
     "adaptive",

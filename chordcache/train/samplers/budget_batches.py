@@ -72,13 +72,6 @@ class BudgetBatchSampler(DistributedSampler[list[tuple[int, int]]]):
     cache, a crop of chordcache, and a clip sampler with a method ``clip_shape``, see ``docs/mixing.md``. All others
     take about 0.1 ms for each sample, in every epoch, and so do captions and latents. With an index, videos that are
     not cached are opened to be measured, which takes far longer. Build the cache first.
-
-    Examples
-    --------
-    ::
-
-        batches = BudgetBatchSampler(dataset, ChordSampler(dataset, seed=1), max_frames=256)
-        loader = ClipLoader(dataset, None, sampler=batches)
     """
 
     def __init__(
@@ -148,13 +141,6 @@ class BudgetBatchSampler(DistributedSampler[list[tuple[int, int]]]):
         ------
         UsageError
             If CUDA is not available, or the memory does not suffice for the largest sample alone.
-
-        Examples
-        --------
-        ::
-
-            max_frames = BudgetBatchSampler(dataset, max_frames=1000).fit(train_step)
-            batches = BudgetBatchSampler(dataset, max_frames=int(0.9 * max_frames))
         """
         if not torch.cuda.is_available():
             raise UsageError(

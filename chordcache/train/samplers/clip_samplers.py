@@ -11,7 +11,7 @@ from chordcache.arguments import check_at_least, check_choice, names_arguments
 from chordcache.errors import UsageError
 from chordcache.read.video import Video
 from chordcache.train.samplers.clip_request import ClipRequest, ClipSampler, ClipShape, clip_shape
-from chordcache.train.samplers.even_clips import EvenClipSampler
+from chordcache.train.samplers.even_clips import EvenClips, EvenClipSampler
 
 
 @names_arguments
@@ -65,14 +65,8 @@ class RegularClipSampler(EvenClipSampler):
     [[0, 5, 10], [9, 14, 19], [19, 24, 29]]
     """
 
-    def frame_numbers(self, video: Video, request: ClipRequest) -> np.ndarray:
-        """Choose the frames of one sample. See ``ClipSampler``."""
-        return self.clips(video).even_clip(request.clip, request.num_clips)
-
-    clip_shape = EvenClipSampler.even_shape
-
-
-POSITIONS = ("ends", "middle", "random")
+    def _choose_clip(self, clips: EvenClips, video: Video, request: ClipRequest) -> np.ndarray:
+        return clips.even_clip(request.clip, request.num_clips)
 
 
 @dataclass(frozen=True)
@@ -120,7 +114,7 @@ class UniformFrameSampler:
 
     def __post_init__(self) -> None:
         check_at_least(1, num_frames=self.num_frames)
-        check_choice(POSITIONS, position=self.position)
+        check_choice(("ends", "middle", "random"), position=self.position)
 
     def frame_numbers(self, video: Video, request: ClipRequest) -> np.ndarray:
         """Choose the frames of one sample. See ``ClipSampler``."""
@@ -161,11 +155,8 @@ class RandomClipSampler(EvenClipSampler):
     RandomClipSampler(num_frames=16, stride=None, pad='repeat', fps=8)
     """
 
-    def frame_numbers(self, video: Video, request: ClipRequest) -> np.ndarray:
-        """Choose the frames of one sample. See ``ClipSampler``."""
-        return self.clips(video).random_clip(request.generator())
-
-    clip_shape = EvenClipSampler.even_shape
+    def _choose_clip(self, clips: EvenClips, video: Video, request: ClipRequest) -> np.ndarray:
+        return clips.random_clip(request.generator())
 
 
 @dataclass(frozen=True)
@@ -180,13 +171,9 @@ class KeyframeSampler(EvenClipSampler):
     Arguments and errors are those of ``RegularClipSampler``.
     """
 
-    def frame_numbers(self, video: Video, request: ClipRequest) -> np.ndarray:
-        """Choose the frames of one sample. See ``ClipSampler``."""
+    def _choose_clip(self, clips: EvenClips, video: Video, request: ClipRequest) -> np.ndarray:
         keyframes = video.keyframes
-        chosen = int(keyframes[request.generator().integers(len(keyframes))]) if len(keyframes) else 0
-        return self.clips(video).clip_around(chosen)
-
-    clip_shape = EvenClipSampler.even_shape
+        return clips.clip_around(int(keyframes[request.generator().integers(len(keyframes))]) if len(keyframes) else 0)
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Samplers that prefer clips by their content: peaks of the sound, and motion."""
+"""Samplers that choose clips by what is cached of them: peaks of the sound, motion, and clips that a VAE encoded."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from chordcache.arguments import check_at_least, check_positive, check_range
+from chordcache.errors import UsageError
 from chordcache.read.video import Video
+from chordcache.storage.row_clock import FrameGroups
 from chordcache.train.samplers.clip_request import ClipRequest, ClipShape
-from chordcache.train.samplers.even_clips import EvenClipSampler
+from chordcache.train.samplers.even_clips import EvenClips, EvenClipSampler
 
 
 @dataclass(frozen=True)
@@ -24,9 +26,8 @@ class AudioPeakSampler(EvenClipSampler):
     Arguments and errors are those of ``RegularClipSampler``.
     """
 
-    def frame_numbers(self, video: Video, request: ClipRequest) -> np.ndarray:
-        """Choose the frames of one sample. See ``ClipSampler``."""
-        clips, random = self.clips(video), request.generator()
+    def _choose_clip(self, clips: EvenClips, video: Video, request: ClipRequest) -> np.ndarray:
+        random = request.generator()
         if video.content is None:
             _warn_of_missing_facts("AudioPeakSampler: the sound of a video is not known")
             return clips.random_clip(random)
@@ -36,8 +37,6 @@ class AudioPeakSampler(EvenClipSampler):
         # Peaks are on the clock of the video, also where that is set back
         distances = np.abs(video.pts_seconds - video.pts_seconds[0] - peaks[random.integers(len(peaks))])
         return clips.clip_around(int(np.argmin(distances)))
-
-    clip_shape = EvenClipSampler.even_shape
 
 
 @dataclass(frozen=True)
@@ -74,9 +73,8 @@ class AdaptiveSampler(EvenClipSampler):
             check_at_least(1, lengths=self.lengths[0])
             check_at_least(self.lengths[0], lengths=self.lengths[1])
 
-    def frame_numbers(self, video: Video, request: ClipRequest) -> np.ndarray:
-        """Choose the frames of one sample. See ``ClipSampler``."""
-        clips, random = self.clips(video), request.generator()
+    def _choose_clip(self, clips: EvenClips, video: Video, request: ClipRequest) -> np.ndarray:
+        random = request.generator()
         motion = _motion_of_clips(video, clips.stops())
         if motion is None or not motion.max() > 0:
             return clips.random_clip(random)
@@ -87,11 +85,58 @@ class AdaptiveSampler(EvenClipSampler):
             return clips.clip_from(start)
         least, most = self.lengths
         length = round(self.num_frames * min(float(motion.mean() / max(motion[start], 1e-9)), most))
-        return replace(self, num_frames=min(max(length, least), most), lengths=None).clips(video).clip_from(start)
+        sampler = replace(self, num_frames=min(max(length, least), most), lengths=None)
+        return EvenClips(video, sampler).clip_from(start)
 
     def clip_shape(self, num_frames: np.ndarray, epoch: int) -> ClipShape | None:
         """Return the length of all clips, or None if it follows the motion. See ``ClipSampler``."""
-        return None if self.lengths else self.even_shape(num_frames, epoch)
+        return None if self.lengths else super().clip_shape(num_frames, epoch)
+
+
+@dataclass(frozen=True)
+class LatentClipSampler:
+    """Sampler that draws one of the clips that a VAE encoded, for training on their latents.
+
+    The first latents of such a clip cover its first frame alone, as a generator begins. The first latents of a clip
+    that begins elsewhere also cover frames before it. A shorter rest at the end of a video is left out, unless it is
+    the whole video.
+
+    Raises
+    ------
+    UsageError
+        From ``frame_numbers``, if the latents have a row for each frame, and so are not of clips, or if the video is a
+        segment of a file that is cached whole.
+    NotFoundError
+        From ``frame_numbers``, if the video does not have latents.
+
+    Examples
+    --------
+    A video of 200 frames, encoded as clips of 81:
+
+    >>> from types import SimpleNamespace
+    >>> facts = {"frames_per_row": 4, "frames_in_first_row": 1, "frames_per_clip": 81}
+    >>> video = SimpleNamespace(key="a", num_frames=200, first_row=0, feature=lambda name: SimpleNamespace(facts=facts))
+    >>> clips = [LatentClipSampler().frame_numbers(video, ClipRequest(index=index)) for index in range(20)]
+    >>> sorted({(int(numbers[0]), len(numbers)) for numbers in clips})
+    [(0, 81), (81, 81)]
+    """
+
+    def frame_numbers(self, video: Video, request: ClipRequest) -> np.ndarray:
+        """Choose the frames of one sample. See ``ClipSampler``."""
+        groups = FrameGroups.of(video.feature("latents").facts)
+        if groups is None:
+            raise UsageError(
+                f"clip_sampler: got LatentClipSampler for latents of video '{video.key}', which have a row for "
+                "each frame, expected latents of clips. Take a RandomClipSampler."
+            )
+        if video.first_row:
+            raise UsageError(
+                f"clip_sampler: got LatentClipSampler for '{video.key}', a segment of a file that is cached whole, "
+                "expected latents that begin with the segment. Build the segments, or take a RandomClipSampler."
+            )
+        length = min(groups.num_in_clip or video.num_frames, video.num_frames)
+        start = int(request.generator().integers(video.num_frames // length)) * length
+        return np.arange(start, start + length, dtype=np.int64)
 
 
 def _motion_of_clips(video: Video, stops: np.ndarray) -> np.ndarray | None:

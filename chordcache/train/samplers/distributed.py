@@ -19,15 +19,6 @@ from chordcache.errors import UsageError
 from chordcache.train.samplers.clip_request import EPOCHS, ClipRequest, RandomStream
 from chordcache.train.samplers.weights import checked_weights, draw, num_earlier
 
-ON_REMAINDER = ("pad", "drop")
-
-
-def rank_of_world() -> tuple[int, int]:
-    """Return this process's rank, and the number of ranks: 0 and 1 if ``torch.distributed`` has not been started."""
-    if distributed.is_available() and distributed.is_initialized():
-        return distributed.get_rank(), distributed.get_world_size()
-    return 0, 1
-
 
 def _batches_of_a_round() -> int | None:
     """Return how many batches accelerate takes from the caller for one batch of each rank, None without accelerate.
@@ -138,7 +129,7 @@ class ChordSampler(DistributedSampler[tuple[int, int]]):
         self._check_draws(num_samples, shuffle)
         self.num_samples = self._num_in_dataset if num_samples is None else num_samples
         """Number of samples in an epoch, of all ranks together"""
-        check_choice(ON_REMAINDER, on_remainder=on_remainder)
+        check_choice(("pad", "drop"), on_remainder=on_remainder)
         if (rank is None) != (world_size is None):
             raise UsageError(f"rank and world_size: got {rank!r} and {world_size!r}, expected both or neither")
         if rank is not None:
@@ -149,7 +140,8 @@ class ChordSampler(DistributedSampler[tuple[int, int]]):
         self.batch_size = batch_size
         self._on_remainder = on_remainder
         self._place = rank, world_size
-        self._epoch = 0
+        self.epoch = 0
+        """Epoch of this pass, or of the first one if none has begun"""
         self._start = 0
         """Position in the epoch's order at which this pass begins, or the next one if none has begun"""
         self._has_begun = False
@@ -185,15 +177,10 @@ class ChordSampler(DistributedSampler[tuple[int, int]]):
             )
 
     @property
-    def epoch(self) -> int:  # type: ignore[override]
-        """Epoch of this pass, or of the first one if none has begun."""
-        return self._epoch
-
-    @property
     def next_epoch(self) -> int:
         """Epoch of the pass that begins next."""
         is_over = self._has_begun or self._start >= self.num_samples
-        return self._epoch + (is_over and not self._is_chosen)
+        return self.epoch + (is_over and not self._is_chosen)
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch of the next pass. If that epoch's state was loaded, the pass covers the rest of the epoch.
@@ -201,15 +188,15 @@ class ChordSampler(DistributedSampler[tuple[int, int]]):
         Raises ``UsageError`` if ``epoch`` is not an integer of at least 0, or a state of a later epoch was just loaded.
         """
         ClipRequest(epoch=epoch)
-        if self._is_loaded and epoch < self._epoch:
+        if self._is_loaded and epoch < self.epoch:
             raise UsageError(
-                f"epoch: got {epoch} after load_state_dict of a state of epoch {self._epoch}, expected at least that. "
+                f"epoch: got {epoch} after load_state_dict of a state of epoch {self.epoch}, expected at least that. "
                 "A framework that counts epochs by itself has to begin there, such as loader.set_epoch(sampler.epoch) "
                 "of a loader that accelerate prepared."
             )
         self._is_chosen = True
-        if epoch != self._epoch:
-            self._epoch = epoch
+        if epoch != self.epoch:
+            self.epoch = epoch
             self._start = self._num_drawn = 0
             self._has_begun = False
 
@@ -220,7 +207,7 @@ class ChordSampler(DistributedSampler[tuple[int, int]]):
     @property
     def num_left(self) -> int:
         """Number of samples of this rank in this pass, or in the first one. See ``ClipLoader.num_batches_left``."""
-        is_over = not self._has_begun and self.next_epoch != self._epoch
+        is_over = not self._has_begun and self.next_epoch != self.epoch
         return self._num_rounds(0 if is_over else self._start, self._place_now()[1])
 
     def __iter__(self) -> Iterator[tuple[int, int]]:
@@ -229,47 +216,32 @@ class ChordSampler(DistributedSampler[tuple[int, int]]):
         The pass begins at its first sample, since a DataLoader makes iterators that it does not use.
         """
         epoch = self.next_epoch
-        if self._has_begun or epoch != self._epoch:
+        if self._has_begun or epoch != self.epoch:
             self._start = 0
-        self._epoch, self._has_begun, self._num_drawn = epoch, True, 0
+        self.epoch, self._has_begun, self._num_drawn = epoch, True, 0
         self._is_chosen = self._is_loaded = False
         rank, world_size = self._place_now()
         self._shares = world_size, _batches_of_a_round() or world_size
-        for draw_epoch, number in zip(*self._mine(rank, world_size), strict=True):
-            self._num_drawn += 1
-            yield int(draw_epoch), int(number)
-
-    def _mine(self, rank: int, world_size: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return a rank's samples of the order from ``_start`` on, see ``draws``."""
         epochs, order = self.draws()
         # For a tiny dataset, padding repeats the order as often as needed
         end = self._start + self._num_rounds(self._start, world_size) * world_size
-        positions = np.arange(self._start + rank, end, world_size) % self.num_samples
-        return epochs[positions], order[positions]
+        for position in (np.arange(self._start + rank, end, world_size) % self.num_samples).tolist():
+            self._num_drawn += 1
+            yield int(epochs[position]), int(order[position])
 
     def draws(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return all samples in the order of the epoch, for all ranks together.
+        """Return the epochs and the indices [shape=(num_samples,), dtype=int64] of all samples, in their order.
 
-        Returns
-        -------
-        np.ndarray, np.ndarray [shape=(num_samples,), dtype=int64]
-            Epoch of each sample in its ``(epoch, index)``, which counts the draws of a sample with weights. And its
-            index.
+        They are those of all ranks together. The epoch in ``(epoch, index)`` also counts the draws of a sample.
         """
-        order = self.order()
-        if self._weights is None:
-            return np.broadcast_to(np.int64(self._epoch), order.shape), order
-        return self._epoch + num_earlier(order) * EPOCHS, order
-
-    def order(self) -> np.ndarray:
-        """Return the indices [shape=(num_samples,), dtype=int64] of the epoch, for all ranks together."""
-        if not self.shuffle:
-            return np.arange(self.num_samples)
         # Raw bits, since the permutation of a numpy Generator may change from release to release
-        key = np.array([self.seed, self._epoch], np.uint64)
+        key = np.array([self.seed, self.epoch], np.uint64)
         bits = np.random.Philox(key=key, counter=np.array([0, 0, RandomStream.ORDER, 0], np.uint64))
-        raw = bits.random_raw(self.num_samples)
-        return np.argsort(raw, kind="stable") if self._weights is None else draw(self._weights, raw)
+        raw = bits.random_raw(self.num_samples) if self.shuffle else np.arange(self.num_samples)
+        if self._weights is None:
+            return np.broadcast_to(np.int64(self.epoch), raw.shape), np.argsort(raw, kind="stable")
+        order = draw(self._weights, raw)  # weights are of a shuffled sampler
+        return self.epoch + num_earlier(order) * EPOCHS, order
 
     def at_epoch(self, epoch: int) -> ChordSampler:
         """Copy this sampler for another epoch, also one before that of a loaded state."""
@@ -284,7 +256,7 @@ class ChordSampler(DistributedSampler[tuple[int, int]]):
         order = ChordSampler(
             num_batches, shuffle=False, rank=rank, world_size=world_size, on_remainder=self._on_remainder
         )
-        order.set_epoch(self._epoch)
+        order.set_epoch(self.epoch)
         return order
 
     def _num_rounds(self, start: int, world_size: int) -> int:
@@ -303,7 +275,10 @@ class ChordSampler(DistributedSampler[tuple[int, int]]):
         """Return the rank that this sampler yields the samples of, and the number of ranks that it splits them to."""
         rank, world_size = self._place
         if _batches_of_a_round() is None:
-            return rank_of_world() if rank is None or world_size is None else (rank, world_size)
+            if rank is not None and world_size is not None:
+                return rank, world_size
+            is_started = distributed.is_available() and distributed.is_initialized()
+            return (distributed.get_rank(), distributed.get_world_size()) if is_started else (0, 1)
         if world_size is not None and world_size > 1:
             raise UsageError(
                 f"world_size: got {world_size} in a loader that accelerate prepared, expected None, since accelerate "
@@ -333,7 +308,7 @@ class ChordSampler(DistributedSampler[tuple[int, int]]):
             "shuffle": self.shuffle,
             "num_samples": self.num_samples,
             **weights,
-            "epoch": self._epoch,
+            "epoch": self.epoch,
             "num_consumed": self.num_samples if is_over else self._start + num_used,
         }
 
@@ -361,7 +336,7 @@ class ChordSampler(DistributedSampler[tuple[int, int]]):
                 )
         ClipRequest(epoch=state["epoch"])
         check_at_least(0, num_consumed=state["num_consumed"])
-        self._epoch = state["epoch"]
+        self.epoch = state["epoch"]
         self._start = min(state["num_consumed"], self.num_samples)
         self._num_drawn = 0
         self._has_begun = self._is_chosen = False

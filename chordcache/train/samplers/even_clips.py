@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -9,12 +10,7 @@ import numpy as np
 from chordcache.arguments import check_at_least, check_choice, check_positive
 from chordcache.errors import UsageError
 from chordcache.read.video import Video
-from chordcache.train.samplers.clip_request import ClipShape
-
-PADS = ("repeat", "loop", "error")
-
-DEFAULT_STRIDE = 4
-"""[frames] Step from one frame of a clip to the next, if neither ``stride`` nor ``fps`` is given"""
+from chordcache.train.samplers.clip_request import ClipRequest, ClipShape
 
 _TOLERANCE_SECONDS = 0.001
 """Precision of presentation times: Matroska, for example, rounds them to the millisecond. At 25 to 10 frames per second
@@ -158,7 +154,7 @@ class EvenClips:
 
 
 @dataclass(frozen=True)
-class EvenClipSampler:
+class EvenClipSampler(ABC):
     """Base of samplers whose clips have ``num_frames`` frames, ``stride`` apart or at ``fps``."""
 
     num_frames: int = 16
@@ -166,7 +162,7 @@ class EvenClipSampler:
     stride: int | None = None
     """Step from one frame of a clip to the next, [frames], or None with ``fps``"""
     pad: str = "repeat"
-    """One of ``PADS``: a video that is shorter than a clip continues with its last frame, or from its start"""
+    """"repeat", "loop" or "error": a video shorter than a clip continues with its last frame, or from its start"""
     fps: float | None = field(default=None, kw_only=True)
     """Rate at which frames are chosen by their presentation times, [frames per second], or None with ``stride``"""
     within_shots: bool = field(default=False, kw_only=True)
@@ -174,7 +170,7 @@ class EvenClipSampler:
 
     def __post_init__(self) -> None:
         if self.fps is None and self.stride is None:
-            object.__setattr__(self, "stride", DEFAULT_STRIDE)
+            object.__setattr__(self, "stride", 4)
         check_at_least(1, num_frames=self.num_frames)
         if self.fps is None:
             check_at_least(1, stride=self.stride)
@@ -185,13 +181,17 @@ class EvenClipSampler:
                 f"stride and fps: got {self.stride!r} and {self.fps!r}, expected one of them. Give stride to choose "
                 "frames by number, or fps to choose them by time."
             )
-        check_choice(PADS, pad=self.pad)
+        check_choice(("repeat", "loop", "error"), pad=self.pad)
 
-    def even_shape(self, num_frames: np.ndarray, epoch: int) -> ClipShape | None:
+    def frame_numbers(self, video: Video, request: ClipRequest) -> np.ndarray:
+        """Choose the frames of one sample. See ``ClipSampler``."""
+        return self._choose_clip(EvenClips(video, self), video, request)
+
+    @abstractmethod
+    def _choose_clip(self, clips: EvenClips, video: Video, request: ClipRequest) -> np.ndarray:
+        """Return the chosen clip of a video."""
+
+    def clip_shape(self, num_frames: np.ndarray, epoch: int) -> ClipShape | None:
         """Return the length of a clip, or None if a video may be too short for it. See ``ClipSampler``."""
         is_known = self.stride is not None and np.all(num_frames > (self.num_frames - 1) * self.stride)
         return (self.num_frames,) if is_known or self.pad != "error" else None
-
-    def clips(self, video: Video) -> EvenClips:
-        """Return the clips of a video."""
-        return EvenClips(video, self)

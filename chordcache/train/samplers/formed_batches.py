@@ -11,16 +11,16 @@ from chordcache.digests import digest64
 
 @dataclass(frozen=True)
 class FormedBatches:
-    """The batches of an epoch."""
+    """The batches of an epoch. All arrays are of int64."""
 
     epochs: np.ndarray
-    """[shape=(num_samples,), dtype=int64] epoch of each sample, in the order of the epoch"""
+    """[shape=(num_samples,)] epoch of each sample, in the order of the epoch"""
     order: np.ndarray
-    """[shape=(num_samples,), dtype=int64] index of each sample, in the order of the epoch"""
+    """[shape=(num_samples,)] index of each sample, in the order of the epoch"""
     places: np.ndarray
-    """[shape=(num_samples,), dtype=int64] positions in the order, of the samples of one batch after the other"""
+    """[shape=(num_samples,)] positions in the order, of the samples of one batch after the other"""
     stops: np.ndarray
-    """[shape=(num_batches,), dtype=int64] end of each batch in ``places``"""
+    """[shape=(num_batches,)] end of each batch in ``places``"""
 
     def __len__(self) -> int:
         return len(self.stops)
@@ -41,35 +41,25 @@ class FormedBatches:
         return digest64(numbers.astype("<i8").tobytes())
 
 
-def form_batches(axes: np.ndarray, budget: int, kinds: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
+def form_batches(axes: np.ndarray, budget: int, kinds: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Put samples into batches of similar shape, each as large as the budget allows.
 
     The samples come in their order. Each is put into the open batch of its kind and of the ranges of its lengths, or
-    opens a new one if that batch would exceed the budget.
+    opens a new one if that batch would exceed the budget: the largest number of samples times the product of the
+    longest axes in a batch. ``axes`` [shape=(n, k), dtype=int64] are the lengths of each sample that the budget counts.
+    0 stands for an axis that the sample does not have. No single sample exceeds the budget. ``kinds`` [shape=(n,),
+    dtype=int64, in [0, n]] number the samples that may share a batch.
 
-    Parameters
-    ----------
-    axes : np.ndarray [shape=(n, k), dtype=int64]
-        Lengths of each sample that the budget counts. Their product is the cost of a single sample, which must not
-        exceed the budget. 0 stands for an axis that the sample does not have.
-    budget : int
-        Largest number of samples times the product of the longest axes in a batch.
-    kinds : np.ndarray, optional [shape=(n,), dtype=int64, in [0, n]]
-        Number of each sample's kind. Samples of different kinds do not share a batch.
-
-    Returns
-    -------
-    np.ndarray, np.ndarray [shape=(n,) and (num_batches,), dtype=int64]
-        Samples of one batch after the other, and the end of each batch there. Batches are in the order of their first
-        samples.
+    Returns the samples of one batch after the other [shape=(n,)], and the end of each batch there
+    [shape=(num_batches,)]. Batches are in the order of their first samples.
 
     Examples
     --------
-    >>> samples, stops = form_batches(np.array([[12], [30], [13], [14], [30]]), budget=60)
+    >>> samples, stops = form_batches(np.array([[12], [30], [13], [14], [30]]), 60, np.zeros(5, np.int64))
     >>> samples.tolist(), stops.tolist()
     ([0, 2, 3, 1, 4], [3, 5])
     """
-    alike = np.zeros(len(axes), np.int64) if kinds is None else kinds
+    alike = kinds
     for lengths in axes.T:
         alike = alike * 64 + _half_octaves(lengths)
     by_group = np.argsort(alike, kind="stable")

@@ -16,12 +16,7 @@ def checked_weights(weights: Any, dataset: Any, num_in_dataset: int) -> np.ndarr
     """Return the weights that a sampler draws by [shape=(num_in_dataset,), dtype=float64], None if there are none.
 
     ``weights`` are a number for each sample, "balanced" for equal shares of all classes, or None for the dataset's own.
-
-    Raises
-    ------
-    UsageError
-        If the weights are not finite numbers of at least 0 with a sum above 0, if their number is not that of the
-        samples, or if "balanced" is given for a dataset without a label for each sample, or with several.
+    Raises ``UsageError`` if they are something else, or a dataset to balance does not have one label for each sample.
     """
     if weights is None:
         weights = getattr(dataset, "sample_weights", None)
@@ -68,8 +63,7 @@ def check_weights(weights: np.ndarray) -> None:
 def balanced_weights(label_ids: np.ndarray) -> np.ndarray:
     """Return weights by which each class that has samples is drawn with equal probability.
 
-    ``label_ids`` [shape=(n,), dtype=int64] is the class of each sample, -1 without a label, which raises
-    ``UsageError``.
+    ``label_ids`` [shape=(n,), dtype=int64] is the class of each sample. -1, without a label, raises ``UsageError``.
 
     Examples
     --------
