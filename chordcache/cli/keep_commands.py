@@ -26,8 +26,6 @@ from chordcache.cli.values import FOLDER, PATH
 from chordcache.engine.display import Display
 from chordcache.engine.limits import Limits
 from chordcache.errors import UsageError, printable
-from chordcache.read.selection import select_keys
-from chordcache.verifying import passport as passports
 from chordcache.verifying.findings import Damage, VerifyReport
 
 
@@ -110,7 +108,9 @@ def verify(
         pairs = cc.leaks(train, None if splits[0] == splits[1] else val)
         findings += [Damage("leak", pair.train_path, str(pair), "", key=pair.train) for pair in pairs]
     if against is not None:
-        findings += passports.check_against(cache, against, keys)
+        from chordcache.verifying.passport import check_against  # --help does not need it
+
+        findings += check_against(cache, against, keys)
     report = dataclasses.replace(report, damage=findings)
     _echo(report, as_json, display.progress, "sizes" if level == "quick" else "checksums")
     click.get_current_context().exit(report.exit_code)
@@ -118,6 +118,8 @@ def verify(
 
 def _keys_of(cache: str, split: str) -> list[str]:
     """Return the keys of the videos of a split: those in a file, or those with a value in a column."""
+    from chordcache.read.selection import select_keys  # --help does not need it
+
     name, is_column, value = split.partition("=")
     with cc.open_cache(cache) as opened:
         if not is_column or os.path.lexists(split):

@@ -12,6 +12,7 @@ from typing import TypeVar
 import numpy as np
 
 from chordcache.amounts import counted
+from chordcache.digests import hex64
 from chordcache.errors import AbsentFeatureError, DamageError
 from chordcache.features.built_in import read_sides
 from chordcache.features.read_side import RowReader
@@ -70,6 +71,10 @@ class VideoSet(ABC):
     @abstractmethod
     def read(self, position: int, sample: Callable[[RowReader, Video], Sample]) -> Sample:
         """Return the result of ``sample`` for a video and a reader of its features."""
+
+    def identity(self) -> Mapping[str, str]:
+        """Return digests of the keys, the contents and the labels of all videos, by name, or nothing if unknown."""
+        return {}
 
     def measured(self) -> tuple[np.ndarray, np.ndarray] | None:
         """Return the number of frames of every video [shape=(len(self),), dtype=int64], and ``Catalog.pictures`` of it.
@@ -181,6 +186,16 @@ class CachedVideos(VideoSet):
         """
         with copy(self._cache) as cache:  # not the dataset's own, which other threads may be reading
             return cache.labels(), cache.label_ids[self._rows_in(cache)]
+
+    def identity(self) -> Mapping[str, str]:
+        """Return digests of the videos. See ``VideoSet``. Raises as ``numbered_labels``."""
+        with copy(self._cache) as cache:
+            names, ids = cache.labels(), cache.label_ids[self._rows_in(cache)]
+            keys = np.array(cache.keys(), np.bytes_) if self._keys is None else self._keys
+            contents = cache.catalog.contents[self._rows_in(cache)]
+        labels = "\0".join(names).encode() + ids.tobytes()
+        parts = {"videos": keys.tobytes(), "contents": contents.tobytes(), "labels": labels}
+        return {name: hex64(content) for name, content in parts.items()}
 
     def measured(self) -> tuple[np.ndarray, np.ndarray]:
         """Return the number of frames and the picture of every video. See ``VideoSet``."""

@@ -130,6 +130,11 @@ class ClipDataset(Dataset[dict[str, Any]], ABC):
         return None
 
     @property
+    def identity(self) -> Mapping[str, str]:
+        """Digests of the videos, of what they show, and of their labels, by name, as far as these are known."""
+        return {}
+
+    @property
     @abstractmethod
     def settings(self) -> Mapping[str, object]:
         """Settings in which the samples of a batch agree, by parameter. Those that are unknown are left out."""

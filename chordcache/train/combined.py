@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike
 
 from chordcache.amounts import counted
 from chordcache.arguments import names_arguments
+from chordcache.digests import hex64
 from chordcache.errors import UsageError
 from chordcache.read.video import Video
 from chordcache.train.batches import FrameBuffer
@@ -151,6 +152,13 @@ class _CombinedDataset(ClipDataset):
         place, own = self._locate(self._split(index)[1])
         return self._parts[place].latents_shape((index[0], own))
 
+    @property
+    def identity(self) -> Mapping[str, str]:
+        """Digests of the datasets, see ``ClipDataset``."""
+        of_parts = [part.identity for part in self._parts]
+        names = [name for name in of_parts[0] if all(name in of_part for of_part in of_parts)]
+        return {name: hex64("".join(of_part[name] for of_part in of_parts).encode()) for name in names}
+
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch of all reads by plain indices, also of reads from the given datasets."""
         for dataset in self._parts:
@@ -229,6 +237,11 @@ class SubsetOfDataset(_CombinedDataset):
         """Position in ``classes`` of every sample's label, see ``ClipDataset``."""
         ids: np.ndarray = self._dataset.label_ids[self._positions]
         return ids
+
+    @property
+    def identity(self) -> Mapping[str, str]:
+        """Digests of the dataset and of the positions, see ``ClipDataset``."""
+        return {**super().identity, "positions": hex64(self._positions.tobytes())}
 
     @property
     def sample_weights(self) -> np.ndarray | None:

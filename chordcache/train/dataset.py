@@ -239,6 +239,11 @@ class ChordVideoDataset(ClipDataset):
         return np.repeat(ids_of_samples, self._clips_per_video)
 
     @property
+    def identity(self) -> Mapping[str, str]:
+        """Digests of the videos, see ``ClipDataset``."""
+        return self._videos.identity()
+
+    @property
     def settings(self) -> Mapping[str, object]:
         """Settings in which the samples of a batch agree, see ``ClipDataset``."""
         crop = self._clips.spatial_transform

@@ -125,6 +125,7 @@ class ChordSampler(DistributedSampler[tuple[int, int]]):
         check_at_least(1, dataset=self._num_in_dataset, batch_size=batch_size)
         check_at_least(0, seed=seed)
         self._weights = checked_weights(weights, dataset, self._num_in_dataset)
+        self._identity = dict(getattr(dataset, "identity", {}))
         self._weights_digest = None if self._weights is None else digest64(self._weights.astype("<f8").tobytes())
         self._check_draws(num_samples, shuffle)
         self.num_samples = self._num_in_dataset if num_samples is None else num_samples
@@ -308,6 +309,7 @@ class ChordSampler(DistributedSampler[tuple[int, int]]):
             "shuffle": self.shuffle,
             "num_samples": self.num_samples,
             **weights,
+            **({"data": dict(self._identity)} if self._identity else {}),
             "epoch": self.epoch,
             "num_consumed": self.num_samples if is_over else self._start + num_used,
         }
@@ -316,7 +318,7 @@ class ChordSampler(DistributedSampler[tuple[int, int]]):
         """Resume a run. The next pass covers the rest of its epoch.
 
         Raises ``UsageError`` if ``state`` is not such a state, or belongs to another order: other samples, another
-        seed, or other weights.
+        seed, other weights, or other data: videos, their contents or their labels.
         """
         mine = self.state_dict(0)
         if state.get("weights") != mine.get("weights") and "seed" in state:
@@ -334,6 +336,11 @@ class ChordSampler(DistributedSampler[tuple[int, int]]):
                     f"state: got {name}={state[name]!r}, expected {mine[name]!r} as in the sampler, since another one "
                     "gives another order. Make the sampler and the dataset as they were."
                 )
+        if others := [name for name, digest in self._identity.items() if state["data"].get(name) != digest]:
+            raise UsageError(
+                f"state: got one of other {', '.join(others)}, expected those of the dataset. Resume on the data of "
+                "the run. 'chordcache verify --against' a passport of it names each video that differs."
+            )
         ClipRequest(epoch=state["epoch"])
         check_at_least(0, num_consumed=state["num_consumed"])
         self.epoch = state["epoch"]
