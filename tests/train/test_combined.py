@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -433,3 +434,47 @@ def test_features_that_differ(a: cc.ChordVideoDataset, tmp_path: Path, make_vide
     other = dataset_of(tmp_path / "cache", features=("frames", "motion"), classes=None)
     with pytest.raises(UsageError, match=r"^features: got \('frames', 'motion'\) in dataset 1, expected \('frames',\)"):
         cc.concat([a, other])
+
+
+# Resumed runs know their data
+
+
+@pytest.mark.parametrize(
+    ("change", "names"),
+    [("rename", "videos, contents"), ("picture", "contents"), ("label", "labels"), ("feature", "")],
+)
+def test_a_run_is_resumed_on_its_own_data_only(
+    caches: dict[str, Path], tmp_path: Path, make_video: Callable[..., Path], change: str, names: str
+) -> None:
+    folder = Path(shutil.copytree(caches["a"].parent / "a", tmp_path / "a"))
+    rows = (folder / "index.csv").read_text()
+    make_video(folder / "a9.mp4", num_frames=41, size=(32, 32))
+    if change == "picture":
+        (folder / "a9.mp4").rename(folder / "a1.mp4")
+    elif change == "rename":
+        rows = rows.replace("a1.mp4", "a9.mp4")
+    elif change == "label":
+        rows = rows.replace("a2.mp4,run", "a2.mp4,jump")
+    (folder / "index.csv").write_text(rows)
+    features = ["frames", "mel"] if change == "feature" else ["frames"]
+    cc.build(folder / "index.csv", tmp_path / "cache", features=features, jobs=HERE)
+
+    def loaders(cache: Path) -> list[cc.ClipLoader]:
+        dataset = cc.ChordVideoDataset(cache, size=(32, 32))
+        joined = cc.concat([dataset, cc.ChordVideoDataset(caches["c"], size=(32, 32), classes=dataset.classes)])
+        return [cc.ClipLoader(one, batch_size=2) for one in (dataset, joined, cc.subset(dataset, [0, 1, 3]))]
+
+    for of_run, resumed in zip(loaders(caches["a"]), loaders(tmp_path / "cache"), strict=True):
+        next(iter(of_run))
+        if not names:
+            resumed.load_state_dict(of_run.state_dict())
+            continue
+        with pytest.raises(UsageError, match=f"^state: got one of other {names}.*, expected those of the dataset"):
+            resumed.load_state_dict(of_run.state_dict())
+
+
+def test_a_subset_of_other_positions_is_other_data(caches: dict[str, Path]) -> None:
+    dataset = cc.ChordVideoDataset(caches["b"], size=(32, 32))
+    state = cc.ClipLoader(cc.subset(dataset, [0, 1]), batch_size=1).state_dict()
+    with pytest.raises(UsageError, match="^state: got one of other positions, expected"):
+        cc.ClipLoader(cc.subset(dataset, [0, 2]), batch_size=1).load_state_dict(state)
