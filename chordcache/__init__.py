@@ -52,12 +52,12 @@ if TYPE_CHECKING:
     from chordcache.train.dataset import ChordVideoDataset as ChordVideoDataset
     from chordcache.train.from_config import from_config as from_config
     from chordcache.train.grouped import group as group
-    from chordcache.train.leaks import leaks as leaks
     from chordcache.train.loader import ClipLoader as ClipLoader
     from chordcache.train.loader import make_loader as make_loader
     from chordcache.train.samplers.clip_samplers import RandomClipSampler as RandomClipSampler
     from chordcache.train.samplers.clip_samplers import RegularClipSampler as RegularClipSampler
     from chordcache.train.samplers.distributed import ChordSampler as ChordSampler
+    from chordcache.verifying.leaks import leaks as leaks
     from chordcache.verifying.passport import passport as passport
     from chordcache.verifying.repair import collect_garbage as collect_garbage
     from chordcache.verifying.repair import repair as repair
@@ -87,7 +87,7 @@ _LAZY = {
     "export": "chordcache.formats.export",
     "from_config": "chordcache.train.from_config",
     "group": "chordcache.train.grouped",
-    "leaks": "chordcache.train.leaks",
+    "leaks": "chordcache.verifying.leaks",
     "make_loader": "chordcache.train.loader",
     "merge": "chordcache.building.merge",
     "open_cache": "chordcache.read.cache",

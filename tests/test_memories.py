@@ -37,7 +37,7 @@ KEYED = {
     "storage.artefacts.open_files._kept": "path, whose name has a digest of the content, pack and inode",
     "storage.find_sidecars._catalog": "cache, inode and mtime of its catalog",
     "tools.bench.measurement._opened": "all settings of a way",
-    "train.leaks.pictures": "position in a split, for one search",
+    "verifying.leaks.pictures": "position in a split, for one search",
     "train.captions.self._ids": "caption, for one tokenizer",
 }
 """Memory to all that decides its content. ``KeptFrames``, ``Cache`` and ``Catalog`` belong to one object"""

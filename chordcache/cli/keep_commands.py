@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import os
 from typing import Any
 
 import click
 
 import chordcache as cc
-from chordcache.amounts import counted, human_bytes, shortened
+from chordcache.amounts import counted, human_bytes
 from chordcache.cli.commands import GroupedCommand
 from chordcache.cli.options import (
     cache_argument,
@@ -18,8 +17,11 @@ from chordcache.cli.options import (
     display_options,
     jobs_option,
     json_option,
+    keys_of_splits,
+    leaks_of_splits,
     limits_options,
     roots_option,
+    splits_option,
 )
 from chordcache.cli.output import echo, echo_result
 from chordcache.cli.values import FOLDER, PATH
@@ -40,11 +42,7 @@ from chordcache.verifying.findings import Damage, VerifyReport
     is_flag=True,
     help="Also compute random frames, flow, motion and all sound again from the videos, and compare.",
 )
-@click.option(
-    "--splits", nargs=2, metavar="TRAIN VAL",
-    help="Also find videos of two splits that show the same seconds, though one is compressed, scaled, trimmed or "
-    "mirrored. A split is a file of names, or COLUMN=VALUE. The same one twice finds copies in it.",
-)  # fmt: skip
+@splits_option
 @click.option(
     "--against", type=PATH, metavar="PASSPORT",
     help="Also compare with a passport: contents, settings, labels, and with --splits the splits 'train' and 'val'.",
@@ -101,12 +99,9 @@ def verify(
             built = f"built {summary.num_done} of {counted(summary.num_inputs, 'video')} again"
             echo(f"chordcache verify: {built}{restored}{see}", err=True)
         report = check()
-    keys = dict(zip(("train", "val"), (_keys_of(cache, split) for split in splits or ()), strict=False))
-    findings = list(report.damage)
-    if splits:
-        train, val = (cc.videos.cached(cache, keys[name]) for name in ("train", "val"))
-        pairs = cc.leaks(train, None if splits[0] == splits[1] else val)
-        findings += [Damage("leak", pair.train_path, str(pair), "", key=pair.train) for pair in pairs]
+    keys = keys_of_splits(cache, splits)
+    leaks = leaks_of_splits(cache, keys)
+    findings = [*report.damage, *(Damage("leak", leak.train_path, str(leak), "", key=leak.train) for leak in leaks)]
     if against is not None:
         from chordcache.verifying.passport import check_against  # --help does not need it
 
@@ -114,23 +109,6 @@ def verify(
     report = dataclasses.replace(report, damage=findings)
     _echo(report, as_json, display.progress, "sizes" if level == "quick" else "checksums")
     click.get_current_context().exit(report.exit_code)
-
-
-def _keys_of(cache: str, split: str) -> list[str]:
-    """Return the keys of the videos of a split: those in a file, or those with a value in a column."""
-    from chordcache.read.selection import select_keys  # --help does not need it
-
-    name, is_column, value = split.partition("=")
-    with cc.open_cache(cache) as opened:
-        if not is_column or os.path.lexists(split):
-            return select_keys(opened, split)
-        values = {video.key: video.label if name == "label" else video.extra.get(name) for video in opened}
-    keys = [key for key, known in values.items() if known is not None and str(known) == value]
-    if not keys:
-        some = ", ".join(sorted({str(known) for known in values.values() if known is not None})) or "no value"
-        what = f"got '{split}', expected a split file or COLUMN=VALUE. '{name}' has {shortened(some, 200)}."
-        raise UsageError(f"--splits: {printable(what)}")
-    return keys
 
 
 def _echo(report: VerifyReport, as_json: bool, has_summary: bool, checked: str) -> None:

@@ -12,7 +12,15 @@ import click
 
 import chordcache as cc
 from chordcache.amounts import counted, exact_duration, first_few, human_bytes, shortened
-from chordcache.cli.options import cache_and_video, cache_argument, json_option, roots_option
+from chordcache.cli.options import (
+    cache_and_video,
+    cache_argument,
+    json_option,
+    keys_of_splits,
+    leaks_of_splits,
+    roots_option,
+    splits_option,
+)
 from chordcache.cli.output import echo, echo_result, json_text, origin
 from chordcache.cli.values import CACHE_OR_KEY, KEY, PATH, default_cache
 from chordcache.errors import DamageError, UsageError, printable
@@ -249,8 +257,9 @@ def _draw(cache: str, video: str, output: str | None, seconds: Span) -> tuple[Pa
               help="The page. It cannot be in the cache.")  # fmt: skip
 @click.option("--videos", "num_videos", type=int, default=1000, metavar="N",
               help="Show at most so many videos, 12 kB each. Figures are of all.")  # fmt: skip
+@splits_option
 @json_option
-def report(path: str, as_json: bool, **options: Any) -> None:
+def report(path: str, splits: tuple[str, str] | None, as_json: bool, **options: Any) -> None:
     """Write a page that shows all videos of a cache, and what is wrong with them.
 
     The page is one HTML file that works offline. The argument is the folder of a cache, or an index file, whose page
@@ -260,7 +269,8 @@ def report(path: str, as_json: bool, **options: Any) -> None:
     Example:
       chordcache report cache -o report.html
     """
-    result = cc.report(path, progress=True, **options)
+    leaks = leaks_of_splits(path, keys_of_splits(path, splits))
+    result = cc.report(path, progress=True, leaks=leaks, **options)
     shown = "" if result.num_shown == result.num_videos else f"{result.num_shown:,} of "
     pictures = "" if result.has_pictures else ", no pictures"
     line = (

@@ -10,7 +10,8 @@ from typing import Any, TypeAlias, TypeVar
 
 import click
 
-from chordcache.amounts import counted
+import chordcache as cc
+from chordcache.amounts import counted, shortened
 from chordcache.arguments import absolute
 from chordcache.cli.values import (
     CACHE_VARIABLE,
@@ -24,6 +25,7 @@ from chordcache.engine.choice import Engine
 from chordcache.engine.display import Display
 from chordcache.engine.limits import Limits
 from chordcache.errors import UsageError, printable
+from chordcache.verifying.findings import Leak
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 Decorator: TypeAlias = Callable[[Any], Any]
@@ -278,3 +280,39 @@ def index_effects(losses: Mapping[str, int], num_unnamed: int) -> str:
 def skipped_frames(num_frames: int) -> str:
     """Return the part of a summary about frames at the start of streams that cannot be decoded."""
     return f", {counted(num_frames, 'frame')} before a first keyframe skipped" if num_frames else ""
+
+
+splits_option = click.option(
+    "--splits", nargs=2, metavar="TRAIN VAL",
+    help="Also find videos of two splits that show the same seconds, though one is compressed, scaled, trimmed or "
+    "mirrored. A split is a file of names, or COLUMN=VALUE. The same one twice finds copies in it.",
+)  # fmt: skip
+
+
+def keys_of_splits(cache: str, splits: tuple[str, str] | None) -> dict[str, list[str]]:
+    """Return the keys of the videos of both splits: those in a file, or those with a value in a column."""
+    return {name: _keys_of(cache, split) for name, split in zip(("train", "val"), splits or (), strict=False)}
+
+
+def _keys_of(cache: str, split: str) -> list[str]:
+    from chordcache.read.selection import select_keys  # --help does not need it
+
+    name, is_column, value = split.partition("=")
+    with cc.open_cache(cache) as opened:
+        if not is_column or os.path.lexists(split):
+            return select_keys(opened, split)
+        values = {video.key: video.label if name == "label" else video.extra.get(name) for video in opened}
+    keys = [key for key, known in values.items() if known is not None and str(known) == value]
+    if not keys:
+        some = ", ".join(sorted({str(known) for known in values.values() if known is not None})) or "no value"
+        what = f"got '{split}', expected a split file or COLUMN=VALUE. '{name}' has {shortened(some, 200)}."
+        raise UsageError(f"--splits: {printable(what)}")
+    return keys
+
+
+def leaks_of_splits(cache: str, keys: Mapping[str, list[str]]) -> list[Leak]:
+    """Return the pairs of videos of two splits that show the same seconds, or copies in one if both are equal."""
+    if not keys:
+        return []
+    train, val = (cc.videos.cached(cache, keys[name]) for name in ("train", "val"))
+    return cc.leaks(train, None if keys["train"] == keys["val"] else val)

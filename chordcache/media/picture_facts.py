@@ -73,7 +73,7 @@ class PictureDigest:
 class SecondHashes:
     """Perceptual hash of each second: whether a block of its mean picture is brighter than the one before it.
 
-    Compression, scaling, a logo or a small crop change few of its bits. ``train.leaks`` says how few.
+    Compression, scaling, a logo or a small crop change few of its bits. ``verifying.leaks`` says how few.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""The findings of ``verify``, which ``repair`` accepts."""
+"""The findings of ``verify``, which ``repair`` accepts, and those of ``leaks``."""
 
 from __future__ import annotations
 
@@ -62,3 +62,27 @@ class VerifyReport:
         if kinds & {"damaged", "missing"}:
             return DamageError.exit_code
         return StorageError.exit_code if "unreadable" in kinds else 6 if kinds else 0
+
+
+@dataclass(frozen=True)
+class Leak:
+    """Two videos that show the same seconds."""
+
+    train: str
+    """Key of the video in the first split"""
+    val: str
+    """Key of the video in the second split"""
+    train_path: str
+    val_path: str
+    train_seconds: tuple[float, float]
+    """[seconds from the first frame] Begin and end of the stretch, to about half a second"""
+    val_seconds: tuple[float, float]
+    is_mirrored: bool = False
+    similarity: float | None = 1.0
+    """Correlation of the changes of the pictures [0.6 to 1], or None if a video has no cached frames to compare"""
+
+    def __str__(self) -> str:
+        """Return it as people read it."""
+        spans = [f"{start:.1f} to {end:.1f} s" for start, end in (self.train_seconds, self.val_seconds)]
+        how = f"similarity {self.similarity:.2f}" if self.similarity is not None else "by hashes alone"
+        return f"{spans[0]} is {spans[1]} of '{self.val_path}'{', mirrored' if self.is_mirrored else ''} ({how})"

@@ -39,6 +39,7 @@ from chordcache.media.frame_numbers import evenly_spread
 from chordcache.read.video import Video
 from chordcache.records import VideoRecord
 from chordcache.storage.run_log import Run, read_runs
+from chordcache.verifying.findings import Leak
 from chordcache.verifying.verify import verify_quickly
 
 _PER_BLOCK = 8
@@ -176,6 +177,15 @@ class Contents:
             self._problems.add_unreadable(entry.key, message, self._path)
         self.rows.append(for_script(row_of(entry, measures, problems, self._shared)))
         self._details.append(for_script(details))
+
+    def pair_of(self, leak: Leak) -> dict[str, str]:
+        """Return the names of two videos that show the same seconds, and their picture, "" without OpenCV."""
+        picture = ""
+        if self._source.cache is not None and self.has_pictures:
+            from chordcache.look.report.video_pictures import picture_of_pair  # it needs OpenCV
+
+            picture = picture_of_pair(self._source.cache, leak)
+        return {"path": readable(leak.train_path, 400), "text": readable(str(leak), 600), "picture": picture}
 
     def _blocks(self) -> Iterator[Markup]:
         """Yield the script elements of all details."""

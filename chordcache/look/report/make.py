@@ -5,9 +5,10 @@ from __future__ import annotations
 import base64
 import hashlib
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +25,16 @@ from chordcache.look.report.rows import readable
 from chordcache.storage import layout
 from chordcache.storage.atomic import new_file
 from chordcache.storage.cache_header import read_header
+from chordcache.verifying.findings import Leak
 
 _FOLDER = Path(__file__).resolve().parent
 
 MAX_TILES = 10_000
 """Largest number of videos that a page shows"""
+
+
+_MAX_PAIRS = 500
+"""Largest number of pairs of videos that a page shows"""
 
 
 @dataclass(frozen=True)
@@ -54,6 +60,7 @@ def report(
     output: str | Path = "report.html",
     *,
     num_videos: int = 1000,
+    leaks: Iterable[Leak] = (),
     progress: bool = False,
 ) -> ReportResult:
     """Write a page of all videos that works offline: figures, pictures, curves, and the findings of a quick check.
@@ -67,6 +74,8 @@ def report(
     num_videos : int
         Largest number of videos that have a tile, 1 to 10,000, evenly spread. A tile has about 12 kB. Figures are of
         all videos.
+    leaks : iterable of Leak
+        Result of ``chordcache.leaks``. The page shows its first 500 pairs as pictures.
     progress : bool
         True to show a progress bar on standard error, if that is a terminal.
 
@@ -99,7 +108,8 @@ def report(
         file = stack.enter_context(new_file(output, "output: cannot write"))
         contents = Contents(path, source, problems, header)
         contents.fill(num_videos, shown=progress)
-        for piece in pieces_of_page(contents.context()):
+        pairs = list(map(contents.pair_of, islice(leaks, _MAX_PAIRS)))
+        for piece in pieces_of_page({**contents.context(), "pairs": pairs}):
             file.write(piece.encode())
     return ReportResult(
         path=str(output),

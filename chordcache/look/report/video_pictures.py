@@ -9,18 +9,22 @@ from typing import Any
 
 import numpy as np
 
-from chordcache.errors import AbsentFeatureError, DamageError
+from chordcache.errors import AbsentFeatureError, DamageError, NotFoundError
 from chordcache.look.pictures import flow_colors, flow_scale, mel_colors, mel_rows, thinned, visible_landmarks, webp
 from chordcache.look.report.curves import motion_of_frames
 from chordcache.media.opencv import cv2
 from chordcache.read.cache import Cache
 from chordcache.read.video import Video
+from chordcache.verifying.findings import Leak
 
 _ASPECTS = (9 / 16, 16 / 9)
 """Narrowest and widest cell. Other pictures have bars at two sides"""
 
 _NUM_CELLS, _CELL_PX, _MEL_PX = 6, 120 * 68, 60
 """Frames of a picture, area of each and height of mel, [pixels]"""
+
+_PAIR_PX = 90
+"""[pixels] Height of the frames of a pair"""
 
 _QUALITY = 48
 """Quality of WebP, 1 to 100. A picture has about 11 kB"""
@@ -80,6 +84,25 @@ def picture_of(cache: Cache, video: Video) -> tuple[dict[str, Any], float]:
         num_rows = int(frames is not None), int(flow is not None)
         facts["layout"] = [*size, len(numbers), *num_rows, 0 if mel is None else len(mel)]
     return {name: fact for name, fact in facts.items() if fact}, mean_motion_px
+
+
+def picture_of_pair(cache: Cache, leak: Leak) -> str:
+    """Return frames of the same seconds of two videos, one above the other, as a WebP in base64.
+
+    A video that is not in the cache, or whose frames cannot be read, is left out.
+    """
+    rows = []
+    for key, (begin, end) in ((leak.train, leak.train_seconds), (leak.val, leak.val_seconds)):
+        try:
+            video = cache[key]
+            middles = begin + (np.arange(_NUM_CELLS) + 0.5) / _NUM_CELLS * (end - begin)
+            times = np.maximum.accumulate(video.pts_seconds - video.start_seconds)
+            numbers = np.clip(np.searchsorted(times, middles, side="right") - 1, 0, len(times) - 1)
+            frames = cache.read(video, "frames", indices=numbers)
+            rows.append(np.hstack([_fitted(frame, (_PAIR_PX * 16 // 9, _PAIR_PX)) for frame in frames]))
+        except (NotFoundError, DamageError, OSError):
+            continue
+    return base64.b64encode(webp(np.vstack(rows), _QUALITY)).decode() if rows else ""
 
 
 def _cell_size(video: Video) -> tuple[int, int]:

@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 from pathlib import Path
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
@@ -23,10 +22,10 @@ from chordcache.errors import AbsentFeatureError, UsageError
 from chordcache.features.read_side import RowReader
 from chordcache.media.opencv import cv2
 from chordcache.media.picture_facts import mirrored
-from chordcache.read.cache import Cache
-from chordcache.read.cached_videos import VideoSet
+from chordcache.read.cache import Cache, open_cache
+from chordcache.read.cached_videos import CachedVideos, VideoSet
 from chordcache.read.video import Video
-from chordcache.train.videos import VideosToRead, cached
+from chordcache.verifying.findings import Leak
 
 _WINDOW_SECONDS = 3
 """[seconds] Stretch whose hashes, and whose changes, are compared at once"""
@@ -74,33 +73,18 @@ _NUM_KEPT = 4096
 """Number of videos whose small pictures are kept"""
 
 
-@dataclass(frozen=True)
-class Leak:
-    """Two videos that show the same seconds."""
+class Split(Protocol):
+    """A set of videos, as ``chordcache.videos.cached`` makes it."""
 
-    train: str
-    """Key of the video in the first split"""
-    val: str
-    """Key of the video in the second split"""
-    train_path: str
-    val_path: str
-    train_seconds: tuple[float, float]
-    """[seconds from the first frame] Begin and end of the stretch, to about half a second"""
-    val_seconds: tuple[float, float]
-    is_mirrored: bool = False
-    similarity: float | None = 1.0
-    """Correlation of the changes of the pictures [0.6 to 1], or None if a video has no cached frames to compare"""
-
-    def __str__(self) -> str:
-        """Return it as people read it."""
-        spans = [f"{start:.1f} to {end:.1f} s" for start, end in (self.train_seconds, self.val_seconds)]
-        how = f"similarity {self.similarity:.2f}" if self.similarity is not None else "by hashes alone"
-        return f"{spans[0]} is {spans[1]} of '{self.val_path}'{', mirrored' if self.is_mirrored else ''} ({how})"
+    @property
+    def open(self) -> Callable[[tuple[str, ...]], VideoSet]:
+        """Function of the features that will be read, which returns the videos."""
+        ...
 
 
 @names_arguments
 def leaks(
-    train: VideosToRead | Cache | str | Path, val: VideosToRead | Cache | str | Path | None = None, *, seconds: int = 3
+    train: Split | Cache | str | Path, val: Split | Cache | str | Path | None = None, *, seconds: int = 3
 ) -> list[Leak]:
     """Find the pairs of videos, one of each split, that show the same seconds.
 
@@ -109,7 +93,7 @@ def leaks(
 
     Parameters
     ----------
-    train, val : VideosToRead, Cache, str or Path
+    train, val : set of videos, Cache, str or Path
         The splits, such as ``chordcache.videos.cached("cache", "train.txt")``, or caches. Without ``val``, pairs of
         ``train`` are found.
     seconds : int
@@ -138,8 +122,10 @@ def leaks(
     return list(_search(one, other, seconds))
 
 
-def _opened(split: VideosToRead | Cache | str | Path) -> VideoSet:
-    return (split if isinstance(split, VideosToRead) else cached(split)).open(())
+def _opened(split: Split | Cache | str | Path) -> VideoSet:
+    if isinstance(split, (str, Path)):
+        split = open_cache(split)
+    return CachedVideos(split) if isinstance(split, Cache) else split.open(())
 
 
 class _Split:
