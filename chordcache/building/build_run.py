@@ -23,7 +23,6 @@ from chordcache.building.planning import plan_as_before, write_plan
 from chordcache.building.prune import drop, drop_features, leaves_cache, leaving, num_with
 from chordcache.engine import pool, terminal
 from chordcache.engine.choice import Engine, engine_of
-from chordcache.engine.crashes import MAX_ATTEMPTS
 from chordcache.engine.display import Display, display_of
 from chordcache.engine.run_progress import Progress
 from chordcache.errors import CANNOT_WRITE, TOO_MANY_FAILED, ChordcacheError, StoppedError, printable
@@ -241,7 +240,7 @@ class _Run:
     ) -> tuple[BuildTask, ...] | None:
         """Return another attempt if the source's disk failed and attempts are left, else None."""
         has_failed = any(isinstance(outcome, Failure) and outcome.cause == "io" for outcome in outcomes)
-        if has_failed and tasks[0].attempt < MAX_ATTEMPTS:
+        if has_failed and tasks[0].attempt < pool.MAX_ATTEMPTS:
             return tuple(replace(task, attempt=task.attempt + 1) for task in tasks)
         return None
 

@@ -20,7 +20,6 @@ from multiprocessing.connection import Pipe
 from pathlib import Path
 from typing import Any
 
-from chordcache.engine.crashes import Death
 from chordcache.engine.heartbeat import Heartbeat
 from chordcache.engine.limits import Limits
 from chordcache.engine.signals import uninterruptible
@@ -28,6 +27,7 @@ from chordcache.engine.worker import (
     ONE_THREAD,
     STOP_SIGNALS,
     TRACEBACK_SIGNAL,
+    Crash,
     child_environment,
     dump_task,
     load_result,
@@ -81,30 +81,26 @@ class Child:
                 _lifeline.extend(os.pipe())
             self.channel, theirs = Pipe()
             self.heartbeat = Heartbeat()
+            fds = theirs.fileno(), self.heartbeat.fd, _lifeline[0]
+            numbers = map(str, (os.getpid(), *fds))
+            # The process inherits the mask: no signal hits it before it has its handlers
+            mask = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
             try:
-                self._start((theirs.fileno(), self.heartbeat.fd, _lifeline[0]), environment)
+                self.process = subprocess.Popen(
+                    [sys.executable, "-c", _PROGRAM, *numbers, *sys.path],
+                    stdin=subprocess.DEVNULL,
+                    pass_fds=fds,
+                    env={**child_environment(), **environment},
+                )
             except OSError:
                 self._close_files()
                 raise
             finally:
+                signal.pthread_sigmask(signal.SIG_SETMASK, mask)
                 theirs.close()
         self._ready.register(self.channel, select.POLLIN)
         self.send(limits)
         self.send(function)
-
-    def _start(self, fds: tuple[int, ...], environment: Mapping[str, str]) -> None:
-        numbers = [str(number) for number in (os.getpid(), *fds)]
-        # The process inherits the mask: no signal hits it before it has its handlers
-        mask = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
-        try:
-            self.process = subprocess.Popen(
-                [sys.executable, "-c", _PROGRAM, *numbers, *sys.path],
-                stdin=subprocess.DEVNULL,
-                pass_fds=fds,
-                env={**child_environment(), **environment},
-            )
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
     def send(self, message: Any) -> None:
         """Send a message. If the process is dead, the end of its pipe is seen when it is read."""
@@ -200,7 +196,7 @@ class Worker:
         self._is_killed = False
 
     def run(self, first: int, tasks: Sequence[Any]) -> list[Any]:
-        """Run tasks, whose numbers begin at ``first``, and return their results. One may be a ``Death``."""
+        """Run tasks, whose numbers begin at ``first``, and return their results. One may be a ``Crash``."""
         self.begin(first, tasks)
         return self.results(first, len(tasks))
 
@@ -227,7 +223,7 @@ class Worker:
         if limit is None:
             with suppress(EOFError, OSError):
                 results: list[Any] = [load_result(child.channel.recv_bytes()) for _ in range(num_tasks)]
-                if any(isinstance(result, Death) for result in results):
+                if any(isinstance(result, Crash) and result.is_death for result in results):
                     self._release()
                 return results
         death = self._death(child, limit or "")
@@ -238,7 +234,7 @@ class Worker:
         return results
 
     def kill(self) -> None:
-        """Begin to end the process for good. ``run`` returns a ``Death``."""
+        """Begin to end the process for good. ``run`` returns a ``Crash``."""
         with self._lock:
             self._is_killed = True
             if self._child is not None:
@@ -258,20 +254,21 @@ class Worker:
                 self._child.kill()
             return self._child
 
-    def _death(self, child: Child, limit: str) -> Death:
+    def _death(self, child: Child, limit: str) -> Crash:
         if limit:
             place = child.place(run_task.__name__, asks=True)
-            return Death("timeout", self._limits.overrun(limit, place, child.heartbeat.allowed_seconds))
+            message = self._limits.overrun(limit, place, child.heartbeat.allowed_seconds)
+            return Crash("timeout", message, is_death=True)
         child.wait_for_end()
         child.kill()
         child.wait_for_end()
-        place = child.place(run_task.__name__)
-        if not child.exit_name:
-            return Death("signal", f"the worker closed its pipe and cannot be killed{place}")
         died = f"the worker died: {child.exit_name}"
         if child.is_out_of_memory:
-            return Death("oom", f"{died}, as the machine ran out of memory; run fewer at once with --jobs")
-        return Death("signal", f"{died}{place}")
+            what = f"{died}, as the machine ran out of memory; run fewer at once with --jobs"
+            return Crash("oom", what, is_death=True)
+        if not child.exit_name:
+            died = "the worker closed its pipe and cannot be killed"
+        return Crash("signal", died + child.place(run_task.__name__), is_death=True)
 
     @uninterruptible()
     def _release(self) -> None:

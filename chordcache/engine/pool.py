@@ -18,19 +18,28 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import count, islice
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from chordcache.engine.child import NOT_RUN, Worker
-from chordcache.engine.choice import Engine, engine_of, num_workers
-from chordcache.engine.crashes import MAX_DEATHS_IN_A_ROW, Death, Outcome, max_attempts
-from chordcache.engine.crashes import Crash as Crash  # exported, since callers get it as a result
+from chordcache.engine.choice import Engine, engine_of
 from chordcache.engine.limits import NO_LIMITS, Limits
 from chordcache.engine.signals import uninterruptible
 from chordcache.engine.worker import OF_NETWORKS, Raised, dump_task, load_result, run_task
+from chordcache.engine.worker import Crash as Crash  # exported, since callers get it as a result
 from chordcache.errors import ChordcacheError, StoppedError
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
+
+Outcome: TypeAlias = tuple[int, Any, Any]
+"""Number of a task, the task, and its result or Crash"""
+
+MAX_ATTEMPTS = 2
+"""Number of attempts at a task that fails for a reason which may pass: time, memory, a disk, or a killed worker"""
+
+MAX_DEATHS_IN_A_ROW = 5
+"""Number of tasks in a row that kill their workers, with no task finished between, until the environment is considered
+at fault"""
 
 _UNITS_AHEAD = 32
 """Number of units that may be drawn beyond the oldest one that has not ended, for each of the width"""
@@ -42,8 +51,8 @@ def default_jobs(jobs: int | None = None) -> int:
     None is one for each processor that this process may use, within the CPU quota of its container.
     """
     if jobs is not None and jobs > 0:
-        return num_workers(jobs, 1)
-    return num_workers(jobs, int(_joblib().cpu_count()))
+        return int(jobs)
+    return max(1, int(_joblib().cpu_count()) + 1 + (-1 if jobs is None else jobs))
 
 
 def prepared(engine: Engine) -> Engine:
@@ -278,16 +287,18 @@ class _PoolRun:
             return
         if isinstance(result, Raised):
             raise result.error
-        if not isinstance(result, Death):
+        is_death = isinstance(result, Crash) and result.is_death
+        if not is_death:
             deaths, self._deaths = self._deaths, []
             yield from deaths
         if isinstance(result, Crash):
             result = replace(result, attempts=single.attempts + 1)
-            if result.attempts < max_attempts(result):
-                units = self._alone if isinstance(result, Death) and result.cause == "oom" else self._again
+            # A worker that died may have been killed from outside
+            if result.attempts < MAX_ATTEMPTS and (is_death or result.cause in ("oom", "timeout")):
+                units = self._alone if is_death and result.cause == "oom" else self._again
                 units.append(replace(single, attempts=result.attempts))
                 return
-            if isinstance(result, Death) and result.cause != "timeout":
+            if is_death and result.cause != "timeout":
                 self._deaths.append((single.first, single.tasks[0], result))
                 if len(self._deaths) == MAX_DEATHS_IN_A_ROW:
                     raise StoppedError(

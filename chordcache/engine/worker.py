@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 from chordcache import progress
-from chordcache.engine.crashes import Crash, Death, DeviceLostError
 from chordcache.engine.heartbeat import Heartbeat
 from chordcache.engine.limits import Limits, seconds_for
 from chordcache.errors import ChordcacheError, describe
@@ -49,6 +48,23 @@ def child_environment() -> dict[str, str]:
     if "LD_LIBRARY_PATH" in variables:
         variables["LD_LIBRARY_PATH"] = ":".join(filter(None, re.split("[:;]", variables["LD_LIBRARY_PATH"])))
     return variables
+
+
+@dataclass(frozen=True)
+class Crash:
+    """Result of a task that did not return."""
+
+    cause: str
+    """"timeout", "oom" (out of memory), "signal" (its worker died), "extractor" (a ``DeviceLostError``) or "bug" (it
+    raised, or cannot be sent)"""
+    message: str
+    attempts: int = 1
+    is_death: bool = False
+    """True if the process ended with the task"""
+
+
+class DeviceLostError(Exception):
+    """An error after which this process cannot use its GPU. The task is tried again in another process."""
 
 
 @dataclass(frozen=True)
@@ -177,7 +193,7 @@ def run_task(function: Callable[[Any], Any], data: bytes) -> bytes:
         step, is_sending = "its result cannot be sent: ", True
         return pickle.dumps(result, pickle.HIGHEST_PROTOCOL)
     except DeviceLostError as error:
-        crash = Death("extractor", str(error))
+        crash = Crash("extractor", str(error), is_death=True)
     except MemoryError as error:
         what = getattr(error, "strerror", None) or describe(error).partition(": ")[2]
         crash = Crash("oom", "out of memory" + (" when its result was sent" if is_sending else what and f": {what}"))

@@ -15,7 +15,6 @@ from chordcache.arguments import check_choice, names_arguments
 from chordcache.choices import SCAN_LEVELS
 from chordcache.engine import pool, terminal
 from chordcache.engine.choice import Engine, engine_of
-from chordcache.engine.crashes import MAX_ATTEMPTS
 from chordcache.engine.display import Display, display_of
 from chordcache.engine.limits import Limits
 from chordcache.engine.run_progress import Progress
@@ -283,7 +282,7 @@ class _Scan:
 
     def _once_more(self, task: _ScanTask, record: VideoRecord) -> _ScanTask | None:
         """Return another attempt if the file's disk failed and attempts are left, else None."""
-        if record.error_cause == "io" and task.known is None and task.attempt < MAX_ATTEMPTS:
+        if record.error_cause == "io" and task.known is None and task.attempt < pool.MAX_ATTEMPTS:
             return replace(task, attempt=task.attempt + 1)
         return None
 

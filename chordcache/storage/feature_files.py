@@ -14,9 +14,9 @@ from chordcache.digests import digest_file, file_digest
 from chordcache.errors import DamageError, printable
 from chordcache.storage import atomic, opener
 from chordcache.storage.artefacts.artefact import Artefact
-from chordcache.storage.artefacts.claims import Claims
 from chordcache.storage.artefacts.open_files import open_artefact
 from chordcache.storage.feature_info import StoredFile
+from chordcache.storage.feature_rules import Claims
 from chordcache.storage.layout import place_of
 from chordcache.storage.opener import readable, unreadable
 

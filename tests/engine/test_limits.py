@@ -27,7 +27,6 @@ from helpers.faulty_extractor import ENVIRONMENT, PLUG_IN
 import chordcache as cc
 from chordcache import progress
 from chordcache.engine import pool
-from chordcache.engine.crashes import MAX_DEATHS_IN_A_ROW
 from chordcache.engine.limits import BASE_SECONDS, Limits, seconds_for
 from chordcache.engine.worker import Crash
 from chordcache.errors import UsageError
@@ -78,7 +77,7 @@ def test_a_task_that_hangs_fails_alone(name: str) -> None:
 
 @pytest.mark.slow
 def test_many_hanging_files_do_not_count_as_a_broken_environment() -> None:
-    tasks = [("hang", number) for number in range(MAX_DEATHS_IN_A_ROW + 1)]
+    tasks = [("hang", number) for number in range(pool.MAX_DEATHS_IN_A_ROW + 1)]
     crashes = outcomes(hang_each, tasks, limits=Limits(stall_seconds=0.3))
     assert {crash.cause for crash in crashes.values()} == {"timeout"}
     assert len(crashes) == len(tasks)

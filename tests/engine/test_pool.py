@@ -20,7 +20,6 @@ from helpers import processes
 
 from chordcache.engine import pool
 from chordcache.engine.choice import Engine
-from chordcache.engine.crashes import MAX_DEATHS_IN_A_ROW
 from chordcache.engine.signals import stop_signals
 from chordcache.errors import ChordcacheError, DamageError, MediaError, StoppedError, cannot_write
 
@@ -268,7 +267,7 @@ def test_five_deaths_in_a_row_end_the_run() -> None:
     with pytest.raises(StoppedError, match="5 tasks in a row killed their workers"):
         for task, outcome in pool.run(work, ["SIGKILL"] * 50, jobs=2):
             seen.append((task, outcome))
-    assert len(seen) <= MAX_DEATHS_IN_A_ROW
+    assert len(seen) <= pool.MAX_DEATHS_IN_A_ROW
 
 
 def raise_it(error: ChordcacheError) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from chordcache.engine.crashes import DeviceLostError
+from chordcache.engine.worker import DeviceLostError
 from chordcache.errors import MediaError
 from chordcache.features.base import Rows
 from chordcache.features.networks.extractor import BatchSize, NetworkExtractor

@@ -14,11 +14,11 @@ import pytest
 from chordcache.errors import DamageError, StorageError
 from chordcache.storage.artefacts import artefact as artefact_module
 from chordcache.storage.artefacts import lmdb_pages
-from chordcache.storage.artefacts.claims import Claims
 from chordcache.storage.artefacts.lmdb_pages import find_values
 from chordcache.storage.artefacts.lmdb_reader import LmdbArtefact
 from chordcache.storage.artefacts.open_files import create_artefact, open_artefact
 from chordcache.storage.feature_info import FeatureInfo, StoredFile
+from chordcache.storage.feature_rules import Claims
 
 HEIGHT, WIDTH = 32, 48
 NUM = 4
@@ -64,8 +64,8 @@ def test_a_chain_is_as_large_as_its_pictures(tmp_path: Path) -> None:
     claims = _frames(tmp_path / "a.lmdb")
     (info,) = claims.features
     chained = Claims(NUM, (info.replace(params={"codec": "h264", "gop": 8, "stride": 1}),))
-    assert claims.max_chain_bytes == claims.max_record_bytes
-    assert chained.max_chain_bytes == 8 * chained.max_record_bytes
+    assert claims.records("frames")[1] == 1
+    assert chained.records("frames") == (claims.records("frames")[0], 8)
 
 
 @pytest.mark.parametrize("suffix", [".lmdb", ".npz", ".h5"])

@@ -23,9 +23,9 @@ import numpy as np
 from chordcache.digests import digest64
 from chordcache.errors import DamageError, StorageError, UsageError, printable
 from chordcache.storage import opener
-from chordcache.storage.artefacts.claims import Claims, Layout
 from chordcache.storage.artefacts.tiers import DIGESTS
 from chordcache.storage.feature_info import Packed
+from chordcache.storage.feature_rules import Claims, Layout
 from chordcache.storage.layout import pack_file
 
 _MAX_SECONDS = 1e12

@@ -16,9 +16,9 @@ import numpy as np
 from chordcache.digests import digest64
 from chordcache.storage.artefacts import npy
 from chordcache.storage.artefacts.artefact import BYTES_AT_ONCE, Artefact
-from chordcache.storage.artefacts.claims import Layout
 from chordcache.storage.artefacts.lmdb_pages import find_values
 from chordcache.storage.artefacts.tiers import DIGESTS
+from chordcache.storage.feature_rules import Layout
 
 STREAM = "frames"
 """Name of the only streamed array."""
@@ -78,14 +78,14 @@ class LmdbArtefact(Artefact):
         self._stream = Layout(0)
         with self._errors():
             self._values = find_values(self._read, self._num_bytes, self._claims and self._claims.max_rows)
-        most = self._claims and self._claims.max_chain_bytes
-        if most and (sizes := self._values.sizes).max(initial=0) > most:
-            raise self._damage(f"got a record of {sizes.max()} bytes, expected at most {most} for its picture")
         claims, num_chains = self._claims, len(self._values.numbers)
-        if claims and STARTS in self._values.named and claims.max_rows > claims.gop * num_chains:
+        record_bytes, gop = (claims and claims.records(STREAM)) or (self._num_bytes, 1)
+        if (largest := self._values.sizes.max(initial=0)) > record_bytes * gop:
             raise self._damage(
-                f"got {num_chains} chains for {claims.max_rows} records, expected chains of {claims.gop}"
+                f"got a record of {largest} bytes, expected at most {record_bytes * gop} for its picture"
             )
+        if claims and STARTS in self._values.named and claims.max_rows > gop * num_chains:
+            raise self._damage(f"got {num_chains} chains for {claims.max_rows} records, expected chains of {gop}")
         self._describe_stream()
         stored = self._values.numbers  # ascending
         self._has_all_records = self._chains is None and len(stored) > 0 and int(stored[-1]) == len(stored) - 1

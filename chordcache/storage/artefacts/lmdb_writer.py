@@ -36,10 +36,10 @@ from chordcache import progress
 from chordcache.digests import digest64
 from chordcache.errors import UsageError
 from chordcache.storage.artefacts import npy, open_files
-from chordcache.storage.artefacts.claims import first_of_chain
 from chordcache.storage.artefacts.lmdb_pages import FOOTER
 from chordcache.storage.artefacts.lmdb_reader import DIGEST_BYTES, SHAPE, SIZES, STARTS, STREAM
 from chordcache.storage.artefacts.writer import ArtefactWriter, StreamedArray, write_error
+from chordcache.storage.feature_rules import first_of_chain
 
 _FIRST_MAP_BYTES = 1 << 28
 """Address space that is reserved first, not disk space [bytes]. It is doubled when a batch does not fit."""

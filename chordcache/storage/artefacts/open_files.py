@@ -16,10 +16,10 @@ from typing import Any
 
 from chordcache.errors import DamageError, printable
 from chordcache.storage.artefacts.artefact import Artefact
-from chordcache.storage.artefacts.claims import Claims
 from chordcache.storage.artefacts.tiers import tier_of
 from chordcache.storage.artefacts.writer import ArtefactWriter
 from chordcache.storage.feature_info import Packed
+from chordcache.storage.feature_rules import Claims
 from chordcache.storage.layout import pack_file
 
 FRAME_ARRAYS = ("pts_seconds", "source_frames", "keyframes")
