@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from chordcache.amounts import counted, duration
 from chordcache.building.build_options import BuildOptions
-from chordcache.building.build_plan import ArtefactTask, BuildPlan, fingerprints_of, resolve_features
+from chordcache.building.build_plan import ArtefactTask, BuildPlan, resolve_features
 from chordcache.config.config import config_from_json
 from chordcache.config.picture import PictureConfig
 from chordcache.errors import ChordcacheError, MediaError
@@ -296,8 +296,10 @@ def _may_differ(plan: BuildPlan) -> bool:
     """Return whether a setting of a feature or a tool is another one than in the last build."""
     assert plan.earlier is not None
     before = resolve_features(plan.earlier.features, config_from_json(plan.earlier.config, trusted=()))
-    old, new = fingerprints_of(before), plan.fingerprints
-    return dict(plan.earlier.versions) != tool_versions() or any(new.get(name) != old[name] for name in old)
+    new = plan.fingerprints
+    return dict(plan.earlier.versions) != tool_versions() or any(
+        new.get(name) != (spec and spec.fingerprint) for name, spec in before.items()
+    )
 
 
 def differences(name: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[str]:

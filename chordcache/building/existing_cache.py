@@ -17,7 +17,7 @@ from chordcache.errors import ChordcacheError, DamageError, NotFoundError, Stora
 from chordcache.index.column_types import merged_columns
 from chordcache.index.file_names import SameFiles
 from chordcache.index.index_files import Index, cached_index
-from chordcache.records import RunSummary, Segment, VideoRecord
+from chordcache.records import Segment, VideoRecord
 from chordcache.storage import layout
 from chordcache.storage.artefacts.tiers import TIERS
 from chordcache.storage.cache_header import Header, read_header
@@ -84,16 +84,6 @@ def settings_of(header: Header) -> dict[str, str]:
         "follow_symlinks": str(header.follow_symlinks),
         **{f"features in tier {tier}": ", ".join(sorted(names)) for tier, names in header.features.items()},
     }
-
-
-def check_counts(summary: RunSummary) -> None:
-    """Raise ``ChordcacheError`` unless the counts of a complete run add up to its inputs, so that none was left out."""
-    num_handled = summary.num_done + summary.num_up_to_date + summary.num_failed
-    if num_handled != summary.num_inputs:
-        raise ChordcacheError(
-            f"the run ended with {summary.num_done} done, {summary.num_up_to_date} up to date and {summary.num_failed} "
-            f"quarantined, expected {summary.num_inputs} in all. Run the same command again."
-        )
 
 
 def check_sidecars(cache: Path) -> int:
@@ -203,7 +193,7 @@ def unnamed_files(cache: Path, *, must_read: bool = False) -> tuple[list[str], l
     keys = set(iter_keys(cache))
     for key in keys:
         try:
-            named |= sidecars.files(key)
+            named |= {layout.place_of(file)[0] for file in sidecars.read(key).files}
         except (DamageError, StorageError):
             if must_read:
                 raise

@@ -6,7 +6,6 @@ import os
 import shlex
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from functools import cache
 from pathlib import Path
 
 from chordcache.errors import DamageError, printable
@@ -85,12 +84,7 @@ def repairable(cache: Path, action: str | None = None) -> Iterator[None]:
 
 
 def _shell(path: Path) -> str:
-    return _quoted(path, os.getcwd())
-
-
-@cache
-def _quoted(path: Path, start: str) -> str:
-    relative = os.path.relpath(path, start)
+    relative = os.path.relpath(path)
     return shlex.quote(str(path) if relative.startswith("..") else relative)
 
 

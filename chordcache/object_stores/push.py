@@ -32,8 +32,6 @@ from chordcache.storage.packs import Pack, check_pack
 from chordcache.storage.run_log import RUNS_FILE
 from chordcache.storage.sidecar import Sidecar
 
-_BLOCK_BYTES = 1 << 20
-
 
 def push(cache: str | Path, url: str, *, progress: bool = False) -> CopySummary:
     """Copy a cache into a store, or the changes since an earlier push.
@@ -178,6 +176,5 @@ def _blocks(cache: Path, name: str) -> Iterator[bytes]:
         file = opener.open_binary(cache, name)
     except FileNotFoundError:
         raise damaged(cache, name, "it is missing") from None
-    with file, opener.readable(cache / name):
-        while block := file.read(_BLOCK_BYTES):
-            yield block
+    with file:
+        yield from opener.blocks_of(file, cache / name)

@@ -16,7 +16,6 @@ from typing import BinaryIO
 from chordcache.digests import hex64
 from chordcache.errors import ChordcacheError, StorageError, UsageError, cannot_write, printable
 from chordcache.storage import opener
-from chordcache.storage.opener import readable
 
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 """Errors of a disk that takes no more data: full, quota used up, file size limit, turned read-only by an error."""
@@ -25,9 +24,6 @@ _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 _NO_LINK = (errno.EXDEV, errno.EPERM, errno.EACCES, errno.EMLINK, errno.EOPNOTSUPP, errno.ENOSYS)
 """Errors of ``link`` after which a copy may still work: another disk, no permission, or no hard links on this disk."""
-
-_COPY_BYTES = 1 << 20
-"""Size of the pieces in which a file is copied [bytes]"""
 
 PARTIALS = ".partial"
 """Name of the folder of partial files in a cache"""
@@ -279,14 +275,8 @@ def link_or_copy(cache: Path, file: str, partial: Path) -> None:
             if error.errno not in _NO_LINK:
                 raise
             with open(partial, "wb") as copy:
-                while block := _read_block(source, cache / file):
-                    copy.write(block)
+                copy.writelines(opener.blocks_of(source, cache / file))
             _fsync(partial)
-
-
-def _read_block(source: BinaryIO, path: Path) -> bytes:
-    with readable(path):
-        return source.read(_COPY_BYTES)
 
 
 def publish_text(cache: Path, file: str, text: str) -> None:

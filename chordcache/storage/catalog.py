@@ -6,7 +6,7 @@ import json
 import os
 import stat
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
 from typing import TypeVar
@@ -20,8 +20,7 @@ from chordcache.storage.annotation_names import AnnotationNames
 from chordcache.storage.cache_header import read_header
 from chordcache.storage.catalog_columns import INT32, INT64, SECTIONS, UINT64, Columns, hash_of
 from chordcache.storage.catalog_file import HEAD_BYTES, CatalogFile, matching
-from chordcache.storage.feature_info import FeatureInfo, StoredFile
-from chordcache.storage.layout import is_key, place_of, sidecar_file
+from chordcache.storage.layout import is_key, sidecar_file
 from chordcache.storage.opener import MAX_BYTES
 from chordcache.storage.sidecar import Sidecar
 
@@ -41,22 +40,6 @@ class _Picture(Record, frozen=True, forbid_unknown_fields=False):
     height: Side
     width: Side
     display_crop: object = None
-
-
-class _File(Record, frozen=True, forbid_unknown_fields=False):
-    file: StoredFile | None = None
-
-
-class _Files(Record, frozen=True, forbid_unknown_fields=False):
-    """The part of a sidecar that names its video and its files."""
-
-    key: str
-    features: tuple[_File, ...]
-
-
-def names_of_files(infos: Iterable[_File | FeatureInfo]) -> set[str]:
-    """Return the names of the files and packs of features."""
-    return {place_of(info.file)[0] for info in infos if info.file is not None}
 
 
 class Catalog:
@@ -159,13 +142,7 @@ class Catalog:
 
     def paths(self) -> Iterator[tuple[str, str]]:
         """Yield key and path of every video, in order. The digests of the rows are not compared."""
-        for position in range(len(self)):
-            try:
-                place = parse_json(self._line(position), _KeyAndPath)
-                yield place.key, place.path
-            except ValueError:  # damage, or a file name that only the slower way reads
-                sidecar = self.at(position)
-                yield sidecar.key, sidecar.path
+        return ((row.key, row.path) for row in self._partly(_KeyAndPath))
 
     @cached_property
     def pictures(self) -> np.ndarray:
@@ -173,15 +150,19 @@ class Catalog:
 
         The rows are read once. Their digests are not compared.
         """
-        pictures = np.empty((len(self), 3), np.int64)
-        for position in range(len(self)):
-            try:
-                row: _Picture | Sidecar = parse_json(self._line(position), _Picture)
-            except ValueError:  # as in ``paths``
-                row = self.at(position)
-            pictures[position] = row.height, row.width, row.display_crop is not None
+        rows = [(row.height, row.width, row.display_crop is not None) for row in self._partly(_Picture)]
+        pictures = np.array(rows, np.int64).reshape(-1, 3)
         pictures.flags.writeable = False
         return pictures
+
+    def _partly(self, kind: type[T]) -> Iterator[T | Sidecar]:
+        """Yield the part of each row that a type has, or the whole row if only the slower way reads it."""
+        for position in range(len(self)):
+            try:
+                row: T | Sidecar = parse_json(self._line(position), kind)
+            except ValueError:  # damage, or a file name that is not Unicode
+                row = self.at(position)
+            yield row
 
     def _line(self, position: int) -> bytes:
         start, stop = self._offsets.item(position), self._offsets.item(position + 1)
@@ -234,22 +215,7 @@ class Catalog:
 
     def row(self, position: int) -> tuple[Sidecar, bytes, int]:
         """Return a sidecar, its line, and the mtime of its file when this catalog was written [nanoseconds]."""
-        return *self._row(position), self.mtime_ns(position)
-
-    def mtime_ns(self, position: int) -> int:
-        """Return the last value of ``row``."""
-        return int(self._mtimes.item(position))
-
-    def files(self, position: int) -> tuple[str, set[str]]:
-        """Return the key of a video and the names of its files and packs, without a check of its other values.
-
-        Raises ``DamageError``.
-        """
-        body = sealed_body(self._line(position))
-        if body is None:
-            raise self.damage(f"the digest of row {position} does not match")
-        files = parse_json(body, _Files)
-        return files.key, names_of_files(files.features)
+        return *self._row(position), self._mtimes.item(position)
 
     def is_unchanged(self, position: int, key: str) -> bool:
         """Return whether the file of a sidecar is the one that a row was written from."""
@@ -258,7 +224,7 @@ class Catalog:
         except OSError:  # the one who reads it raises
             return False
         num_bytes = self._offsets.item(position + 1) - self._offsets.item(position)
-        is_same = status.st_mtime_ns == self.mtime_ns(position) and status.st_size == num_bytes
+        is_same = status.st_mtime_ns == self._mtimes.item(position) and status.st_size == num_bytes
         return is_same and stat.S_ISREG(status.st_mode)
 
     def check_digests(self) -> None:

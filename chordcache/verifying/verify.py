@@ -14,7 +14,7 @@ import numpy as np
 
 from chordcache.amounts import counted
 from chordcache.arguments import check_choice, names_arguments
-from chordcache.building.build_plan import fingerprints_of, resolve_features
+from chordcache.building.build_plan import resolve_features
 from chordcache.building.build_task import is_stale
 from chordcache.building.fix_commands import build_command, repair_command, unpack_command
 from chordcache.building.requested import Features
@@ -176,7 +176,8 @@ def _verify(
     keys = [*filter(part.holds, all_keys)]
     findings: list[Damage] = []
     config = config_from_json(header.config, trusted=trusted)
-    fingerprints = fingerprints_of(resolve_features(header.features, config))
+    specs = resolve_features(header.features, config)
+    fingerprints = {name: spec.fingerprint if spec else None for name, spec in specs.items()}
     if source and level == "quick":
         level = "default"  # an artefact must be intact before it is compared with its source
     inside = {} if header.follow_symlinks else {label: real_folder(path) for label, path in (where or {}).items()}
