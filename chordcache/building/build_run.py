@@ -21,7 +21,7 @@ from chordcache.building.fix_commands import is_retryable, problems_command, rep
 from chordcache.building.planning import plan_as_before, write_plan
 from chordcache.building.prune import drop, drop_features, leaving, num_with
 from chordcache.engine import pool, terminal
-from chordcache.engine.choice import Engine, engine_of
+from chordcache.engine.choice import Engine
 from chordcache.engine.display import Display, display_of
 from chordcache.engine.run_progress import Progress
 from chordcache.errors import CANNOT_WRITE, TOO_MANY_FAILED, ChordcacheError, StoppedError, printable
@@ -81,16 +81,16 @@ def build_as_before(
     cache: Path,
     index: Index,
     *,
-    roots: Mapping[str, str] | None = None,
-    jobs: int | Engine | None = None,
+    roots: Mapping[str, str] | None,
+    engine: Engine,
     options: BuildOptions,
-    progress: bool | Display = False,
-    notes: RunNotes | None = None,
-    trusted: Collection[str] = (),
+    progress: bool | Display,
+    notes: RunNotes,
+    trusted: Collection[str],
 ) -> RunSummary:
     """Build the videos of an index with everything that earlier builds of the cache requested, under its lock.
 
-    The parameters are those of ``build`` and ``plan_as_before``. ``notes`` take what is known of the run at its end.
+    The parameters are those of ``run_plan`` and ``plan_as_before``.
     """
     display = display_of(progress)
     plan = plan_as_before(cache, index, roots=roots, options=options, trusted=trusted)
@@ -100,7 +100,7 @@ def build_as_before(
             what = f"files of tier {tier} are not made again: {', '.join(lost)} cannot be made here"
             remedy = "install its package, or name its plug-in or model with -c, then run the command again"
             terminal.say(f"{what}; {remedy}", shown=display.messages)
-    return run_plan("repair", plan, engine_of(jobs), options, display, notes or RunNotes())
+    return run_plan("repair", plan, engine, options, display, notes)
 
 
 def build_progress(command: str, plan: BuildPlan, rows: IndexRows, display: Display) -> Progress:

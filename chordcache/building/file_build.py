@@ -25,9 +25,9 @@ from chordcache.media.audio_track import Sound
 from chordcache.media.demux import Media
 from chordcache.media.source_file import OpenSource, SourceState, check_unchanged, open_source
 from chordcache.storage import atomic, feature_files, layout
-from chordcache.storage.artefacts.open_files import FRAME_ARRAYS, create_artefact
+from chordcache.storage.artefacts.open_files import FRAME_ARRAYS
 from chordcache.storage.artefacts.tiers import TIERS
-from chordcache.storage.artefacts.writer import ArtefactWriter
+from chordcache.storage.artefacts.writer import ArtefactWriter, create_artefact
 from chordcache.storage.feature_info import FeatureInfo, StoredFile
 from chordcache.storage.quarantine import Failure
 from chordcache.storage.sidecar import Sidecar, in_order

@@ -14,7 +14,7 @@ from typing import TypeVar
 import numpy as np
 
 from chordcache.digests import sealed_body
-from chordcache.errors import ChordcacheError, NotFoundError, printable
+from chordcache.errors import NotFoundError, printable
 from chordcache.json_records import Record, Side, from_json, parse_json
 from chordcache.storage.annotation_names import AnnotationNames
 from chordcache.storage.cache_header import read_header
@@ -52,7 +52,10 @@ class Catalog:
         try:
             self._file = CatalogFile(cache)
         except FileNotFoundError:
-            raise _no_catalog(cache) from None
+            raise NotFoundError(
+                f"cache '{printable(cache)}' has no catalog: its first build is running, or was killed; "
+                "run the same 'chordcache build', or 'chordcache verify --repair'"
+            ) from None
         self.damage = self._file.damage
 
     @property
@@ -60,29 +63,27 @@ class Catalog:
         """Hash of all sidecars and columns."""
         return self._file.digest
 
-    def _array(self, name: str, dtype: np.dtype, length: int) -> np.ndarray:
-        content = self._file.section(name)
-        if len(content) != length * dtype.itemsize:
-            raise self.damage(f"its section '{name}' has {len(content)} bytes, expected {length * dtype.itemsize}")
-        return np.frombuffer(content, dtype)
+    def _array(self, name: str, dtype: np.dtype) -> np.ndarray:
+        """Return a section as numbers. Their count was compared with that of the videos, but for the states."""
+        return np.frombuffer(self._file.section(name), dtype)
 
     def _numbers(self, name: str, dtype: np.dtype, start: int, stop: int) -> np.ndarray:
         """Return the numbers of a section, one for each video, which are in [start, stop)."""
-        numbers = self._array(name, dtype, len(self))
+        numbers = self._array(name, dtype)
         if len(numbers) and not start <= numbers.min() <= numbers.max() < stop:
             raise self.damage(f"its section '{name}' has numbers that no video has")
         return numbers
 
     @cached_property
     def _offsets(self) -> np.ndarray:
-        offsets = self._array("offsets", INT64, len(self) + 1)
+        offsets = self._array("offsets", INT64)
         if (offsets[1:] <= offsets[:-1]).any():  # else each row could be the largest one
             raise self.damage("its section 'offsets' has rows over each other")
         return offsets
 
     @cached_property
     def _hashes(self) -> np.ndarray:
-        return self._array("hashes", UINT64, len(self))
+        return self._array("hashes", UINT64)
 
     @cached_property
     def _order(self) -> np.ndarray:
@@ -90,7 +91,7 @@ class Catalog:
 
     @cached_property
     def _mtimes(self) -> np.ndarray:
-        return self._array("mtimes", INT64, len(self))
+        return self._array("mtimes", INT64)
 
     @cached_property
     def num_frames(self) -> np.ndarray:
@@ -127,7 +128,9 @@ class Catalog:
 
     def feature_states(self, feature: str) -> np.ndarray:
         """Return the ``FeatureState`` of a feature in every video [shape=(num_videos,), dtype=uint8]."""
-        states = self._array("states", np.dtype(np.uint8), len(self.fingerprints) * len(self))
+        states = self._array("states", np.dtype(np.uint8))
+        if len(states) != (num_bytes := len(self.fingerprints) * len(self)):
+            raise self.damage(f"its section 'states' has {len(states)} bytes, expected {num_bytes}")
         if feature not in self.fingerprints:
             return np.zeros(len(self), np.uint8)
         start = [*self.fingerprints].index(feature) * len(self)
@@ -248,11 +251,3 @@ class Catalog:
         for name, content in columns.sections().items():
             if content != self._file.section(name):
                 raise self.damage(f"its section '{name}' is of other videos than its rows")
-
-
-def _no_catalog(cache: Path) -> ChordcacheError:
-    name = printable(cache)
-    return NotFoundError(
-        f"cache '{name}' has no catalog: its first build is running, or was killed; "
-        "run the same 'chordcache build', or 'chordcache verify --repair'"
-    )

@@ -33,8 +33,10 @@ class Sidecars:
         """Folder of the cache"""
         self._catalog: Catalog | None = None
         self._keys: list[str] = []
-        self.is_packed = is_packed(cache)
+        self.is_packed = False
         """True if the sidecars are in the catalog alone"""
+        with suppress(NotFoundError, DamageError, StorageError, ValueError):
+            self.is_packed = read_header(cache).is_packed
         with nullcontext() if self.is_packed else suppress(ChordcacheError):  # none yet, or a damaged one
             catalog = Catalog(cache)
             self._keys = catalog.keys()
@@ -91,14 +93,6 @@ class Sidecars:
             and self.sorted_keys() == self._keys
             and all(catalog.is_unchanged(position, key) for position, key in enumerate(self._keys))
         )
-
-
-def is_packed(cache: Path) -> bool:
-    """Return whether a folder is a packed cache."""
-    try:
-        return read_header(cache).is_packed
-    except (NotFoundError, DamageError, StorageError, ValueError):
-        return False
 
 
 @lru_cache(1)

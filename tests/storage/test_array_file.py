@@ -20,7 +20,8 @@ from helpers.array_tables import Arrays, change_table, put_array, table_of
 from chordcache.digests import digest64, sealed
 from chordcache.errors import DamageError, UsageError
 from chordcache.storage.artefacts import open_files
-from chordcache.storage.artefacts.open_files import check_artefact, create_artefact, open_artefact
+from chordcache.storage.artefacts.open_files import check_artefact, open_artefact
+from chordcache.storage.artefacts.writer import create_artefact
 
 FLOW = np.arange(60, dtype=np.float16).reshape(20, 3)
 EVERY_DTYPE: dict[str, np.ndarray] = {

@@ -16,7 +16,8 @@ from chordcache.storage.artefacts import artefact as artefact_module
 from chordcache.storage.artefacts import lmdb_pages
 from chordcache.storage.artefacts.lmdb_pages import find_values
 from chordcache.storage.artefacts.lmdb_reader import LmdbArtefact
-from chordcache.storage.artefacts.open_files import create_artefact, open_artefact
+from chordcache.storage.artefacts.open_files import open_artefact
+from chordcache.storage.artefacts.writer import create_artefact
 from chordcache.storage.feature_info import FeatureInfo, StoredFile
 from chordcache.storage.feature_rules import Claims
 

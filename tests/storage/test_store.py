@@ -17,7 +17,8 @@ import chordcache as cc
 from chordcache.digests import digest64
 from chordcache.errors import DamageError
 from chordcache.storage.artefacts import npy, open_files
-from chordcache.storage.artefacts.open_files import create_artefact, open_artefact
+from chordcache.storage.artefacts.open_files import open_artefact
+from chordcache.storage.artefacts.writer import create_artefact
 
 
 def arrays(num_records: int) -> dict[str, np.ndarray]:

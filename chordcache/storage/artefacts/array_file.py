@@ -75,8 +75,6 @@ class ArrayTable(Record, frozen=True):
 class ArrayFile(Artefact):
     """An open ``.npz`` or ``.h5``."""
 
-    _ERRORS = (OSError, ValueError)
-
     def _read_contents(self) -> None:
         self._offsets: dict[str, np.ndarray] = {}
         """Places of the records of each array that was read, in the file instead of in the array"""

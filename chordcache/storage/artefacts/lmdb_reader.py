@@ -7,7 +7,6 @@ a page that is not as it expects. Nothing is shared with other readers of the fi
 from __future__ import annotations
 
 import math
-import struct
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -70,8 +69,6 @@ class ChainIndex:
 
 class LmdbArtefact(Artefact):
     """An environment that was published."""
-
-    _ERRORS = (ValueError, struct.error, OSError)
 
     def _read_contents(self) -> None:
         self._chains: ChainIndex | None = None

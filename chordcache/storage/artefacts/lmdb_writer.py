@@ -35,7 +35,7 @@ import numpy as np
 from chordcache import progress
 from chordcache.digests import digest64
 from chordcache.errors import UsageError
-from chordcache.storage.artefacts import npy, open_files
+from chordcache.storage.artefacts import npy
 from chordcache.storage.artefacts.lmdb_pages import FOOTER
 from chordcache.storage.artefacts.lmdb_reader import DIGEST_BYTES, SHAPE, SIZES, STARTS, STREAM
 from chordcache.storage.artefacts.writer import ArtefactWriter, StreamedArray, write_error
@@ -100,11 +100,10 @@ class LmdbArtefactWriter(ArtefactWriter):
             data = npy.dumps(values[name])
             self._add_value(name.encode(), digest64(data).to_bytes(DIGEST_BYTES, "little") + data)
         self._write_batch()
-        page_bytes, num_pages = _pages(self._environment)
+        page_bytes, num_pages = self._environment.stat()["psize"], self._environment.info()["last_pgno"] + 1
         self._close()
         with self._errors():
             _append_tree(self.path, page_bytes, num_pages)
-        open_files.check_artefact(self.path, os.path.getsize(self.path), self._lengths(), whole=arrays)
 
     def _close(self) -> None:
         self._environment.close()
@@ -122,12 +121,9 @@ class LmdbArtefactWriter(ArtefactWriter):
         self._batch.append((key, value))
         self._batch_bytes += len(value)
         if self._batch_bytes >= _BATCH_BYTES:
-            self._flush()
-
-    def _flush(self) -> None:
-        self._write_batch()
-        self._environment.close()  # unmaps the file: memory use does not grow with the video
-        self._environment = self._open()
+            self._write_batch()
+            self._environment.close()  # unmaps the file: memory use does not grow with the video
+            self._environment = self._open()
 
     def _write_batch(self) -> None:
         while True:
@@ -160,11 +156,6 @@ def _refusal(path: Path) -> OSError | None:
     except OSError as error:
         return error
     return None
-
-
-def _pages(environment: Any) -> tuple[int, int]:
-    """Return the size of a page [bytes] and the number of pages."""
-    return environment.stat()["psize"], environment.info()["last_pgno"] + 1
 
 
 def _append_tree(path: Path, page_bytes: int, num_pages: int) -> None:
