@@ -22,7 +22,7 @@ from chordcache.records import ContentFacts, Identity, VideoRecord, losses
 from chordcache.storage import layout
 from chordcache.storage.artefacts.tiers import TIERS
 from chordcache.storage.feature_info import FeatureInfo, leaves
-from chordcache.storage.find_sidecars import Sidecars
+from chordcache.storage.find_sidecars import Sidecars, iter_keys
 from chordcache.storage.quarantine import Failure, Quarantine
 from chordcache.storage.sidecar import Sidecar
 
@@ -174,7 +174,7 @@ class _Planner:
         self._plan, self._quarantine, self._options = plan, quarantine, options
         self._picture = plan.config.picture
         self._sidecars = Sidecars(plan.cache)
-        self._has_videos, self._has_failures = not self._sidecars.is_empty(), len(quarantine) > 0
+        self._has_videos = next(iter_keys(plan.cache), None) is not None
 
     def planned(
         self, record: VideoRecord, row: int, source_path: str, inside: str | None, state: SourceState | None
@@ -211,7 +211,7 @@ class _Planner:
         if record.error is not None and record.identity == identity:
             error = MediaError(record.error_stage or "probe", record.error_cause or "decode", record.error or "-")
             return task.failed(error.stage, error.cause, record.error, record.identity)
-        failure = self._quarantine.get(task.key) if self._has_failures else None  # a key takes long to make
+        failure = self._quarantine.get(task.key) if len(self._quarantine) else None  # a key takes long to make
         if failure is None or failure.cause == "features":  # of ``_loss``, which looked at this build
             return None
         if not self._quarantine.still_holds(failure.key, identity, task.fingerprints):

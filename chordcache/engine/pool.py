@@ -232,7 +232,7 @@ class _PoolRun:
         self._fan, self._limits, self._retry = fan, limits, retry
         self._num_drawn = self._num_ended = 0
         self._again: deque[_Unit] = deque()
-        """Units to run again, before new tasks"""
+        """Units to run next: those to run again come before new tasks"""
         self._alone: deque[_Unit] = deque()
         """Units to run again with no other beside them, because the machine had no memory left"""
         self._deaths: list[Outcome] = []
@@ -251,10 +251,13 @@ class _PoolRun:
             while len(pending) < self._fan.width and not self._alone:
                 oldest = min((unit.first for unit in pending), default=self._num_drawn)
                 may_draw = not is_bounded or self._num_drawn - oldest < max_ahead
-                unit = self._next_unit(tasks, chunk_size if may_draw else 0)
-                if unit is None:
-                    break
-                submit(unit)
+                if not self._again:
+                    chunk = list(islice(tasks, chunk_size if may_draw else 0))
+                    if not chunk:
+                        break
+                    self._again.append(_Unit(self._num_drawn, chunk))
+                    self._num_drawn += len(chunk)
+                submit(self._again.popleft())
             if self._alone and not pending:
                 submit(self._alone.popleft())
             if not pending:
@@ -272,13 +275,6 @@ class _PoolRun:
                 f"the workers ended with {self._num_ended} results of {self._num_drawn} tasks, expected all. Run the "
                 "same command again."
             )
-
-    def _next_unit(self, tasks: Iterator[Any], chunk_size: int) -> _Unit | None:
-        if self._again:
-            return self._again.popleft()
-        chunk = list(islice(tasks, chunk_size))
-        self._num_drawn += len(chunk)
-        return _Unit(self._num_drawn - len(chunk), chunk) if chunk else None
 
     def _finish_or_rerun(self, single: _Unit, result: Any) -> Iterator[Outcome]:
         """Yield the result of a task, unless the task is run again. Raise the error that ends the run."""

@@ -46,10 +46,6 @@ class Sidecars:
         """Return the keys of all cached videos, sorted. Raises as ``iter_keys`` does."""
         return self._keys.copy() if self.is_packed else sorted(iter_keys(self.cache))
 
-    def is_empty(self) -> bool:
-        """Return whether no video is cached. Raises as ``iter_keys`` does."""
-        return next(iter_keys(self.cache), None) is None
-
     def read(self, key: str) -> Sidecar:
         """Return the sidecar of a video. Raises as ``read_sidecar`` does."""
         return self.row(key)[0]

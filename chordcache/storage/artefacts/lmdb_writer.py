@@ -161,26 +161,20 @@ def _refusal(path: Path) -> OSError | None:
 def _append_tree(path: Path, page_bytes: int, num_pages: int) -> None:
     """Write the footer that readers check behind the pages. Raises ``OSError``."""
     with open(path, "r+b") as file:
-        numbers = np.array(_tree_pages(file.fileno(), page_bytes, num_pages), "<u8")
-        pages = [os.pread(file.fileno(), page_bytes, number * page_bytes) for number in numbers.tolist()]
-        digest = digest64(b"".join([*pages, numbers.tobytes()]))
+        listed, pages, number = array("Q"), [], 0
+        while number < num_pages:
+            page = os.pread(file.fileno(), page_bytes, number * page_bytes)
+            flags, num_of_value = _PAGE_HEADER.unpack_from(page)
+            if flags & _HOLDS_VALUE:
+                number += num_of_value
+            else:
+                listed.append(number)
+                pages.append(page)
+                number += 1
+        numbers = np.asarray(listed, "<u8").tobytes()
+        digest = digest64(b"".join([*pages, numbers]))
         file.seek(page_bytes * num_pages)
         file.truncate()
-        file.write(numbers.tobytes() + FOOTER.pack(digest, page_bytes, len(numbers)))
+        file.write(numbers + FOOTER.pack(digest, page_bytes, len(pages)))
         file.flush()
         os.fsync(file.fileno())
-
-
-def _tree_pages(fd: int, page_bytes: int, num_pages: int) -> list[int]:
-    """Return the numbers of the pages that do not hold values. The first page of a value states how many it takes."""
-    pages = []
-    number = 0
-    while number < num_pages:
-        header = os.pread(fd, _PAGE_HEADER.size, number * page_bytes)
-        flags, num_of_value = _PAGE_HEADER.unpack(header)
-        if flags & _HOLDS_VALUE:
-            number += num_of_value
-        else:
-            pages.append(number)
-            number += 1
-    return pages
