@@ -126,10 +126,6 @@ def test_unordered_yields_what_is_ready(tmp_path: Path) -> None:
     assert results[2:] == [(0, True)]
 
 
-def test_no_tasks() -> None:
-    assert list(pool.run(double, [], jobs=2)) == []
-
-
 def test_a_slow_first_task_bounds_the_tasks_drawn_ahead() -> None:
     drawn = 0
 

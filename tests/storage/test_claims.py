@@ -264,9 +264,3 @@ def test_large_records_are_found_one_after_the_other(
     artefact = open_artefact(path, path.stat().st_size)
     assert list(map(bytes, artefact.records("frames", range(40)))) == records
     assert list(map(bytes, artefact.records("frames", [7, 3, 39]))) == [records[n] for n in (7, 3, 39)]
-
-
-def test_a_file_that_was_just_written_has_no_claims(tmp_path: Path) -> None:
-    path = _write(tmp_path / "a.lmdb", [bytes(1 << 20)] * 2)
-    artefact = open_artefact(path, path.stat().st_size)
-    assert len(list(artefact.records("frames", [0, 1]))) == 2

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
 import shutil
 from pathlib import Path
@@ -169,8 +168,3 @@ def test_a_folder_with_nothing_but_a_log_can_become_a_cache(work: Path) -> None:
     append_run(work / "new", run())
     assert cc.build(work / "index.json", work / "new", jobs=1).num_done == 1
     assert commands(work / "new") == ["build", "scan", "build"]
-
-
-def test_a_line_is_plain_json(built: Path) -> None:
-    for line in (built / "cache/runs.jsonl").read_text().splitlines():
-        assert {"command", "started", "elapsed_seconds", "version", "counts", "jobs"} <= json.loads(line).keys()
