@@ -224,7 +224,7 @@ class _Run:
             self._fail(task, task.failure, is_work=False)
             return
         sidecar = task.described
-        if sidecar is not None and sidecar != task.previous:  # another label or caption, or a feature less
+        if sidecar is not None and sidecar != task.previous:  # another label, caption or column
             atomic.publish_text(self._cache, layout.sidecar_file(task.key), sidecar.to_line() + "\n")
         self._count(task.key, "num_up_to_date")
         if requested is not None:

@@ -28,12 +28,9 @@ from chordcache.storage.find_sidecars import Sidecars, iter_keys
 from chordcache.storage.opener import exists, iter_files, list_folder
 from chordcache.storage.run_log import RUNS_FILE
 
-TOP_LEVEL = frozenset(
-    (
-        *("chordcache.json", "index.jsonl", "videos", CATALOG, "quarantine.jsonl", "runs.jsonl"),
-        *(".partial", ".lock", layout.PACKS),
-    )
-).union(TIERS)
+_LISTS = ("chordcache.json", "index.jsonl", CATALOG, "quarantine.jsonl", RUNS_FILE)
+
+TOP_LEVEL = frozenset((*_LISTS, "videos", ".partial", ".lock", layout.PACKS, *TIERS))
 """Names in the folder of a cache"""
 
 

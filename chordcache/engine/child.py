@@ -14,7 +14,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from multiprocessing.connection import Pipe
 from pathlib import Path
@@ -64,9 +64,6 @@ os.register_at_fork(after_in_child=_close_lifeline)
 
 _ending: list[subprocess.Popen[bytes]] = []
 """Processes that were killed and have not ended yet. Python warns of one that nothing refers to"""
-
-NOT_RUN = object()
-"""Result of the other tasks of a unit whose process died"""
 
 
 class Child:
@@ -179,7 +176,7 @@ class Child:
 class Worker:
     """A process that runs a function of tasks. It is started when it is needed, and replaced when it dies.
 
-    One thread at a time calls ``run``, or ``begin`` and ``results``. Any thread may call ``kill``, even in the middle
+    One thread at a time calls ``run``, or ``begin`` and ``result``. Any thread may call ``kill``, even in the middle
     of a task. Linux ends the process when this process ends.
     """
 
@@ -195,43 +192,40 @@ class Worker:
         self._lock = threading.RLock()
         self._is_killed = False
 
-    def run(self, first: int, tasks: Sequence[Any]) -> list[Any]:
-        """Run tasks, whose numbers begin at ``first``, and return their results. One may be a ``Crash``."""
-        self.begin(first, tasks)
-        return self.results(first, len(tasks))
+    def run(self, task: Any) -> Any:
+        """Run a task, and return its result, which may be a ``Crash``."""
+        self.begin(task)
+        return self.result()
 
-    def begin(self, first: int, tasks: Sequence[Any]) -> None:
-        """Send tasks, whose numbers begin at ``first``. ``results`` returns their results.
+    def begin(self, task: Any) -> None:
+        """Send a task. ``result`` returns its result.
 
         Tasks that wait for the process in the pipe to it, of more than 64 KiB, may block this thread.
         """
         if self._child is not None and self._child.process.poll() is not None:  # killed while it was idle
             self._release()
         child = self._child or self._start()
-        child.send((first, [dump_task(task) for task in tasks]))
+        child.send(dump_task(task))
 
     def is_over(self) -> bool:
-        """Return whether ``results`` would return at once."""
+        """Return whether ``result`` would return at once."""
         child = self._child
         return child is None or child.is_over()
 
-    def results(self, first: int, num_tasks: int) -> list[Any]:
-        """Wait for the results of the tasks that were sent."""
+    def result(self) -> Any:
+        """Wait for the result of the task that was sent first. If it is a death, later ones have none."""
         child = self._child
-        assert child is not None, "tasks were sent"
+        assert child is not None, "a task was sent"
         limit = child.wait()
         if limit is None:
             with suppress(EOFError, OSError):
-                results: list[Any] = [load_result(child.channel.recv_bytes()) for _ in range(num_tasks)]
-                if any(isinstance(result, Crash) and result.is_death for result in results):
+                result = load_result(child.channel.recv_bytes())
+                if isinstance(result, Crash) and result.is_death:
                     self._release()
-                return results
+                return result
         death = self._death(child, limit or "")
-        results = [NOT_RUN] * num_tasks
-        index = child.heartbeat.task - first
         self._release()
-        results[index if 0 <= index < num_tasks else 0] = death  # it may have died before it began the first
-        return results
+        return death
 
     def kill(self) -> None:
         """Begin to end the process for good. ``run`` returns a ``Crash``."""

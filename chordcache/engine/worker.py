@@ -77,8 +77,7 @@ class Raised:
 def main(parent: int, channel_fd: int, heartbeat_fd: int, lifeline_fd: int) -> None:
     """Run tasks until the parent ends this process, or ends itself. It holds the writing end of ``lifeline_fd`` open.
 
-    The messages are the limits, the function, and then units: the number of the first task, and the pickled tasks. The
-    answer to a unit is one message for each of its tasks.
+    The messages are the limits, the function, and then pickled tasks. The answer to each is its pickled result.
     """
     channel, heartbeat = prepare(channel_fd, heartbeat_fd)
     end_with(lifeline_fd)
@@ -88,14 +87,11 @@ def main(parent: int, channel_fd: int, heartbeat_fd: int, lifeline_fd: int) -> N
     progress.report_to(_Alarm(heartbeat, limits))
     with suppress(EOFError, ConnectionError):
         while True:
-            first, tasks = channel.recv()
-            results = []
-            for number, task in enumerate(tasks, first):
-                heartbeat.begin(number)
-                results.append(run_task(function, task))
+            task = channel.recv()
+            heartbeat.begin()
+            result = run_task(function, task)
             heartbeat.end()
-            for result in results:
-                channel.send_bytes(result)
+            channel.send_bytes(result)
 
 
 def end_with(lifeline_fd: int) -> None:

@@ -32,9 +32,6 @@ from chordcache.records import Identity, RunSummary, VideoRecord
 from chordcache.storage.run_log import RunNotes, recorded
 from chordcache.temporary import keep_with, temporary_folder
 
-_CHUNK_SIZE = 8
-"""Files per task. Demuxing a short clip takes a few milliseconds, sending a task half a millisecond."""
-
 _LISTED = {"frames": (".jpg", ".jpeg", ".png"), "webdataset": (".tar",)}
 """Format of lists to the suffixes of files that it has videos of"""
 
@@ -274,7 +271,6 @@ class _Scan:
             _scan_file,
             self._tasks(earlier),
             jobs=engine,
-            chunk_size=_CHUNK_SIZE,
             ordered=True,
             limits=self._limits,
             retry=self._once_more,

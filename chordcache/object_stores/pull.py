@@ -139,8 +139,7 @@ class _Pull:
         with atomic.writing_to(path), atomic.partial_file(self._cache) as partial:
             if isinstance(file, Pack):
                 with open(partial, "xb") as target:
-                    for block in self._store.whole(file.name, self._store.entry(file.name)):
-                        target.write(block)
+                    target.writelines(self._store.whole(file.name, self._store.entry(file.name)))
                 check_pack(self._cache, file, os.path.relpath(partial, self._cache))
             else:
                 download(self._store, file, partial)

@@ -6,7 +6,6 @@ import hashlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from chordcache.digests import file_digest
 from chordcache.engine.signals import stop_signals
 from chordcache.errors import UsageError, printable
 from chordcache.object_stores.client import ObjectStore, StoredObject
@@ -23,7 +22,7 @@ from chordcache.storage import opener
 from chordcache.storage.artefacts.tiers import TIERS
 from chordcache.storage.cache_header import read_header
 from chordcache.storage.catalog import Catalog
-from chordcache.storage.feature_files import damaged
+from chordcache.storage.feature_files import checked_blocks, damaged
 from chordcache.storage.feature_info import StoredFile
 from chordcache.storage.find_sidecars import Sidecars
 from chordcache.storage.layout import cache_folder, sidecar_file
@@ -139,18 +138,8 @@ class _Push:
             check_pack(self._cache, file)
             self._store.write(file.name, _blocks(self._cache, file.name))
         else:
-            self._store.write(file.name, self._checked(file))
+            self._store.write(file.name, checked_blocks(self._cache, file))
         return file.num_bytes
-
-    def _checked(self, file: StoredFile) -> Iterator[bytes]:
-        """Read an artefact, and raise ``DamageError`` at its end if it is not what was written."""
-        digest, num_bytes = file_digest(), 0
-        for block in _blocks(self._cache, file.name):
-            digest.update(block)
-            num_bytes += len(block)
-            yield block
-        if num_bytes != file.num_bytes or digest.hexdigest() != file.digest:
-            raise damaged(self._cache, file.name, "its content is not what was written")
 
     def _copy_sidecar(self, key: str) -> int:
         line = self._sidecars.row(key)[1]

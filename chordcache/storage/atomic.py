@@ -308,8 +308,8 @@ def _unshare(cache: Path, name: str) -> None:
         return
 
 
-def append_lines(cache: Path, name: str, lines: Sequence[str], *, is_flushed: bool = False) -> None:
-    """Append lines with one write, and flush it if asked to. A line that an earlier kill cut off is removed first."""
+def append_lines(cache: Path, name: str, lines: Sequence[str]) -> None:
+    """Append lines with one write. A line that an earlier kill cut off is removed first."""
     flags = os.O_RDWR | os.O_CREAT | os.O_APPEND
     _unshare(cache, name)
     with no_space_as_error(cache / name), open(opener.open_file(cache, name, flags), "ab+") as file:
@@ -322,6 +322,3 @@ def append_lines(cache: Path, name: str, lines: Sequence[str], *, is_flushed: bo
                     raise opener.too_large(cache / name, "a line")
                 file.truncate(start + num_bytes)
         file.write("".join(f"{line}\n" for line in lines).encode("ascii"))
-        if is_flushed:
-            file.flush()
-            os.fsync(file.fileno())

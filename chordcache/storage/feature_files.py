@@ -8,7 +8,6 @@ import stat
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import BinaryIO
 
 from chordcache.digests import digest_file, file_digest
 from chordcache.errors import DamageError, printable
@@ -95,7 +94,7 @@ def copy_checked(cache: Path, file: StoredFile, target: Path, *, trusts_links: b
     """
     if file.packed is not None:
         with atomic.no_space_as_error(target), open(target, "wb") as copy:
-            append_to(copy, cache, file)
+            copy.writelines(checked_blocks(cache, file))
             copy.flush()
             os.fsync(copy.fileno())
         return
@@ -110,18 +109,14 @@ def copy_checked(cache: Path, file: StoredFile, target: Path, *, trusts_links: b
         raise damaged(cache, file.name, "its digest is another one than that in the sidecar")
 
 
-def append_to(target: BinaryIO, cache: Path, file: StoredFile) -> None:
-    """Copy a file behind what an open file has, and compare it with its size and digest.
-
-    Raises ``DamageError``, also if the file is missing, ``StorageError``, and ``OSError`` if the target cannot be
-    written.
-    """
+def checked_blocks(cache: Path, file: StoredFile) -> Iterator[bytes]:
+    """Read a file, and raise ``DamageError`` at its end if it is not what was written, or is missing."""
     digest, num_bytes = file_digest(), 0
     with suppress(FileNotFoundError):  # then it has another size than is expected
         for block in _blocks(cache, file):
             digest.update(block)
             num_bytes += len(block)
-            target.write(block)
+            yield block
     if num_bytes != file.num_bytes or digest.hexdigest() != file.digest:
         raise damaged(cache, file.name, "its content is not what was written")
 

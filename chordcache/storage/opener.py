@@ -131,14 +131,12 @@ def _has_few_blocks(status: os.stat_result) -> bool:
     return status.st_size > MAX_GROWTH * 512 * status.st_blocks and status.st_size > read_limit()
 
 
-def open_file(
-    cache: StrPath, name: str, flags: int = os.O_RDONLY, mode: int = 0o644, *, may_be_sparse: bool = False
-) -> int:
+def open_file(cache: StrPath, name: str, flags: int = os.O_RDONLY, *, may_be_sparse: bool = False) -> int:
     """Open a regular file, and return its descriptor. One to read has no large holes, unless it ``may_be_sparse``."""
     folder, _, last = name.rpartition("/")
     parent = _enter(cache, folder or ".", _PASS)
     try:
-        fd = os.open(last, flags | _FLAGS, mode, dir_fd=parent)
+        fd = os.open(last, flags | _FLAGS, 0o644, dir_fd=parent)
     except OSError as error:
         raise _error(cache, name, error) from None
     finally:

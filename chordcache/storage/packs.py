@@ -80,7 +80,7 @@ def write_pack(source: Path, target: Path, sidecars: list[Sidecar]) -> int:
         with no_space_as_error(partial), open(partial, "xb") as pack:
             for file in files:
                 pack.write(bytes(place_of(file)[1] - pack.tell()))
-                feature_files.append_to(pack, source, file.replace(packed=None))
+                pack.writelines(feature_files.checked_blocks(source, file.replace(packed=None)))
             pack.write(bytes(num_bytes - pack.tell()))
         publish_all(target, {partial: name})
     return num_bytes

@@ -128,12 +128,6 @@ def beat_every(step_seconds: float) -> str:
     return "done"
 
 
-def test_a_total_limit_is_for_one_task_and_not_for_its_unit() -> None:
-    tasks = [0.03 + number / 1e6 for number in range(8)]  # 0.4 s each
-    results = outcomes(beat_every, tasks, chunk_size=8, limits=Limits(stall_seconds=60, file_seconds=1))
-    assert set(results.values()) == {"done"}
-
-
 def shorten_and_beat(_task: int) -> str:
     """Take most of the default limit away, and make progress for long."""
     per_byte = seconds_for(-(1 << 20), 0, 0) / -(1 << 20)

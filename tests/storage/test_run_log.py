@@ -151,10 +151,10 @@ def test_a_damaged_log_does_not_stop_a_build(work: Path) -> None:
 def test_a_log_that_cannot_be_written_changes_no_result(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     open_file = opener.open_file
 
-    def refuse(cache: Path, name: str, flags: int = os.O_RDONLY, mode: int = 0o644) -> int:
+    def refuse(cache: Path, name: str, flags: int = os.O_RDONLY) -> int:
         if name == run_log.RUNS_FILE and flags != os.O_RDONLY:  # as in a read-only cache, which root can write to
             raise PermissionError(errno.EACCES, "Permission denied")
-        return open_file(cache, name, flags, mode)
+        return open_file(cache, name, flags)
 
     monkeypatch.setattr(opener, "open_file", refuse)
     assert not append_run(work / "cache", run())

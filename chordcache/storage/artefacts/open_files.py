@@ -102,7 +102,7 @@ def check_artefact(
 
 
 def _check_names(artefact: Artefact, num_rows: Mapping[str, int], whole: Collection[str]) -> None:
-    shapes = {name: f"{artefact.num_rows(name)} rows" for name in artefact.streamed}
+    shapes = {name: f"{artefact.layout(name).num_rows} rows" for name in artefact.streamed}
     shapes |= dict.fromkeys(artefact.whole, "a whole array")
     wanted = {name: f"{count} rows" for name, count in num_rows.items()} | dict.fromkeys(whole, "a whole array")
     for name in sorted({*shapes, *wanted}):

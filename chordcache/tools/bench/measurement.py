@@ -136,7 +136,7 @@ class _Row:
         """Measure a round, unless the way failed already."""
         if self.reason is not None:
             return
-        (answer,) = self._worker.run(0, [(self.way, len(self.rates))])
+        answer = self._worker.run((self.way, len(self.rates)))
         if isinstance(answer, Raised | Crash):
             self.reason = printable(str(answer.error) if isinstance(answer, Raised) else answer.message)
         else:

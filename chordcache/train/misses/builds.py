@@ -106,7 +106,7 @@ class Builds:
     def _send(self, miss: Miss) -> _Build:
         build = self._builds.setdefault(miss.name, Future())
         try:
-            self._child.begin(0, [miss])
+            self._child.begin(miss)
             self._sent.append(miss)
         except OSError as error:
             self._end(miss, Raised(cannot_write(f"no process can be started: {error}")))
@@ -115,7 +115,7 @@ class Builds:
     def _take_results(self) -> None:
         while self._sent and self._child.is_over():
             miss = self._sent.popleft()
-            (result,) = self._child.results(0, 1)
+            result = self._child.result()
             if not (isinstance(result, Crash) and result.is_death):
                 self._end(miss, result)
                 continue
