@@ -83,24 +83,20 @@ def settings_of(header: Header) -> dict[str, str]:
     }
 
 
-def check_sidecars(cache: Path) -> int:
-    """Return the number of sidecars of a cache.
+def check_sidecars(cache: Path) -> None:
+    """Raise ``DamageError`` if the catalog names a video without a sidecar: their folder is not complete.
 
-    Raises ``DamageError`` if the catalog names a video that has none: the folder of the sidecars is not complete.
-    Raises ``StorageError`` if it cannot be listed.
+    Raises ``StorageError`` if the folder cannot be listed.
     """
-    sidecars = Sidecars(cache)
-    keys = set(sidecars.sorted_keys())
+    keys = set(Sidecars(cache).sorted_keys())
     with suppress(NotFoundError):
-        catalog = Catalog(cache)
-        if lost := set(catalog.keys()) - keys:
+        if lost := set(Catalog(cache).keys()) - keys:
             videos = f"{counted(len(lost), 'video')} that the catalog names, such as '{printable(min(lost))}'"
             raise DamageError(
                 f"'{printable(cache / 'videos')}': got no sidecars of {videos}, expected all. Copy or mount them. "
                 "If they are lost, or a build was killed, run the same build again, or "
                 f"'chordcache verify --repair {printable(cache)}' first."
             )
-    return len(keys)
 
 
 def index_of(cache: Path) -> Index:

@@ -115,7 +115,7 @@ class _Push:
         self._send(RUNS_FILE, [opener.read_file(self._cache, RUNS_FILE)])  # by this, the next push knows its own files
         files = files_of(sidecar for sidecar, _, _ in self._rows())
         missing = [file for file in files if not self._has(file)]
-        num_files, num_bytes = copy_all(self._copy, missing, "file", progress=progress)
+        copy_all(self._copy, missing, "file", progress=progress)
         loose = [] if self._sidecars.is_packed else self._keys
         copy_all(self._copy_sidecar, loose, "sidecar", progress=progress)
         for name in OTHER_LISTS:
@@ -126,25 +126,23 @@ class _Push:
         for name in ("chordcache.json", "catalog.bin"):
             self._send(name, _blocks(self._cache, name))
         self._store.remove(stale_sidecars(self._entries, loose))
-        return CopySummary(len(self._keys), num_files, num_bytes, len(files) - len(missing))
+        num_bytes = sum(file.num_bytes for file in missing)
+        return CopySummary(len(self._keys), len(missing), num_bytes, len(files) - len(missing))
 
     def _has(self, file: StoredFile | Pack) -> bool:
         """Return whether the object store has an artefact or a pack. Its name stands for its content."""
         entry = self._entries.get(file.name)
         return entry is not None and entry.num_bytes == file.num_bytes
 
-    def _copy(self, file: StoredFile | Pack) -> int:
+    def _copy(self, file: StoredFile | Pack) -> None:
         if isinstance(file, Pack):
             check_pack(self._cache, file)
             self._store.write(file.name, _blocks(self._cache, file.name))
         else:
             self._store.write(file.name, checked_blocks(self._cache, file))
-        return file.num_bytes
 
-    def _copy_sidecar(self, key: str) -> int:
-        line = self._sidecars.row(key)[1]
-        self._send(sidecar_file(key), [line])
-        return len(line)
+    def _copy_sidecar(self, key: str) -> None:
+        self._send(sidecar_file(key), [self._sidecars.row(key)[1]])
 
     def _send(self, name: str, blocks: Iterable[bytes]) -> None:
         """Send a file, unless its content is small and the object store has it. Its tag is its MD5 in S3."""

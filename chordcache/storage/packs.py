@@ -64,18 +64,18 @@ def _placed(sidecars: list[Sidecar]) -> list[Sidecar]:
     return with_places
 
 
-def write_pack(source: Path, target: Path, sidecars: list[Sidecar]) -> int:
-    """Copy the files of one group of ``placed`` into a pack of another cache, unless it is there. Return its size.
+def write_pack(source: Path, target: Path, sidecars: list[Sidecar]) -> None:
+    """Copy the files of one group of ``placed`` into a pack of another cache, unless it is there.
 
     Raises ``DamageError`` if a file is not what was written, and ``StorageError``.
     """
     files = [file for sidecar in sidecars for file in sidecar.files]
     if not files:
-        return 0
+        return
     name, last = place_of(files[-1])
     num_bytes = aligned(last + files[-1].num_bytes)
     if opener.exists(target, name) and opener.size_of(target, name) == num_bytes:
-        return num_bytes
+        return
     with partial_file(target) as partial:
         with no_space_as_error(partial), open(partial, "xb") as pack:
             for file in files:
@@ -83,7 +83,6 @@ def write_pack(source: Path, target: Path, sidecars: list[Sidecar]) -> int:
                 pack.writelines(feature_files.checked_blocks(source, file.replace(packed=None)))
             pack.write(bytes(num_bytes - pack.tell()))
         publish_all(target, {partial: name})
-    return num_bytes
 
 
 class Pack(NamedTuple):
