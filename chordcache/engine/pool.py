@@ -17,7 +17,7 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeVar
 
 from chordcache.engine.child import Worker
 from chordcache.engine.choice import Engine, engine_of
@@ -29,9 +29,6 @@ from chordcache.errors import ChordcacheError, StoppedError
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
-
-Outcome: TypeAlias = tuple[int, Any, Any]
-"""Number of a task, the task, and its result or Crash"""
 
 MAX_ATTEMPTS = 2
 """Number of attempts at a task that fails for a reason which may pass: time, memory, a disk, or a killed worker"""
@@ -102,16 +99,16 @@ def run(
     fan = _Fan(function, [] if engine.name == "inline" else workers)
     try:
         results = _PoolRun(fan, limits, retry).outcomes(iter(tasks), is_bounded=ordered)
-        yield from _in_order(results) if ordered else ((task, result) for _, task, result in results)
+        yield from _in_order(results) if ordered else ((ended.task, result) for ended, result in results)
     finally:
         fan.close()
 
 
-def _in_order(results: Iterator[Outcome]) -> Iterator[tuple[Any, Any]]:
+def _in_order(results: Iterator[tuple[_Numbered, Any]]) -> Iterator[tuple[Any, Any]]:
     waiting: dict[int, tuple[Any, Any]] = {}
     next_number = 0
-    for number, task, result in results:
-        waiting[number] = (task, result)
+    for ended, result in results:
+        waiting[ended.number] = (ended.task, result)
         while next_number in waiting:
             yield waiting.pop(next_number)
             next_number += 1
@@ -230,10 +227,10 @@ class _PoolRun:
         """Tasks to run again, before new ones"""
         self._alone: deque[_Numbered] = deque()
         """Tasks to run again with no other beside them, because the machine had no memory left"""
-        self._deaths: list[Outcome] = []
+        self._deaths: list[tuple[_Numbered, Any]] = []
         """Tasks that killed their workers one after the other, held back until another task ends"""
 
-    def outcomes(self, tasks: Iterator[Any], *, is_bounded: bool) -> Iterator[Outcome]:
+    def outcomes(self, tasks: Iterator[Any], *, is_bounded: bool) -> Iterator[tuple[_Numbered, Any]]:
         """Yield the result of each task. If ``is_bounded``, few tasks are drawn beyond one that takes long."""
         pending: set[_Numbered] = set()
 
@@ -269,7 +266,7 @@ class _PoolRun:
                 "same command again."
             )
 
-    def _finish_or_rerun(self, ended: _Numbered, result: Any) -> Iterator[Outcome]:
+    def _finish_or_rerun(self, ended: _Numbered, result: Any) -> Iterator[tuple[_Numbered, Any]]:
         """Yield the result of a task, unless the task is run again. Raise the error that ends the run."""
         if isinstance(result, Raised):
             raise result.error
@@ -285,7 +282,7 @@ class _PoolRun:
                 waiting.append(replace(ended, attempts=result.attempts))
                 return
             if is_death and result.cause != "timeout":
-                self._deaths.append((ended.number, ended.task, result))
+                self._deaths.append((ended, result))
                 if len(self._deaths) == MAX_DEATHS_IN_A_ROW:
                     raise StoppedError(
                         f"{MAX_DEATHS_IN_A_ROW} tasks in a row killed their workers (the last: {result.message}); "
@@ -297,4 +294,4 @@ class _PoolRun:
         elif (task := self._retry(ended.task, result)) is not None:
             self._again.append(replace(ended, task=task, attempts=0))
             return
-        yield ended.number, ended.task, result
+        yield ended, result
