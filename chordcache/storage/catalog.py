@@ -153,8 +153,9 @@ class Catalog:
 
         The rows are read once. Their digests are not compared.
         """
-        rows = [(row.height, row.width, row.display_crop is not None) for row in self._partly(_Picture)]
-        pictures = np.array(rows, np.int64).reshape(-1, 3)
+        pictures = np.empty((len(self), 3), np.int64)
+        for position, row in enumerate(self._partly(_Picture)):
+            pictures[position] = row.height, row.width, row.display_crop is not None
         pictures.flags.writeable = False
         return pictures
 

@@ -305,12 +305,13 @@ def _dtype(text: str) -> np.dtype[Any] | None:
 
 def _built_in_problem(info: FeatureInfo, sidecar: Any) -> str | None:
     rules = RULES[info.feature]
-    if info.num_rows.keys() != rows_of(info).keys() or len(set(info.num_rows.values())) != 1:
-        return f"rows of {', '.join(info.num_rows)[:80]}"
     if "".join(CLOCK_FACTS.intersection(info.facts)) not in rules.clocks:
         return f"facts {', '.join(info.facts)[:80]}"
     if info.dtype not in rules.dtypes or min(info.shape[1:], default=1) < 1 or not rules.shape(info, sidecar):
         return f"{info.dtype} of shape {info.shape}"
+    # Last, since the rows of the arrays are made of the shape
+    if info.num_rows.keys() != rows_of(info).keys() or len(set(info.num_rows.values())) != 1:
+        return f"rows of {', '.join(info.num_rows)[:80]}"
     return None
 
 
