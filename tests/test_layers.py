@@ -105,6 +105,7 @@ DYNAMIC_IMPORTS = (
     "chordcache.features.registry",
     "chordcache.train.instantiate",
     "chordcache.storage.artefacts.open_files",
+    "chordcache.storage.artefacts.writer",
 )
 """Modules that may import by a name made at run time: all load lazily what is asked for."""
 

@@ -17,9 +17,9 @@ from chordcache.media.tar_members import read_table
 
 PACKAGE = Path(chordcache.__file__).parent
 
-PURE = """building.fix_commands._quoted features.built_in.read_side features.mel.window_and_filters media.cropping._taps
+PURE = """features.built_in.read_side features.mel.window_and_filters media.cropping._taps
 media.jpeg.part_decoder media.tonemap._encoder_table media.tonemap._light_table media.tonemap._matrix_to_bt709
-read.crops.fixed_crop storage.atomic.machine storage.feature_checks._dtype storage.layout._artefact_pattern
+read.crops.fixed_crop storage.atomic.machine storage.feature_rules._dtype storage.layout._artefact_pattern
 train.gpu_decode._weights"""
 """Functions of their arguments alone, of this machine and of the installed libraries"""
 

@@ -65,7 +65,6 @@ OTHER_FILES = {
     "storage.artefacts.array_writer": "writes partial files",
     "storage.artefacts.hdf5_writer": "writes partial files",
     "storage.artefacts.lmdb_writer": "writes partial files",
-    "storage.artefacts.npz_writer": "writes partial files",
     "storage.atomic": "partial files, in a folder that the opener has opened; the cache's folder; users' files; /proc",
     "temporary": "removes temporary folders",
     "tools.bench.measurement": "/dev/null",

@@ -99,8 +99,9 @@ def build(
 
     def planned(index: str | Path | Index) -> BuildPlan:
         plan = make_plan(folder, index, config, tiers, features, roots=roots, options=options)
-        if cluster is None:  # else each node is checked
-            plan.check_devices()
+        for step in plan.passes() if cluster is None else ():  # else each node is checked
+            if step.device.startswith("cuda"):  # else torch is not loaded
+                step.devices()  # raises if this machine lacks them
         return plan
 
     links = options.follow_symlinks

@@ -85,12 +85,6 @@ class BuildPlan:
         specs = (spec for artefact in self.artefacts for spec in artefact.features if self.device)
         return next((spec.devices() for spec in specs if spec.device == self.device), ())
 
-    def check_devices(self) -> None:
-        """Raise ``UsageError`` if the config names a GPU that this machine lacks. Without one, torch is not loaded."""
-        for step in self.passes():
-            if step.device.startswith("cuda"):
-                step.devices()
-
     @cached_property
     def artefacts(self) -> tuple[ArtefactTask, ...]:
         """Files of a video: the requested features that can be made here."""
@@ -109,7 +103,7 @@ class BuildPlan:
     @cached_property
     def fingerprints(self) -> dict[str, str | None]:
         """Fingerprint of each feature, or None if it cannot be made here."""
-        return fingerprints_of(self.specs)
+        return {name: spec.fingerprint if spec else None for name, spec in self.specs.items()}
 
     @cached_property
     def files(self) -> FeatureFiles:
@@ -158,8 +152,3 @@ def resolve_features(
                 raise
             specs[name] = None
     return specs
-
-
-def fingerprints_of(specs: Mapping[str, FeatureSpec | None]) -> dict[str, str | None]:
-    """Return the fingerprint of each feature, or None if the feature cannot be made here."""
-    return {name: spec.fingerprint if spec else None for name, spec in specs.items()}

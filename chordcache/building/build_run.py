@@ -16,14 +16,12 @@ from chordcache.amounts import counted
 from chordcache.building.build_options import BuildOptions
 from chordcache.building.build_plan import BuildPlan
 from chordcache.building.build_task import BuildTask, planned_files, stale_features
-from chordcache.building.existing_cache import check_counts
 from chordcache.building.file_build import build_file, build_file_on
 from chordcache.building.fix_commands import is_retryable, problems_command, repairable
 from chordcache.building.planning import plan_as_before, write_plan
-from chordcache.building.prune import drop, drop_features, leaves_cache, leaving, num_with
+from chordcache.building.prune import drop, drop_features, leaving, num_with
 from chordcache.engine import pool, terminal
-from chordcache.engine.choice import Engine, engine_of
-from chordcache.engine.crashes import MAX_ATTEMPTS
+from chordcache.engine.choice import Engine
 from chordcache.engine.display import Display, display_of
 from chordcache.engine.run_progress import Progress
 from chordcache.errors import CANNOT_WRITE, TOO_MANY_FAILED, ChordcacheError, StoppedError, printable
@@ -55,7 +53,6 @@ def run_plan(
         run = _Run(plan, rows, options, build_progress(command, plan, rows, display))
         try:
             run.build(engine)
-            run.finish()
         except ChordcacheError as error:
             if error.exit_code != CANNOT_WRITE:
                 run.write_lists()
@@ -66,28 +63,34 @@ def run_plan(
         finally:
             notes.take(run.summary)
             notes.video_seconds, notes.num_bytes = run.video_seconds, run.num_bytes
-        check_counts(run.summary)
-        for name, count in run.num_with_dropped().items():
+        summary = run.summary
+        num_handled = summary.num_done + summary.num_up_to_date + summary.num_failed
+        if num_handled != summary.num_inputs:
+            raise ChordcacheError(
+                f"the run ended with {summary.num_done} done, {summary.num_up_to_date} up to date and "
+                f"{summary.num_failed} quarantined, expected {summary.num_inputs} in all. Run the same command again."
+            )
+        for name, count in num_with(Sidecars(plan.cache), options.drop).items():
             what = f"{counted(count, 'cached video')} keep{'s' * (count == 1)} it in a file with other features"
             line = f"drop: {name}: {what}. Build with an index that names the videos, or drop them with --prune."
             terminal.say(line, shown=display.messages)
-    return run.summary
+    return summary
 
 
 def build_as_before(
     cache: Path,
     index: Index,
     *,
-    roots: Mapping[str, str] | None = None,
-    jobs: int | Engine | None = None,
+    roots: Mapping[str, str] | None,
+    engine: Engine,
     options: BuildOptions,
-    progress: bool | Display = False,
-    notes: RunNotes | None = None,
-    trusted: Collection[str] = (),
+    progress: bool | Display,
+    notes: RunNotes,
+    trusted: Collection[str],
 ) -> RunSummary:
     """Build the videos of an index with everything that earlier builds of the cache requested, under its lock.
 
-    The parameters are those of ``build`` and ``plan_as_before``. ``notes`` take what is known of the run at its end.
+    The parameters are those of ``run_plan`` and ``plan_as_before``.
     """
     display = display_of(progress)
     plan = plan_as_before(cache, index, roots=roots, options=options, trusted=trusted)
@@ -97,7 +100,7 @@ def build_as_before(
             what = f"files of tier {tier} are not made again: {', '.join(lost)} cannot be made here"
             remedy = "install its package, or name its plug-in or model with -c, then run the command again"
             terminal.say(f"{what}; {remedy}", shown=display.messages)
-    return run_plan("repair", plan, engine_of(jobs), options, display, notes or RunNotes())
+    return run_plan("repair", plan, engine, options, display, notes)
 
 
 def build_progress(command: str, plan: BuildPlan, rows: IndexRows, display: Display) -> Progress:
@@ -110,7 +113,7 @@ def build_progress(command: str, plan: BuildPlan, rows: IndexRows, display: Disp
 
 
 class _Run:
-    """One run of a plan: its parts in the order ``build``, then ``finish``."""
+    """One run of a plan."""
 
     def __init__(self, plan: BuildPlan, rows: IndexRows, options: BuildOptions, progress: Progress) -> None:
         self._rows, self._cache, self._options, self._progress = rows, plan.cache, options, progress
@@ -150,7 +153,7 @@ class _Run:
         )
 
     def build(self, engine: Engine) -> None:
-        """Build what is missing or stale."""
+        """Build what is missing or stale, remove the videos that leave, and complete the lists of the cache."""
         options: dict[str, Any] = {"jobs": engine, "limits": self._options.limits, "retry": self._once_more}
         with self._progress:
             for step in self._passes:
@@ -165,9 +168,6 @@ class _Run:
                     for tasks, outcome in outcomes:
                         for number, task in enumerate(tasks):
                             self._record_outcome(task, outcome if isinstance(outcome, pool.Crash) else outcome[number])
-
-    def finish(self) -> None:
-        """Remove the videos that leave, and complete the lists of the cache."""
         drop(self._sidecars, self._leaving.videos)
         if self._options.prune is not None:
             self._quarantine.keep_only(self._rows.keys)
@@ -178,11 +178,6 @@ class _Run:
         atomic.remove_partials(self._cache)
         self._quarantine.compact()
         update_catalog(self._cache)
-
-    def num_with_dropped(self) -> dict[str, int]:
-        """Return each dropped feature that cached videos still have, to the number of these videos."""
-        counts = num_with(Sidecars(self._cache), self._options.drop)
-        return {name: count for name, count in counts.items() if count}
 
     def _tasks(self, step: BuildPlan) -> Iterator[tuple[BuildTask, ...]]:
         """Yield the tasks of a pass for the workers, those of one file together. Other videos are handled here."""
@@ -229,7 +224,7 @@ class _Run:
             self._fail(task, task.failure, is_work=False)
             return
         sidecar = task.described
-        if sidecar is not None and sidecar != task.previous:  # another label or caption, or a feature less
+        if sidecar is not None and sidecar != task.previous:  # another label, caption or column
             atomic.publish_text(self._cache, layout.sidecar_file(task.key), sidecar.to_line() + "\n")
         self._count(task.key, "num_up_to_date")
         if requested is not None:
@@ -241,7 +236,7 @@ class _Run:
     ) -> tuple[BuildTask, ...] | None:
         """Return another attempt if the source's disk failed and attempts are left, else None."""
         has_failed = any(isinstance(outcome, Failure) and outcome.cause == "io" for outcome in outcomes)
-        if has_failed and tasks[0].attempt < MAX_ATTEMPTS:
+        if has_failed and tasks[0].attempt < pool.MAX_ATTEMPTS:
             return tuple(replace(task, attempt=task.attempt + 1) for task in tasks)
         return None
 
@@ -260,26 +255,22 @@ class _Run:
             self.video_seconds += outcome.duration_seconds
         self._counts["num_unused_bytes"] += previous.num_bytes(without=outcome.features) if previous else 0
         self.num_bytes += num_bytes
-        self._progress.done(_name(task), seconds=task.item.known_seconds, num_frames=num_frames, num_bytes=num_bytes)
+        name = f"{task.item.root}/{task.item.path}"
+        self._progress.done(name, seconds=task.item.known_seconds, num_frames=num_frames, num_bytes=num_bytes)
 
     def _fail(self, task: BuildTask, failure: Failure, *, is_work: bool = True) -> None:
         fails_again = self._quarantine.still_holds(task.key, failure.source, task.fingerprints)
         if self._options.retry_quarantined or not fails_again:
             self._quarantine.add(failure)
             self._num_new_failures += 1
-        sidecar = self._sidecars.read_or_none(task.key)
-        if sidecar is not None and leaves_cache(failure):
+        if failure.source is not None and failure.cause == "bucket":  # a video of a lost source stays
             drop(self._sidecars, [task.key])
         self._count(task.key, "num_failed")
-        seconds = task.item.known_seconds
-        self._progress.fail(_name(task), failure.cause, failure.message, seconds=seconds, is_work=is_work)
+        name, seconds = f"{task.item.root}/{task.item.path}", task.item.known_seconds
+        self._progress.fail(name, failure.cause, failure.message, seconds=seconds, is_work=is_work)
         if self._num_new_failures > self._max_failures:
             raise StoppedError(
                 f"stopped after {counted(self._num_new_failures, 'failure')}, the last one "
                 f"'{printable(task.item.path)}': {failure.message}; the same command resumes",
                 exit_code=TOO_MANY_FAILED,
             )
-
-
-def _name(task: BuildTask) -> str:
-    return f"{task.item.root}/{task.item.path}"

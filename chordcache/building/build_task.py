@@ -6,11 +6,11 @@ import os
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from chordcache.amounts import counted, duration
 from chordcache.building.build_options import BuildOptions
-from chordcache.building.build_plan import ArtefactTask, BuildPlan, fingerprints_of, resolve_features
+from chordcache.building.build_plan import ArtefactTask, BuildPlan, resolve_features
 from chordcache.config.config import config_from_json
 from chordcache.config.picture import PictureConfig
 from chordcache.errors import ChordcacheError, MediaError
@@ -22,7 +22,7 @@ from chordcache.records import ContentFacts, Identity, VideoRecord, losses
 from chordcache.storage import layout
 from chordcache.storage.artefacts.tiers import TIERS
 from chordcache.storage.feature_info import FeatureInfo, leaves
-from chordcache.storage.find_sidecars import Sidecars
+from chordcache.storage.find_sidecars import Sidecars, iter_keys
 from chordcache.storage.quarantine import Failure, Quarantine
 from chordcache.storage.sidecar import Sidecar
 
@@ -95,30 +95,21 @@ class BuildTask:
         return None if self.previous is None else self.previous.described(self.item)
 
 
-class Needed(NamedTuple):
-    """The difference between a cached video and a plan."""
-
-    artefacts: tuple[ArtefactTask, ...]
-    """Files to make"""
-    kept: tuple[FeatureInfo, ...] = ()
-    """Features of the sidecar that stay"""
-
-
 def needed(
     sidecar: Sidecar | None, plan: BuildPlan, item: Any, is_same_source: bool = True, rebuild: Container[str] = ()
-) -> Needed:
-    """Return what a plan makes of an item, and which of its cached features stay.
+) -> tuple[tuple[ArtefactTask, ...], tuple[FeatureInfo, ...]]:
+    """Return the files that a plan makes of an item, and those of its cached features that stay.
 
     Features with the same fingerprint stay if they are of the same source and of the same pictures. Otherwise all
     features of the cache are made again. ``item`` has the fields that a feature may use. ``rebuild`` are files,
     relative to the cache, that count as missing.
     """
     if sidecar is None:
-        return Needed(plan.artefacts)
+        return plan.artefacts, ()
     if not is_same_source or sidecar.picture != plan.picture_id:
-        return Needed(plan.all_artefacts)
+        return plan.all_artefacts, ()
     artefacts = tuple(a for a in plan.artefacts if not _is_current(plan, a, sidecar, item, rebuild))
-    return Needed(artefacts, tuple(info for info in sidecar.features if not any(_is_in(info, a) for a in artefacts)))
+    return artefacts, tuple(info for info in sidecar.features if not any(_is_in(info, a) for a in artefacts))
 
 
 def is_of_source(sidecar: Sidecar, identity: Identity | None, path: str, inside: str | None) -> bool:
@@ -174,7 +165,7 @@ class _Planner:
         self._plan, self._quarantine, self._options = plan, quarantine, options
         self._picture = plan.config.picture
         self._sidecars = Sidecars(plan.cache)
-        self._has_videos, self._has_failures = not self._sidecars.is_empty(), len(quarantine) > 0
+        self._has_videos = next(iter_keys(plan.cache), None) is not None
 
     def planned(
         self, record: VideoRecord, row: int, source_path: str, inside: str | None, state: SourceState | None
@@ -183,7 +174,7 @@ class _Planner:
         plan, identity = self._plan, state.identity if state else None
         sidecar = self._sidecars.read_or_none(layout.key_of(record)) if self._has_videos else None
         is_same = sidecar is not None and is_of_source(sidecar, identity, source_path, inside)
-        lack = needed(sidecar, plan, record, is_same, self._options.rebuild)
+        artefacts, kept = needed(sidecar, plan, record, is_same, self._options.rebuild)
         source = sidecar.source if is_same and sidecar else identity
         content = self._known_content(record, identity, sidecar if is_same else None)
         is_known = record.content is content and record.identity == source
@@ -193,9 +184,9 @@ class _Planner:
             source_path=source_path,
             inside=inside,
             picture=self._picture,
-            artefacts=lack.artefacts,
+            artefacts=artefacts,
             previous=sidecar,
-            kept=lack.kept,
+            kept=kept,
             losses=() if sidecar is None else tuple(losses(sidecar.about, record)),
             row=0 if plan.part else row,
         )
@@ -211,7 +202,7 @@ class _Planner:
         if record.error is not None and record.identity == identity:
             error = MediaError(record.error_stage or "probe", record.error_cause or "decode", record.error or "-")
             return task.failed(error.stage, error.cause, record.error, record.identity)
-        failure = self._quarantine.get(task.key) if self._has_failures else None  # a key takes long to make
+        failure = self._quarantine.get(task.key) if len(self._quarantine) else None  # a key takes long to make
         if failure is None or failure.cause == "features":  # of ``_loss``, which looked at this build
             return None
         if not self._quarantine.still_holds(failure.key, identity, task.fingerprints):
@@ -279,7 +270,7 @@ def stale_features(plan: BuildPlan, keys: Container[str]) -> list[StaleFeature]:
         except ChordcacheError:  # the build finds it again, and says so
             continue
         names = set()
-        artefacts = needed(sidecar, plan, sidecar.record).artefacts
+        artefacts, _ = needed(sidecar, plan, sidecar.record)
         for tier, spec in ((artefact.tier, spec) for artefact in artefacts for spec in artefact.features):
             info = sidecar.feature(spec.name, tier)
             if info is not None and is_stale(info, plan.fingerprints):
@@ -296,8 +287,10 @@ def _may_differ(plan: BuildPlan) -> bool:
     """Return whether a setting of a feature or a tool is another one than in the last build."""
     assert plan.earlier is not None
     before = resolve_features(plan.earlier.features, config_from_json(plan.earlier.config, trusted=()))
-    old, new = fingerprints_of(before), plan.fingerprints
-    return dict(plan.earlier.versions) != tool_versions() or any(new.get(name) != old[name] for name in old)
+    new = plan.fingerprints
+    return dict(plan.earlier.versions) != tool_versions() or any(
+        new.get(name) != (spec and spec.fingerprint) for name, spec in before.items()
+    )
 
 
 def differences(name: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[str]:

@@ -197,11 +197,6 @@ def _run_in(folder: Path, plan: BuildPlan) -> Iterator[Path]:
         opener.remove(folder, name)
 
 
-def _is_lost(error: BaseException) -> bool:
-    """Return whether the cluster, or a part on it, is lost. It has no results then. Ray ends the driver 60 s later."""
-    return isinstance(error, StoppedError) and error.exit_code == StoppedError.exit_code
-
-
 class _ClusterRun:
     """One run over all parts. A node builds one part at a time."""
 
@@ -240,7 +235,8 @@ class _ClusterRun:
                 time.sleep(_LOOK_SECONDS)
         except BaseException as error:  # cleanup boundary
             opener.remove(self._folder, Path(self._order["run"]).name)
-            if not _is_lost(error):
+            # Else the cluster is lost, or a part on it, and has no results. Ray ends the driver 60 s later
+            if not isinstance(error, StoppedError) or error.exit_code != StoppedError.exit_code:
                 self._wait_for_end()
             raise
 

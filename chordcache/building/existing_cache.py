@@ -17,7 +17,7 @@ from chordcache.errors import ChordcacheError, DamageError, NotFoundError, Stora
 from chordcache.index.column_types import merged_columns
 from chordcache.index.file_names import SameFiles
 from chordcache.index.index_files import Index, cached_index
-from chordcache.records import RunSummary, Segment, VideoRecord
+from chordcache.records import Segment, VideoRecord
 from chordcache.storage import layout
 from chordcache.storage.artefacts.tiers import TIERS
 from chordcache.storage.cache_header import Header, read_header
@@ -28,12 +28,9 @@ from chordcache.storage.find_sidecars import Sidecars, iter_keys
 from chordcache.storage.opener import exists, iter_files, list_folder
 from chordcache.storage.run_log import RUNS_FILE
 
-TOP_LEVEL = frozenset(
-    (
-        *("chordcache.json", "index.jsonl", "videos", CATALOG, "quarantine.jsonl", "runs.jsonl"),
-        *(".partial", ".lock", layout.PACKS),
-    )
-).union(TIERS)
+_LISTS = ("chordcache.json", "index.jsonl", CATALOG, "quarantine.jsonl", RUNS_FILE)
+
+TOP_LEVEL = frozenset((*_LISTS, "videos", ".partial", ".lock", layout.PACKS, *TIERS))
 """Names in the folder of a cache"""
 
 
@@ -86,34 +83,20 @@ def settings_of(header: Header) -> dict[str, str]:
     }
 
 
-def check_counts(summary: RunSummary) -> None:
-    """Raise ``ChordcacheError`` unless the counts of a complete run add up to its inputs, so that none was left out."""
-    num_handled = summary.num_done + summary.num_up_to_date + summary.num_failed
-    if num_handled != summary.num_inputs:
-        raise ChordcacheError(
-            f"the run ended with {summary.num_done} done, {summary.num_up_to_date} up to date and {summary.num_failed} "
-            f"quarantined, expected {summary.num_inputs} in all. Run the same command again."
-        )
+def check_sidecars(cache: Path) -> None:
+    """Raise ``DamageError`` if the catalog names a video without a sidecar: their folder is not complete.
 
-
-def check_sidecars(cache: Path) -> int:
-    """Return the number of sidecars of a cache.
-
-    Raises ``DamageError`` if the catalog names a video that has none: the folder of the sidecars is not complete.
-    Raises ``StorageError`` if it cannot be listed.
+    Raises ``StorageError`` if the folder cannot be listed.
     """
-    sidecars = Sidecars(cache)
-    keys = set(sidecars.sorted_keys())
+    keys = set(Sidecars(cache).sorted_keys())
     with suppress(NotFoundError):
-        catalog = Catalog(cache)
-        if lost := set(catalog.keys()) - keys:
+        if lost := set(Catalog(cache).keys()) - keys:
             videos = f"{counted(len(lost), 'video')} that the catalog names, such as '{printable(min(lost))}'"
             raise DamageError(
                 f"'{printable(cache / 'videos')}': got no sidecars of {videos}, expected all. Copy or mount them. "
                 "If they are lost, or a build was killed, run the same build again, or "
                 f"'chordcache verify --repair {printable(cache)}' first."
             )
-    return len(keys)
 
 
 def index_of(cache: Path) -> Index:
@@ -203,7 +186,7 @@ def unnamed_files(cache: Path, *, must_read: bool = False) -> tuple[list[str], l
     keys = set(iter_keys(cache))
     for key in keys:
         try:
-            named |= sidecars.files(key)
+            named |= {layout.place_of(file)[0] for file in sidecars.read(key).files}
         except (DamageError, StorageError):
             if must_read:
                 raise

@@ -6,7 +6,7 @@ It runs in a worker process.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import numpy as np
@@ -25,9 +25,9 @@ from chordcache.media.audio_track import Sound
 from chordcache.media.demux import Media
 from chordcache.media.source_file import OpenSource, SourceState, check_unchanged, open_source
 from chordcache.storage import atomic, feature_files, layout
-from chordcache.storage.artefacts.open_files import FRAME_ARRAYS, create_artefact
+from chordcache.storage.artefacts.open_files import FRAME_ARRAYS
 from chordcache.storage.artefacts.tiers import TIERS
-from chordcache.storage.artefacts.writer import ArtefactWriter
+from chordcache.storage.artefacts.writer import ArtefactWriter, create_artefact
 from chordcache.storage.feature_info import FeatureInfo, StoredFile
 from chordcache.storage.quarantine import Failure
 from chordcache.storage.sidecar import Sidecar, in_order
@@ -46,7 +46,7 @@ def build_file(tasks: Sequence[BuildTask]) -> list[Sidecar | Failure]:
     with atomic.writing_to(tasks[0].cache):  # libav reads the sources, so errors are those of the cache's disk
         try:
             with open_source(tasks[0].source_path, tasks[0].inside, settled=True) as source, ExitStack() as stack:
-                items = [stack.enter_context(_ItemBuild(task, source.state)) for task in tasks]
+                items = [stack.enter_context(closing(_ItemBuild(task, source.state))) for task in tasks]
                 decode_items(source.place, [item for item in items if item.outcome is None])
                 return [item.published() for item in items]
         except MediaError as error:
@@ -82,13 +82,8 @@ class _ItemBuild(DecodePass):
             what = "the file changed while it waited for its turn; run the same command"
             self.fail(MediaError("open", "changed", what))
 
-    def __enter__(self) -> _ItemBuild:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._close()
-
-    def _close(self) -> None:
+    def close(self) -> None:
+        """Remove the partial files."""
         self._writers.close()
         self._stack.close()
 
@@ -110,13 +105,13 @@ class _ItemBuild(DecodePass):
             infos = [info for artefact, writer in self._pairs for info in self._complete(artefact, writer, facts)]
         self._writers.close()
         self.outcome = _publish_item(self._task, self._source, self._sidecar(facts, infos), self._written)
-        self._close()
+        self.close()
         return facts
 
     def fail(self, error: MediaError) -> None:
         """Mark the item as failed, unless it is published."""
         self.outcome = self.outcome or _failure_of(self._task, self._source, error)
-        self._close()
+        self.close()
 
     def published(self) -> Sidecar | Failure:
         """Return the outcome after the decode."""
@@ -129,9 +124,15 @@ class _ItemBuild(DecodePass):
         present = [(spec, info) for spec, info in infos if info.absent is None]
         if not present:
             return [info for _, info in infos]
+        attributes: dict[str, dict[str, object]] = {}
+        for spec, info in present:
+            for array in info.num_rows:
+                part = array[len(spec.name) + 1 :]
+                unit = {"units": spec.units[part]} if part in spec.units else {}
+                attributes[array] = {**unit, "params": dict(info.params), "facts": dict(info.facts)}
         writer.finish(
             {name: getattr(facts, name) for name in FRAME_ARRAYS},
-            {array: _attributes(spec, info, array) for spec, info in present for array in info.num_rows},
+            attributes,
         )
         num_bytes, digest = writer.path.stat().st_size, digest_file(writer.path)
         fingerprints = {spec.name: spec.fingerprint for spec, _ in present}
@@ -227,10 +228,3 @@ def _publish_item(task: BuildTask, source: SourceState, sidecar: Sidecar, writte
         atomic.publish_all(task.cache, written)
         atomic.publish_text(task.cache, name, line + "\n")
     return sidecar
-
-
-def _attributes(spec: FeatureSpec, info: FeatureInfo, array: str) -> dict[str, object]:
-    """Return the attributes of an array in an HDF5 file."""
-    part = array[len(spec.name) + 1 :]
-    unit = {"units": spec.units[part]} if part in spec.units else {}
-    return {**unit, "params": dict(info.params), "facts": dict(info.facts)}

@@ -6,7 +6,6 @@ import os
 import shlex
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from functools import cache
 from pathlib import Path
 
 from chordcache.errors import DamageError, printable
@@ -75,22 +74,16 @@ def build_command(cache: Path, tiers: Iterable[str], features: Iterable[str] = (
 
 
 @contextmanager
-def repairable(cache: Path, action: str | None = None) -> Iterator[None]:
-    """Add an action, by default the command that repairs a cache, to the error of a damaged list."""
+def repairable(cache: Path) -> Iterator[None]:
+    """Add the command that repairs a cache to the error of a damaged list."""
     try:
         yield
     except DamageError as error:
-        repair = f"run 'chordcache verify --repair {printable(cache)}'"
-        raise DamageError(f"{error}; {action or repair}") from None
+        raise DamageError(f"{error}; run 'chordcache verify --repair {printable(cache)}'") from None
 
 
 def _shell(path: Path) -> str:
-    return _quoted(path, os.getcwd())
-
-
-@cache
-def _quoted(path: Path, start: str) -> str:
-    relative = os.path.relpath(path, start)
+    relative = os.path.relpath(path)
     return shlex.quote(str(path) if relative.startswith("..") else relative)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -92,10 +92,10 @@ def pack(
         if not is_complete:
             atomic.check_space(target, sum(num_bytes_in_pack(sidecars.read(key)) for key in keys))
             with terminal.progress_bar(len(keys), "video", shown=progress) as bar:
-                for group in placed(map(sidecars.read_stored, keys), size):
+                for group in placed((sidecars.stored_row(key)[0] for key in keys), size):
                     write_pack(source, target, group)
                     bar.update(len(group))
-            groups = placed(map(sidecars.read_stored, keys), size)
+            groups = placed((sidecars.stored_row(key)[0] for key in keys), size)
             rows = (sidecar for group in groups for sidecar in group)
             publish_catalog(target, ((sidecar, f"{sidecar.to_line()}\n".encode("ascii"), 0) for sidecar in rows))
             _complete(source, target, header.replace(is_packed=True))
@@ -222,29 +222,15 @@ def _remove(source: Path, sidecars: Sidecars, copies: Sidecars) -> None:
         source.rmdir()
 
 
-def _copy_files(source: Path, target: Path, files: Sequence[StoredFile]) -> None:
-    """Link or copy files that no pack takes, which may be there."""
-    there = FeatureFiles(target)
+def _copy_files(source: Path, target: Path, files: Sequence[StoredFile], *, trusts_links: bool = False) -> None:
     with atomic.partial_folder(target) as folder:
-        copies = {folder / str(number): file for number, file in enumerate(files) if not there.has(file)}
+        copies = {folder / str(number): file for number, file in enumerate(files)}
         for partial, file in copies.items():
-            feature_files.copy_checked(source, file, partial)
+            feature_files.copy_checked(source, file, partial, trusts_links=trusts_links)
         atomic.publish_all(target, {partial: file.name for partial, file in copies.items()}, are_synced=True)
 
 
-def copy_video(
-    source: Path,
-    target: Path,
-    sidecar: Sidecar,
-    copy: Callable[[Path, StoredFile, Path], None] = feature_files.copy_checked,
-) -> None:
-    """Link or copy the files of a video into another cache, then publish its sidecar.
-
-    ``copy`` makes a durable copy of a file of a cache. Raises as it does.
-    """
-    with atomic.partial_folder(target) as folder:
-        copies = {folder / str(number): file for number, file in enumerate(sidecar.files)}
-        for partial, file in copies.items():
-            copy(source, file, partial)
-        atomic.publish_all(target, {partial: file.name for partial, file in copies.items()}, are_synced=True)
+def copy_video(source: Path, target: Path, sidecar: Sidecar, *, trusts_links: bool = False) -> None:
+    """Link or copy the files of a video into another cache, then publish its sidecar. Raises as ``copy_checked``."""
+    _copy_files(source, target, sidecar.files, trusts_links=trusts_links)
     atomic.publish_text(target, layout.sidecar_file(sidecar.key), sidecar.unpacked().to_line() + "\n")

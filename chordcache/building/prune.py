@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
@@ -10,7 +11,6 @@ from chordcache.building.build_options import BuildOptions
 from chordcache.errors import UsageError
 from chordcache.storage import atomic, layout, opener
 from chordcache.storage.find_sidecars import Sidecars
-from chordcache.storage.quarantine import Failure
 
 
 class Leaving(NamedTuple):
@@ -41,10 +41,9 @@ def leaving(sidecars: Sidecars, options: BuildOptions, keys: Collection[str]) ->
 
 def num_with(sidecars: Sidecars, features: Collection[str]) -> dict[str, int]:
     """Return each of some features to the number of cached videos that have it."""
-    counts = dict.fromkeys(features, 0)
+    counts = Counter[str]()
     for key in sidecars.sorted_keys() if features else ():
-        for name in {info.feature for info in sidecars.read(key).features} & counts.keys():
-            counts[name] += 1
+        counts.update({info.feature for info in sidecars.read(key).features}.intersection(features))
     return counts
 
 
@@ -63,11 +62,6 @@ def drop_features(sidecars: Sidecars, names: Collection[str]) -> None:
         elif kept != sidecar.features:
             atomic.publish_text(sidecars.cache, layout.sidecar_file(key), sidecar.with_features(kept).to_line() + "\n")
     drop(sidecars, emptied)
-
-
-def leaves_cache(failure: Failure) -> bool:
-    """Return whether a cached video leaves the cache because its item failed. That of a lost source stays."""
-    return failure.source is not None and failure.cause == "bucket"
 
 
 def drop(sidecars: Sidecars, keys: Sequence[str]) -> None:

@@ -37,24 +37,22 @@ def request_of(
     Raises ``UsageError`` if a tier or a feature does not exist, no tier takes a feature, or a tier would hold no
     feature. ``load_config`` raises ``NotFoundError``, too.
     """
-    _check_tiers(tiers or ())
     before = config_from_json(earlier.config, trusted=()) if earlier else None
     data = {} if config is None or isinstance(config, Config) else read_config(config)
     whole = load_config(config, before)
-    _check_tiers(whole.tiers)
+    for tier in (*as_items(tiers or ()), *whole.tiers):
+        if tier not in TIERS:
+            raise UsageError(f"tiers: got '{tier}', expected one of {', '.join(TIERS)}{did_you_mean(tier, TIERS)}")
     built = _without(earlier.features if earlier else {}, drop)
     whole = _completed(whole, before, built, drop, as_items(features or ()))
     requested = _requested(whole, tiers, features, built, _named(data, whole, built, drop))
+    for tier, names in requested.items():
+        if not names:
+            raise UsageError(f"tiers: got {tier}, for which the config has no feature that is asked for")
     merged = {t: tuple(dict.fromkeys((*requested.get(t, ()), *built.get(t, ())))) for t in TIERS}
     merged = {tier: names for tier, names in merged.items() if names}
     requested = {tier: merged[tier] if TIERS[tier].one_file else names for tier, names in requested.items()}
     return whole, requested, merged
-
-
-def _check_tiers(tiers: Sequence[str]) -> None:
-    for tier in as_items(tiers):
-        if tier not in TIERS:
-            raise UsageError(f"tiers: got '{tier}', expected one of {', '.join(TIERS)}{did_you_mean(tier, TIERS)}")
 
 
 def _without(features: Features, drop: Sequence[str]) -> Features:
@@ -123,7 +121,7 @@ def _requested(
         return _by_tier(config, names, built)
     usual = built or {tier: names for tier in config.tiers if (names := config.in_tier(tier)) or not named}
     both = {tier: tuple(dict.fromkeys((*usual.get(tier, ()), *named.get(tier, ())))) for tier in TIERS}
-    return _checked({tier: both[tier] for tier in TIERS if tier in usual or tier in named})
+    return {tier: both[tier] for tier in TIERS if tier in usual or tier in named}
 
 
 def _in_tiers(config: Config, tiers: Sequence[str], names: Sequence[str] | None) -> Features:
@@ -137,13 +135,6 @@ def _in_tiers(config: Config, tiers: Sequence[str], names: Sequence[str] | None)
             )
     if names is not None:
         by_tier = {tier: tuple(name for name in of_tier if name in names) for tier, of_tier in by_tier.items()}
-    return _checked(by_tier)
-
-
-def _checked(by_tier: Features) -> Features:
-    for tier, names in by_tier.items():
-        if not names:
-            raise UsageError(f"tiers: got {tier}, for which the config has no feature that is asked for")
     return by_tier
 
 

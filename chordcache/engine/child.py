@@ -14,13 +14,12 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from multiprocessing.connection import Pipe
 from pathlib import Path
 from typing import Any
 
-from chordcache.engine.crashes import Death
 from chordcache.engine.heartbeat import Heartbeat
 from chordcache.engine.limits import Limits
 from chordcache.engine.signals import uninterruptible
@@ -28,6 +27,7 @@ from chordcache.engine.worker import (
     ONE_THREAD,
     STOP_SIGNALS,
     TRACEBACK_SIGNAL,
+    Crash,
     child_environment,
     dump_task,
     load_result,
@@ -65,9 +65,6 @@ os.register_at_fork(after_in_child=_close_lifeline)
 _ending: list[subprocess.Popen[bytes]] = []
 """Processes that were killed and have not ended yet. Python warns of one that nothing refers to"""
 
-NOT_RUN = object()
-"""Result of the other tasks of a unit whose process died"""
-
 
 class Child:
     """A process that runs ``worker.main``. Raises ``OSError`` if it cannot be started."""
@@ -81,30 +78,26 @@ class Child:
                 _lifeline.extend(os.pipe())
             self.channel, theirs = Pipe()
             self.heartbeat = Heartbeat()
+            fds = theirs.fileno(), self.heartbeat.fd, _lifeline[0]
+            numbers = map(str, (os.getpid(), *fds))
+            # The process inherits the mask: no signal hits it before it has its handlers
+            mask = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
             try:
-                self._start((theirs.fileno(), self.heartbeat.fd, _lifeline[0]), environment)
+                self.process = subprocess.Popen(
+                    [sys.executable, "-c", _PROGRAM, *numbers, *sys.path],
+                    stdin=subprocess.DEVNULL,
+                    pass_fds=fds,
+                    env={**child_environment(), **environment},
+                )
             except OSError:
                 self._close_files()
                 raise
             finally:
+                signal.pthread_sigmask(signal.SIG_SETMASK, mask)
                 theirs.close()
         self._ready.register(self.channel, select.POLLIN)
         self.send(limits)
         self.send(function)
-
-    def _start(self, fds: tuple[int, ...], environment: Mapping[str, str]) -> None:
-        numbers = [str(number) for number in (os.getpid(), *fds)]
-        # The process inherits the mask: no signal hits it before it has its handlers
-        mask = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
-        try:
-            self.process = subprocess.Popen(
-                [sys.executable, "-c", _PROGRAM, *numbers, *sys.path],
-                stdin=subprocess.DEVNULL,
-                pass_fds=fds,
-                env={**child_environment(), **environment},
-            )
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
     def send(self, message: Any) -> None:
         """Send a message. If the process is dead, the end of its pipe is seen when it is read."""
@@ -183,7 +176,7 @@ class Child:
 class Worker:
     """A process that runs a function of tasks. It is started when it is needed, and replaced when it dies.
 
-    One thread at a time calls ``run``, or ``begin`` and ``results``. Any thread may call ``kill``, even in the middle
+    One thread at a time calls ``run``, or ``begin`` and ``result``. Any thread may call ``kill``, even in the middle
     of a task. Linux ends the process when this process ends.
     """
 
@@ -199,46 +192,43 @@ class Worker:
         self._lock = threading.RLock()
         self._is_killed = False
 
-    def run(self, first: int, tasks: Sequence[Any]) -> list[Any]:
-        """Run tasks, whose numbers begin at ``first``, and return their results. One may be a ``Death``."""
-        self.begin(first, tasks)
-        return self.results(first, len(tasks))
+    def run(self, task: Any) -> Any:
+        """Run a task, and return its result, which may be a ``Crash``."""
+        self.begin(task)
+        return self.result()
 
-    def begin(self, first: int, tasks: Sequence[Any]) -> None:
-        """Send tasks, whose numbers begin at ``first``. ``results`` returns their results.
+    def begin(self, task: Any) -> None:
+        """Send a task. ``result`` returns its result.
 
         Tasks that wait for the process in the pipe to it, of more than 64 KiB, may block this thread.
         """
         if self._child is not None and self._child.process.poll() is not None:  # killed while it was idle
             self._release()
         child = self._child or self._start()
-        child.send((first, [dump_task(task) for task in tasks]))
+        child.send(dump_task(task))
 
     def is_over(self) -> bool:
-        """Return whether ``results`` would return at once."""
+        """Return whether ``result`` would return at once."""
         child = self._child
         return child is None or child.is_over()
 
-    def results(self, first: int, num_tasks: int) -> list[Any]:
-        """Wait for the results of the tasks that were sent."""
+    def result(self) -> Any:
+        """Wait for the result of the task that was sent first. If it is a death, later ones have none."""
         child = self._child
-        assert child is not None, "tasks were sent"
+        assert child is not None, "a task was sent"
         limit = child.wait()
         if limit is None:
             with suppress(EOFError, OSError):
-                results: list[Any] = [load_result(child.channel.recv_bytes()) for _ in range(num_tasks)]
-                if any(isinstance(result, Death) for result in results):
+                result = load_result(child.channel.recv_bytes())
+                if isinstance(result, Crash) and result.is_death:
                     self._release()
-                return results
+                return result
         death = self._death(child, limit or "")
-        results = [NOT_RUN] * num_tasks
-        index = child.heartbeat.task - first
         self._release()
-        results[index if 0 <= index < num_tasks else 0] = death  # it may have died before it began the first
-        return results
+        return death
 
     def kill(self) -> None:
-        """Begin to end the process for good. ``run`` returns a ``Death``."""
+        """Begin to end the process for good. ``run`` returns a ``Crash``."""
         with self._lock:
             self._is_killed = True
             if self._child is not None:
@@ -258,20 +248,21 @@ class Worker:
                 self._child.kill()
             return self._child
 
-    def _death(self, child: Child, limit: str) -> Death:
+    def _death(self, child: Child, limit: str) -> Crash:
         if limit:
             place = child.place(run_task.__name__, asks=True)
-            return Death("timeout", self._limits.overrun(limit, place, child.heartbeat.allowed_seconds))
+            message = self._limits.overrun(limit, place, child.heartbeat.allowed_seconds)
+            return Crash("timeout", message, is_death=True)
         child.wait_for_end()
         child.kill()
         child.wait_for_end()
-        place = child.place(run_task.__name__)
-        if not child.exit_name:
-            return Death("signal", f"the worker closed its pipe and cannot be killed{place}")
         died = f"the worker died: {child.exit_name}"
         if child.is_out_of_memory:
-            return Death("oom", f"{died}, as the machine ran out of memory; run fewer at once with --jobs")
-        return Death("signal", f"{died}{place}")
+            what = f"{died}, as the machine ran out of memory; run fewer at once with --jobs"
+            return Crash("oom", what, is_death=True)
+        if not child.exit_name:
+            died = "the worker closed its pipe and cannot be killed"
+        return Crash("signal", died + child.place(run_task.__name__), is_death=True)
 
     @uninterruptible()
     def _release(self) -> None:

@@ -78,9 +78,3 @@ def check_jobs(jobs: object) -> None:
         raise UsageError(
             f"jobs: got {jobs!r}, expected an integer of at least 1, or -1 for one for each processor, -2 for one fewer"
         )
-
-
-def num_workers(jobs: int | None, num_processors: int) -> int:
-    """Return the number of processes, at least 1, that ``jobs`` stands for, which ``check_jobs`` accepts."""
-    number = -1 if jobs is None else int(jobs)
-    return number if number > 0 else max(1, num_processors + 1 + number)

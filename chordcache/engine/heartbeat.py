@@ -3,12 +3,11 @@
 ::
 
     offset  bytes  content
-    0       8      number of the current task, like all of these a float64
-    8       8      time at which it began, 0 while the worker waits for a task
-    16      8      number of signs of progress
-    24      8      time at which a pause began, 0 if there is none
-    32      8      longest time that the task may take by default [seconds]
-    40      ...    output of faulthandler
+    0       8      time at which the current task began, 0 while the worker waits for one; like all of these a float64
+    8       8      number of signs of progress
+    16      8      time at which a pause began, 0 if there is none
+    24      8      longest time that the task may take by default [seconds]
+    32      ...    output of faulthandler
 
 Each worker has one file in memory, which has no name. It disappears when both processes end, in whatever way they end.
 """
@@ -25,8 +24,8 @@ from contextlib import contextmanager
 
 from chordcache.engine.limits import BASE_SECONDS, Limits
 
-_TASK, _BEGUN, _BEATS, _PAUSED, _ALLOWED = range(5)
-_HEAD_BYTES = 40
+_BEGUN, _BEATS, _PAUSED, _ALLOWED = range(4)
+_HEAD_BYTES = 32
 _MAX_TRACEBACK_BYTES = 1 << 20
 
 _STANDARD = re.compile(rf"<frozen|{re.escape(os.path.dirname(os.__file__))}(?!.*-packages)")
@@ -53,10 +52,9 @@ class Heartbeat:
 
     # In the worker
 
-    def begin(self, task: int) -> None:
+    def begin(self) -> None:
         """Note that a task begins."""
         self.beat()
-        self._times[_TASK] = task
         self._times[_ALLOWED] = BASE_SECONDS
         self._times[_BEGUN] = time.monotonic()
 
@@ -102,18 +100,13 @@ class Heartbeat:
     # In the parent
 
     @property
-    def task(self) -> int:
-        """Number of the task that began last."""
-        return int(self._times[_TASK])
-
-    @property
     def allowed_seconds(self) -> float:
         """[seconds] Longest time that the current task may take by default."""
         return float(self._times[_ALLOWED])
 
     def overdue(self, limits: Limits) -> str:
         """Return the limit that the current task has reached: "stall", "file" or "" for none."""
-        _, begun, num_beats, paused, allowed = self._times
+        begun, num_beats, paused, allowed = self._times
         now = time.monotonic()
         if num_beats != self._num_seen or not begun or paused:
             self._num_seen, self._seen_at = num_beats, now

@@ -4,7 +4,7 @@ The local fan-out is ``joblib.Parallel``, each of whose workers drives one isola
 joblib alone: of 20 tasks on loky, one segfault lost 12 to 19 results and named none, and its workers outlive a SIGTERM
 of the parent. An empty task takes 0.10 ms here, and 0.23 to 0.31 with one call of joblib for each task.
 
-A worker of joblib takes units of tasks from a queue until the run ends. The thread of the caller alone draws tasks,
+A worker of joblib takes tasks from a queue until the run ends. The thread of the caller alone draws tasks,
 tries them again and puts results in order. With a call for each task, the iterator of tasks would run in another
 thread, results would pile up behind a slow caller, and a signal would interrupt joblib while it holds its locks.
 """
@@ -17,23 +17,28 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import count, islice
 from typing import Any, TypeVar
 
-from chordcache.engine.child import NOT_RUN, Worker
-from chordcache.engine.choice import Engine, engine_of, num_workers
-from chordcache.engine.crashes import MAX_DEATHS_IN_A_ROW, Death, Outcome, max_attempts
-from chordcache.engine.crashes import Crash as Crash  # exported, since callers get it as a result
+from chordcache.engine.child import Worker
+from chordcache.engine.choice import Engine, engine_of
 from chordcache.engine.limits import NO_LIMITS, Limits
 from chordcache.engine.signals import uninterruptible
 from chordcache.engine.worker import OF_NETWORKS, Raised, dump_task, load_result, run_task
+from chordcache.engine.worker import Crash as Crash  # exported, since callers get it as a result
 from chordcache.errors import ChordcacheError, StoppedError
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
 
-_UNITS_AHEAD = 32
-"""Number of units that may be drawn beyond the oldest one that has not ended, for each of the width"""
+MAX_ATTEMPTS = 2
+"""Number of attempts at a task that fails for a reason which may pass: time, memory, a disk, or a killed worker"""
+
+MAX_DEATHS_IN_A_ROW = 5
+"""Number of tasks in a row that kill their workers, with no task finished between, until the environment is considered
+at fault"""
+
+_TASKS_AHEAD = 256
+"""Number of tasks that may be drawn beyond the oldest one that has not ended, for each of the width"""
 
 
 def default_jobs(jobs: int | None = None) -> int:
@@ -42,8 +47,8 @@ def default_jobs(jobs: int | None = None) -> int:
     None is one for each processor that this process may use, within the CPU quota of its container.
     """
     if jobs is not None and jobs > 0:
-        return num_workers(jobs, 1)
-    return num_workers(jobs, int(_joblib().cpu_count()))
+        return int(jobs)
+    return max(1, int(_joblib().cpu_count()) + 1 + (-1 if jobs is None else jobs))
 
 
 def prepared(engine: Engine) -> Engine:
@@ -56,7 +61,6 @@ def run(
     tasks: Iterable[Task],
     *,
     jobs: int | Engine | None,
-    chunk_size: int = 1,
     ordered: bool = False,
     limits: Limits = NO_LIMITS,
     retry: Callable[[Task, Result], Task | None] = lambda _task, _result: None,
@@ -75,8 +79,6 @@ def run(
         Tasks, taken as workers become free, in the thread of the caller; may be endless.
     jobs : int, Engine or None
         Number of processes of this machine, by default one for each processor, or an engine. See ``Engine.jobs``.
-    chunk_size : int
-        Number of tasks sent at once. Use more than one if a task takes less than a millisecond or two.
     ordered : bool
         If True, yield in the order of ``tasks``. Otherwise yield each result when its task ends.
     limits : Limits
@@ -96,31 +98,30 @@ def run(
     workers = workers or [Worker(function, limits) for _ in range(engine.jobs or 1)]
     fan = _Fan(function, [] if engine.name == "inline" else workers)
     try:
-        results = _PoolRun(fan, limits, retry).outcomes(iter(tasks), chunk_size, is_bounded=ordered)
-        yield from _in_order(results) if ordered else ((task, result) for _, task, result in results)
+        results = _PoolRun(fan, limits, retry).outcomes(iter(tasks), is_bounded=ordered)
+        yield from _in_order(results) if ordered else ((ended.task, result) for ended, result in results)
     finally:
         fan.close()
 
 
-def _in_order(results: Iterator[Outcome]) -> Iterator[tuple[Any, Any]]:
+def _in_order(results: Iterator[tuple[_Numbered, Any]]) -> Iterator[tuple[Any, Any]]:
     waiting: dict[int, tuple[Any, Any]] = {}
     next_number = 0
-    for number, task, result in results:
-        waiting[number] = (task, result)
+    for ended, result in results:
+        waiting[ended.number] = (ended.task, result)
         while next_number in waiting:
             yield waiting.pop(next_number)
             next_number += 1
 
 
 @dataclass(eq=False)
-class _Unit:
-    """Tasks that are sent together."""
+class _Numbered:
+    """A task with its number among all."""
 
-    first: int
-    """Number of the first task"""
-    tasks: list[Any]
+    number: int
+    task: Any
     attempts: int = 0
-    """Number of times that the tasks were begun and did not end"""
+    """Number of times that it was begun and did not end"""
 
 
 class _Fan:
@@ -131,26 +132,26 @@ class _Fan:
 
     def __init__(self, function: Callable[[Any], Any], workers: list[Worker]) -> None:
         self.width = max(1, 2 * len(workers))
-        """Number of units that keeps all workers busy: as many again wait for a worker that becomes free"""
+        """Number of tasks that keeps all workers busy: as many again wait for a worker that becomes free"""
         self._function, self._workers = function, workers
-        self._units: queue.SimpleQueue[_Unit | None] = queue.SimpleQueue()
-        self._answers: queue.SimpleQueue[tuple[_Unit, list[Any]] | BaseException] = queue.SimpleQueue()
+        self._tasks: queue.SimpleQueue[_Numbered | None] = queue.SimpleQueue()
+        self._answers: queue.SimpleQueue[tuple[_Numbered, Any] | BaseException] = queue.SimpleQueue()
         self._is_closed = False
         self._joblib: Iterator[None] | None = None
 
-    def submit(self, unit: _Unit) -> None:
-        """Run a unit as soon as a worker is free. A worker starts its process for its first unit."""
-        self._units.put(unit)
+    def submit(self, task: _Numbered) -> None:
+        """Run a task as soon as a worker is free. A worker starts its process for its first task."""
+        self._tasks.put(task)
         if self._workers and self._joblib is None:
             with uninterruptible():
                 self._joblib = _start(self._serve, self._workers)
 
-    def wait(self) -> tuple[_Unit, list[Any]]:
-        """Wait for a unit to end, and return it with its results."""
+    def wait(self) -> tuple[_Numbered, Any]:
+        """Wait for a task to end, and return it with its result."""
         if not self._workers:
-            unit = self._units.get()
-            assert unit is not None
-            return unit, [load_result(run_task(self._function, dump_task(task))) for task in unit.tasks]
+            task = self._tasks.get()
+            assert task is not None
+            return task, load_result(run_task(self._function, dump_task(task.task)))
         answer = self._answers.get()
         if isinstance(answer, BaseException):
             raise answer
@@ -162,15 +163,15 @@ class _Fan:
         self._is_closed = True
         for worker in self._workers:
             worker.kill()
-            self._units.put(None)
+            self._tasks.put(None)
         for _ in self._joblib or ():  # to its end: if it is closed before, joblib warns of workers that were cancelled
             pass
 
     def _serve(self, worker: Worker) -> None:
-        """Run units until the run ends. Called in a worker of joblib."""
+        """Run tasks until the run ends. Called in a worker of joblib."""
         try:
-            while (unit := self._units.get()) is not None and not self._is_closed:
-                self._answers.put((unit, worker.run(unit.first, unit.tasks)))
+            while (task := self._tasks.get()) is not None and not self._is_closed:
+                self._answers.put((task, worker.run(task.task)))
         except BaseException as error:  # noqa: BLE001 # raised again by ``wait``
             self._answers.put(error)
         finally:
@@ -222,40 +223,41 @@ class _PoolRun:
     def __init__(self, fan: _Fan, limits: Limits, retry: Callable[[Any, Any], Any]) -> None:
         self._fan, self._limits, self._retry = fan, limits, retry
         self._num_drawn = self._num_ended = 0
-        self._again: deque[_Unit] = deque()
-        """Units to run again, before new tasks"""
-        self._alone: deque[_Unit] = deque()
-        """Units to run again with no other beside them, because the machine had no memory left"""
-        self._deaths: list[Outcome] = []
+        self._again: deque[_Numbered] = deque()
+        """Tasks to run again, before new ones"""
+        self._alone: deque[_Numbered] = deque()
+        """Tasks to run again with no other beside them, because the machine had no memory left"""
+        self._deaths: list[tuple[_Numbered, Any]] = []
         """Tasks that killed their workers one after the other, held back until another task ends"""
 
-    def outcomes(self, tasks: Iterator[Any], chunk_size: int, *, is_bounded: bool) -> Iterator[Outcome]:
+    def outcomes(self, tasks: Iterator[Any], *, is_bounded: bool) -> Iterator[tuple[_Numbered, Any]]:
         """Yield the result of each task. If ``is_bounded``, few tasks are drawn beyond one that takes long."""
-        pending: set[_Unit] = set()
+        pending: set[_Numbered] = set()
 
-        def submit(unit: _Unit) -> None:
-            pending.add(unit)
-            self._fan.submit(unit)
+        def submit(task: _Numbered) -> None:
+            pending.add(task)
+            self._fan.submit(task)
 
-        max_ahead = _UNITS_AHEAD * self._fan.width * chunk_size
         while True:
             while len(pending) < self._fan.width and not self._alone:
-                oldest = min((unit.first for unit in pending), default=self._num_drawn)
-                may_draw = not is_bounded or self._num_drawn - oldest < max_ahead
-                unit = self._next_unit(tasks, chunk_size if may_draw else 0)
-                if unit is None:
-                    break
-                submit(unit)
+                if not self._again:
+                    oldest = min((task.number for task in pending), default=self._num_drawn)
+                    if is_bounded and self._num_drawn - oldest >= _TASKS_AHEAD * self._fan.width:
+                        break
+                    if (drawn := next(tasks, self)) is self:
+                        break
+                    self._again.append(_Numbered(self._num_drawn, drawn))
+                    self._num_drawn += 1
+                submit(self._again.popleft())
             if self._alone and not pending:
                 submit(self._alone.popleft())
             if not pending:
                 break
-            unit, results = self._fan.wait()
-            pending.remove(unit)
-            for number, task, result in zip(count(unit.first), unit.tasks, results):
-                outcomes = list(self._finish_or_rerun(replace(unit, first=number, tasks=[task]), result))
-                self._num_ended += len(outcomes)
-                yield from outcomes
+            ended, result = self._fan.wait()
+            pending.remove(ended)
+            outcomes = list(self._finish_or_rerun(ended, result))
+            self._num_ended += len(outcomes)
+            yield from outcomes
         yield from self._deaths  # their tasks' fault
         self._num_ended += len(self._deaths)
         if self._num_ended != self._num_drawn or next(tasks, self) is not self:  # must not look like fewer tasks
@@ -264,31 +266,23 @@ class _PoolRun:
                 "same command again."
             )
 
-    def _next_unit(self, tasks: Iterator[Any], chunk_size: int) -> _Unit | None:
-        if self._again:
-            return self._again.popleft()
-        chunk = list(islice(tasks, chunk_size))
-        self._num_drawn += len(chunk)
-        return _Unit(self._num_drawn - len(chunk), chunk) if chunk else None
-
-    def _finish_or_rerun(self, single: _Unit, result: Any) -> Iterator[Outcome]:
+    def _finish_or_rerun(self, ended: _Numbered, result: Any) -> Iterator[tuple[_Numbered, Any]]:
         """Yield the result of a task, unless the task is run again. Raise the error that ends the run."""
-        if result is NOT_RUN:
-            self._again.append(single)
-            return
         if isinstance(result, Raised):
             raise result.error
-        if not isinstance(result, Death):
+        is_death = isinstance(result, Crash) and result.is_death
+        if not is_death:
             deaths, self._deaths = self._deaths, []
             yield from deaths
         if isinstance(result, Crash):
-            result = replace(result, attempts=single.attempts + 1)
-            if result.attempts < max_attempts(result):
-                units = self._alone if isinstance(result, Death) and result.cause == "oom" else self._again
-                units.append(replace(single, attempts=result.attempts))
+            result = replace(result, attempts=ended.attempts + 1)
+            # A worker that died may have been killed from outside
+            if result.attempts < MAX_ATTEMPTS and (is_death or result.cause in ("oom", "timeout")):
+                waiting = self._alone if is_death and result.cause == "oom" else self._again
+                waiting.append(replace(ended, attempts=result.attempts))
                 return
-            if isinstance(result, Death) and result.cause != "timeout":
-                self._deaths.append((single.first, single.tasks[0], result))
+            if is_death and result.cause != "timeout":
+                self._deaths.append((ended, result))
                 if len(self._deaths) == MAX_DEATHS_IN_A_ROW:
                     raise StoppedError(
                         f"{MAX_DEATHS_IN_A_ROW} tasks in a row killed their workers (the last: {result.message}); "
@@ -297,7 +291,7 @@ class _PoolRun:
                 return
             if result.cause == "oom":
                 result = replace(result, message=self._limits.out_of_memory(result.message))
-        elif (task := self._retry(single.tasks[0], result)) is not None:
-            self._again.append(replace(single, tasks=[task], attempts=0))
+        elif (task := self._retry(ended.task, result)) is not None:
+            self._again.append(replace(ended, task=task, attempts=0))
             return
-        yield single.first, single.tasks[0], result
+        yield ended, result

@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 from chordcache import progress
-from chordcache.engine.crashes import Crash, Death, DeviceLostError
 from chordcache.engine.heartbeat import Heartbeat
 from chordcache.engine.limits import Limits, seconds_for
 from chordcache.errors import ChordcacheError, describe
@@ -52,6 +51,23 @@ def child_environment() -> dict[str, str]:
 
 
 @dataclass(frozen=True)
+class Crash:
+    """Result of a task that did not return."""
+
+    cause: str
+    """"timeout", "oom" (out of memory), "signal" (its worker died), "extractor" (a ``DeviceLostError``) or "bug" (it
+    raised, or cannot be sent)"""
+    message: str
+    attempts: int = 1
+    is_death: bool = False
+    """True if the process ended with the task"""
+
+
+class DeviceLostError(Exception):
+    """An error after which this process cannot use its GPU. The task is tried again in another process."""
+
+
+@dataclass(frozen=True)
 class Raised:
     """Result of a task that raised an error which ends the run."""
 
@@ -61,8 +77,7 @@ class Raised:
 def main(parent: int, channel_fd: int, heartbeat_fd: int, lifeline_fd: int) -> None:
     """Run tasks until the parent ends this process, or ends itself. It holds the writing end of ``lifeline_fd`` open.
 
-    The messages are the limits, the function, and then units: the number of the first task, and the pickled tasks. The
-    answer to a unit is one message for each of its tasks.
+    The messages are the limits, the function, and then pickled tasks. The answer to each is its pickled result.
     """
     channel, heartbeat = prepare(channel_fd, heartbeat_fd)
     end_with(lifeline_fd)
@@ -72,14 +87,11 @@ def main(parent: int, channel_fd: int, heartbeat_fd: int, lifeline_fd: int) -> N
     progress.report_to(_Alarm(heartbeat, limits))
     with suppress(EOFError, ConnectionError):
         while True:
-            first, tasks = channel.recv()
-            results = []
-            for number, task in enumerate(tasks, first):
-                heartbeat.begin(number)
-                results.append(run_task(function, task))
+            task = channel.recv()
+            heartbeat.begin()
+            result = run_task(function, task)
             heartbeat.end()
-            for result in results:
-                channel.send_bytes(result)
+            channel.send_bytes(result)
 
 
 def end_with(lifeline_fd: int) -> None:
@@ -177,7 +189,7 @@ def run_task(function: Callable[[Any], Any], data: bytes) -> bytes:
         step, is_sending = "its result cannot be sent: ", True
         return pickle.dumps(result, pickle.HIGHEST_PROTOCOL)
     except DeviceLostError as error:
-        crash = Death("extractor", str(error))
+        crash = Crash("extractor", str(error), is_death=True)
     except MemoryError as error:
         what = getattr(error, "strerror", None) or describe(error).partition(": ")[2]
         crash = Crash("oom", "out of memory" + (" when its result was sent" if is_sending else what and f": {what}"))

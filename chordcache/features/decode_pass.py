@@ -13,7 +13,7 @@ import numpy as np
 
 from chordcache.amounts import counted
 from chordcache.config.picture import Bucket, PictureConfig
-from chordcache.engine.crashes import DeviceLostError
+from chordcache.engine.worker import DeviceLostError
 from chordcache.errors import MediaError, StoppedError, UsageError, describe
 from chordcache.features.base import Extractor, Rows, VideoInfo
 from chordcache.features.frames import FpsFilter

@@ -11,8 +11,8 @@ from chordcache.errors import DamageError, printable
 from chordcache.media.cropping import Rectangle
 from chordcache.media.planes import joined, to_rgb
 from chordcache.storage.artefacts.artefact import Artefact
-from chordcache.storage.artefacts.claims import first_of_chain
 from chordcache.storage.feature_info import FeatureInfo
+from chordcache.storage.feature_rules import first_of_chain
 
 if TYPE_CHECKING:  # reading frames that are not packets does not load a decoder
     from chordcache.media.packet_codec import PacketDecoder, Picture

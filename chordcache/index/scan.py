@@ -15,7 +15,6 @@ from chordcache.arguments import check_choice, names_arguments
 from chordcache.choices import SCAN_LEVELS
 from chordcache.engine import pool, terminal
 from chordcache.engine.choice import Engine, engine_of
-from chordcache.engine.crashes import MAX_ATTEMPTS
 from chordcache.engine.display import Display, display_of
 from chordcache.engine.limits import Limits
 from chordcache.engine.run_progress import Progress
@@ -32,9 +31,6 @@ from chordcache.object_stores.sources import ObjectLooks
 from chordcache.records import Identity, RunSummary, VideoRecord
 from chordcache.storage.run_log import RunNotes, recorded
 from chordcache.temporary import keep_with, temporary_folder
-
-_CHUNK_SIZE = 8
-"""Files per task. Demuxing a short clip takes a few milliseconds, sending a task half a millisecond."""
 
 _LISTED = {"frames": (".jpg", ".jpeg", ".png"), "webdataset": (".tar",)}
 """Format of lists to the suffixes of files that it has videos of"""
@@ -275,7 +271,6 @@ class _Scan:
             _scan_file,
             self._tasks(earlier),
             jobs=engine,
-            chunk_size=_CHUNK_SIZE,
             ordered=True,
             limits=self._limits,
             retry=self._once_more,
@@ -283,7 +278,7 @@ class _Scan:
 
     def _once_more(self, task: _ScanTask, record: VideoRecord) -> _ScanTask | None:
         """Return another attempt if the file's disk failed and attempts are left, else None."""
-        if record.error_cause == "io" and task.known is None and task.attempt < MAX_ATTEMPTS:
+        if record.error_cause == "io" and task.known is None and task.attempt < pool.MAX_ATTEMPTS:
             return replace(task, attempt=task.attempt + 1)
         return None
 

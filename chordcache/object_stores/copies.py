@@ -69,19 +69,16 @@ def _changes(log: bytes) -> list[bytes]:
     return [line for line in log.splitlines(keepends=True) if line.endswith(b"\n") and _VERIFIES not in line]
 
 
-def copy_all(copy: Callable[[T], int], files: Sequence[T], noun: str, *, progress: bool) -> tuple[int, int]:
-    """Copy files in threads, and return their number and size [bytes]. The first error ends it."""
-    num_bytes = 0
+def copy_all(copy: Callable[[T], None], files: Sequence[T], noun: str, *, progress: bool) -> None:
+    """Copy files in threads. The first error ends it."""
     pool = ThreadPoolExecutor(_NUM_THREADS, thread_name_prefix="chordcache-copies")
     try:
         with terminal.progress_bar(len(files), noun, shown=progress) as bar:
             for start in range(0, len(files), _FILES_AT_ONCE):
-                for size in pool.map(copy, files[start : start + _FILES_AT_ONCE]):
-                    num_bytes += size
+                for _ in pool.map(copy, files[start : start + _FILES_AT_ONCE]):
                     bar.update()
     finally:
         pool.shutdown(cancel_futures=True)
-    return len(files), num_bytes
 
 
 def stale_sidecars(names: Iterable[str], keys: Iterable[str]) -> list[str]:

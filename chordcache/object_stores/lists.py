@@ -95,8 +95,7 @@ def copy_lists(store: ObjectStore, folder: Path, entries: Mapping[str, StoredObj
     """
     for name, entry in entries.items():
         with no_space_as_error(folder.parent.parent / name), open(folder / name, "xb") as file:
-            for block in store.whole(name, entry):
-                file.write(block)
+            file.writelines(store.whole(name, entry))
     try:
         Catalog(folder).check_digests()
         for name in entries:

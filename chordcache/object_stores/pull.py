@@ -118,11 +118,12 @@ class _Pull:
             self._publish([RUNS_FILE])
         files = files_of(map(self._catalog.at, range(len(self._catalog))))
         missing = [file for file in files if not self._has(file)]
-        atomic.check_space(self._cache, sum(file.num_bytes for file in missing))
-        num_files, num_bytes = copy_all(self._copy, missing, "file", progress=progress)
+        num_bytes = sum(file.num_bytes for file in missing)
+        atomic.check_space(self._cache, num_bytes)
+        copy_all(self._copy, missing, "file", progress=progress)
         self._write_sidecars()
         self._publish([name for name in (*OTHER_LISTS, "chordcache.json", "catalog.bin") if name in self._names])
-        return CopySummary(len(self._catalog), num_files, num_bytes, len(files) - len(missing))
+        return CopySummary(len(self._catalog), len(missing), num_bytes, len(files) - len(missing))
 
     def _publish(self, names: list[str]) -> None:
         for name in names:
@@ -134,18 +135,16 @@ class _Pull:
         except FileNotFoundError:
             return False
 
-    def _copy(self, file: StoredFile | Pack) -> int:
+    def _copy(self, file: StoredFile | Pack) -> None:
         path = self._cache / file.name
         with atomic.writing_to(path), atomic.partial_file(self._cache) as partial:
             if isinstance(file, Pack):
                 with open(partial, "xb") as target:
-                    for block in self._store.whole(file.name, self._store.entry(file.name)):
-                        target.write(block)
+                    target.writelines(self._store.whole(file.name, self._store.entry(file.name)))
                 check_pack(self._cache, file, os.path.relpath(partial, self._cache))
             else:
                 download(self._store, file, partial)
             atomic.publish_all(self._cache, {partial: file.name})
-        return file.num_bytes
 
     def _write_sidecars(self) -> None:
         """Write the sidecars that differ from those of the catalog, and remove those of other videos."""

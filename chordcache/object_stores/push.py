@@ -6,7 +6,6 @@ import hashlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from chordcache.digests import file_digest
 from chordcache.engine.signals import stop_signals
 from chordcache.errors import UsageError, printable
 from chordcache.object_stores.client import ObjectStore, StoredObject
@@ -23,7 +22,7 @@ from chordcache.storage import opener
 from chordcache.storage.artefacts.tiers import TIERS
 from chordcache.storage.cache_header import read_header
 from chordcache.storage.catalog import Catalog
-from chordcache.storage.feature_files import damaged
+from chordcache.storage.feature_files import checked_blocks, damaged
 from chordcache.storage.feature_info import StoredFile
 from chordcache.storage.find_sidecars import Sidecars
 from chordcache.storage.layout import cache_folder, sidecar_file
@@ -31,8 +30,6 @@ from chordcache.storage.lock import locked_for_reading
 from chordcache.storage.packs import Pack, check_pack
 from chordcache.storage.run_log import RUNS_FILE
 from chordcache.storage.sidecar import Sidecar
-
-_BLOCK_BYTES = 1 << 20
 
 
 def push(cache: str | Path, url: str, *, progress: bool = False) -> CopySummary:
@@ -118,7 +115,7 @@ class _Push:
         self._send(RUNS_FILE, [opener.read_file(self._cache, RUNS_FILE)])  # by this, the next push knows its own files
         files = files_of(sidecar for sidecar, _, _ in self._rows())
         missing = [file for file in files if not self._has(file)]
-        num_files, num_bytes = copy_all(self._copy, missing, "file", progress=progress)
+        copy_all(self._copy, missing, "file", progress=progress)
         loose = [] if self._sidecars.is_packed else self._keys
         copy_all(self._copy_sidecar, loose, "sidecar", progress=progress)
         for name in OTHER_LISTS:
@@ -129,35 +126,23 @@ class _Push:
         for name in ("chordcache.json", "catalog.bin"):
             self._send(name, _blocks(self._cache, name))
         self._store.remove(stale_sidecars(self._entries, loose))
-        return CopySummary(len(self._keys), num_files, num_bytes, len(files) - len(missing))
+        num_bytes = sum(file.num_bytes for file in missing)
+        return CopySummary(len(self._keys), len(missing), num_bytes, len(files) - len(missing))
 
     def _has(self, file: StoredFile | Pack) -> bool:
         """Return whether the object store has an artefact or a pack. Its name stands for its content."""
         entry = self._entries.get(file.name)
         return entry is not None and entry.num_bytes == file.num_bytes
 
-    def _copy(self, file: StoredFile | Pack) -> int:
+    def _copy(self, file: StoredFile | Pack) -> None:
         if isinstance(file, Pack):
             check_pack(self._cache, file)
             self._store.write(file.name, _blocks(self._cache, file.name))
         else:
-            self._store.write(file.name, self._checked(file))
-        return file.num_bytes
+            self._store.write(file.name, checked_blocks(self._cache, file))
 
-    def _checked(self, file: StoredFile) -> Iterator[bytes]:
-        """Read an artefact, and raise ``DamageError`` at its end if it is not what was written."""
-        digest, num_bytes = file_digest(), 0
-        for block in _blocks(self._cache, file.name):
-            digest.update(block)
-            num_bytes += len(block)
-            yield block
-        if num_bytes != file.num_bytes or digest.hexdigest() != file.digest:
-            raise damaged(self._cache, file.name, "its content is not what was written")
-
-    def _copy_sidecar(self, key: str) -> int:
-        line = self._sidecars.row(key)[1]
-        self._send(sidecar_file(key), [line])
-        return len(line)
+    def _copy_sidecar(self, key: str) -> None:
+        self._send(sidecar_file(key), [self._sidecars.row(key)[1]])
 
     def _send(self, name: str, blocks: Iterable[bytes]) -> None:
         """Send a file, unless its content is small and the object store has it. Its tag is its MD5 in S3."""
@@ -178,6 +163,5 @@ def _blocks(cache: Path, name: str) -> Iterator[bytes]:
         file = opener.open_binary(cache, name)
     except FileNotFoundError:
         raise damaged(cache, name, "it is missing") from None
-    with file, opener.readable(cache / name):
-        while block := file.read(_BLOCK_BYTES):
-            yield block
+    with file:
+        yield from opener.blocks_of(file, cache / name)

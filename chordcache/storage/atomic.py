@@ -16,7 +16,6 @@ from typing import BinaryIO
 from chordcache.digests import hex64
 from chordcache.errors import ChordcacheError, StorageError, UsageError, cannot_write, printable
 from chordcache.storage import opener
-from chordcache.storage.opener import readable
 
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 """Errors of a disk that takes no more data: full, quota used up, file size limit, turned read-only by an error."""
@@ -25,9 +24,6 @@ _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 _NO_LINK = (errno.EXDEV, errno.EPERM, errno.EACCES, errno.EMLINK, errno.EOPNOTSUPP, errno.ENOSYS)
 """Errors of ``link`` after which a copy may still work: another disk, no permission, or no hard links on this disk."""
-
-_COPY_BYTES = 1 << 20
-"""Size of the pieces in which a file is copied [bytes]"""
 
 PARTIALS = ".partial"
 """Name of the folder of partial files in a cache"""
@@ -279,14 +275,8 @@ def link_or_copy(cache: Path, file: str, partial: Path) -> None:
             if error.errno not in _NO_LINK:
                 raise
             with open(partial, "wb") as copy:
-                while block := _read_block(source, cache / file):
-                    copy.write(block)
+                copy.writelines(opener.blocks_of(source, cache / file))
             _fsync(partial)
-
-
-def _read_block(source: BinaryIO, path: Path) -> bytes:
-    with readable(path):
-        return source.read(_COPY_BYTES)
 
 
 def publish_text(cache: Path, file: str, text: str) -> None:
@@ -318,8 +308,8 @@ def _unshare(cache: Path, name: str) -> None:
         return
 
 
-def append_lines(cache: Path, name: str, lines: Sequence[str], *, is_flushed: bool = False) -> None:
-    """Append lines with one write, and flush it if asked to. A line that an earlier kill cut off is removed first."""
+def append_lines(cache: Path, name: str, lines: Sequence[str]) -> None:
+    """Append lines with one write. A line that an earlier kill cut off is removed first."""
     flags = os.O_RDWR | os.O_CREAT | os.O_APPEND
     _unshare(cache, name)
     with no_space_as_error(cache / name), open(opener.open_file(cache, name, flags), "ab+") as file:
@@ -332,6 +322,3 @@ def append_lines(cache: Path, name: str, lines: Sequence[str], *, is_flushed: bo
                     raise opener.too_large(cache / name, "a line")
                 file.truncate(start + num_bytes)
         file.write("".join(f"{line}\n" for line in lines).encode("ascii"))
-        if is_flushed:
-            file.flush()
-            os.fsync(file.fileno())

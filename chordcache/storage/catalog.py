@@ -6,7 +6,7 @@ import json
 import os
 import stat
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
 from typing import TypeVar
@@ -14,14 +14,13 @@ from typing import TypeVar
 import numpy as np
 
 from chordcache.digests import sealed_body
-from chordcache.errors import ChordcacheError, NotFoundError, printable
+from chordcache.errors import NotFoundError, printable
 from chordcache.json_records import Record, Side, from_json, parse_json
 from chordcache.storage.annotation_names import AnnotationNames
 from chordcache.storage.cache_header import read_header
 from chordcache.storage.catalog_columns import INT32, INT64, SECTIONS, UINT64, Columns, hash_of
 from chordcache.storage.catalog_file import HEAD_BYTES, CatalogFile, matching
-from chordcache.storage.feature_info import FeatureInfo, StoredFile
-from chordcache.storage.layout import is_key, place_of, sidecar_file
+from chordcache.storage.layout import is_key, sidecar_file
 from chordcache.storage.opener import MAX_BYTES
 from chordcache.storage.sidecar import Sidecar
 
@@ -43,22 +42,6 @@ class _Picture(Record, frozen=True, forbid_unknown_fields=False):
     display_crop: object = None
 
 
-class _File(Record, frozen=True, forbid_unknown_fields=False):
-    file: StoredFile | None = None
-
-
-class _Files(Record, frozen=True, forbid_unknown_fields=False):
-    """The part of a sidecar that names its video and its files."""
-
-    key: str
-    features: tuple[_File, ...]
-
-
-def names_of_files(infos: Iterable[_File | FeatureInfo]) -> set[str]:
-    """Return the names of the files and packs of features."""
-    return {place_of(info.file)[0] for info in infos if info.file is not None}
-
-
 class Catalog:
     """The read side of the catalog. Threads and forked processes may share it."""
 
@@ -69,7 +52,10 @@ class Catalog:
         try:
             self._file = CatalogFile(cache)
         except FileNotFoundError:
-            raise _no_catalog(cache) from None
+            raise NotFoundError(
+                f"cache '{printable(cache)}' has no catalog: its first build is running, or was killed; "
+                "run the same 'chordcache build', or 'chordcache verify --repair'"
+            ) from None
         self.damage = self._file.damage
 
     @property
@@ -77,29 +63,27 @@ class Catalog:
         """Hash of all sidecars and columns."""
         return self._file.digest
 
-    def _array(self, name: str, dtype: np.dtype, length: int) -> np.ndarray:
-        content = self._file.section(name)
-        if len(content) != length * dtype.itemsize:
-            raise self.damage(f"its section '{name}' has {len(content)} bytes, expected {length * dtype.itemsize}")
-        return np.frombuffer(content, dtype)
+    def _array(self, name: str, dtype: np.dtype) -> np.ndarray:
+        """Return a section as numbers. Their count was compared with that of the videos, but for the states."""
+        return np.frombuffer(self._file.section(name), dtype)
 
     def _numbers(self, name: str, dtype: np.dtype, start: int, stop: int) -> np.ndarray:
         """Return the numbers of a section, one for each video, which are in [start, stop)."""
-        numbers = self._array(name, dtype, len(self))
+        numbers = self._array(name, dtype)
         if len(numbers) and not start <= numbers.min() <= numbers.max() < stop:
             raise self.damage(f"its section '{name}' has numbers that no video has")
         return numbers
 
     @cached_property
     def _offsets(self) -> np.ndarray:
-        offsets = self._array("offsets", INT64, len(self) + 1)
+        offsets = self._array("offsets", INT64)
         if (offsets[1:] <= offsets[:-1]).any():  # else each row could be the largest one
             raise self.damage("its section 'offsets' has rows over each other")
         return offsets
 
     @cached_property
     def _hashes(self) -> np.ndarray:
-        return self._array("hashes", UINT64, len(self))
+        return self._array("hashes", UINT64)
 
     @cached_property
     def _order(self) -> np.ndarray:
@@ -107,7 +91,7 @@ class Catalog:
 
     @cached_property
     def _mtimes(self) -> np.ndarray:
-        return self._array("mtimes", INT64, len(self))
+        return self._array("mtimes", INT64)
 
     @cached_property
     def num_frames(self) -> np.ndarray:
@@ -149,7 +133,9 @@ class Catalog:
 
     def feature_states(self, feature: str) -> np.ndarray:
         """Return the ``FeatureState`` of a feature in every video [shape=(num_videos,), dtype=uint8]."""
-        states = self._array("states", np.dtype(np.uint8), len(self.fingerprints) * len(self))
+        states = self._array("states", np.dtype(np.uint8))
+        if len(states) != (num_bytes := len(self.fingerprints) * len(self)):
+            raise self.damage(f"its section 'states' has {len(states)} bytes, expected {num_bytes}")
         if feature not in self.fingerprints:
             return np.zeros(len(self), np.uint8)
         start = [*self.fingerprints].index(feature) * len(self)
@@ -164,13 +150,7 @@ class Catalog:
 
     def paths(self) -> Iterator[tuple[str, str]]:
         """Yield key and path of every video, in order. The digests of the rows are not compared."""
-        for position in range(len(self)):
-            try:
-                place = parse_json(self._line(position), _KeyAndPath)
-                yield place.key, place.path
-            except ValueError:  # damage, or a file name that only the slower way reads
-                sidecar = self.at(position)
-                yield sidecar.key, sidecar.path
+        return ((row.key, row.path) for row in self._partly(_KeyAndPath))
 
     @cached_property
     def pictures(self) -> np.ndarray:
@@ -179,14 +159,19 @@ class Catalog:
         The rows are read once. Their digests are not compared.
         """
         pictures = np.empty((len(self), 3), np.int64)
-        for position in range(len(self)):
-            try:
-                row: _Picture | Sidecar = parse_json(self._line(position), _Picture)
-            except ValueError:  # as in ``paths``
-                row = self.at(position)
+        for position, row in enumerate(self._partly(_Picture)):
             pictures[position] = row.height, row.width, row.display_crop is not None
         pictures.flags.writeable = False
         return pictures
+
+    def _partly(self, kind: type[T]) -> Iterator[T | Sidecar]:
+        """Yield the part of each row that a type has, or the whole row if only the slower way reads it."""
+        for position in range(len(self)):
+            try:
+                row: T | Sidecar = parse_json(self._line(position), kind)
+            except ValueError:  # damage, or a file name that is not Unicode
+                row = self.at(position)
+            yield row
 
     def _line(self, position: int) -> bytes:
         start, stop = self._offsets.item(position), self._offsets.item(position + 1)
@@ -239,22 +224,7 @@ class Catalog:
 
     def row(self, position: int) -> tuple[Sidecar, bytes, int]:
         """Return a sidecar, its line, and the mtime of its file when this catalog was written [nanoseconds]."""
-        return *self._row(position), self.mtime_ns(position)
-
-    def mtime_ns(self, position: int) -> int:
-        """Return the last value of ``row``."""
-        return int(self._mtimes.item(position))
-
-    def files(self, position: int) -> tuple[str, set[str]]:
-        """Return the key of a video and the names of its files and packs, without a check of its other values.
-
-        Raises ``DamageError``.
-        """
-        body = sealed_body(self._line(position))
-        if body is None:
-            raise self.damage(f"the digest of row {position} does not match")
-        files = parse_json(body, _Files)
-        return files.key, names_of_files(files.features)
+        return *self._row(position), self._mtimes.item(position)
 
     def is_unchanged(self, position: int, key: str) -> bool:
         """Return whether the file of a sidecar is the one that a row was written from."""
@@ -263,7 +233,7 @@ class Catalog:
         except OSError:  # the one who reads it raises
             return False
         num_bytes = self._offsets.item(position + 1) - self._offsets.item(position)
-        is_same = status.st_mtime_ns == self.mtime_ns(position) and status.st_size == num_bytes
+        is_same = status.st_mtime_ns == self._mtimes.item(position) and status.st_size == num_bytes
         return is_same and stat.S_ISREG(status.st_mode)
 
     def check_digests(self) -> None:
@@ -287,11 +257,3 @@ class Catalog:
         for name, content in columns.sections().items():
             if content != self._file.section(name):
                 raise self.damage(f"its section '{name}' is of other videos than its rows")
-
-
-def _no_catalog(cache: Path) -> ChordcacheError:
-    name = printable(cache)
-    return NotFoundError(
-        f"cache '{name}' has no catalog: its first build is running, or was killed; "
-        "run the same 'chordcache build', or 'chordcache verify --repair'"
-    )

@@ -68,11 +68,6 @@ class Columns:
         """Number of sidecars so far."""
         return len(self._keys)
 
-    @property
-    def end(self) -> int:
-        """Position behind the last sidecar [bytes]."""
-        return self._offsets[-1]
-
     def sections(self) -> dict[str, bytes]:
         """Return the content of each section by its name, see docs/format.md."""
         labels = sorted({label for label in self._labels if label is not None})
@@ -123,7 +118,7 @@ def publish_catalog(cache: Path, rows: Iterable[tuple[Sidecar, bytes, int]]) -> 
             for sidecar, line, mtime_ns in rows:
                 file.write(line)
                 columns.add(sidecar, len(line), mtime_ns if mtime_ns < racy_ns else 0)
-            write_catalog_file(file, columns.num_videos, columns.end, columns.sections())
+            write_catalog_file(file, columns.num_videos, columns.sections())
         try:
             publish(path, cache / CATALOG)
         except IsADirectoryError:

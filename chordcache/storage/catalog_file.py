@@ -49,24 +49,23 @@ _AFTER_LETTERS = "\x7f"
 _KEYS = re.compile(rb"(?:[A-Za-z0-9_-]+-[0-9a-f]{16}\n)*")
 
 
-def write_catalog_file(file: BinaryIO, num_videos: int, start: int, sections: Mapping[str, bytes]) -> None:
+def write_catalog_file(file: BinaryIO, num_videos: int, sections: Mapping[str, bytes]) -> None:
     """Write the sections of a catalog, by name, then its head. The sidecars are written before.
 
-    The open file has ``start`` bytes and ``num_videos`` sidecars. Raises ``UsageError`` if the sections are larger than
+    The open file has the head and ``num_videos`` sidecars. Raises ``UsageError`` if the sections are larger than
     a reader accepts.
     """
     if problem := _size_problem({name: len(content) for name, content in sections.items()}):
         raise UsageError(f"catalog of {num_videos} videos: {problem}. Build several caches.")
     table = {}
     for name, content in sections.items():
-        table[name] = [start, len(content), hex128(content)]
+        table[name] = [file.tell(), len(content), hex128(content)]
         file.write(content)
-        start += len(content)
     head = {
         "format": _KIND,
         "catalog_version": _VERSION,
         "num_videos": num_videos,
-        "num_bytes": start,
+        "num_bytes": file.tell(),
         "sections": table,
     }
     file.seek(0)

@@ -8,20 +8,16 @@ import stat
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import BinaryIO
 
 from chordcache.digests import digest_file, file_digest
 from chordcache.errors import DamageError, printable
 from chordcache.storage import atomic, opener
 from chordcache.storage.artefacts.artefact import Artefact
-from chordcache.storage.artefacts.claims import Claims
 from chordcache.storage.artefacts.open_files import open_artefact
 from chordcache.storage.feature_info import StoredFile
+from chordcache.storage.feature_rules import Claims
 from chordcache.storage.layout import place_of
-from chordcache.storage.opener import readable, unreadable
-
-_BLOCK_BYTES = 1 << 20
-"""Size of the pieces in which a file is read [bytes]"""
+from chordcache.storage.opener import unreadable
 
 
 def open_file(cache: Path, file: StoredFile, claims: Claims) -> Artefact:
@@ -68,12 +64,10 @@ class FeatureFiles:
 def _blocks(cache: Path, file: StoredFile) -> Iterator[bytes]:
     """Read a file."""
     name, start = place_of(file)
-    rest = size_of(cache, file)
-    with opener.open_binary(cache, name) as opened, readable(cache / name):
+    num_bytes = size_of(cache, file)
+    with opener.open_binary(cache, name) as opened:
         opened.seek(start)
-        while rest and (block := opened.read(min(rest, _BLOCK_BYTES))):
-            yield block
-            rest -= len(block)
+        yield from opener.blocks_of(opened, cache / name, num_bytes)
 
 
 def digest_of(cache: Path, file: StoredFile) -> str:
@@ -92,51 +86,37 @@ def is_intact(cache: Path, file: StoredFile) -> bool:
         return False
 
 
-def copy(cache: Path, file: StoredFile, partial: Path) -> None:
+def copy_checked(cache: Path, file: StoredFile, target: Path, *, trusts_links: bool = False) -> None:
     """Make a durable file with the content of another: a hard link, or a copy of a piece or to another disk.
 
-    Raises as ``atomic.link_or_copy`` does, and ``DamageError`` if a pack has other bytes than were written.
+    Raises as ``atomic.link_or_copy`` does, and ``DamageError`` if its size or digest is not that of the sidecar. With
+    ``trusts_links``, a linked file is not read: it stays the only one.
     """
-    if file.packed is None:
-        atomic.link_or_copy(cache, file.name, partial)
+    if file.packed is not None:
+        with atomic.no_space_as_error(target), open(target, "wb") as copy:
+            copy.writelines(checked_blocks(cache, file))
+            copy.flush()
+            os.fsync(copy.fileno())
         return
-    with atomic.no_space_as_error(partial), open(partial, "wb") as target:
-        append_to(target, cache, file)
-        target.flush()
-        os.fsync(target.fileno())
-
-
-def copy_checked(cache: Path, file: StoredFile, target: Path, *, trusts_links: bool = False) -> None:
-    """Link or copy a file whose size and digest are those of the sidecar. Raises ``DamageError``.
-
-    With ``trusts_links``, a linked file is not read: it stays the only one.
-    """
     try:
-        num_bytes = size_of(cache, file)
-        what = f"got {num_bytes} bytes, expected {file.num_bytes}" if num_bytes != file.num_bytes else ""
-        if not what:
-            copy(cache, file, target)
-            is_trusted = trusts_links and os.stat(target).st_nlink > 1
-            if not is_trusted and digest_file(target) != file.digest:
-                what = "its digest is another one than that in the sidecar"
+        atomic.link_or_copy(cache, file.name, target)
+        status = os.stat(target)
     except FileNotFoundError:
-        what = "the file is missing"
-    if what:
-        raise damaged(cache, file.name, what)
+        raise damaged(cache, file.name, "the file is missing") from None
+    if status.st_size != file.num_bytes:
+        raise damaged(cache, file.name, f"got {status.st_size} bytes, expected {file.num_bytes}")
+    if not (trusts_links and status.st_nlink > 1) and digest_file(target) != file.digest:
+        raise damaged(cache, file.name, "its digest is another one than that in the sidecar")
 
 
-def append_to(target: BinaryIO, cache: Path, file: StoredFile) -> None:
-    """Copy a file behind what an open file has, and compare it with its size and digest.
-
-    Raises ``DamageError``, also if the file is missing, ``StorageError``, and ``OSError`` if the target cannot be
-    written.
-    """
+def checked_blocks(cache: Path, file: StoredFile) -> Iterator[bytes]:
+    """Read a file, and raise ``DamageError`` at its end if it is not what was written, or is missing."""
     digest, num_bytes = file_digest(), 0
     with suppress(FileNotFoundError):  # then it has another size than is expected
         for block in _blocks(cache, file):
             digest.update(block)
             num_bytes += len(block)
-            target.write(block)
+            yield block
     if num_bytes != file.num_bytes or digest.hexdigest() != file.digest:
         raise damaged(cache, file.name, "its content is not what was written")
 

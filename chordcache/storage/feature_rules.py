@@ -1,21 +1,30 @@
-"""The rules of the built-in features: the shapes, dtypes, arrays, parameters and facts that their extractors write.
+"""The check of a sidecar: shapes, dtypes, rows, parameters and facts of each feature, before any of them is used.
 
-This is the only module of the storage that knows features. It loads none of their modules, since a reader of one
-feature checks the records of all.
+A sidecar may come from anyone, and its seal proves nothing. Readers pass its numbers to NumPy and to decoders, so they
+are compared with what the feature's extractor writes. A built-in feature is one row of ``RULES``: this is the only
+place of the storage that knows it. None of its modules are loaded, since a reader of one feature checks the records of
+all. The features of plug-ins are only bounded.
 """
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, NotRequired, TypeAlias
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Annotated, Any, Literal, NamedTuple, NotRequired, TypeAlias
 
-from chordcache.json_records import MAX_PIXELS, MAX_SIDE, Limit, Side, fields_type
+import numpy as np
 
-if TYPE_CHECKING:
-    from chordcache.storage.feature_info import FeatureInfo
+from chordcache.json_records import MAX_PIXELS, MAX_ROWS, MAX_SIDE, Limit, Side, fields_type, from_json
+from chordcache.records import Description
+from chordcache.storage.artefacts.tiers import KINDS, TIERS
+from chordcache.storage.feature_info import FeatureInfo
+from chordcache.storage.row_clock import CLOCK_FACTS, clock_problem, has_times
 
-MAX_ROW_BYTES = 1 << 29
+_MAX_ROW_BYTES = 1 << 29
 """Largest size of a row [bytes]. The largest picture has 384 MiB"""
 
 _MAX_SOUND_VALUES = 64 << 16
@@ -23,7 +32,22 @@ _MAX_SOUND_VALUES = 64 << 16
 
 _MAX_FFT = 1 << 16
 
+_MARGIN_PX = 64
+_MARGIN_BYTES = 64 << 10
+"""Margins of a coded picture: codecs fill the last blocks up, and have headers"""
+
 _FLOATS = ("float16", "float32")
+
+_DIGEST_BYTES = 8
+_FEATURE_NAME = re.compile(r"[a-z][a-z0-9_]{0,39}")
+_DTYPE = re.compile(r"[|<]?[A-Za-z]+\d{0,8}")
+_TIMES = 16
+"""Size of the time and the number of a frame, which each file has [bytes]"""
+
+_ITEM_FIELDS = frozenset(("root", "path", *Description.__struct_fields__))
+"""Fields of an item that a feature may be made of"""
+
+_USED = fields_type(uses=list[str])
 
 _Positive = Annotated[float, Limit(gt=0)]
 _Hertz = Annotated[float, Limit(ge=0, le=1 << 20)]
@@ -47,18 +71,21 @@ class Rules(NamedTuple):
     """Types of the parameters and the facts, as far as readers use them"""
     clocks: tuple[str, ...] = ("",)
     """Clocks of ``CLOCK_FACTS`` that its facts may have, and "" if there may be a row for each frame"""
-    arrays: Callable[[FeatureInfo], Mapping[str, _Row | None]] = lambda info: {}
-    """Function of the record that returns the other arrays: suffix to the row, or to None if only the array knows it"""
+    rows: Callable[[FeatureInfo], Mapping[str, _Row | None]] = lambda info: {}
+    """Function of the record that returns the other arrays: suffix to the row, or to None if only the array knows it.
+    The suffix "" is of the feature itself, if its rows are not those of its shape"""
+    records: Callable[[FeatureInfo], tuple[int, int]] | None = None
+    """Function of the record that returns the largest size of a stored picture [bytes], and the number in a chain"""
 
 
-def row_of(info: FeatureInfo, name: str) -> _Row | None:
-    """Return shape and dtype of a row of an array of a feature, or None for an array whose rows are not stated."""
-    if name == info.feature:
-        shape = info.shape[1:]
-        is_planes = name == "frames" and info.params["codec"] == "yuv420"
-        return (shape[0] * 3 // 2, shape[1]) if is_planes else shape, info.dtype
+def rows_of(info: FeatureInfo) -> dict[str, _Row | None]:
+    """Return shape and dtype of a row of each array of a feature, None for an array whose rows are not stated."""
     rules = RULES.get(info.feature)
-    return rules and rules.arrays(info).get(name[len(info.feature) :])
+    others = rules.rows(info) if rules else {}
+    return {
+        info.feature: (info.shape[1:], info.dtype),
+        **{info.feature + suffix: row for suffix, row in others.items()},
+    }
 
 
 def _is_picture(info: FeatureInfo, num_rows: int, num_channels: int) -> bool:
@@ -72,6 +99,16 @@ def _frames(info: FeatureInfo, sidecar: Any) -> bool:
         return False
     is_complete = info.params["codec"] not in ("h264", "mpeg4") or {"gop", "stride"} <= info.params.keys()
     return is_complete and _is_picture(info, sidecar.num_frames, 3)
+
+
+def _planes(info: FeatureInfo) -> dict[str, _Row | None]:
+    height, width = info.shape[1:3]
+    return {"": ((height * 3 // 2, width), "uint8")} if info.params["codec"] == "yuv420" else {}
+
+
+def _pictures(info: FeatureInfo) -> tuple[int, int]:
+    height, width = info.shape[1:3]
+    return 3 * (height + _MARGIN_PX) * (width + _MARGIN_PX) + _MARGIN_BYTES, info.params.get("gop", 1)
 
 
 def _flow(info: FeatureInfo, sidecar: Any) -> bool:
@@ -120,10 +157,10 @@ def _text(info: FeatureInfo, sidecar: Any) -> bool:
     if len(info.shape) != 3 or not num_tokens or len(num_tokens) != info.shape[0] or max(num_tokens) > info.shape[1]:
         return False
     most: int = info.shape[1] if padding == "none" else info.params.get("max_tokens") or 0
-    return info.shape[1] <= most and most * info.shape[2] * 4 <= MAX_ROW_BYTES
+    return info.shape[1] <= most and most * info.shape[2] * 4 <= _MAX_ROW_BYTES
 
 
-def _latents_arrays(info: FeatureInfo) -> dict[str, _Row | None]:
+def _latents_rows(info: FeatureInfo) -> dict[str, _Row | None]:
     names = {".logvar": "moments", ".first_frame": "first_frame"}
     return {suffix: (info.shape[1:], info.dtype) for suffix, name in names.items() if info.params.get(name)}
 
@@ -145,14 +182,15 @@ RULES: Mapping[str, Rules] = {
             stride=NotRequired[Annotated[int, Limit(ge=1, le=16)]],
             crf=NotRequired[Annotated[int, Limit(ge=0, le=40)]],
         ),
+        rows=_planes, records=_pictures,
     ),
     "flow": Rules(
         (*_FLOATS, "int8"), _flow, fields_type(short_side=Side | None),
-        arrays=lambda info: {".scale": ((), "float32")} if info.dtype == "int8" else {},
+        rows=lambda info: {".scale": ((), "float32")} if info.dtype == "int8" else {},
     ),
     "motion": Rules(
         ("float16",), _motion, facts=fields_type(width=_Length, height=_Length),
-        arrays=lambda info: {".covered": (info.shape[1:-1], "bool"), ".types": ((), "|S1")},
+        rows=lambda info: {".covered": (info.shape[1:-1], "bool"), ".types": ((), "|S1")},
     ),
     "mel": Rules(
         ("float32",), _mel,
@@ -179,7 +217,7 @@ RULES: Mapping[str, Rules] = {
         ),
         fields_type(num_tokens=NotRequired[list[Annotated[int, Limit(ge=0, le=1 << 20)]] | None]),
         clocks=("is_of_video",),
-        arrays=lambda info: {".pooled": None} if info.params.get("pooled_model") else {},
+        rows=lambda info: {".pooled": None} if info.params.get("pooled_model") else {},
     ),
     "latents": Rules(
         _FLOATS, _latents,
@@ -188,8 +226,153 @@ RULES: Mapping[str, Rules] = {
             axes=NotRequired[Literal["tchw", "cthw"]], first_frame=NotRequired[Literal["alone", "before_gray"] | None],
         ),
         fields_type(normalization=_NORMALIZATION),
-        clocks=("", "frames_per_row"), arrays=_latents_arrays,
+        clocks=("", "frames_per_row"), rows=_latents_rows,
     ),
     "embed": Rules(_FLOATS, lambda info, sidecar: len(info.shape) in (2, 3) and info.shape[0] == sidecar.num_frames),
     "pose": Rules(("float32",), lambda info, sidecar: info.shape == (sidecar.num_frames, 33, 4)),
 }  # fmt: skip
+
+
+def feature_problem(info: FeatureInfo, sidecar: Any) -> str | None:
+    """Return the reason why the record of a feature of a sidecar cannot be what a build wrote, or None."""
+    problem = _params_problem(info)
+    if not _FEATURE_NAME.fullmatch(info.feature) or info.tier not in TIERS:
+        problem = "a feature or a tier that does not exist"
+    elif (info.absent is None) != (info.file is not None):
+        problem = "a file of an absent feature, or none of a cached one"
+    elif info.absent is not None and (info.shape or info.num_rows):
+        problem = "rows of an absent feature"
+    if problem is None and info.file is not None:
+        num_frames = sidecar.num_frames
+        problem = _rows_problem(info, info.file.num_bytes, num_frames)
+        if problem is None and not CLOCK_FACTS.isdisjoint(info.facts):
+            problem = _clock_problem(info, num_frames)
+        if problem is None and info.feature in RULES:
+            problem = _built_in_problem(info, sidecar)
+    return problem and f"{info.feature[:40]}: {problem}"
+
+
+def _params_problem(info: FeatureInfo) -> str | None:
+    rules = RULES.get(info.feature)
+    try:
+        if info.used and not _ITEM_FIELDS.issuperset(names := from_json(info.params, _USED).uses):
+            return f"made of {', '.join(names)[:80]}"
+        if rules is not None:
+            from_json(info.params, rules.params)
+            if info.file is not None:
+                from_json(info.facts, rules.facts)
+    except ValueError as error:
+        return f"parameters or facts that it cannot have: {error}"
+    return None
+
+
+def _rows_problem(info: FeatureInfo, num_bytes: int, num_frames: int) -> str | None:
+    """Check the rows and their size against the file."""
+    names, num_rows = info.num_rows, info.num_rows.get(info.feature)
+    if num_rows is None or any(name != info.feature and not name.startswith(f"{info.feature}.") for name in names):
+        return f"rows of {', '.join(names)[:80] or 'nothing'}"
+    if not 0 <= min(names.values()) <= max(names.values()) <= MAX_ROWS:
+        return f"rows of which there are {min(names.values())} to {max(names.values())}"
+    if max(*names.values(), num_frames) * _DIGEST_BYTES > num_bytes or num_frames * _TIMES > num_bytes:
+        return f"{max(names.values())} rows for {num_frames} frames in {num_bytes} bytes"
+    if not info.dtype and not info.shape:  # records of a plug-in
+        return None
+    if not info.shape or info.shape[0] != num_rows or min(info.shape) < 0 or len(info.shape) > 32:
+        return f"the shape {info.shape} of {num_rows} rows"
+    dtype = _dtype(info.dtype)
+    if dtype is None or dtype.itemsize * math.prod(info.shape[1:]) > _MAX_ROW_BYTES:
+        return f"rows of {info.dtype[:20]} and shape {info.shape[1:]}"
+    return None
+
+
+def _clock_problem(info: FeatureInfo, num_frames: int) -> str | None:
+    problem = clock_problem(info.facts, info.num_rows, num_frames)
+    if problem is None and has_times(info.facts):
+        dtype, silence = _dtype(info.dtype), info.facts["silence"]
+        if dtype is None or (dtype.kind in "iu" and not np.iinfo(dtype).min <= silence <= np.iinfo(dtype).max):
+            return f"silence {silence} of {info.dtype[:20]}"
+    return problem
+
+
+@lru_cache(maxsize=100)
+def _dtype(text: str) -> np.dtype[Any] | None:
+    try:
+        dtype = np.dtype(text) if _DTYPE.fullmatch(text) else None
+    except (TypeError, ValueError, OverflowError):
+        return None
+    return dtype if dtype is not None and dtype.kind in KINDS else None
+
+
+def _built_in_problem(info: FeatureInfo, sidecar: Any) -> str | None:
+    rules = RULES[info.feature]
+    if "".join(CLOCK_FACTS.intersection(info.facts)) not in rules.clocks:
+        return f"facts {', '.join(info.facts)[:80]}"
+    if info.dtype not in rules.dtypes or min(info.shape[1:], default=1) < 1 or not rules.shape(info, sidecar):
+        return f"{info.dtype} of shape {info.shape}"
+    # Last, since the rows of the arrays are made of the shape
+    if info.num_rows.keys() != rows_of(info).keys() or len(set(info.num_rows.values())) != 1:
+        return f"rows of {', '.join(info.num_rows)[:80]}"
+    return None
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The shape and dtype of a streamed array in the file."""
+
+    num_rows: int
+    row_shape: tuple[int, ...] = ()
+    dtype: np.dtype[Any] | None = None
+    """Dtype of the rows, or None if the rows are records"""
+
+    @property
+    def row_bytes(self) -> int:
+        """Size of a row [bytes], or 0 for records, whose sizes differ."""
+        return 0 if self.dtype is None else self.dtype.itemsize * math.prod(self.row_shape)
+
+
+class Claims(NamedTuple):
+    """The statements of a sidecar about the files of its video. They bound what a file can make a reader allocate."""
+
+    num_frames: int
+    features: tuple[FeatureInfo, ...]
+
+    def of_file(self, path: Path) -> Claims:
+        """Return the claims about one file."""
+        return Claims(
+            self.num_frames, tuple(f for f in self.features if f.file and f.file.name.endswith(f"/{path.name}"))
+        )
+
+    @property
+    def max_rows(self) -> int:
+        """Largest number of rows or of values of an array."""
+        return max(self.num_frames, *(count for info in self.features for count in info.num_rows.values()), 0)
+
+    def records(self, name: str) -> tuple[int, int] | None:
+        """Return the largest size of a stored picture [bytes], and the number in a chain, or None for other records."""
+        rules = RULES.get(name)
+        info = next((info for info in self.features if info.feature == name), None)
+        return rules.records(info) if info and rules and rules.records else None
+
+    def layout_problem(self, name: str, layout: Layout) -> str | None:
+        """Return the reason why the rows of a file are not those that the sidecar states, or None."""
+        for info in self.features:
+            if name not in info.num_rows:
+                continue
+            if layout.num_rows != info.num_rows[name]:
+                return f"got {layout.num_rows} rows of '{name}', expected {info.num_rows[name]}"
+            if layout.dtype is not None and info.shape and (expected := rows_of(info).get(name)) is not None:
+                got = layout.row_shape, str(layout.dtype.newbyteorder("="))
+                if got != expected:
+                    return f"got rows of '{name}' of {got}, expected {expected}"
+        return None
+
+
+def first_of_chain(number: int, gop: int, stride: int) -> int:
+    """Return the first record of the chain that a record belongs to.
+
+    A chain holds ``gop`` records at a distance of ``stride``.
+
+    >>> [first_of_chain(number, gop=2, stride=3) for number in range(12)]
+    [0, 1, 2, 0, 1, 2, 6, 7, 8, 6, 7, 8]
+    """
+    return number - number % (gop * stride) + number % stride

@@ -8,24 +8,21 @@ from __future__ import annotations
 import os
 import re
 from bisect import bisect_left
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Container, Iterator
 from contextlib import nullcontext, suppress
 from functools import lru_cache
 from pathlib import Path
-from typing import TypeVar
 
 from chordcache.errors import ChordcacheError, DamageError, NotFoundError, StorageError, printable
 from chordcache.storage import opener
 from chordcache.storage.artefacts.tiers import TIERS
 from chordcache.storage.cache_header import read_header
-from chordcache.storage.catalog import Catalog, names_of_files
+from chordcache.storage.catalog import Catalog
 from chordcache.storage.catalog_columns import publish_catalog
 from chordcache.storage.catalog_file import CATALOG, names_videos
 from chordcache.storage.layout import fan_of, is_key, sidecar_file
 from chordcache.storage.origin import check_holds_all
 from chordcache.storage.sidecar import Sidecar, not_cached, read_sidecar_line
-
-T = TypeVar("T")
 
 
 class Sidecars:
@@ -36,8 +33,10 @@ class Sidecars:
         """Folder of the cache"""
         self._catalog: Catalog | None = None
         self._keys: list[str] = []
-        self.is_packed = is_packed(cache)
+        self.is_packed = False
         """True if the sidecars are in the catalog alone"""
+        with suppress(NotFoundError, DamageError, StorageError, ValueError):
+            self.is_packed = read_header(cache).is_packed
         with nullcontext() if self.is_packed else suppress(ChordcacheError):  # none yet, or a damaged one
             catalog = Catalog(cache)
             self._keys = catalog.keys()
@@ -46,10 +45,6 @@ class Sidecars:
     def sorted_keys(self) -> list[str]:
         """Return the keys of all cached videos, sorted. Raises as ``iter_keys`` does."""
         return self._keys.copy() if self.is_packed else sorted(iter_keys(self.cache))
-
-    def is_empty(self) -> bool:
-        """Return whether no video is cached. Raises as ``iter_keys`` does."""
-        return next(iter_keys(self.cache), None) is None
 
     def read(self, key: str) -> Sidecar:
         """Return the sidecar of a video. Raises as ``read_sidecar`` does."""
@@ -64,14 +59,15 @@ class Sidecars:
 
     def row(self, key: str) -> tuple[Sidecar, bytes, int]:
         """Return the sidecar of a video, its line, and the mtime of its file, as ``publish_catalog`` takes them."""
-        known = self._from_catalog(key, Catalog.row)
-        return known if known is not None and known[0].key == key else self._stored_row(key)
+        catalog, position = self._catalog, bisect_left(self._keys, key)
+        if catalog is not None and position < len(self._keys) and self._keys[position] == key:
+            with suppress(DamageError, StorageError, ValueError):
+                if catalog.is_unchanged(position, key) and (row := catalog.row(position))[0].key == key:
+                    return row
+        return self.stored_row(key)
 
-    def read_stored(self, key: str) -> Sidecar:
-        """Return the sidecar of a video from its file, never from the catalog. Raises as ``read_sidecar``."""
-        return self._stored_row(key)[0]
-
-    def _stored_row(self, key: str) -> tuple[Sidecar, bytes, int]:
+    def stored_row(self, key: str) -> tuple[Sidecar, bytes, int]:
+        """Return as ``row``, from the video's file, never from the catalog. Raises as ``read_sidecar`` does."""
         if self._catalog is not None and self.is_packed:
             row = self._catalog.find_row(key)
             if row is None:
@@ -85,24 +81,6 @@ class Sidecars:
             mtime_ns = 0
         return *read_sidecar_line(self.cache, key), mtime_ns
 
-    def files(self, key: str) -> set[str]:
-        """Return the names of the files of a video. Raises as ``read_sidecar`` does."""
-        known = self._from_catalog(key, Catalog.files)
-        return known[1] if known is not None and known[0] == key else names_of_files(self.row(key)[0].features)
-
-    def _from_catalog(self, key: str, read: Callable[[Catalog, int], T]) -> T | None:
-        """Return what a function reads of the row that the catalog has at a video's place, which may be of another one.
-
-        Return None if the video's own file must be read.
-        """
-        catalog, position = self._catalog, bisect_left(self._keys, key)
-        if catalog is None or position == len(self._keys) or self._keys[position] != key:
-            return None
-        try:
-            return read(catalog, position) if catalog.is_unchanged(position, key) else None
-        except (DamageError, StorageError, ValueError):
-            return None
-
     def are_those_of_catalog(self) -> bool:
         """Return whether the catalog names the videos that have a sidecar, and none of them has changed."""
         catalog = self._catalog
@@ -111,14 +89,6 @@ class Sidecars:
             and self.sorted_keys() == self._keys
             and all(catalog.is_unchanged(position, key) for position, key in enumerate(self._keys))
         )
-
-
-def is_packed(cache: Path) -> bool:
-    """Return whether a folder is a packed cache."""
-    try:
-        return read_header(cache).is_packed
-    except (NotFoundError, DamageError, StorageError, ValueError):
-        return False
 
 
 @lru_cache(1)

@@ -16,6 +16,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import BinaryIO
@@ -29,6 +30,9 @@ MAX_BYTES = 16 << 20
 
 READ_LIMIT = "CHORDCACHE_READ_LIMIT"
 """Variable with the size that a read of a small file may return, and that a sparse file may have"""
+
+_BLOCK_BYTES = 1 << 20
+"""Size of the pieces in which a large file is read [bytes]"""
 
 MAX_GROWTH = 64
 """Ratio above which these have a limit: of the size of a file to that on the disk, and of a read to its file"""
@@ -127,14 +131,12 @@ def _has_few_blocks(status: os.stat_result) -> bool:
     return status.st_size > MAX_GROWTH * 512 * status.st_blocks and status.st_size > read_limit()
 
 
-def open_file(
-    cache: StrPath, name: str, flags: int = os.O_RDONLY, mode: int = 0o644, *, may_be_sparse: bool = False
-) -> int:
+def open_file(cache: StrPath, name: str, flags: int = os.O_RDONLY, *, may_be_sparse: bool = False) -> int:
     """Open a regular file, and return its descriptor. One to read has no large holes, unless it ``may_be_sparse``."""
     folder, _, last = name.rpartition("/")
     parent = _enter(cache, folder or ".", _PASS)
     try:
-        fd = os.open(last, flags | _FLAGS, mode, dir_fd=parent)
+        fd = os.open(last, flags | _FLAGS, 0o644, dir_fd=parent)
     except OSError as error:
         raise _error(cache, name, error) from None
     finally:
@@ -193,6 +195,14 @@ def lines_of(file: BinaryIO, path: StrPath) -> Iterator[bytes]:
             if len(line) > MAX_BYTES:
                 raise too_large(path, "a line")
             yield line
+
+
+def blocks_of(file: BinaryIO, path: StrPath, num_bytes: int = sys.maxsize) -> Iterator[bytes]:
+    """Read up to so many bytes of an open file, a few at a time. ``path`` names the file in errors."""
+    with readable(path):
+        while block := file.read(min(num_bytes, _BLOCK_BYTES)):
+            yield block
+            num_bytes -= len(block)
 
 
 def exists(cache: StrPath, name: str) -> bool:

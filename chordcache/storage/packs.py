@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import NamedTuple
 
 from chordcache.digests import file_digest, hex128
 from chordcache.errors import DamageError, printable
@@ -20,7 +20,6 @@ from chordcache.storage.layout import place_of
 from chordcache.storage.sidecar import Sidecar
 
 _ALIGNMENT = 4096
-_BLOCK_BYTES = 1 << 20
 
 _MAX_VIDEOS = 100_000
 """Largest number of videos in a pack: their sidecars are in memory while it is written"""
@@ -65,26 +64,25 @@ def _placed(sidecars: list[Sidecar]) -> list[Sidecar]:
     return with_places
 
 
-def write_pack(source: Path, target: Path, sidecars: list[Sidecar]) -> int:
-    """Copy the files of one group of ``placed`` into a pack of another cache, unless it is there. Return its size.
+def write_pack(source: Path, target: Path, sidecars: list[Sidecar]) -> None:
+    """Copy the files of one group of ``placed`` into a pack of another cache, unless it is there.
 
     Raises ``DamageError`` if a file is not what was written, and ``StorageError``.
     """
     files = [file for sidecar in sidecars for file in sidecar.files]
     if not files:
-        return 0
+        return
     name, last = place_of(files[-1])
     num_bytes = aligned(last + files[-1].num_bytes)
     if opener.exists(target, name) and opener.size_of(target, name) == num_bytes:
-        return num_bytes
+        return
     with partial_file(target) as partial:
         with no_space_as_error(partial), open(partial, "xb") as pack:
             for file in files:
                 pack.write(bytes(place_of(file)[1] - pack.tell()))
-                feature_files.append_to(pack, source, file.replace(packed=None))
+                pack.writelines(feature_files.checked_blocks(source, file.replace(packed=None)))
             pack.write(bytes(num_bytes - pack.tell()))
         publish_all(target, {partial: name})
-    return num_bytes
 
 
 class Pack(NamedTuple):
@@ -129,21 +127,17 @@ def check_pack(cache: Path, pack: Pack, name: str | None = None, *, with_files: 
                 if start != aligned(end) or any(file.read(start - end)):
                     raise _damaged(path, f"the bytes from {end} to {start} are not what was written")
                 end = start + stored.num_bytes
-                if with_files and _digest_of(file, stored.num_bytes) != stored.digest:
-                    raise _damaged(path, f"'{printable(stored.name)}' in it is not what was written")
+                if with_files:
+                    digest = file_digest()
+                    for block in opener.blocks_of(file, path, stored.num_bytes):
+                        digest.update(block)
+                    if digest.hexdigest() != stored.digest:
+                        raise _damaged(path, f"'{printable(stored.name)}' in it is not what was written")
                 file.seek(end)
             if any(file.read()):
                 raise _damaged(path, f"the bytes from {end} on are not what was written")
     except FileNotFoundError:
         raise _damaged(path, "the file is missing") from None
-
-
-def _digest_of(file: BinaryIO, num_bytes: int) -> str:
-    digest = file_digest()
-    while num_bytes and (block := file.read(min(num_bytes, _BLOCK_BYTES))):
-        digest.update(block)
-        num_bytes -= len(block)
-    return digest.hexdigest()
 
 
 def _damaged(path: Path, what: str) -> DamageError:

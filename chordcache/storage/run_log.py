@@ -101,20 +101,18 @@ def recorded(cache: Path, command: str, *, jobs: int | None = None) -> Iterator[
             append_run(cache, run)
 
 
-def append_run(cache: Path, run: Run) -> bool:
-    """Append a run to the log of a cache or an index, and return whether it could be written.
+def append_run(cache: Path, run: Run) -> None:
+    """Append a run to the log of a cache or an index, if it can be written.
 
     ``verify`` needs no lock of the cache, so the log has a lock of its own during the write.
     """
     folder, name = _log_of(cache)
     if not os.path.exists(cache):
-        return False
+        return
     with suppress(OSError), os.fdopen(opener.open_file(folder, name, os.O_RDWR | os.O_CREAT), "rb") as log:
         with suppress(OSError):  # a disk without flock
             fcntl.flock(log, fcntl.LOCK_EX)
         append_lines(folder, name, [seal(run)])
-        return True
-    return False
 
 
 def _log_of(cache: Path) -> tuple[Path, str]:

@@ -9,10 +9,9 @@ from typing import Annotated
 from chordcache.errors import DamageError, NotFoundError, printable
 from chordcache.json_records import MAX_FRAMES, Count, Length, Limit, Moment, Record, Side
 from chordcache.records import ContentFacts, Description, Identity, VideoRecord
-from chordcache.storage.artefacts.claims import Claims
 from chordcache.storage.artefacts.tiers import TIERS
-from chordcache.storage.feature_checks import feature_problem
 from chordcache.storage.feature_info import FeatureInfo, Packed, StoredFile
+from chordcache.storage.feature_rules import Claims, feature_problem
 from chordcache.storage.layout import is_key, key_of_artefact, path_problem, sidecar_file
 from chordcache.storage.opener import read_file
 from chordcache.storage.sealed_json import seal_versioned, unseal_as

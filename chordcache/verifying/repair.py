@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,7 @@ from chordcache.engine.display import Display
 from chordcache.engine.limits import Limits
 from chordcache.engine.signals import stop_signals
 from chordcache.errors import ChordcacheError, DamageError, StorageError, printable
-from chordcache.index.index_files import Index, IndexWriter, cached_index, temporary_index
+from chordcache.index.index_files import IndexWriter, cached_index, temporary_index
 from chordcache.records import RunSummary, VideoRecord
 from chordcache.storage import atomic, feature_files, layout, opener, sealed_json
 from chordcache.storage.cache_header import Header, read_header
@@ -82,29 +81,27 @@ def repair(
         stop_signals(resumes=True), locked(folder), recorded(folder, "repair", jobs=engine.jobs) as notes,
         atomic.writing_to(folder),
     ):  # fmt: skip
-        build = functools.partial(
-            build_as_before, folder, roots=roots, jobs=engine, options=options, notes=notes, trusted=trusted
-        )
-        return _repair(folder, broken, options, functools.partial(build, progress=progress))
+        records = _repair_lists(folder, broken, options)
+        if not records:
+            return RunSummary(num_inputs=0, num_done=0, num_up_to_date=0, num_failed=0)
+        with temporary_index(records, **_index_settings(read_header(folder))) as index:
+            return build_as_before(
+                folder, index, roots=roots, engine=engine, options=options, progress=progress, notes=notes,
+                trusted=trusted,
+            )  # fmt: skip
 
 
-def _repair(
-    folder: Path, broken: Sequence[Damage], options: BuildOptions, build: Callable[[Index], RunSummary]
-) -> RunSummary:
-    """Repair the lists of a cache, then build the broken videos with a function that takes their index."""
-    header = read_header(folder)
+def _repair_lists(folder: Path, broken: Sequence[Damage], options: BuildOptions) -> list[VideoRecord]:
+    """Repair the lists of a cache, and return the records of the videos to build."""
     for name in {"quarantine.jsonl", RUNS_FILE}.intersection(options.rebuild):
         atomic.publish_text(folder, name, "".join(f"{line}\n" for line in _sound_lines(folder, name)))
     restored = _restored_sidecars(folder, broken)
-    artefacts = [finding for finding in broken if finding.key is not None and finding.file != CATALOG]
+    keys = {str(finding.key) for finding in broken if finding.key is not None and finding.file != CATALOG}
     if "index.jsonl" in options.rebuild or added_by_readers(folder, set(Sidecars(folder).sorted_keys())):
-        _repair_index(folder, header)
-    records = _records_of(folder, {str(finding.key) for finding in artefacts}, restored)
+        _repair_index(folder, read_header(folder))
+    records = _records_of(folder, keys, restored)
     write_catalog(folder)
-    if not records:
-        return RunSummary(num_inputs=0, num_done=0, num_up_to_date=0, num_failed=0)
-    with temporary_index(records, **_index_settings(header)) as index:
-        return build(index)
+    return records
 
 
 def _index_settings(header: Header) -> dict[str, Any]:

@@ -14,7 +14,7 @@ import numpy as np
 
 from chordcache.amounts import counted
 from chordcache.arguments import check_choice, names_arguments
-from chordcache.building.build_plan import fingerprints_of, resolve_features
+from chordcache.building.build_plan import resolve_features
 from chordcache.building.build_task import is_stale
 from chordcache.building.fix_commands import build_command, repair_command, unpack_command
 from chordcache.building.requested import Features
@@ -29,12 +29,7 @@ from chordcache.errors import ChordcacheError, DamageError, MediaError, NotFound
 from chordcache.features.frames import record_decoder
 from chordcache.features.item_fields import fits
 from chordcache.features.registry import check_trusted
-from chordcache.media.source_file import (
-    OpenSource,
-    check_unchanged,
-    open_source,
-    real_folder,
-)
+from chordcache.media.source_file import check_unchanged, open_source, real_folder
 from chordcache.storage import feature_files, layout
 from chordcache.storage.artefacts.open_files import FRAME_ARRAYS, check_artefact
 from chordcache.storage.cache_header import read_header, roots_now
@@ -176,7 +171,8 @@ def _verify(
     keys = [*filter(part.holds, all_keys)]
     findings: list[Damage] = []
     config = config_from_json(header.config, trusted=trusted)
-    fingerprints = fingerprints_of(resolve_features(header.features, config))
+    specs = resolve_features(header.features, config)
+    fingerprints = {name: spec.fingerprint if spec else None for name, spec in specs.items()}
     if source and level == "quick":
         level = "default"  # an artefact must be intact before it is compared with its source
     inside = {} if header.follow_symlinks else {label: real_folder(path) for label, path in (where or {}).items()}
@@ -307,34 +303,26 @@ def _check_features(check: _Check, sidecar: Sidecar) -> list[Damage]:
 
 def _check_artefact(check: _Check, sidecar: Sidecar, file: StoredFile) -> list[Damage]:
     """Check one file and the features in it."""
-    problem = _file_problem(check, file)
-    if problem is None:
-        return _check_rows(check, sidecar, file) if check.level == "deep" else []
-    kind, what = problem
-    command = "" if kind == "unreadable" else repair_command(check.cache)
-    return [Damage(kind, file.name, what, command, check.key)]
 
+    def of_file(kind: str, what: object) -> list[Damage]:
+        command = "" if kind == "unreadable" else repair_command(check.cache)
+        return [Damage(kind, file.name, str(what), command, check.key)]
 
-def _file_problem(check: _Check, file: StoredFile) -> tuple[str, str] | None:
-    """Return the kind of damage of a file and a sentence about it, or None."""
     try:
         num_bytes = feature_files.size_of(check.cache, file, checks_holes=True)
         if num_bytes != file.num_bytes:
-            return "damaged", f"the file has {num_bytes} bytes, expected {file.num_bytes}"
-        if check.level != "quick":
-            digest = feature_files.digest_of(check.cache, file)
-            if digest != file.digest:
-                return "damaged", f"its xxh3-128 is {digest}, expected {file.digest}"
+            return of_file("damaged", f"the file has {num_bytes} bytes, expected {file.num_bytes}")
+        if check.level != "quick" and (digest := feature_files.digest_of(check.cache, file)) != file.digest:
+            return of_file("damaged", f"its xxh3-128 is {digest}, expected {file.digest}")
     except FileNotFoundError:
-        return "missing", "the sidecar names it"
+        return of_file("missing", "the sidecar names it")
     except PermissionError as error:
-        return "unreadable", str(unreadable(check.cache / file.name, error))
+        return of_file("unreadable", unreadable(check.cache / file.name, error))
     except StorageError as error:
-        is_refused = error.errno in (errno.EACCES, errno.EPERM)
-        return "unreadable" if is_refused else "damaged", str(error)
+        return of_file("unreadable" if error.errno in (errno.EACCES, errno.EPERM) else "damaged", error)
     except OSError as error:
-        return "damaged", f"the file cannot be read: {error.strerror}"
-    return None
+        return of_file("damaged", f"the file cannot be read: {error.strerror}")
+    return _check_rows(check, sidecar, file) if check.level == "deep" else []
 
 
 def _check_rows(check: _Check, sidecar: Sidecar, file: StoredFile) -> list[Damage]:
@@ -372,24 +360,20 @@ def _check_source(check: _Check, sidecar: Sidecar, roots: Mapping[str, str]) -> 
             if source.state.identity != sidecar.source:
                 what = "the source changed after it was cached"
                 return [Damage("stale", path, what, build_command(check.cache, check.features), check.key)]
-            findings = _compare(check, sidecar, path, source)
+            what = ""
+            try:  # the digests of the artefacts were checked, so any difference comes from the source
+                compare_with_source(check.cache, sidecar, check.config, source.place)
+            except MediaError as error:
+                what = f"the source, unchanged by its size and mtime: {error}"
             check_unchanged(path, source.state, inside)
+            if what:
+                return [Damage("stale", path, what, "", check.key)]
+    except DamageError as error:  # its message names the file
+        file = next((file.name for file in sidecar.files if file.name in str(error)), sidecar.path)
+        return [Damage("damaged", file, str(error), repair_command(check.cache), check.key)]
     except MediaError as error:
         what = f"cannot be compared: {error}"
         if error.message == os.strerror(errno.ENOENT):
             what = f"is not found. If it moved, name its folder: --root {sidecar.root}=PATH"
         return [Damage("stale", path, f"the source {what}", "", check.key)]
-    return findings
-
-
-def _compare(check: _Check, sidecar: Sidecar, path: str, source: OpenSource) -> list[Damage]:
-    """Decode the source again. The digests of the artefacts were checked, so any difference comes from the source."""
-    try:
-        compare_with_source(check.cache, sidecar, check.config, source.place)
-    except MediaError as error:
-        what = f"the source, unchanged by its size and mtime: {error}"
-        return [Damage("stale", path, what, "", check.key)]
-    except DamageError as error:  # its message names the file
-        file = next((file.name for file in sidecar.files if file.name in str(error)), sidecar.path)
-        return [Damage("damaged", file, str(error), repair_command(check.cache), check.key)]
     return []

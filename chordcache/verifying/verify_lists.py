@@ -81,7 +81,7 @@ def check_catalog(
 
 def _is_sidecar_of(sidecars: Sidecars, key: str, sidecar: Sidecar) -> bool:
     try:
-        return sidecars.read_stored(key) == sidecar
+        return sidecars.stored_row(key)[0] == sidecar
     except (DamageError, StorageError):
         return True  # reported with its video
 

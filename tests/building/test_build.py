@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import subprocess
@@ -286,9 +285,3 @@ def test_an_impossible_budget(tmp_path: Path, run_cli: Cli, value: str) -> None:
     done = run_cli("build", "list.csv", "-o", "cache", f"--max-failures={value}", cwd=tmp_path)
     assert done.returncode == 2
     assert "max" in done.stderr
-
-
-def test_json_summary(work: Path, run_cli: Cli) -> None:
-    done = run_cli("build", work / "index.json", "-o", work / "cache", "-j1", "--json")
-    summary = json.loads(done.stdout)
-    assert (summary["num_inputs"], summary["num_up_to_date"], summary["num_failed"]) == (5, 4, 1)

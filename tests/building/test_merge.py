@@ -237,14 +237,6 @@ def test_one_label_for_two_folders(work: Path, run_cli: Cli, tmp_path: Path) -> 
     assert "scan one of them with another NAME=PATH" in error
 
 
-def test_another_format_version(work: Path, run_cli: Cli, tmp_path: Path) -> None:
-    shutil.copytree(work / "bc", tmp_path / "bc")
-    data = json.loads((tmp_path / "bc/chordcache.json").read_text())
-    del data["xxh3_128"]
-    (tmp_path / "bc/chordcache.json").write_text(sealed_json.seal({**data, "format_version": 2}) + "\n")
-    assert "got format version 2, expected 5" in refused(work, [work / "ab", tmp_path / "bc"], run_cli, code=13)
-
-
 def test_what_is_not_a_cache(work: Path, run_cli: Cli) -> None:
     assert "no cache at " in refused(work, [work / "ab", work / "videos"], run_cli, code=10)
     assert not (work / "videos/.lock").exists()

@@ -5,12 +5,9 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import random
 import shutil
 import subprocess
-import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -303,36 +300,3 @@ def test_the_longest_files_are_divided_first() -> None:
     assert loads.max() / loads.mean() < 1.001
     assert np.bincount(balanced(np.ones(5), 8), minlength=8).max() == 1
     assert estimated(np.array([2.0, np.nan, 4.0])).tolist() == [2.0, 3.0, 4.0]
-
-
-# Two drivers at a time
-
-
-def run(command: list[str]) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command, capture_output=True, text=True, timeout=200)
-
-
-def drive(work: Path, parts: Path, seed: int) -> list[subprocess.CompletedProcess[str]]:
-    """Build all parts at once, in an order of its own, as a person or a script does."""
-    draw = random.Random(seed)
-    commands = [[*part_command(work, parts, f"{n}/{3}"), "--wait"] for n in range(1, 3 + 1)]
-    draw.shuffle(commands)
-
-    def later(command: list[str]) -> subprocess.CompletedProcess[str]:
-        time.sleep(draw.uniform(0, 2))
-        return run(command)
-
-    with ThreadPoolExecutor() as pool:
-        return [*pool.map(later, commands)]
-
-
-@pytest.mark.slow
-def test_two_drivers_of_all_parts(work: Path, tmp_path: Path) -> None:
-    """Each starts all parts. A part that the other one builds is waited for, and is then up to date."""
-    with ThreadPoolExecutor() as pool:
-        for runs in pool.map(lambda seed: drive(work, tmp_path / "parts", seed), (1, 2)):
-            for done in runs:
-                assert done.returncode in (0, 3), done.stderr
-                assert processes.fine(done.stderr)
-    join(tmp_path / "parts", tmp_path / "cache")
-    is_whole(tmp_path / "cache", work / "whole")

@@ -10,7 +10,7 @@ import pytest
 
 import chordcache as cc
 from chordcache.engine import pool
-from chordcache.engine.choice import Engine, num_workers
+from chordcache.engine.choice import Engine
 from chordcache.errors import UsageError
 from chordcache.tools.doctor import diagnose
 
@@ -49,8 +49,11 @@ def test_a_signal_in_an_extractor_stops_the_process_itself(
 
 
 @pytest.mark.parametrize(("jobs", "expected"), [(None, 8), (1, 1), (20, 20), (-1, 8), (-2, 7), (-8, 1), (-100, 1)])
-def test_negative_numbers_of_jobs_are_those_of_joblib(jobs: int | None, expected: int) -> None:
-    assert num_workers(jobs, 8) == expected
+def test_negative_numbers_of_jobs_are_those_of_joblib(
+    monkeypatch: pytest.MonkeyPatch, jobs: int | None, expected: int
+) -> None:
+    monkeypatch.setattr("joblib.cpu_count", lambda: 8)
+    assert pool.default_jobs(jobs) == expected
 
 
 def test_all_processors_do_the_work_of_minus_one(make_video: Callable[..., Path], tmp_path: Path) -> None:

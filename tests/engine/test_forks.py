@@ -19,7 +19,7 @@ def start_children():
     global num_started
     while not is_over:
         worker = Worker(abs, Limits())
-        assert worker.run(0, [-3]) == [3]
+        assert worker.run(-3) == 3
         worker.close()
         num_started += 1
 

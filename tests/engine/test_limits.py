@@ -27,7 +27,6 @@ from helpers.faulty_extractor import ENVIRONMENT, PLUG_IN
 import chordcache as cc
 from chordcache import progress
 from chordcache.engine import pool
-from chordcache.engine.crashes import MAX_DEATHS_IN_A_ROW
 from chordcache.engine.limits import BASE_SECONDS, Limits, seconds_for
 from chordcache.engine.worker import Crash
 from chordcache.errors import UsageError
@@ -78,7 +77,7 @@ def test_a_task_that_hangs_fails_alone(name: str) -> None:
 
 @pytest.mark.slow
 def test_many_hanging_files_do_not_count_as_a_broken_environment() -> None:
-    tasks = [("hang", number) for number in range(MAX_DEATHS_IN_A_ROW + 1)]
+    tasks = [("hang", number) for number in range(pool.MAX_DEATHS_IN_A_ROW + 1)]
     crashes = outcomes(hang_each, tasks, limits=Limits(stall_seconds=0.3))
     assert {crash.cause for crash in crashes.values()} == {"timeout"}
     assert len(crashes) == len(tasks)
@@ -104,35 +103,11 @@ def hang_once(folder: Path) -> str:
     return "done"
 
 
-def test_tasks_that_had_not_begun_are_not_blamed(tmp_path: Path) -> None:
-    """Each of four tasks kills its worker twice: the first time it may have been killed from outside."""
-    folders = [tmp_path / str(number) for number in range(4)]
-    for folder in folders:
-        folder.mkdir()
-    crashes = outcomes(count_and_die, folders)
-    assert {(crash.cause, crash.attempts) for crash in crashes.values()} == {("signal", 2)}
-    assert {folder: len(list(folder.iterdir())) for folder in folders} == {
-        folder: crash.attempts for folder, crash in crashes.items()
-    }
-
-
-def count_and_die(folder: Path) -> None:
-    _note_attempt(folder)
-    time.sleep(0.05)
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
 def beat_every(step_seconds: float) -> str:
     for _ in range(12):
         time.sleep(step_seconds)
         progress.beat()
     return "done"
-
-
-def test_a_total_limit_is_for_one_task_and_not_for_its_unit() -> None:
-    tasks = [0.03 + number / 1e6 for number in range(8)]  # 0.4 s each
-    results = outcomes(beat_every, tasks, chunk_size=8, limits=Limits(stall_seconds=60, file_seconds=1))
-    assert set(results.values()) == {"done"}
 
 
 def shorten_and_beat(_task: int) -> str:
@@ -181,7 +156,7 @@ def test_a_file_is_allowed_what_its_header_claims(clips: Path) -> None:
         assert read == [(path.stat().st_size, container.duration / 1e6, size), (None, seconds, size)]
 
 
-def test_no_alarm_is_left_between_units() -> None:
+def test_no_alarm_is_left_between_tasks() -> None:
     """A worker that waits for its next task is not hanging."""
 
     def slowly() -> Iterator[int]:
@@ -458,40 +433,6 @@ def test_a_fifo_swapped_in_just_before_the_open(tmp_path: Path, make_video: Make
     done = run_cli("build", "index.json", cwd=tmp_path)
     assert done.returncode == 3
     assert "not-regular" in (tmp_path / "cache/quarantine.jsonl").read_text()
-
-
-HANGING_OPEN = """
-import os, time
-import av
-_open = av.open
-def hang_and_open(file, *args, **kwargs):
-    if "hangs" in os.path.basename(os.readlink(file)):
-        time.sleep(1000)
-    return _open(file, *args, **kwargs)
-av.open = hang_and_open
-"""
-
-
-@pytest.mark.slow
-def test_a_scan_over_files_that_hang(tmp_path: Path, make_video: Maker, run_cli: Cli) -> None:
-    """And the build after it takes the scan's word for it."""
-    for name in ("a", "b hangs", "c", "d hangs", "e"):
-        make_video(tmp_path / f"videos/{name}.mp4", num_frames=5)
-    (tmp_path / "site").mkdir()
-    (tmp_path / "site/sitecustomize.py").write_text(HANGING_OPEN)
-    env = {"PYTHONPATH": f"{tmp_path}/site:{Path(cc.__file__).parent.parent}"}
-    done = run_cli("scan", "videos", "--stall-timeout", "1", "-j2", cwd=tmp_path, env=env)
-    assert (done.stderr, done.returncode) == ("", 3)
-    records = {record.path: record for record in cc.read_index(tmp_path / "index.json")}
-    assert list(records) == ["a.mp4", "b hangs.mp4", "c.mp4", "d hangs.mp4", "e.mp4"]
-    assert {path for path, record in records.items() if record.error_cause == "timeout"} == {
-        "b hangs.mp4", "d hangs.mp4"}  # fmt: skip
-    assert re.fullmatch(r"no progress for 1 s, at sitecustomize\.py:\d+ .*", str(records["b hangs.mp4"].error))
-    built = run_cli("build", "-j2", cwd=tmp_path)
-    assert (built.stderr, built.returncode) == ("", 3)
-    assert {line["cause"] for line in processes.quarantine(tmp_path / "cache").values()} == {"timeout"}
-    again = run_cli("build", "-j2", "--retry-quarantined", cwd=tmp_path)
-    assert (again.stderr, again.returncode) == ("", 0)
 
 
 @pytest.mark.slow

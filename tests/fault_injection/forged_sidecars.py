@@ -27,7 +27,7 @@ from chordcache.look.summary import summarize
 from chordcache.look.video_facts import describe_video
 from chordcache.media.cropping import Rectangle
 from chordcache.storage import layout, sealed_json
-from chordcache.storage.artefacts.open_files import create_artefact
+from chordcache.storage.artefacts.writer import create_artefact
 from chordcache.storage.feature_info import FeatureInfo, StoredFile
 from chordcache.storage.find_sidecars import iter_keys, write_catalog
 from chordcache.storage.sidecar import Sidecar, read_sidecar

@@ -224,7 +224,7 @@ def resealed_mutants_of_artefacts(trial: Trial) -> Figures:
     tasks = _mutants(trial, trial.variant, resealed=True)
     ends: Counter[str] = Counter()
     num_lost = 0
-    for _, outcome in pool.run(_read, tasks, jobs=1, chunk_size=50):
+    for _, outcome in pool.run(_read, tasks, jobs=1):
         if isinstance(outcome, pool.Crash):
             assert outcome.cause != "bug", outcome.message
             num_lost += 1

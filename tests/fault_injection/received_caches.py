@@ -20,7 +20,7 @@ from helpers.ffmpeg import ffmpeg
 from chordcache.building.pack import pack
 from chordcache.digests import digest64, digest_file, hex128
 from chordcache.storage import sealed_json
-from chordcache.storage.artefacts.open_files import create_artefact
+from chordcache.storage.artefacts.writer import create_artefact
 from chordcache.storage.catalog_file import CATALOG, HEAD_BYTES
 from fault_injection.corruptions import copy_of
 from fault_injection.fixtures import make_corpus, states

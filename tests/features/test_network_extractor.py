@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from chordcache.engine.crashes import DeviceLostError
+from chordcache.engine.worker import DeviceLostError
 from chordcache.errors import MediaError
 from chordcache.features.base import Rows
 from chordcache.features.networks.extractor import BatchSize, NetworkExtractor, is_context_lost, is_out_of_memory

@@ -14,7 +14,7 @@ from chordcache.config.config import config_from_json
 from chordcache.errors import DamageError
 from chordcache.media.cropping import Rectangle
 from chordcache.media.planes import around, cut, joined, split
-from chordcache.storage.feature_checks import feature_problem
+from chordcache.storage.feature_rules import feature_problem
 
 pytestmark = pytest.mark.usefixtures("inline")
 

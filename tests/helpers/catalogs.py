@@ -47,4 +47,4 @@ def forge(
     with open(cache / CATALOG, "wb") as file:
         file.write(bytes(HEAD_BYTES) + b"".join(lines))
         kept = {name: content for name, content in changed.items() if content is not None}
-        write_catalog_file(file, len(lines), int(offsets[-1]), kept)
+        write_catalog_file(file, len(lines), kept)

@@ -148,6 +148,8 @@ def _is_read(line: str) -> bool:
 FORGED: list[tuple[str, dict[str, Any]]] = [
     *(("frames", {"shape": shape}) for shape in ([NUM, 32, 48, c] for c in (0, 1, 2, 4))),
     ("frames", {"shape": [NUM, 32, 48]}),
+    *((name, {"shape": [], "dtype": ""}) for name in SOUND if name != "mine"),
+    *((name, {"shape": [SOUND[name].shape[0]]}) for name in SOUND if name != "mine"),
     ("frames", {"shape": [NUM, 16385, 48, 3]}),
     ("frames", {"shape": [NUM, 48, 32, 3]}),
     ("flow", {"shape": [NUM - 1, 50, 48, 2]}),

@@ -11,7 +11,7 @@ from helpers.spellings import SPELLINGS, work_beside
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chordcache.errors import ChordcacheError, DamageError, StorageError, printable
+from chordcache.errors import DamageError, StorageError, printable
 from chordcache.records import Identity
 from chordcache.storage import atomic, layout, sealed_json
 from chordcache.storage.layout import path_problem
@@ -61,11 +61,6 @@ def test_an_unsealed_line_is_damage(line: str) -> None:
 def test_nan_is_refused_at_writing() -> None:
     with pytest.raises(ValueError, match="JSON"):
         sealed_json.seal({"x": float("nan")})
-
-
-def test_another_version_is_not_damage() -> None:
-    with pytest.raises(ChordcacheError, match="'x': got format version 1, expected 5. Build the cache again"):
-        sealed_json.unseal(sealed_json.seal({"format_version": 1}), "x")
 
 
 @given(NAMES, NAMES, NAMES, NAMES)

@@ -17,7 +17,7 @@ from chordcache.digests import digest64
 from chordcache.errors import DamageError
 from chordcache.storage.artefacts.lmdb_pages import find_values
 from chordcache.storage.artefacts.lmdb_reader import LmdbArtefact
-from chordcache.storage.artefacts.open_files import create_artefact
+from chordcache.storage.artefacts.writer import create_artefact
 
 NUMBERS = [
     0,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
 import shutil
 from pathlib import Path
@@ -152,13 +151,15 @@ def test_a_damaged_log_does_not_stop_a_build(work: Path) -> None:
 def test_a_log_that_cannot_be_written_changes_no_result(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     open_file = opener.open_file
 
-    def refuse(cache: Path, name: str, flags: int = os.O_RDONLY, mode: int = 0o644) -> int:
+    def refuse(cache: Path, name: str, flags: int = os.O_RDONLY) -> int:
         if name == run_log.RUNS_FILE and flags != os.O_RDONLY:  # as in a read-only cache, which root can write to
             raise PermissionError(errno.EACCES, "Permission denied")
-        return open_file(cache, name, flags, mode)
+        return open_file(cache, name, flags)
 
     monkeypatch.setattr(opener, "open_file", refuse)
-    assert not append_run(work / "cache", run())
+    before = (work / "cache" / run_log.RUNS_FILE).read_bytes()
+    append_run(work / "cache", run())
+    assert (work / "cache" / run_log.RUNS_FILE).read_bytes() == before
     assert cc.verify(work / "cache", jobs=1).damage == []
     assert cc.build(work / "index.json", work / "cache", jobs=1).num_up_to_date == 1
 
@@ -169,8 +170,3 @@ def test_a_folder_with_nothing_but_a_log_can_become_a_cache(work: Path) -> None:
     append_run(work / "new", run())
     assert cc.build(work / "index.json", work / "new", jobs=1).num_done == 1
     assert commands(work / "new") == ["build", "scan", "build"]
-
-
-def test_a_line_is_plain_json(built: Path) -> None:
-    for line in (built / "cache/runs.jsonl").read_text().splitlines():
-        assert {"command", "started", "elapsed_seconds", "version", "counts", "jobs"} <= json.loads(line).keys()

@@ -16,8 +16,9 @@ from helpers import processes
 import chordcache as cc
 from chordcache.digests import digest64
 from chordcache.errors import DamageError
-from chordcache.storage.artefacts import npy, open_files
-from chordcache.storage.artefacts.open_files import create_artefact, open_artefact
+from chordcache.storage.artefacts import npy
+from chordcache.storage.artefacts.open_files import open_artefact
+from chordcache.storage.artefacts.writer import create_artefact
 
 
 def arrays(num_records: int) -> dict[str, np.ndarray]:
@@ -60,16 +61,6 @@ def test_the_layout_is_the_one_that_the_module_draws(tmp_path: Path) -> None:
     assert digests.dtype == np.dtype("<u8")
     assert digests.tolist() == [digest64(record) for record in wanted]
     assert np.load(io.BytesIO(entries[b"pts_seconds"][8:])).tolist() == [0, 0.04, 0.08]
-
-
-def test_raw_rows_carry_their_shape(tmp_path: Path) -> None:
-    rows = np.arange(2 * 4 * 5 * 3, dtype=np.uint8).reshape(2, 4, 5, 3)
-    with create_artefact(tmp_path / "a.lmdb") as writer:
-        writer.append("frames", rows)
-        writer.finish({}, {})
-    entries = processes.entries(tmp_path / "a.lmdb")
-    assert entries[b"\0\0\0\1"] == rows[1].tobytes()
-    assert np.load(io.BytesIO(entries[b"frames.shape"][8:])).tolist() == [4, 5, 3]
 
 
 @pytest.mark.parametrize("values", [np.zeros(3), np.zeros((2, 0), "u1"), np.arange(6, dtype="<i2").reshape(1, 6, 1)])
@@ -131,38 +122,6 @@ def test_a_writer_that_cannot_write_raises(tmp_path: Path) -> None:
         write(tmp_path / "folder.lmdb", some_records(3))
 
 
-# Many, forks, threads
-
-
-def test_more_environments_in_use_at_once_than_are_kept_open(tmp_path: Path) -> None:
-    sizes = {tmp_path / f"{number}.lmdb": write(tmp_path / f"{number}.lmdb", [b"x" * 50]) for number in range(134)}
-    held = [open_artefact(path, num_bytes) for path, num_bytes in sizes.items()]
-    assert all(bytes(next(artefact.records("frames", [0]))) == b"x" * 50 for artefact in held)
-    path, num_bytes = next(iter(sizes.items()))
-    assert read_all(path, num_bytes, [0]) == [b"x" * 50]
-    assert len(open_files._kept) <= 129
-
-
-def test_hard_links_of_one_file_are_open_together(tmp_path: Path) -> None:
-    """LMDB opens a file once, whatever its name. One of the names may get another file while both are in use."""
-    path, other, link = (tmp_path / name for name in ("a.lmdb", "other.lmdb", "b.lmdb"))
-    num_bytes, other_bytes = write(path, [b"one"]), write(other, [b"two"])
-    os.link(path, link)
-    a = open_artefact(path, num_bytes)
-    b = open_artefact(link, num_bytes)
-    os.replace(other, path)
-    assert read_all(path, other_bytes, [0]) == [b"two"]
-    assert [bytes(*artefact.records("frames", [0])) for artefact in (a, b)] == [b"one", b"one"]
-    open_files.forget(link)
-    assert bytes(*a.records("frames", [0])) == b"one"
-    assert read_all(link, num_bytes, [0]) == [b"one"]
-    del a, b
-    for file in (path, link):
-        open_files.forget(file)
-    open_now = [os.path.realpath(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd")]
-    assert not [name for name in open_now if name.startswith(str(tmp_path))]
-
-
 # The cache above it
 
 
@@ -190,9 +149,3 @@ def test_a_cache_pickles_small_and_works(cache: Path, was_read: bool) -> None:
     assert len(again) == 5
     assert again.keys() == opened.keys()
     assert frames is None or first_frames(again) == frames
-
-
-def test_one_cache_opened_twice(cache: Path) -> None:
-    with cc.open_cache(cache) as a, cc.open_cache(cache) as b:
-        assert first_frames(a) == first_frames(b)
-    assert len(a) == 5  # reading opens it again

@@ -18,8 +18,8 @@ from chordcache.digests import digest64
 from chordcache.errors import DamageError, UsageError
 from chordcache.storage.artefacts import open_files
 from chordcache.storage.artefacts.artefact import Artefact
-from chordcache.storage.artefacts.open_files import check_artefact, create_artefact, open_artefact
-from chordcache.storage.artefacts.writer import Block
+from chordcache.storage.artefacts.open_files import check_artefact, open_artefact
+from chordcache.storage.artefacts.writer import Block, create_artefact
 
 TREE = "the pages of its tree are not what was written"
 ENDS = ("xxh3_64", "offsets")

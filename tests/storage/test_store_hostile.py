@@ -20,7 +20,7 @@ from chordcache.digests import digest64
 from chordcache.errors import DamageError
 from chordcache.storage.artefacts import lmdb_writer, open_files
 from chordcache.storage.artefacts import npy as npy_format
-from chordcache.storage.artefacts.open_files import create_artefact
+from chordcache.storage.artefacts.writer import create_artefact
 
 # Hostile LMDB
 
@@ -35,8 +35,8 @@ def change_lmdb(path: Path, **changes: bytes | None) -> None:
             key = bytes.fromhex(name[1:]) if name.startswith("_") else name.replace("__", ".").encode()
             transaction.put(key, value) if value is not None else transaction.delete(key)
     with lmdb.open(str(path), subdir=False, lock=False, readonly=True) as environment:
-        pages = lmdb_writer._pages(environment)
-    lmdb_writer._append_tree(path, *pages)
+        page_bytes, num_pages = environment.stat()["psize"], environment.info()["last_pgno"] + 1
+    lmdb_writer._append_tree(path, page_bytes, num_pages)
 
 
 def sealed(data: bytes) -> bytes:
@@ -127,7 +127,7 @@ import sys
 import numpy as np
 from pathlib import Path
 from chordcache.errors import StorageError
-from chordcache.storage.artefacts.open_files import create_artefact
+from chordcache.storage.artefacts.writer import create_artefact
 
 path, row_bytes, num_rows = Path(sys.argv[1]), *map(int, sys.argv[2:4])
 row = np.random.default_rng(0).integers(0, 255, (1, row_bytes), np.uint8)

@@ -9,7 +9,6 @@ from typing import Annotated, Any, Union, get_args, get_origin
 
 import msgspec
 import pytest
-from helpers.catalogs import forge
 
 from chordcache.digests import hex128
 from chordcache.errors import ChordcacheError, DamageError
@@ -27,8 +26,6 @@ from chordcache.records import (
 )
 from chordcache.storage import layout
 from chordcache.storage.cache_header import Header, PartOf, read_header
-from chordcache.storage.catalog import Catalog
-from chordcache.storage.catalog_columns import publish_catalog
 from chordcache.storage.feature_info import FeatureInfo, StoredFile
 from chordcache.storage.quarantine import Failure, Quarantine
 from chordcache.storage.sealed_json import FORMAT_VERSION, seal, seal_versioned, unseal_as
@@ -186,17 +183,6 @@ def test_indices(tmp_path: Path) -> None:
         list(read_index(path))
 
     check_refusals(RECORD, read, r"index.jsonl, line 2' is damaged: it is not a record")
-
-
-def test_rows_of_a_catalog(tmp_path: Path) -> None:
-    (tmp_path / "chordcache.json").write_text(seal_versioned(HEADER) + "\n")
-    publish_catalog(tmp_path, [(SIDECAR, f"{SIDECAR.to_line()}\n".encode(), 0)])
-
-    def read(data: dict[str, Any]) -> None:
-        forge(tmp_path, rows={0: seal({"format_version": FORMAT_VERSION, **data})})
-        Catalog(tmp_path).find(KEY)
-
-    check_refusals(SIDECAR, read, r"catalog.bin' is damaged: it is not a sidecar")
 
 
 def test_undecodable_names_come_back() -> None:

@@ -16,7 +16,8 @@ from chordcache.config.config import config_from_json
 from chordcache.digests import digest_file
 from chordcache.sources.uncached_video import StoredSource
 from chordcache.storage import sealed_json
-from chordcache.storage.artefacts.open_files import FRAME_ARRAYS, create_artefact, open_artefact
+from chordcache.storage.artefacts.open_files import FRAME_ARRAYS, open_artefact
+from chordcache.storage.artefacts.writer import create_artefact
 from chordcache.storage.cache_header import read_header
 from chordcache.storage.sidecar import Sidecar
 from chordcache.train.misses.indexed_videos import SourceVideos

@@ -6,7 +6,6 @@ import ctypes
 import os
 import resource
 import shutil
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,52 +13,6 @@ import pytest
 from helpers.inline import HERE
 
 import chordcache as cc
-
-Cli = Callable[..., subprocess.CompletedProcess[str]]
-
-PRIVATE = b"a line\nand one without an end"
-
-
-@pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory, make_video: Callable[..., Path]) -> Path:
-    """A folder with videos, their index and their cache."""
-    work = tmp_path_factory.mktemp("links")
-    for name in ("a", "b"):
-        make_video(work / f"videos/{name}.mp4", num_frames=4)
-    cc.scan([work / "videos"], output=work / "index.json", jobs=HERE)
-    cc.build(work / "index.json", work / "cache", tiers=["lmdb"], features=["frames"], jobs=HERE)
-    return work
-
-
-@pytest.fixture
-def received(built: Path, tmp_path: Path) -> Path:
-    """A copy of the folder, and a private file outside of its cache."""
-    shutil.copytree(built, tmp_path / "work")
-    (tmp_path / "private").write_bytes(PRIVATE)
-    return tmp_path / "work"
-
-
-def put_link(place: Path, target: Path) -> None:
-    place.unlink(missing_ok=True)
-    place.symlink_to(target)
-
-
-@pytest.mark.parametrize("command", [["verify"], ["verify", "--repair"], ["gc"], ["build", "index.json", "-o"]])
-@pytest.mark.parametrize("name", ["runs.jsonl", ".lock", "quarantine.jsonl"])
-def test_a_list_or_a_lock_that_is_a_link_leaves_its_target_alone(
-    received: Path, run_cli: Cli, name: str, command: list[str]
-) -> None:
-    private = received.parent / "private"
-    put_link(received / "cache" / name, private)
-    (received / "videos/a.mp4").write_bytes(b"not a video any more")  # a build appends it to the quarantine
-    done = run_cli(*command, "cache", cwd=received)
-    assert private.read_bytes() == PRIVATE
-    if name == ".lock" and command[0] != "verify":  # a sound cache is not locked for verify
-        assert done.returncode == 15
-        assert "cache/.lock': got a link, expected a file of the cache" in done.stderr
-
-
-# Every place of a cache
 
 TIERS = ["lmdb", "npz", "hdf5"]
 

@@ -333,21 +333,6 @@ def test_verify_and_gc_agree_about_orphans(whole: Path, cache: Path) -> None:
     assert {finding.file for finding in cc.verify(cache, level="quick").damage} == {finding.file for finding in left}
 
 
-def test_gc_names_a_sidecar_that_the_index_does_not_name(whole: Path, cache: Path) -> None:
-    (cache / "some.csv").write_text(f"path\n{whole / 'videos/a.mp4'}\n")
-    with contextlib.ExitStack() as stack:
-        videos = Path(stack.enter_context(tempfile.TemporaryDirectory()), "videos")
-        shutil.copytree(whole / "videos", videos)
-        (videos / "d.mp4").unlink()
-        index = cc.scan([videos], output=cache.with_name("fewer.json"), jobs=INLINE)
-        (cache / "some.csv").unlink()
-        cc.build(index, cache, features=["frames"], roots={"videos": whole / "videos"}, jobs=INLINE)
-    (finding,) = cc.verify(cache, level="quick").damage
-    assert (finding.kind, "--prune" in finding.fix_command) == ("orphan", True)
-    done = run(whole, cache, "gc")
-    assert (done.exit_code, f"left {finding}" in done.output) == (6, True)
-
-
 # Interrupted builds
 
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from chordcache import progress
 from chordcache.amounts import counted
-from chordcache.engine.crashes import DeviceLostError
+from chordcache.engine.worker import DeviceLostError
 from chordcache.errors import MediaError, UsageError, describe
 from chordcache.features.base import NO_ROWS, Extractor, Rows
 from chordcache.features.networks.pretrained import is_folder

@@ -29,8 +29,8 @@ import numpy as np
 from chordcache.digests import digest64, sealed_body
 from chordcache.json_records import Limit, Record, parse_json
 from chordcache.storage.artefacts.artefact import Artefact
-from chordcache.storage.artefacts.claims import Layout
 from chordcache.storage.artefacts.tiers import DIGESTS, OFFSETS
+from chordcache.storage.feature_rules import Layout
 
 MAX_TABLE_BYTES = 0xFFFF
 """Largest size of a table with its newlines [bytes], which is that of the comment of a zip"""
@@ -74,8 +74,6 @@ class ArrayTable(Record, frozen=True):
 
 class ArrayFile(Artefact):
     """An open ``.npz`` or ``.h5``."""
-
-    _ERRORS = (OSError, ValueError)
 
     def _read_contents(self) -> None:
         self._offsets: dict[str, np.ndarray] = {}
@@ -144,9 +142,9 @@ class ArrayFile(Artefact):
                 raise self._damage(f"the offsets of '{name}' are of {values.dtype} {values.shape}")
             if values[0] != 0 or values[-1] != stored.num_bytes or (values[1:] < values[:-1]).any():
                 raise self._damage(f"the offsets of '{name}' do not ascend from 0 to {stored.num_bytes}")
-            most = self._claims and self._claims.max_record_bytes
-            if name == "frames" and most and (np.diff(values) > most).any():
-                raise self._damage(f"got a record above {most} bytes, which is more than its picture")
+            stated = self._claims and self._claims.records(name)
+            if stated and (np.diff(values) > stated[0]).any():
+                raise self._damage(f"got a record above {stated[0]} bytes, which is more than its picture")
             self._offsets[name] = values + stored.offset
         return self._offsets[name]
 

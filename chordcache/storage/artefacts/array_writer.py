@@ -1,8 +1,13 @@
-"""The common part of the writers of NPZ and HDF5, whose files end with a table of their arrays, see ``array_file``."""
+"""The writer of the NPZ tier, and what it shares with that of HDF5: files that end with a table, see ``array_file``.
+
+A ``.npz`` is a zip file that ``np.load`` opens. An array is a member ``<name>.npy``, uncompressed, with its values in
+one piece. The table is the comment of the zip.
+"""
 
 from __future__ import annotations
 
 import os
+import zipfile
 from abc import abstractmethod
 from array import array
 from collections.abc import Iterable, Iterator, Mapping
@@ -14,7 +19,7 @@ import numpy as np
 
 from chordcache.digests import digest64
 from chordcache.errors import UsageError, printable
-from chordcache.storage.artefacts import open_files
+from chordcache.storage.artefacts import npy
 from chordcache.storage.artefacts.array_file import MAX_TABLE_BYTES, ArrayTable, StoredArray
 from chordcache.storage.artefacts.tiers import OFFSETS
 from chordcache.storage.artefacts.writer import ArtefactWriter, StreamedArray, write_error
@@ -94,7 +99,6 @@ class ArrayFileWriter(ArtefactWriter):
             values[name] = Values(whole.shape, whole.dtype, [whole.tobytes()], digest64(whole))
         with self._errors():
             self._write_file(values, attributes)
-        open_files.check_artefact(self.path, os.path.getsize(self.path), self._lengths(), whole=arrays)
 
     def _streamed(self, name: str, stream: StreamedArray) -> Values:
         blocks = self._spools[name].blocks()
@@ -128,3 +132,24 @@ class ArrayFileWriter(ArtefactWriter):
             yield
         except OSError as error:
             raise write_error(self.path, error) from None
+
+
+class NpzArtefactWriter(ArrayFileWriter):
+    """A writer of one ``.npz``."""
+
+    def _begin(self, name: str, stream: StreamedArray) -> None:
+        if stream.dtype is None:
+            raise UsageError(f"NPZ holds arrays, but '{name}' is of records: put it into lmdb or hdf5")
+        super()._begin(name, stream)
+
+    def _write_file(self, arrays: Mapping[str, Values], attributes: Mapping[str, Mapping[str, Any]]) -> None:
+        offsets = {}
+        with open(self.path, "wb") as file, zipfile.ZipFile(file, "w") as archive:
+            for name, values in arrays.items():
+                info = zipfile.ZipInfo(f"{name}.npy")  # no date: equal arrays make equal files
+                with archive.open(info, "w", force_zip64=True) as member:
+                    member.write(npy.header_of(values.shape, values.dtype))
+                    offsets[name] = file.tell()
+                    for block in values.blocks:
+                        member.write(block)
+            archive.comment = self._table(arrays, offsets)

@@ -10,22 +10,23 @@ from __future__ import annotations
 
 import math
 import os
+import struct
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from chordcache.digests import digest64
 from chordcache.errors import DamageError, StorageError, UsageError, printable
 from chordcache.storage import opener
-from chordcache.storage.artefacts.claims import Claims, Layout
 from chordcache.storage.artefacts.tiers import DIGESTS
 from chordcache.storage.feature_info import Packed
+from chordcache.storage.feature_rules import Claims, Layout
 from chordcache.storage.layout import pack_file
 
 _MAX_SECONDS = 1e12
@@ -69,9 +70,6 @@ class Artefact(ABC):
     None for a file that this process has just written. ``packed`` is its place in a pack, or None for a file of its
     own. Raises ``DamageError`` if the file is missing, has another size or is not such an artefact.
     """
-
-    _ERRORS: ClassVar[tuple[type[Exception], ...]]
-    """Exceptions that a damaged file raises"""
 
     def __init__(
         self,
@@ -222,10 +220,10 @@ class Artefact(ABC):
 
     @contextmanager
     def _errors(self) -> Iterator[None]:
-        """Turn ``_ERRORS`` into ``DamageError``."""
+        """Turn what a damaged file raises into ``DamageError``."""
         try:
             yield
-        except self._ERRORS as error:
+        except (OSError, ValueError, struct.error) as error:
             raise self._damage(error) from None
 
     def _read_into(self, start: int, memory: memoryview) -> None:

@@ -7,7 +7,6 @@ a page that is not as it expects. Nothing is shared with other readers of the fi
 from __future__ import annotations
 
 import math
-import struct
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -16,9 +15,9 @@ import numpy as np
 from chordcache.digests import digest64
 from chordcache.storage.artefacts import npy
 from chordcache.storage.artefacts.artefact import BYTES_AT_ONCE, Artefact
-from chordcache.storage.artefacts.claims import Layout
 from chordcache.storage.artefacts.lmdb_pages import find_values
 from chordcache.storage.artefacts.tiers import DIGESTS
+from chordcache.storage.feature_rules import Layout
 
 STREAM = "frames"
 """Name of the only streamed array."""
@@ -37,58 +36,26 @@ _MAX_CHAINS = 16
 """Number of chains that are kept while records of them are read"""
 
 
-class ChainIndex:
-    """The place of each record in its chain.
-
-    ``sizes`` has the size of each record, and ``starts`` the first record of its chain [shape=(T,), dtype=uint32].
-    Raises ``ValueError`` if the arrays do not describe chains.
-    """
-
-    def __init__(self, sizes: np.ndarray, starts: np.ndarray) -> None:
-        numbers = np.arange(len(starts))
-        if not (sizes.dtype == starts.dtype == np.uint32 and sizes.shape == starts.shape == (len(starts),)):
-            raise ValueError("sizes and starts of records: got other types or lengths than those of one for each row")
-        if np.any(starts > numbers) or np.any(starts[starts.astype(np.int64)] != starts):
-            raise ValueError("starts of records: got a chain that does not begin with its first record")
-        order = np.argsort(starts, kind="stable")
-        ends = np.cumsum(sizes[order], dtype=np.int64)
-        is_first = starts[order] == order
-        base = np.repeat((ends - sizes[order])[is_first], np.diff(np.flatnonzero(np.append(is_first, True))))
-        ends_in_chain = np.empty(len(starts), np.int64)
-        ends_in_chain[order] = ends - base
-        self._starts, self._begins, self._ends = starts, ends_in_chain - sizes, ends_in_chain
-        self.num_chains = int(np.count_nonzero(is_first))
-
-    def start(self, number: int) -> int:
-        """Return the first record of the chain that a record belongs to."""
-        return int(self._starts[number])
-
-    def cut(self, chain: Any, number: int) -> Any:
-        """Return a record [bytes-like] of its chain [bytes-like]. It is shorter if the chain is too short."""
-        return chain[self._begins[number] : self._ends[number]]
-
-
 class LmdbArtefact(Artefact):
     """An environment that was published."""
 
-    _ERRORS = (ValueError, struct.error, OSError)
-
     def _read_contents(self) -> None:
-        self._chains: ChainIndex | None = None
+        self._starts: np.ndarray | None = None
+        """First record of the chain of each record, or None if each record is a value of its own"""
         self._stream = Layout(0)
         with self._errors():
             self._values = find_values(self._read, self._num_bytes, self._claims and self._claims.max_rows)
-        most = self._claims and self._claims.max_chain_bytes
-        if most and (sizes := self._values.sizes).max(initial=0) > most:
-            raise self._damage(f"got a record of {sizes.max()} bytes, expected at most {most} for its picture")
         claims, num_chains = self._claims, len(self._values.numbers)
-        if claims and STARTS in self._values.named and claims.max_rows > claims.gop * num_chains:
+        record_bytes, gop = (claims and claims.records(STREAM)) or (self._num_bytes, 1)
+        if (largest := self._values.sizes.max(initial=0)) > record_bytes * gop:
             raise self._damage(
-                f"got {num_chains} chains for {claims.max_rows} records, expected chains of {claims.gop}"
+                f"got a record of {largest} bytes, expected at most {record_bytes * gop} for its picture"
             )
+        if claims and STARTS in self._values.named and claims.max_rows > gop * num_chains:
+            raise self._damage(f"got {num_chains} chains for {claims.max_rows} records, expected chains of {gop}")
         self._describe_stream()
         stored = self._values.numbers  # ascending
-        self._has_all_records = self._chains is None and len(stored) > 0 and int(stored[-1]) == len(stored) - 1
+        self._has_all_records = self._starts is None and len(stored) > 0 and int(stored[-1]) == len(stored) - 1
         """True if the number of each record is its position among all"""
 
     def _describe_stream(self) -> None:
@@ -105,17 +72,31 @@ class LmdbArtefact(Artefact):
         self._arrays[STREAM + DIGESTS] = digests
         num_rows = num_values
         if sizes is not None and starts is not None:
-            with self._errors():
-                self._chains = ChainIndex(sizes, starts)
-            if self._chains.num_chains != num_values:
-                raise self._damage(f"got {num_values} chains of records, expected {self._chains.num_chains}")
+            self._read_chains(sizes, starts)
             num_rows = len(sizes)
         self._stream = Layout(num_rows)
         if shape is not None:
             row_shape = tuple(shape.ravel().tolist())
-            if self._chains is not None or (self._values.sizes != math.prod(row_shape)).any() or min(row_shape) < 0:
+            if self._starts is not None or (self._values.sizes != math.prod(row_shape)).any() or min(row_shape) < 0:
                 raise self._damage(f"its rows do not have the shape {row_shape}")
             self._stream = Layout(num_rows, row_shape, np.dtype(np.uint8))
+
+    def _read_chains(self, sizes: np.ndarray, starts: np.ndarray) -> None:
+        """Find the place of each record in its chain. Raise ``DamageError`` if the arrays do not describe chains."""
+        numbers = np.arange(len(starts))
+        if not (sizes.dtype == starts.dtype == np.uint32 and sizes.shape == starts.shape == (len(starts),)):
+            raise self._damage("sizes and starts of records: got other types or lengths than those of one for each row")
+        if np.any(starts > numbers) or np.any(starts[starts.astype(np.int64)] != starts):
+            raise self._damage("starts of records: got a chain that does not begin with its first record")
+        order = np.argsort(starts, kind="stable")
+        ends = np.cumsum(sizes[order], dtype=np.int64)
+        is_first = starts[order] == order
+        if (num_chains := np.count_nonzero(is_first)) != len(self._values.numbers):
+            raise self._damage(f"got {len(self._values.numbers)} chains of records, expected {num_chains}")
+        base = np.repeat((ends - sizes[order])[is_first], np.diff(np.flatnonzero(np.append(is_first, True))))
+        self._starts, self._ends = starts, np.empty(len(starts), np.int64)
+        self._ends[order] = ends - base
+        self._begins = self._ends - sizes
 
     def _names(self) -> frozenset[str]:
         stream = {STREAM} if STREAM + DIGESTS in self._values.named else set()
@@ -152,17 +133,19 @@ class LmdbArtefact(Artefact):
             self._read_into(place, row.data)
 
     def _iter_records(self, name: str, numbers: Sequence[int]) -> Iterator[Any]:
-        if self._chains is not None:
-            return self._iter_cut(self._chains, numbers)
+        if self._starts is not None:
+            return self._iter_cut(self._starts[list(numbers)].tolist(), numbers)
         return self._iter_pieces(*self._places(numbers), _GAP_BYTES)
 
-    def _iter_cut(self, chains: ChainIndex, numbers: Sequence[int]) -> Iterator[memoryview]:
-        """Yield records of chains. Each chain is read once for records that follow each other."""
+    def _iter_cut(self, firsts: Sequence[int], numbers: Sequence[int]) -> Iterator[memoryview]:
+        """Yield records of chains, of which ``firsts`` are the first records. Each chain is read once if they follow.
+
+        A record is shorter if its chain is too short.
+        """
         read: dict[int, memoryview] = {}
-        for number in numbers:
-            first = chains.start(number)
+        for first, number in zip(firsts, numbers, strict=True):
             if first not in read:
                 if len(read) == _MAX_CHAINS or sum(map(len, read.values())) > BYTES_AT_ONCE:
                     read.clear()
                 (read[first],) = self._iter_pieces(*self._places([first]))
-            yield chains.cut(read[first], number)
+            yield read[first][self._begins[number] : self._ends[number]]

@@ -35,11 +35,11 @@ import numpy as np
 from chordcache import progress
 from chordcache.digests import digest64
 from chordcache.errors import UsageError
-from chordcache.storage.artefacts import npy, open_files
-from chordcache.storage.artefacts.claims import first_of_chain
+from chordcache.storage.artefacts import npy
 from chordcache.storage.artefacts.lmdb_pages import FOOTER
 from chordcache.storage.artefacts.lmdb_reader import DIGEST_BYTES, SHAPE, SIZES, STARTS, STREAM
 from chordcache.storage.artefacts.writer import ArtefactWriter, StreamedArray, write_error
+from chordcache.storage.feature_rules import first_of_chain
 
 _FIRST_MAP_BYTES = 1 << 28
 """Address space that is reserved first, not disk space [bytes]. It is doubled when a batch does not fit."""
@@ -100,11 +100,10 @@ class LmdbArtefactWriter(ArtefactWriter):
             data = npy.dumps(values[name])
             self._add_value(name.encode(), digest64(data).to_bytes(DIGEST_BYTES, "little") + data)
         self._write_batch()
-        page_bytes, num_pages = _pages(self._environment)
+        page_bytes, num_pages = self._environment.stat()["psize"], self._environment.info()["last_pgno"] + 1
         self._close()
         with self._errors():
             _append_tree(self.path, page_bytes, num_pages)
-        open_files.check_artefact(self.path, os.path.getsize(self.path), self._lengths(), whole=arrays)
 
     def _close(self) -> None:
         self._environment.close()
@@ -122,12 +121,9 @@ class LmdbArtefactWriter(ArtefactWriter):
         self._batch.append((key, value))
         self._batch_bytes += len(value)
         if self._batch_bytes >= _BATCH_BYTES:
-            self._flush()
-
-    def _flush(self) -> None:
-        self._write_batch()
-        self._environment.close()  # unmaps the file: memory use does not grow with the video
-        self._environment = self._open()
+            self._write_batch()
+            self._environment.close()  # unmaps the file: memory use does not grow with the video
+            self._environment = self._open()
 
     def _write_batch(self) -> None:
         while True:
@@ -162,34 +158,23 @@ def _refusal(path: Path) -> OSError | None:
     return None
 
 
-def _pages(environment: Any) -> tuple[int, int]:
-    """Return the size of a page [bytes] and the number of pages."""
-    return environment.stat()["psize"], environment.info()["last_pgno"] + 1
-
-
 def _append_tree(path: Path, page_bytes: int, num_pages: int) -> None:
     """Write the footer that readers check behind the pages. Raises ``OSError``."""
     with open(path, "r+b") as file:
-        numbers = np.array(_tree_pages(file.fileno(), page_bytes, num_pages), "<u8")
-        pages = [os.pread(file.fileno(), page_bytes, number * page_bytes) for number in numbers.tolist()]
-        digest = digest64(b"".join([*pages, numbers.tobytes()]))
+        listed, pages, number = array("Q"), [], 0
+        while number < num_pages:
+            page = os.pread(file.fileno(), page_bytes, number * page_bytes)
+            flags, num_of_value = _PAGE_HEADER.unpack_from(page)
+            if flags & _HOLDS_VALUE:
+                number += num_of_value
+            else:
+                listed.append(number)
+                pages.append(page)
+                number += 1
+        numbers = np.asarray(listed, "<u8").tobytes()
+        digest = digest64(b"".join([*pages, numbers]))
         file.seek(page_bytes * num_pages)
         file.truncate()
-        file.write(numbers.tobytes() + FOOTER.pack(digest, page_bytes, len(numbers)))
+        file.write(numbers + FOOTER.pack(digest, page_bytes, len(pages)))
         file.flush()
         os.fsync(file.fileno())
-
-
-def _tree_pages(fd: int, page_bytes: int, num_pages: int) -> list[int]:
-    """Return the numbers of the pages that do not hold values. The first page of a value states how many it takes."""
-    pages = []
-    number = 0
-    while number < num_pages:
-        header = os.pread(fd, _PAGE_HEADER.size, number * page_bytes)
-        flags, num_of_value = _PAGE_HEADER.unpack(header)
-        if flags & _HOLDS_VALUE:
-            number += num_of_value
-        else:
-            pages.append(number)
-            number += 1
-    return pages

@@ -16,10 +16,9 @@ from typing import Any
 
 from chordcache.errors import DamageError, printable
 from chordcache.storage.artefacts.artefact import Artefact
-from chordcache.storage.artefacts.claims import Claims
 from chordcache.storage.artefacts.tiers import tier_of
-from chordcache.storage.artefacts.writer import ArtefactWriter
 from chordcache.storage.feature_info import Packed
+from chordcache.storage.feature_rules import Claims
 from chordcache.storage.layout import pack_file
 
 FRAME_ARRAYS = ("pts_seconds", "source_frames", "keyframes")
@@ -33,16 +32,6 @@ _CHECK_RECORDS = 1000
 
 _CHECK_BYTES = 16 << 20
 """Size of the rows that are checked at once [bytes]."""
-
-
-def create_artefact(path: Path, **options: Any) -> ArtefactWriter:
-    """Begin an artefact in the tier that the suffix names, ``.lmdb``, ``.npz`` or ``.h5``, in a folder of its own.
-
-    The options are keyword arguments of the tier's writer. Raises ``UsageError`` if no such tier or option exists, and
-    ``StorageError`` if the disk cannot take the file.
-    """
-    writer: ArtefactWriter = resolve_name(tier_of(path).writer)(path, **options)
-    return writer
 
 
 _kept: OrderedDict[tuple[Path, Packed | None], tuple[tuple[int, int] | None, Artefact]] = OrderedDict()
@@ -101,14 +90,19 @@ def check_artefact(
     artefact = open_artefact(path, num_bytes, claims, packed)
     _check_names(artefact, num_rows, whole)
     for name in num_rows:
-        done = 0
-        while done < num_rows[name]:
-            done = _check_span(artefact, name, done, look)
+        layout = artefact.layout(name)
+        at_once = _CHECK_RECORDS if layout.dtype is None else max(1, _CHECK_BYTES // max(1, layout.row_bytes))
+        read = artefact.records if layout.dtype is None else artefact.rows
+        for start in range(0, num_rows[name], at_once):
+            span = range(start, min(start + at_once, num_rows[name]))
+            for number, value in zip(span, read(name, span), strict=True):
+                if look is not None:
+                    look(name, number, value)
     forget(path)
 
 
 def _check_names(artefact: Artefact, num_rows: Mapping[str, int], whole: Collection[str]) -> None:
-    shapes = {name: f"{artefact.num_rows(name)} rows" for name in artefact.streamed}
+    shapes = {name: f"{artefact.layout(name).num_rows} rows" for name in artefact.streamed}
     shapes |= dict.fromkeys(artefact.whole, "a whole array")
     wanted = {name: f"{count} rows" for name, count in num_rows.items()} | dict.fromkeys(whole, "a whole array")
     for name in sorted({*shapes, *wanted}):
@@ -118,19 +112,3 @@ def _check_names(artefact: Artefact, num_rows: Mapping[str, int], whole: Collect
             raise DamageError(f"'{printable(artefact.path)}' is damaged: {what}")
     for name in whole:
         artefact.array(name)
-
-
-def _check_span(artefact: Artefact, name: str, start: int, look: Callable[[str, int, Any], None] | None) -> int:
-    """Check some rows from ``start`` on. Return the number of the next row."""
-    layout = artefact.layout(name)
-    if layout.dtype is None:
-        span = range(start, min(start + _CHECK_RECORDS, layout.num_rows))
-        values: Any = artefact.records(name, span)
-    else:
-        num_rows = max(1, _CHECK_BYTES // max(1, layout.row_bytes))
-        span = range(start, min(start + num_rows, layout.num_rows))
-        values = artefact.rows(name, span)
-    for number, value in zip(span, values, strict=True):
-        if look is not None:
-            look(name, number, value)
-    return span.stop

@@ -42,7 +42,7 @@ TIERS: Mapping[str, Tier] = {
     ),
     "npz": Tier(
         suffix=".npz",
-        writer=f"{_STORES}.npz_writer:NpzArtefactWriter",
+        writer=f"{_STORES}.array_writer:NpzArtefactWriter",
         artefact=f"{_STORES}.array_file:ArrayFile",
     ),
     "hdf5": Tier(

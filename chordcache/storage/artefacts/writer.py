@@ -9,13 +9,15 @@ from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from chordcache.digests import digest64
 from chordcache.errors import StorageError, UsageError, cannot_write, printable
-from chordcache.storage.artefacts.tiers import DIGESTS, KINDS, OFFSETS
+from chordcache.storage.artefacts.open_files import check_artefact
+from chordcache.storage.artefacts.tiers import DIGESTS, KINDS, OFFSETS, tier_of
 from chordcache.storage.atomic import NO_SPACE, no_space
 
 Block: TypeAlias = "np.ndarray | Sequence[bytes]"
@@ -87,9 +89,8 @@ class ArtefactWriter(ABC):
             if name in self._streams:
                 raise UsageError(f"'{name}' is written row by row; give its whole array another name")
         self._finish({name: _as_whole(name, values) for name, values in arrays.items()}, attributes)
-
-    def _lengths(self) -> dict[str, int]:
-        return {name: len(stream.digests) for name, stream in self._streams.items()}
+        num_rows = {name: len(stream.digests) for name, stream in self._streams.items()}
+        check_artefact(self.path, self.path.stat().st_size, num_rows, whole=arrays)
 
     def _digests(self) -> dict[str, np.ndarray]:
         return {name + DIGESTS: np.asarray(stream.digests, "<u8") for name, stream in self._streams.items()}
@@ -104,11 +105,21 @@ class ArtefactWriter(ABC):
 
     @abstractmethod
     def _finish(self, arrays: Mapping[str, np.ndarray], attributes: Mapping[str, Mapping[str, Any]]) -> None:
-        """Write the whole arrays and the digests, close the file, and check what was written."""
+        """Write the whole arrays and the digests, and close the file."""
 
     @abstractmethod
     def _close(self) -> None:
         """Release the files, finished or not."""
+
+
+def create_artefact(path: Path, **options: Any) -> ArtefactWriter:
+    """Begin an artefact in the tier that the suffix names, ``.lmdb``, ``.npz`` or ``.h5``, in a folder of its own.
+
+    The options are keyword arguments of the tier's writer. Raises ``UsageError`` if no such tier or option exists, and
+    ``StorageError`` if the disk cannot take the file.
+    """
+    writer: ArtefactWriter = resolve_name(tier_of(path).writer)(path, **options)
+    return writer
 
 
 def write_error(path: Path, error: Exception) -> StorageError:

@@ -16,9 +16,8 @@ from typing import Any
 
 from chordcache.engine import pool, terminal
 from chordcache.engine.child import Worker
-from chordcache.engine.crashes import Crash
 from chordcache.engine.limits import NO_LIMITS
-from chordcache.engine.worker import Raised
+from chordcache.engine.worker import Crash, Raised
 from chordcache.errors import UsageError, printable
 from chordcache.media.source_file import look_or_none
 from chordcache.media.versions import library_versions
@@ -137,7 +136,7 @@ class _Row:
         """Measure a round, unless the way failed already."""
         if self.reason is not None:
             return
-        (answer,) = self._worker.run(0, [(self.way, len(self.rates))])
+        answer = self._worker.run((self.way, len(self.rates)))
         if isinstance(answer, Raised | Crash):
             self.reason = printable(str(answer.error) if isinstance(answer, Raised) else answer.message)
         else:

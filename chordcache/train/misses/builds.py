@@ -24,9 +24,8 @@ from chordcache.building.build_task import planned_files
 from chordcache.building.file_build import build_file
 from chordcache.building.planning import plan_as_before
 from chordcache.engine.child import Worker
-from chordcache.engine.crashes import Crash, Death
 from chordcache.engine.limits import Limits
-from chordcache.engine.worker import Raised
+from chordcache.engine.worker import Crash, Raised
 from chordcache.errors import ChordcacheError, LockedError, MediaError, cannot_write
 from chordcache.index.header import IndexHeader
 from chordcache.index.index_files import Index
@@ -105,7 +104,7 @@ class Builds:
     def _send(self, miss: Miss) -> Future[None]:
         build = self._builds.setdefault(miss.name, Future())
         try:
-            self._child.begin(0, [miss])
+            self._child.begin(miss)
             self._sent.append(miss)
         except OSError as error:
             self._end(miss, Raised(cannot_write(f"no process can be started: {error}")))
@@ -114,8 +113,8 @@ class Builds:
     def _take_results(self) -> None:
         while self._sent and self._child.is_over():
             miss = self._sent.popleft()
-            (result,) = self._child.results(0, 1)
-            if not isinstance(result, Death):
+            result = self._child.result()
+            if not (isinstance(result, Crash) and result.is_death):
                 self._end(miss, result)
                 continue
             waiting = [*self._sent]
