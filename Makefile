@@ -190,11 +190,12 @@ compiled: $(STAMP)
 	@$(BIN)/python -m compileall -q chordcache
 
 # The tests compare with ffmpeg's command line tools, cut builds short with strace and faketime, press TAB in bash, zsh and
-# fish, and look at pages in a browser. OpenCV's packages with windows need libGL and GLib. The package
+# fish, read HDF5 with h5dump, and look at pages in a browser. OpenCV's packages with windows need libGL and GLib. The package
 # itself needs none of this. bindfs shows one folder as two disks whose locks do not know each other
 tools:
 	@missing=; for program in ffmpeg strace faketime bash zsh fish bindfs chromium-headless-shell; do \
 		command -v $$program >/dev/null || missing="$$missing $$program"; done; \
+	command -v h5dump >/dev/null || missing="$$missing hdf5-tools"; \
 	libraries=$$(ldconfig -p); \
 	case $$libraries in *libGL.so.1*) ;; *) missing="$$missing libgl1" ;; esac; \
 	case $$libraries in *libgthread-2.0.so.0*) ;; *) missing="$$missing libglib2.0-0" ;; esac; \

@@ -101,7 +101,7 @@ class Catalog:
     @cached_property
     def contents(self) -> np.ndarray:
         """Beginning of the ``content_id`` of every video [shape=(num_videos,), dtype=uint64], 0 if it has none."""
-        return self._array("contents", UINT64, len(self))
+        return self._array("contents", UINT64)
 
     @cached_property
     def label_ids(self) -> np.ndarray:

@@ -40,7 +40,7 @@ _NAMES = ("features", "labels", "annotations")
 _MIN_VIDEO_BYTES = 340
 """Size of the numbers of a video in the sections, and of the smallest sidecar [bytes]"""
 
-_WIDTHS = {"offsets": 8, "hashes": 8, "order": 8, "mtimes": 8, "num_frames": 4, "label_ids": 4}
+_WIDTHS = {"offsets": 8, "hashes": 8, "order": 8, "mtimes": 8, "num_frames": 4, "contents": 8, "label_ids": 4}
 """Size of the number of a video in a section [bytes]. Of "offsets", there is one more"""
 
 _AFTER_LETTERS = "\x7f"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tracemalloc
@@ -75,6 +76,18 @@ def test_numpy_and_h5py_read_every_array(path: Path) -> None:
                 *("here", "px"),
                 '{"a": [1]}',
             )
+
+
+def test_h5dump_reads_every_array(tmp_path: Path) -> None:
+    assert shutil.which("h5dump"), "make tools installs it"
+    path = write_records(tmp_path / "a.h5", RECORDS)
+    done = subprocess.run(["h5dump", "-d", "/frames.offsets", "-d", "/pts_seconds", "-y", path], capture_output=True)
+    words = "".join(done.stdout.decode().split())
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert f"DATA{{{','.join(map(str, OFFSETS))}}}" in words
+    assert "DATA{0,1,2,3,4,5,6,7}" in words
+    done = subprocess.run(["h5dump", "-d", "/frames", "-b", "-o", tmp_path / "bytes", path], capture_output=True)
+    assert (done.returncode, (tmp_path / "bytes").read_bytes()) == (0, b"".join(RECORDS))
 
 
 def test_a_file_that_another_program_has_open_to_write(path: Path) -> None:
