@@ -16,7 +16,6 @@ from chordcache.media.audio_track import Sound
 from chordcache.media.checks.bitstream import packet_reader
 from chordcache.media.checks.container_watch import PROVED, ContainerWatch
 from chordcache.media.checks.faults import Faults
-from chordcache.media.checks.h264_start import OpenStart, prove_start
 from chordcache.media.checks.packet_check import PacketCheck, Role
 from chordcache.media.checks.truncation import may_end_anywhere
 from chordcache.media.containers import best_audio, best_video, is_listed_key, open_container, refuse_unshowable
@@ -176,13 +175,7 @@ class Media:
             is_thorough=is_thorough,
             is_called_key=partial(is_listed_key, self.container, self.require_video()),
             dts_counts_frames=self.container.format.name == "avi",
-            open_start=self._open_start if self.is_file else None,
         )
-
-    def _open_start(self) -> OpenStart | None:
-        with capture(), open_container(self.container.name, []) as again:
-            packets = whole_units(again, [again.streams[self.require_video().index]])
-            return prove_start(packets, self.require_video().codec_context.extradata or b"")
 
     def shown_packets(self, *, is_thorough: bool) -> Iterator[tuple[av.Packet[av.VideoStream], PacketCheck]]:
         """Demux the video track from start to end, without decoding; yield the packets that each promise a frame.

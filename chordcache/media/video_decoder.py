@@ -39,9 +39,6 @@ UNSTATED = 2
 MARKED = "its decoder marks a frame as damaged"
 """Problem of a packet with which a frame came out that is marked. The frame may be that of an earlier packet"""
 
-_ABSENT = re.compile(r"mmco: unref short failure|number of reference frames .* exceeds max")
-"""Messages of the H.264 decoder when references are removed that it never had"""
-
 _GUESSED_ORDER = re.compile(rb"\x00\x00\x01[\x20-\x2f][\x00\x08\x80\x88][\x80-\xff]")
 """Header of an MPEG-4 layer of type 1 or 17. For these, libavcodec guesses that no B pictures follow. If some do, it
 returns the picture before them twice. It guesses nothing for other types, which it decodes in the same way (8.1)."""
@@ -88,7 +85,6 @@ class VideoDecoder:
         claims = {name: getattr(context, name) for name in _COLORS}
         self._claims = {name: claim for name, claim in claims.items() if claim != UNSTATED}
         """Colors that the container states"""
-        self._is_open = self._is_unsettled = self._is_leading = False
         self.problem: str | None = None
         """Fault of the last packet; None if there is none"""
         self.is_cut_off = False
@@ -97,22 +93,9 @@ class VideoDecoder:
 
     def flush(self) -> None:
         """Forget all packets, to begin at another position."""
-        self._is_open = self._is_unsettled = self._is_leading = False
-        if self._context.name == "h264":
-            self._context.flags &= ~Flags.output_corrupt
         if self._context.is_open:
             self._context.flush_buffers()
         self._kept, self._last_key, self._num_kept_bytes = [], 0, 0
-
-    def begin_open(self, *, is_unsettled: bool, is_leading: bool) -> None:
-        """Expect another packet of H.264 that begins with an unmarked I picture, see ``checks/h264_start``.
-
-        Its decoder marks all pictures up to the next recovery point, and returns them only if it is asked to. The next
-        packet may remove references that are not in the file if ``is_unsettled``. If ``is_leading``, it may refer to
-        such pictures. It is decoded, and not shown.
-        """
-        self._is_open, self._is_unsettled, self._is_leading = True, is_unsettled, is_leading
-        self._context.flags |= Flags.output_corrupt
 
     def decode(self, packet: Any, tag: Any) -> Tagged:
         """Decode a packet, return the pictures that come out, each with the tag of its packet, and set ``problem``."""
@@ -129,7 +112,6 @@ class VideoDecoder:
 
     def finish(self) -> Tagged:
         """Return the remaining pictures, and set ``problem``."""
-        self._is_unsettled = self._is_leading = False
         pictures = self._pictures(self._context, None, None)
         if self._checks_end and self._kept:
             self._keep_picture(pictures)
@@ -156,13 +138,11 @@ class VideoDecoder:
                 context.width * context.height // 2
             ):
                 raise MemoryError("the decoder gets no memory for a picture") from None
-            if not self._is_leading:
-                self.problem = f"the decoder refuses it: {reason_of(error, first_serious(said[num_said:]))}"
+            self.problem = f"the decoder refuses it: {reason_of(error, first_serious(said[num_said:]))}"
             return []
-        if len(said) > num_said and not self._is_leading:
-            new = [message for message in said[num_said:] if not (self._is_unsettled and _ABSENT.search(message[2]))]
-            self.problem = first_serious(new)
-        if self.problem is None and not self._is_open and any(picture.is_corrupt for picture in pictures):
+        if len(said) > num_said:
+            self.problem = first_serious(said[num_said:])
+        if self.problem is None and any(picture.is_corrupt for picture in pictures):
             self.problem = MARKED
         for picture in pictures if self._claims else ():
             self._complete(picture)

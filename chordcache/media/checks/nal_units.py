@@ -13,7 +13,7 @@ from chordcache.media.checks.packet_reader import HEAD_BYTES, SMALL_PACKET_BYTES
 _ZERO_RUN = re.compile(rb"\0{16,}")
 """Run of zeros. H.264 and HEVC escape zeros inside a unit, so more than two in a row are padding or damage."""
 
-SPS, PPS = 7, 8
+_SPS, _PPS = 7, 8
 
 
 class NalReader(PacketReader):
@@ -151,21 +151,8 @@ class Sps:
     """0 for gray, 1 for 4:2:0, 2 for 4:2:2, 3 for 4:4:4"""
     blocks: tuple[int, int]
     """Columns and rows of macroblocks, rows of a field if there may be fields"""
-    num_references: int
-    """Largest number of reference frames, at least 1"""
-    order_bits: int | None
-    """Length of a picture's place in the shown order; None if that is the decode order, or ``is_order_cyclic``"""
-    is_order_cyclic: bool
     rest: Bits
     """Bits that follow: the shown part of a picture, and its colors"""
-
-
-class Pps(NamedTuple):
-    """Picture parameter set of H.264."""
-
-    sps_number: int
-    rest: Bits
-    """Bits that follow"""
 
 
 class SliceHead(NamedTuple):
@@ -173,17 +160,12 @@ class SliceHead(NamedTuple):
 
     first_block: int
     """0 in the first slice of a picture"""
-    kind: int
-    """0 for P, 1 for B, 2 for I"""
-    pps: Pps
     sps: Sps
     frame_num: int
     is_field: bool
     is_bottom: bool
     is_reference: bool
     is_idr: bool
-    rest: Bits
-    """Bits that follow"""
 
     @property
     def modulus(self) -> int:
@@ -199,7 +181,7 @@ class H264Reader(NalReader):
     """
 
     _mask, _shift = 0x1F, 0
-    _pictures, _parameter_sets, _clean, _clean_starts = range(1, 6), range(SPS, PPS + 1), range(5, 6), range(5, 6)
+    _pictures, _parameter_sets, _clean, _clean_starts = range(1, 6), range(_SPS, _PPS + 1), range(5, 6), range(5, 6)
     knows_leading = False
     _HEADER_BYTES = 48
     """Length of the part of a slice that contains all header fields read here"""
@@ -208,7 +190,8 @@ class H264Reader(NalReader):
         super().__init__((extradata[4] & 3) + 1 if len(extradata) > 4 and extradata[0] == 1 else 0)
         self._has_entries = has_entries
         self._sps: dict[int, Sps] = {}
-        self._pps: dict[int, Pps] = {}
+        self._pps: dict[int, int] = {}
+        """Number of a picture parameter set to that of its sequence parameter set"""
         self._open_field: SliceHead | None = None
         """First field of a frame whose second field has not come yet"""
         self._before: SliceHead | None = None
@@ -252,31 +235,17 @@ class H264Reader(NalReader):
             return head.sps if head else None
         return next(iter(self._sps.values()), None)
 
-    def read_set(self, unit: memoryview) -> None:
-        """Read a parameter set (ITU-T H.264, 7.3.2.1.1 and 7.3.2.2). Other units are ignored.
-
-        Raise ``LookupError`` or ``ValueError`` if it cannot be read.
-        """
-        data = unescaped(unit)
+    def _slice_head(self, unit: memoryview) -> SliceHead:
+        data = _unescaped(unit)
         bits = Bits(data[1:])
-        if data[0] & 0x1F == SPS:
-            number, self._sps[number] = _read_sps(bits)
-        elif data[0] & 0x1F == PPS:
-            number = bits.ue()
-            self._pps[number] = Pps(bits.ue(), bits)
-
-    def slice_head(self, unit: memoryview) -> SliceHead:
-        """Read the beginning of a slice's header, of which ``unit`` has at least 48 bytes. Raises as ``read_set``."""
-        data = unescaped(unit)
-        bits = Bits(data[1:])
-        first_block, kind, pps = bits.ue(), bits.ue() % 5, self._pps[bits.ue()]
-        sps = self._sps[pps.sps_number]
+        first_block, _, pps_number = bits.ue(), bits.ue(), bits.ue()
+        sps = self._sps[self._pps[pps_number]]
         bits.u(2 * sps.has_planes)
         frame_num = bits.u(sps.frame_num_bits)
         is_field = sps.may_have_fields and bool(bits.u(1))
         is_bottom = is_field and bool(bits.u(1))
         is_reference, is_idr = bool(data[0] & 0x60), data[0] & 0x1F == 5
-        return SliceHead(first_block, kind, pps, sps, frame_num, is_field, is_bottom, is_reference, is_idr, bits)
+        return SliceHead(first_block, sps, frame_num, is_field, is_bottom, is_reference, is_idr)
 
     def _num_left_out(self, picture: SliceHead) -> int:
         """Count missing frames between this picture and the last reference frame (ITU-T H.264, 7.4.3, frame_num)."""
@@ -317,18 +286,25 @@ class H264Reader(NalReader):
         """Read the parameter sets in a packet, and yield its slices, None for one that cannot be read."""
         for start, stop in self.units(packet):
             kind = packet[start] & 0x1F
-            if kind in (SPS, PPS):
+            if kind in (_SPS, _PPS):
                 self._read_parameters(packet[start:stop])
             elif kind in (1, 2, 5):
                 try:
-                    head = self.slice_head(packet[start : start + self._HEADER_BYTES])
+                    head = self._slice_head(packet[start : start + self._HEADER_BYTES])
                 except (LookupError, ValueError):
                     head = None
                 yield head
 
     def _read_parameters(self, unit: memoryview) -> None:
+        """Read a parameter set (ITU-T H.264, 7.3.2.1.1 and 7.3.2.2). Other units are ignored."""
         with suppress(LookupError, ValueError):  # the decoder will report what it cannot read
-            self.read_set(unit)
+            data = _unescaped(unit)
+            bits = Bits(data[1:])
+            if data[0] & 0x1F == _SPS:
+                number, self._sps[number] = _read_sps(bits)
+            elif data[0] & 0x1F == _PPS:
+                number = bits.ue()
+                self._pps[number] = bits.ue()
         self.checks_all = not self._sps or any(sps.may_have_fields for sps in self._sps.values())
 
 
@@ -351,18 +327,17 @@ def _read_sps(bits: Bits) -> tuple[int, Sps]:
                 if bits.u(1):
                     _skip_scaling_list(bits, 16 if matrix < 6 else 64)
     frame_num_bits, order_type = bits.ue() + 4, bits.ue()
-    order_bits = bits.ue() + 4 if order_type == 0 else None
-    if order_type == 1:
+    if order_type == 0:
+        bits.ue()
+    elif order_type == 1:
         bits.u(1), bits.ue(), bits.ue()
         for _ in range(bits.ue()):
             bits.ue()
-    num_references, may_skip = max(1, bits.ue()), bool(bits.u(1))
+    bits.ue()
+    may_skip = bool(bits.u(1))
     blocks = bits.ue() + 1, bits.ue() + 1
     may_have_fields = not bits.u(1)
-    return number, Sps(
-        frame_num_bits, has_planes, may_skip, may_have_fields, chroma, blocks, num_references, order_bits,
-        order_type == 1, bits,
-    )  # fmt: skip
+    return number, Sps(frame_num_bits, has_planes, may_skip, may_have_fields, chroma, blocks, bits)
 
 
 def _skip_scaling_list(bits: Bits, size: int) -> None:
@@ -374,7 +349,7 @@ def _skip_scaling_list(bits: Bits, size: int) -> None:
         last = following or last
 
 
-def unescaped(unit: memoryview) -> bytes:
+def _unescaped(unit: memoryview) -> bytes:
     """Return a unit without the bytes that prevent start codes inside it."""
     return bytes(unit).replace(b"\0\0\3", b"\0\0")
 
