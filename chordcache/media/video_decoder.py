@@ -60,7 +60,7 @@ class VideoDecoder:
     said : callable
         Returns the list that gets FFmpeg's messages of this thread.
     checks_end : bool
-        If True, ``finish`` checks if the last packet was cut off, for containers that do not state its length.
+        If True, ``finish`` checks if the last packet of HEVC was cut off, if its container does not state its length.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class VideoDecoder:
         self._context = context
         self._said = said
         self._motion_vectors = motion_vectors
-        self._checks_end = checks_end and context.name == "hevc"
+        self._checks_end = checks_end
         self._kept: list[tuple[Any, Any]] = []
         """Packets since the last keyframe but one, with their tags, if the end is checked"""
         self._last_key = 0

@@ -59,9 +59,13 @@ def first_loss(path: str, container: str, *, track: int) -> Loss | None:
 
 
 class ContainerWatch:
-    """Watch over the packets of the video track as they are demuxed. ``reopen`` opens the file again."""
+    """Watch over the packets of the video track as they are demuxed.
 
-    def __init__(self, container: Any, video: av.VideoStream, reopen: Callable[[], Any]) -> None:
+    ``loss`` is ``first_loss`` of the file. It is reported at the first packet behind it. ``reopen`` opens the file
+    again.
+    """
+
+    def __init__(self, container: Any, video: av.VideoStream, loss: Loss | None, reopen: Callable[[], Any]) -> None:
         self._container = container
         self._video = video
         self._reopen = reopen
@@ -78,8 +82,8 @@ class ContainerWatch:
         self._joints: set[int] | None = None
         """[bytes] Positions where streams were joined in a transport stream; None before they were searched"""
         self._part: TrackPart | None = None
-        self._loss: Loss | None = None
-        """Loss that the container's numbers reveal, and that is not reported yet"""
+        self._loss = loss
+        """Loss that is not reported yet"""
         self._last_dts: int | None = None
         self._last_pts: int | None = None
         self._last_at: int | None = None
@@ -90,13 +94,6 @@ class ContainerWatch:
         """Number of frames that are missing in the file, according to its container"""
         self.num_marked = 0
         """Number of packets that the container marks as damaged"""
-
-    def read_numbers(self) -> None:
-        """Compare the container's numbers with the file. A loss is reported at the first packet behind it.
-
-        Raise ``MediaError``, ``io``, if the file cannot be read any more.
-        """
-        self._loss = first_loss(self._container.name, self._container.format.name, track=self._video.id)
 
     def refuse_chained(self, packet: Any, said: str | None) -> None:
         """Raise ``MediaError`` at the second of several streams that follow each other in an Ogg file."""

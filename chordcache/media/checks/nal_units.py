@@ -167,11 +167,6 @@ class SliceHead(NamedTuple):
     is_reference: bool
     is_idr: bool
 
-    @property
-    def modulus(self) -> int:
-        """Modulus of ``frame_num``."""
-        return 1 << self.sps.frame_num_bits
-
 
 class H264Reader(NalReader):
     """H.264 (ITU-T H.264, 7.3 and table 7-1), with fields and the numbers of reference frames.
@@ -227,12 +222,12 @@ class H264Reader(NalReader):
         return sum([self._num_left_out(picture) for picture in self._pictures_of(packet)])
 
     def active_sps(self, packet: memoryview) -> Sps | None:
-        """Return the sequence parameter set of a packet's first picture; None if it cannot be read.
+        """Return the sequence parameter set of a packet's first picture, or None.
 
-        Without a packet or a picture in it, return the first one of the container's header.
+        Without a picture that can be read, return the first one of the container's header.
         """
-        for head in self._slices_of(packet):
-            return head.sps if head else None
+        for picture in self._pictures_of(packet):
+            return picture.sps
         return next(iter(self._sps.values()), None)
 
     def _slice_head(self, unit: memoryview) -> SliceHead:
@@ -249,7 +244,7 @@ class H264Reader(NalReader):
 
     def _num_left_out(self, picture: SliceHead) -> int:
         """Count missing frames between this picture and the last reference frame (ITU-T H.264, 7.4.3, frame_num)."""
-        before, self._before = self._before, picture
+        before, self._before, modulus = self._before, picture, 1 << picture.sps.frame_num_bits
         last = 0 if picture.is_idr else self._last_number
         if picture.is_reference or last is None:
             self._last_number = picture.frame_num
@@ -259,10 +254,10 @@ class H264Reader(NalReader):
         if not before.is_reference:
             if self._counts_all is None and picture.is_reference:
                 # old encoders count all pictures, the standard only reference pictures
-                self._counts_all = picture.frame_num == (before.frame_num + 1) % picture.modulus
+                self._counts_all = picture.frame_num == (before.frame_num + 1) % modulus
             if self._counts_all:
                 return 0
-        return max(0, (picture.frame_num - last) % picture.modulus - 1) if picture.frame_num != last else 0
+        return max(0, (picture.frame_num - last) % modulus - 1) if picture.frame_num != last else 0
 
     def _begins_frame(self, picture: SliceHead) -> bool:
         """Return whether a picture is a frame or a first field. Fields are paired as in libavcodec."""
@@ -275,15 +270,7 @@ class H264Reader(NalReader):
         return True
 
     def _pictures_of(self, packet: memoryview) -> Iterator[SliceHead]:
-        """Yield the first slice of each picture in a packet."""
-        for head in self._slices_of(packet):
-            if head and not head.first_block:
-                yield head
-                if not head.is_field:  # a frame is one picture
-                    return
-
-    def _slices_of(self, packet: memoryview) -> Iterator[SliceHead | None]:
-        """Read the parameter sets in a packet, and yield its slices, None for one that cannot be read."""
+        """Read the parameter sets in a packet, and yield the first slice of each picture."""
         for start, stop in self.units(packet):
             kind = packet[start] & 0x1F
             if kind in (_SPS, _PPS):
@@ -292,8 +279,11 @@ class H264Reader(NalReader):
                 try:
                     head = self._slice_head(packet[start : start + self._HEADER_BYTES])
                 except (LookupError, ValueError):
-                    head = None
-                yield head
+                    continue
+                if not head.first_block:
+                    yield head
+                    if not head.is_field:  # a frame is one picture
+                        return
 
     def _read_parameters(self, unit: memoryview) -> None:
         """Read a parameter set (ITU-T H.264, 7.3.2.1.1 and 7.3.2.2). Other units are ignored."""
