@@ -155,23 +155,7 @@ class ExactFrames:
     end of the last request. A file whose frames cannot be distinguished by their time is decoded once when it is
     opened, and from its start whenever a request goes back.
 
-    Raises
-    ------
-    MediaError
-        If the file cannot be opened, or its packets are damaged.
-
-    Attributes
-    ----------
-    media : Media
-        The open file. Another object replaces it when the file is opened again.
-    frame_index : FrameIndex
-        The time of each frame, and the frame at which decoding begins for it.
-    sequential_reason : str | None
-        Reason why frames can only be counted from the start.
-    stated_size : tuple[int, int]
-        (width, height) of a picture according to the headers, [pixels].
-    aspect : Fraction | None
-        Aspect ratio of a pixel according to the headers.
+    Raise ``MediaError`` if the file cannot be opened, or its packets are damaged.
     """
 
     orientation: Orientation | None = None
@@ -180,13 +164,16 @@ class ExactFrames:
     def __init__(self, path: str) -> None:
         self._path = path
         self.media = hold_media(path)
+        """The open file. Another object replaces it when the file is opened again"""
         self.sequential_reason: str | None = None
+        """Reason why frames can only be counted from the start, None if they need not"""
         self._frame_reader: FrameReader[DecodedFrame] | None = None
         """Reader that continues after the last request"""
         try:
             self.frame_index = self._read_frame_index()
             video = self.media.require_video()
             self.stated_size = video.codec_context.width, video.codec_context.height
+            """(width, height) of a picture according to the headers, [pixels]"""
             self.aspect, self.joints = video.sample_aspect_ratio, self.media.joints
         except BaseException:  # cleanup boundary
             self.media.close()

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from fractions import Fraction
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -19,9 +19,6 @@ from chordcache.media.joints import Joints
 from chordcache.media.scaling import PictureScaler
 from chordcache.media.source_file import open_source
 from chordcache.sources.video_source import VideoSource
-
-Show: TypeAlias = Callable[[PictureScaler, Any], np.ndarray]
-"""Function that makes a frame [shape=(H, W, 3), dtype=uint8, 0 to 255, RGB] from a decoded picture."""
 
 AS_STORED = PictureConfig(short_side=None)
 """Config of upright frames with square pixels, as ``build`` makes them, in the source's size."""
@@ -81,9 +78,6 @@ class MP4Source(VideoSource):
         Size, HDR and stereo treatment, as for ``build``. By default the source's size. ``fps`` only matters to a
         dataset of the source. It does not change frame numbers, because they are the source's.
     """
-
-    _show: Show | None = None
-    """Function that makes the frames. None takes the scaler's RGB"""
 
     def __init__(self, frames: PictureConfig = AS_STORED) -> None:
         super().__init__()
@@ -179,4 +173,8 @@ class MP4Source(VideoSource):
             scaler.settle(picture if is_stated else file.first_picture())
             scaler.orientation = file.orientation or scaler.orientation
             self._scaler = scaler
-        return (self._show or PictureScaler.rgb)(self._scaler, picture)
+        return self._shown(self._scaler, picture)
+
+    def _shown(self, scaler: PictureScaler, picture: Any) -> np.ndarray:
+        """Return the frame of a decoded picture [shape=(H, W, 3), dtype=uint8, 0 to 255, RGB]."""
+        return scaler.rgb(picture)
