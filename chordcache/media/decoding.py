@@ -67,16 +67,10 @@ class Decoding:
         self._set_backs: list[int] = []
         """Packets at which the clock is set back, as in streams joined without rewriting"""
         self._num_frames = 0
-        self._num_leading = 0
         self._is_without_picture = self._is_begun = False
         """True if the last packet has no picture; if it has parameter sets, which a picture has to follow"""
         self._empty_problem: str | None = None
         """Fault of a packet without a picture. It is none at the end of a stream, which may end in any other unit"""
-
-    @property
-    def num_skipped(self) -> int:
-        """Number of frames at the start that cannot be decoded, since the stream begins within a group of pictures."""
-        return self.check.num_skipped + self._num_leading
 
     def frames(self, packet: av.Packet[av.VideoStream]) -> Iterator[DecodedFrame]:
         """Decode a packet, and yield the frames that come out. An empty packet yields all remaining frames."""
@@ -158,12 +152,12 @@ class Decoding:
         return seconds
 
     def settle(self) -> None:
-        """Count the frames that did not come, after the last packet.
+        """Count the frames that did not come, after the last packet, and set ``Media.num_skipped``.
 
         Raise ``MediaError``, ``no-frames``, if no frame came, and no fault is known.
         """
         lost = [promise for promise in self._promised.items() if not self._is_before_start(*promise)]
-        self._num_leading = len(self._promised) - len(lost)
+        self._media.num_skipped = self.check.num_skipped + len(self._promised) - len(lost)
         self._faults.num_lost += len(lost)
         if lost and not self._faults.has_reason:
             self._faults.add(*self._reason_of(lost))
@@ -220,7 +214,6 @@ def decode_frames(
             elif not media.is_file:
                 raise faults.error(decoding.check.num_shown, num_ok)
     decoding.settle()
-    media.num_skipped = decoding.num_skipped
     if faults:
         raise faults.error(decoding.check.num_shown, num_ok)
 

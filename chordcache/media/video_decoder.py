@@ -53,14 +53,9 @@ _FOREIGN_BYTES = bytes(range(0x41, 0x81))
 class VideoDecoder:
     """Decoder of packets, one at a time.
 
-    Parameters
-    ----------
-    context : av.CodecContext
-        Context of the track. It is configured here, unless it is open already.
-    said : callable
-        Returns the list that gets FFmpeg's messages of this thread.
-    checks_end : bool
-        If True, ``finish`` checks if the last packet of HEVC was cut off, if its container does not state its length.
+    ``context`` is that of the track. It is configured here, unless it is open already. ``said`` returns the list that
+    gets FFmpeg's messages of this thread. With ``checks_end``, ``finish`` checks if the last packet of HEVC was cut
+    off, for containers that do not state its length.
     """
 
     def __init__(

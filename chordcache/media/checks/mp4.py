@@ -55,9 +55,10 @@ def loss_of_mp4(file: BinaryIO, track: int) -> Loss | None:
     boxes = list(takewhile(lambda box: _NAME.fullmatch(box.kind), file_headers(file, 0, stop)))
     moov = next((box for box in boxes if box.kind == b"moov" and box.end <= stop), None)
     movie = body_of(file, moov) if moov else memoryview(b"")
-    reader = _Fragments(file, stop, boxes, movie)
-    if not reader.fragments and b"mvex" not in children(movie):
+    has_fragments = any(box.kind == b"moof" and box.end <= stop for box in boxes)
+    if not has_fragments and b"mvex" not in children(movie):
         return _loss_in_tables(movie, track, boxes)
+    reader = _Fragments(file, stop, boxes, movie)
     losses = [reader.broken_chain(), reader.jump(), reader.loss_of_index(), reader.loss_at_end()]
     return min((loss for loss in losses if loss), key=lambda loss: stop if loss.at is None else loss.at, default=None)
 

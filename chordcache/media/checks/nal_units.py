@@ -16,7 +16,7 @@ _ZERO_RUN = re.compile(rb"\0{16,}")
 _SPS, _PPS = 7, 8
 
 
-class NalReader(PacketReader):
+class _NalReader(PacketReader):
     """Reader for codecs with NAL units: H.264 and HEVC.
 
     ``length_bytes`` is the size of the length field before each unit, 0 for start codes.
@@ -38,31 +38,26 @@ class NalReader(PacketReader):
         self._length_bytes = length_bytes
 
     def is_start(self, packet: memoryview, *, is_keyframe: bool) -> bool:
-        """See ``PacketReader``."""
         return is_keyframe or self._first_type(packet) in self._clean
 
     def is_clean_start(self, packet: memoryview) -> bool:
-        """See ``PacketReader``."""
         return self._first_type(packet) in self._clean_starts
 
     def is_entry(self, packet: memoryview) -> bool:
-        """See ``PacketReader``."""
         return self._first_type(packet) in self._clean
 
     def is_hidden(self, packet: memoryview) -> bool:
-        """See ``PacketReader``."""
         return len(packet) < SMALL_PACKET_BYTES and not self.has_picture(packet)
 
     def has_picture(self, packet: memoryview) -> bool:
-        """See ``PacketReader``."""
         return self._first_type(packet) is not None
 
     def begins_picture(self, packet: memoryview) -> bool:
-        """See ``PacketReader``."""
-        return any(kind in self._parameter_sets for kind in self._types(packet))
+        kinds = (packet[start] >> self._shift & self._mask for start, _ in self.units(packet))
+        return any(kind in self._parameter_sets for kind in kinds)
 
     def problem(self, packet: memoryview) -> str | None:
-        """See ``PacketReader``. Zeros inside a unit mean that a disk or a download left out data."""
+        # zeros inside a unit mean that a disk or a download left out data
         if self._length_bytes and [stop for _, stop in self.units(packet)][-1:] != [len(packet)]:
             return "the units in a packet are not as long as they say"
         has_run = bytes(packet).find(b"\0" * 16) >= 0  # several times as fast as the expression
@@ -73,10 +68,9 @@ class NalReader(PacketReader):
 
     def _first_type(self, packet: memoryview) -> int | None:
         """Return the type of the first unit that holds a picture, None if there is none near the front."""
-        return next((kind for kind in self._types(packet[:HEAD_BYTES]) if kind in self._pictures), None)
-
-    def _types(self, packet: memoryview) -> Iterator[int]:
-        return (packet[start] >> self._shift & self._mask for start, _ in self.units(packet))
+        head = packet[:HEAD_BYTES]
+        kinds = (head[start] >> self._shift & self._mask for start, _ in self.units(head))
+        return next((kind for kind in kinds if kind in self._pictures), None)
 
     def _is_padding(self, packet: memoryview, end: int) -> bool:
         """Return whether zeros that end here are behind a unit."""
@@ -115,7 +109,7 @@ class NalReader(PacketReader):
         yield start, stop
 
 
-class HevcReader(NalReader):
+class HevcReader(_NalReader):
     """HEVC (ITU-T H.265, table 7-1)."""
 
     _mask, _shift = 0x3F, 1
@@ -168,7 +162,7 @@ class SliceHead(NamedTuple):
     is_idr: bool
 
 
-class H264Reader(NalReader):
+class H264Reader(_NalReader):
     """H.264 (ITU-T H.264, 7.3 and table 7-1), with fields and the numbers of reference frames.
 
     ``extradata`` is the container's header of the track. ``has_entries`` is False if the stream has to be decoded from
@@ -348,7 +342,7 @@ def _parameter_sets(extradata: bytes) -> Iterator[memoryview]:
     """Yield the units in H.264's extradata: an ``avcC`` box (ISO/IEC 14496-15, 5.3.3.1), or units with start codes."""
     view = memoryview(extradata)
     if extradata[:1] != b"\1":
-        yield from (view[start:stop] for start, stop in NalReader().units(view))
+        yield from (view[start:stop] for start, stop in _NalReader().units(view))
         return
     at = 5
     for mask in (0x1F, 0xFF):

@@ -26,16 +26,10 @@ class PacketCheck:
     A stream may begin in the middle of a group of pictures, as recordings and copied parts do. Packets before the
     first keyframe are skipped and counted. So are pictures after that keyframe which are shown before it.
 
-    Parameters
-    ----------
-    is_thorough : bool
-        If True, also read every packet, for ``problem`` and ``num_left_out``. This takes 5 us for each.
-    is_called_key : callable, optional
-        Returns whether the container calls a packet a keyframe. By default, the packet's own flag is used, which may
-        have been corrected from its bytes.
-    dts_counts_frames : bool
-        True if decoding times are numbers of frames. A gap after the first keyframe then means that a frame is missing,
-        and not that the next picture is shown before the keyframe.
+    A thorough check also reads every packet, for ``problem`` and ``num_left_out``. This takes 5 us for each.
+    ``is_called_key`` returns whether the container calls a packet a keyframe. The packet's own flag may have been
+    corrected from its bytes. If ``dts_counts_frames``, a gap of decoding times after the first keyframe means that a
+    frame is missing, and not that the next picture is shown before the keyframe.
     """
 
     def __init__(
