@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 import chordcache as cc
 from chordcache.config.config import config_from_json
 from chordcache.errors import DamageError, MediaError, UsageError
-from chordcache.features.packet_frames import iter_pictures
+from chordcache.features.packet_frames import iter_planes
 from chordcache.media.packet_codec import PacketEncoder, planes_of
 from chordcache.media.picture_data import plane_array
 from chordcache.media.planes import to_rgb
@@ -92,8 +92,8 @@ def planes(cache: cc.Cache, video: cc.Video, numbers: Sequence[int]) -> list[byt
     """The planes of decoded frames."""
     info = video.feature("frames")
     artefact = open_artefact(cache.path / info.file.name, info.file.num_bytes)
-    pictures = iter_pictures(artefact, info, numbers)
-    return [b"".join(plane_array(plane).tobytes() for plane in picture.planes) for picture in pictures]
+    pictures = iter_planes(artefact, info, numbers)
+    return [b"".join(plane.tobytes() for plane in planes) for planes in pictures]
 
 
 def psnr(a: np.ndarray, b: np.ndarray) -> float:
@@ -130,16 +130,6 @@ def test_frames_are_near_those_of_jpeg(cache: cc.Cache, jpegs: cc.Cache) -> None
         for frame, jpeg in zip(cache.read(video), jpegs.read(other), strict=True):
             assert psnr(frame, jpeg) >= 30
         assert np.array_equal(video.pts_seconds, other.pts_seconds)
-
-
-def test_every_frame_is_nearest_to_its_own(cache: cc.Cache, jpegs: cc.Cache) -> None:
-    video, other = cache[0], jpegs[0]
-    sources = jpegs.read(other).astype(np.float32)
-    for number, frame in enumerate(cache.read(video)):
-        nearby = range(max(0, number - 3), min(NUM_FRAMES, number + 4))
-        errors = {n: float(np.mean(np.abs(sources[n] - frame))) for n in nearby}
-        moved = [n for n in nearby if n == number or np.mean(np.abs(sources[n] - sources[number])) >= 2]
-        assert min(moved, key=lambda n: errors[n]) == number
 
 
 # Any order
@@ -311,11 +301,11 @@ def test_packets_that_are_not_of_a_chain_are_damage(cache: cc.Cache) -> None:
         lies = info.replace(params={**info.params, **params})
         artefact = open_artefact(cache.path / info.file.name, info.file.num_bytes)
         with pytest.raises(DamageError):
-            list(iter_pictures(artefact, lies, range(NUM_FRAMES)))
+            list(iter_planes(artefact, lies, range(NUM_FRAMES)))
     lies = info.replace(shape=(NUM_FRAMES, 64, 64, 3))
     artefact = open_artefact(cache.path / info.file.name, info.file.num_bytes)
     with pytest.raises(DamageError, match="expected 64x64"):
-        list(iter_pictures(artefact, lies, [0]))
+        list(iter_planes(artefact, lies, [0]))
 
 
 def test_a_context_that_failed_is_not_used_again(cache: cc.Cache) -> None:
@@ -325,7 +315,7 @@ def test_a_context_that_failed_is_not_used_again(cache: cc.Cache) -> None:
     for number in range(0, NUM_FRAMES, 5):
         artefact = open_artefact(cache.path / info.file.name, info.file.num_bytes)
         with pytest.raises(DamageError):
-            list(iter_pictures(artefact, lies, [number]))
+            list(iter_planes(artefact, lies, [number]))
         assert np.array_equal(cache.read(0, indices=[number])[0], whole[number])
 
 
