@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 import shutil
 import subprocess
 import sys
@@ -323,27 +322,6 @@ def test_verify_finds_nothing(cache: cc.Cache) -> None:
     assert not cc.verify(cache.path, level="deep", source=True, jobs=HERE).damage
 
 
-def test_verify_sees_another_picture_in_the_source(tmp_path: Path, make_video: Callable[..., Path]) -> None:
-    def brighter(number: int, width: int, height: int) -> tuple[np.ndarray, ...]:
-        chroma = np.full((height // 2, width // 2), 128, np.uint8)
-        return np.full((height, width), 40 + 3 * number, np.uint8), chroma, chroma
-
-    def darker(number: int, width: int, height: int) -> tuple[np.ndarray, ...]:
-        y, u, v = brighter(number, width, height)
-        return y - 9, u, v
-
-    source = make_video(tmp_path / "videos/a.mp4", planes=brighter, num_frames=20)
-    build(tmp_path, CODECS["h264"])
-    state = source.stat()
-    other = make_video(tmp_path / "other.mp4", planes=darker, num_frames=20)
-    data = other.read_bytes()
-    assert len(data) <= state.st_size + 200
-    source.write_bytes(data.ljust(state.st_size, b"\0")[: max(len(data), state.st_size)])
-    os.utime(source, ns=(state.st_mtime_ns, state.st_mtime_ns))
-    damage = cc.verify(tmp_path / "cache", source=True, jobs=HERE).damage
-    assert [finding.kind for finding in damage] == ["stale"]
-
-
 # Sizes
 
 
@@ -413,18 +391,6 @@ def test_saturated_color_is_equal_to_its_source(tmp_path: Path, codec: dict[str,
     with cc.open_cache(tmp_path / "cache") as cache, pytest.raises(MediaError, match="is shown with a PSNR of"):
         config = config_from_json({"frames": codec})
         compare_with_source(cache.path, cache[0].sidecar, config, str(other))
-
-
-def test_a_source_that_changes_its_size(tmp_path: Path, make_video: Callable[..., Path]) -> None:
-    for name, size in (("a.h264", (64, 48)), ("b.h264", (96, 64))):
-        make_video(tmp_path / name, size=size, num_frames=12, options={"bf": "0"})
-    (tmp_path / "videos").mkdir()
-    joined = (tmp_path / "a.h264").read_bytes() + (tmp_path / "b.h264").read_bytes()
-    (tmp_path / "videos/a.h264").write_bytes(joined)
-    build(tmp_path, CODECS["mpeg4, interleaved"])
-    with cc.open_cache(tmp_path / "cache") as cache:
-        assert cache.read(0).shape == (24, 48, 64, 3)
-    assert not cc.verify(tmp_path / "cache", level="deep", jobs=HERE).damage
 
 
 # Builds
