@@ -73,14 +73,14 @@ def iter_planes(artefact: Artefact, info: FeatureInfo, numbers: Sequence[int]) -
 
     stride = info.params["stride"]
     steps = list(_steps(numbers, info.params["gop"], stride))
-    with _decoder(info) as decoder:
-        for step, packet in zip(steps, artefact.records(info.feature, [s.number for s in steps]), strict=True):
-            try:
-                picture = decoder.decode(step.number % stride, packet, is_first=step.is_first)
-            except DamageError as error:
-                raise DamageError(f"'{printable(artefact.path)}' is damaged: frame {step.number}: {error}") from None
-            for _ in range(step.num_wanted):
-                yield planes_of(picture)
+    decoder = _decoder(info)
+    for step, packet in zip(steps, artefact.records(info.feature, [s.number for s in steps]), strict=True):
+        try:
+            picture = decoder.decode(step.number % stride, packet, is_first=step.is_first)
+        except DamageError as error:
+            raise DamageError(f"'{printable(artefact.path)}' is damaged: frame {step.number}: {error}") from None
+        for _ in range(step.num_wanted):
+            yield planes_of(picture)
 
 
 def _decoder(info: FeatureInfo) -> PacketDecoder:

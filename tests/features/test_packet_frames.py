@@ -218,7 +218,7 @@ def test_processes_of_a_loader_give_the_same(cache: cc.Cache, start: str) -> Non
     pytest.importorskip("torch")
     clip_sampler = cc.RegularClipSampler(num_frames=8, stride=2)
     dataset = cc.ChordVideoDataset(cache.path, clip_sampler=clip_sampler, size=(96, 96), clips_per_video=2)
-    expected = [dataset[i]["frames"] for i in range(len(dataset))]  # opens contexts that a fork inherits
+    expected = [dataset[i]["frames"] for i in range(len(dataset))]
     sampler = cc.ChordSampler(dataset, shuffle=False, batch_size=2)
     loader = cc.make_loader(dataset, batch_size=2, num_workers=2, sampler=sampler, start_method=start)
     clips = [clip for batch in loader for clip in batch["frames"]]
@@ -307,17 +307,6 @@ def test_packets_that_are_not_of_a_chain_are_damage(cache: cc.Cache) -> None:
         list(iter_planes(artefact, lies, [0]))
 
 
-def test_a_context_that_failed_is_not_used_again(cache: cc.Cache) -> None:
-    video = cache[0]
-    info, whole = video.feature("frames"), cache.read(0)
-    lies = info.replace(params={**info.params, "codec": "h264" if info.params["codec"] == "mpeg4" else "mpeg4"})
-    for number in range(0, NUM_FRAMES, 5):
-        artefact = open_artefact(cache.path / info.file.name, info.file.num_bytes)
-        with pytest.raises(DamageError):
-            list(iter_planes(artefact, lies, [number]))
-        assert np.array_equal(cache.read(0, indices=[number])[0], whole[number])
-
-
 def test_verify_finds_nothing(cache: cc.Cache) -> None:
     assert not cc.verify(cache.path, level="deep", source=True, jobs=HERE).damage
 
@@ -350,16 +339,6 @@ def test_odd_sizes(tmp_path: Path, codec: str) -> None:
                 assert np.array_equal(frame, cache.read(video, indices=[number])[0])
                 assert np.abs(frame.astype(int) - 7 * number).max() <= 4
     assert not cc.verify(tmp_path / "cache", level="deep", source=True, jobs=HERE).damage
-
-
-def test_small_pictures_after_large_ones(tmp_path: Path) -> None:
-    """A context of FFmpeg 8.1 that had larger pictures refuses packets of a few bytes."""
-    for name, size in (("a", (320, 240)), ("b", (2, 2))):
-        gray_video(tmp_path / "videos" / f"{name}.mkv", size, 10)
-    build(tmp_path, CODECS["mpeg4"], short_side=None)
-    with cc.open_cache(tmp_path / "cache") as cache:
-        for _ in range(3):
-            assert [cache.read(position).shape[1] for position in range(2)] == [240, 2]
 
 
 def test_8192_pixels_are_refused_by_mpeg4_only(tmp_path: Path, make_video: Callable[..., Path]) -> None:
