@@ -26,11 +26,10 @@ from measure import in_turn, spread_of, timed_in_turn
 import chordcache as cc
 from chordcache.config.config import config_from_json
 from chordcache.features.feed import decode_whole
-from chordcache.features.packet_frames import PACKET_CODECS, iter_pictures
+from chordcache.features.packet_frames import PACKET_CODECS, iter_planes
 from chordcache.media.cropping import Rectangle
 from chordcache.media.decoding import DecodedFrame
 from chordcache.media.demux import Media
-from chordcache.media.picture_data import plane_array
 from chordcache.media.planes import split
 from chordcache.media.scaling import FrameMaker
 from chordcache.storage.artefacts.open_files import forget, open_artefact
@@ -96,8 +95,8 @@ def stored_luma(cache: cc.Cache, video: cc.Video) -> list[np.ndarray]:
     info = video.feature("frames")
     artefact = open_artefact(cache.path / info.file.name, info.file.num_bytes)
     if info.params["codec"] in PACKET_CODECS:
-        pictures = iter_pictures(artefact, info, range(video.num_frames))
-        return [plane_array(picture.planes[0]).astype(np.float32) for picture in pictures]
+        pictures = iter_planes(artefact, info, range(video.num_frames))
+        return [luma[0].astype(np.float32) for luma, _, _ in pictures]
     if info.params["codec"] == "yuv420":
         return list(split(artefact.rows("frames", range(video.num_frames)))[0].astype(np.float32))
     records = artefact.records("frames", range(video.num_frames))

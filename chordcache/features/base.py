@@ -183,7 +183,7 @@ class SoundExtractor(Extractor):
         from chordcache.media.audio_track import AudioTrack  # not at the top: it loads PyAV, which readers do without
 
         self._mono = mono
-        self._track = AudioTrack(sample_rate, mono=mono)
+        self._track = AudioTrack("mono" if mono else None, sample_rate)
 
     @classmethod
     def picture_used(cls, picture: PictureConfig) -> PictureConfig:

@@ -82,21 +82,9 @@ class DecodePass:
     If an extractor raises, or returns another number of rows than it declares, the decode ends with ``MediaError``: the
     stage is the feature's name and the cause is ``extractor``.
 
-    Parameters
-    ----------
-    specs : mapping of str to FeatureSpec
-        Features to make.
-    sinks : mapping of str to sequence of Sink
-        Receivers of the rows of each feature.
-    picture : PictureConfig
-    with_content : bool
-        True to measure ``ContentFacts`` too.
-    only : container of int, optional
-        Numbers of the kept frames that the extractors receive, by default all.
-    item : object, optional
-        The item, with the fields that extractors use, such as a ``VideoRecord``.
-    segment : Segment, optional
-        The part of the file that is decoded, by default the whole file.
+    ``sinks`` receive the rows of each feature of ``specs``. With ``with_content``, ``ContentFacts`` are measured too.
+    ``only`` has the numbers of the kept frames that the extractors receive, by default all. ``item`` has the fields
+    that they use, such as a ``VideoRecord``. ``segment`` is the part of the file that is decoded, by default all of it.
     """
 
     def __init__(
@@ -113,7 +101,6 @@ class DecodePass:
         self._specs = specs
         self._sinks = sinks
         self.picture = picture
-        self._with_content = with_content
         self._only = only
         self._item = item
         self.segment = segment
@@ -128,7 +115,7 @@ class DecodePass:
         self._pts_seconds, self._source_frames = array("d"), array("q")  # a tenth of a list's memory
         self._keyframes, self._is_after_keyframe = array("q"), False
         """Kept frames that are keyframes of the source, or follow one; True if one came since the last kept frame"""
-        self._meter: ContentMeter | None = None
+        self._meter = ContentMeter() if with_content else None
         self.results: dict[str, FeatureResult] = {}
 
     def begin(self, media: Media, bucket: Bucket | None = None) -> None:
@@ -137,7 +124,6 @@ class DecodePass:
         why_silent = "" if media.audio else why_no_sound(media.container)
         video = VideoInfo(codec.codec.canonical_name, codec.width, codec.height, not why_silent, {}, why_silent)
         self._maker = FrameMaker(self.picture, media.require_video().sample_aspect_ratio, bucket)
-        self._meter = ContentMeter() if self._with_content else None
         for name, spec in self._specs.items():
             spec.set_up()
             with _calling(name, 0):
@@ -224,20 +210,15 @@ class DecodePass:
         """Take the remaining sound, and complete ``results``. Features of sound need no frame before that."""
         for sound in sounds:
             self.add_sound(sound)
-        self._finish()
-        for name, extractor in self._extractors.items():
-            state = self.results[name]
-            if state.absent and extractor.needs_sound and media.sound_decoder.refusal:
-                state.absent += f"; {media.sound_decoder.refusal}"
-
-    def _finish(self) -> None:
+        refusal = media.sound_decoder.refusal
         for name, extractor in self._extractors.items():
             with _calling(name, self._num_frames):
                 rows = extractor.finish()
                 absent, facts = extractor.absent, json.loads(json.dumps(extractor.facts, allow_nan=False))
                 expected = extractor.num_rows(self._num_frames)
             if absent is not None:  # any rows that were written before are not used
-                self.results[name] = FeatureResult(absent=absent)
+                why = f"{absent}; {refusal}" if extractor.needs_sound and refusal else absent
+                self.results[name] = FeatureResult(absent=why)
                 continue
             self._pass_rows(name, rows)
             state = self.results[name]

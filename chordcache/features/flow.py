@@ -47,8 +47,7 @@ class FlowExtractor(Extractor):
 
     For int8, ``facts["clipped_share"]`` is the share of all vectors that were clipped, 0 to 1.
 
-    The parameters are the settings of ``FlowConfig``, which raises ``UsageError`` for a value that is not allowed. A
-    ``short_side`` of None keeps the size of the picture.
+    The parameters are the settings of ``FlowConfig``. A ``short_side`` of None keeps the size of the picture.
 
     Notes
     -----
@@ -73,11 +72,7 @@ class FlowExtractor(Extractor):
         short_side: int | None = None,
         dtype: str = "int8",
     ) -> None:
-        # Not at the top: reading a cache imports this module, and does not need the parser of YAML
-        from chordcache.config.features import FlowConfig
-
         super().__init__(name)
-        FlowConfig(method, preset, short_side, dtype)  # raises for a value that is not allowed
         self._method = method
         self._estimate = _dis(preset) if method == "dis" else _farneback()
         self._short_side = short_side

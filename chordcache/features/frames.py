@@ -72,7 +72,11 @@ class FramesExtractor(Extractor):
         if self._codec == "yuv420":
             return {self.name: joined(frame.planes())[None]}
         if self._codec in PACKET_CODECS:
-            return {self.name: self._packet_encoder().add(*frame.planes())}
+            if self._encoder is None:
+                from chordcache.media.packet_codec import PacketEncoder
+
+                self._encoder = PacketEncoder(self._codec, **self._settings)
+            return {self.name: self._encoder.add(*frame.planes())}
         file = frame.jpeg()
         if file is not None and jpeg.is_baseline(file):
             return {self.name: [file]}
@@ -81,13 +85,6 @@ class FramesExtractor(Extractor):
     def finish(self) -> Rows:
         """Return the packets that did not come yet."""
         return {self.name: self._encoder.finish()} if self._encoder else NO_ROWS
-
-    def _packet_encoder(self) -> PacketEncoder:
-        if self._encoder is None:
-            from chordcache.media.packet_codec import PacketEncoder
-
-            self._encoder = PacketEncoder(self._codec, **self._settings)
-        return self._encoder
 
 
 class FpsFilter:

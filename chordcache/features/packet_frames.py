@@ -15,7 +15,7 @@ from chordcache.storage.feature_info import FeatureInfo
 from chordcache.storage.feature_rules import first_of_chain
 
 if TYPE_CHECKING:  # reading frames that are not packets does not load a decoder
-    from chordcache.media.packet_codec import PacketDecoder, Picture
+    from chordcache.media.packet_codec import PacketDecoder
 
 PACKET_CODECS = ("h264", "mpeg4")
 """Values of ``frames.codec`` that store packets."""
@@ -23,10 +23,8 @@ PACKET_CODECS = ("h264", "mpeg4")
 
 def read_planes(artefact: Artefact, info: FeatureInfo, number: int) -> np.ndarray:
     """Decode one frame, and return its planes as ``media.planes.joined`` does, without a conversion to RGB."""
-    from chordcache.media.packet_codec import planes_of
-
-    (picture,) = iter_pictures(artefact, info, [number])
-    return joined(planes_of(picture))
+    (planes,) = iter_planes(artefact, info, [number])
+    return joined(planes)
 
 
 class _Step(NamedTuple):
@@ -45,22 +43,18 @@ def iter_rgb(artefact: Artefact, info: FeatureInfo, numbers: Sequence[int], part
     fast case. The pixels outside of ``part`` are decoded, but not converted. Raise ``DamageError`` if a packet is
     not what was written, or does not give its frame.
     """
-    from chordcache.media.packet_codec import planes_of
-
     out = np.empty((part.height, part.width, 3), np.uint8)
-    for picture in iter_pictures(artefact, info, numbers):
-        to_rgb(planes_of(picture), part.top, part.left, out[None])
+    for planes in iter_planes(artefact, info, numbers):
+        to_rgb(planes, part.top, part.left, out[None])
         yield out
 
 
 def read_rgb(artefact: Artefact, info: FeatureInfo, numbers: Sequence[int], out: np.ndarray) -> None:
     """Decode frames into ``out`` [shape=(T, H, W, 3), dtype=uint8], in the order of the file. See ``iter_rgb``."""
-    from chordcache.media.packet_codec import planes_of
-
     order = np.argsort(np.asarray(numbers, np.int64), kind="stable").tolist()
-    pictures = iter_pictures(artefact, info, [numbers[i] for i in order])
-    for position, picture in zip(order, pictures, strict=True):
-        to_rgb(planes_of(picture), 0, 0, out[position : position + 1])
+    pictures = iter_planes(artefact, info, [numbers[i] for i in order])
+    for position, planes in zip(order, pictures, strict=True):
+        to_rgb(planes, 0, 0, out[position : position + 1])
 
 
 def packet_check(info: FeatureInfo) -> Callable[[int, Any], None]:
@@ -73,18 +67,20 @@ def packet_check(info: FeatureInfo) -> Callable[[int, Any], None]:
     return check
 
 
-def iter_pictures(artefact: Artefact, info: FeatureInfo, numbers: Sequence[int]) -> Iterator[Picture]:
-    """Yield the decoded picture of each number. The packets before it in its chain are decoded too."""
+def iter_planes(artefact: Artefact, info: FeatureInfo, numbers: Sequence[int]) -> Iterator[list[np.ndarray]]:
+    """Decode the frame of each number, after the packets before it in its chain, and yield views of its planes."""
+    from chordcache.media.packet_codec import planes_of
+
     stride = info.params["stride"]
     steps = list(_steps(numbers, info.params["gop"], stride))
-    with _decoder(info) as decoder:
-        for step, packet in zip(steps, artefact.records(info.feature, [s.number for s in steps]), strict=True):
-            try:
-                picture = decoder.decode(step.number % stride, packet, is_first=step.is_first)
-            except DamageError as error:
-                raise DamageError(f"'{printable(artefact.path)}' is damaged: frame {step.number}: {error}") from None
-            for _ in range(step.num_wanted):
-                yield picture
+    decoder = _decoder(info)
+    for step, packet in zip(steps, artefact.records(info.feature, [s.number for s in steps]), strict=True):
+        try:
+            picture = decoder.decode(step.number % stride, packet, is_first=step.is_first)
+        except DamageError as error:
+            raise DamageError(f"'{printable(artefact.path)}' is damaged: frame {step.number}: {error}") from None
+        for _ in range(step.num_wanted):
+            yield planes_of(picture)
 
 
 def _decoder(info: FeatureInfo) -> PacketDecoder:

@@ -107,7 +107,11 @@ def resolve(name: str, config: Config) -> FeatureSpec:
     check_trusted(name, config)
     cls = extractor_class(name, extractor)
     arguments = cls.arguments(section, picture) if name in BUILT_IN else dict(section.params)
-    device, batch_size = _network_settings(name, cls, arguments)
+    device, batch_size = "", 1
+    if issubclass(cls, NetworkExtractor):  # they do not change the feature
+        device, batch_size = arguments.pop("device", "auto"), arguments.pop("batch_size", 1)
+        check_device(f"features.{name}.device", device)
+        check_number(f"features.{name}.batch_size", batch_size, int, 1, 4096)
     try:
         inspect.signature(cls).bind(name, **arguments)
     except TypeError as error:
@@ -164,16 +168,6 @@ def entry_points() -> list[importlib.metadata.EntryPoint]:
 def _installed() -> frozenset[str]:
     """Return "module:Class" of each extractor of an installed package."""
     return frozenset(point.value for point in entry_points())
-
-
-def _network_settings(name: str, cls: type[Extractor], arguments: dict[str, Any]) -> tuple[str, int]:
-    """Take device and batch size out of the arguments, since they do not change the feature."""
-    if not issubclass(cls, NetworkExtractor):
-        return "", 1
-    device, batch_size = arguments.pop("device", "auto"), arguments.pop("batch_size", 1)
-    check_device(f"features.{name}.device", device)
-    check_number(f"features.{name}.batch_size", batch_size, int, 1, 4096)
-    return device, batch_size
 
 
 def check_requirement(spec: FeatureSpec) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 
 from chordcache import progress
 from chordcache.errors import AbsentFeatureError, MediaError, UsageError
-from chordcache.media.audio_track import SAMPLE_RATES, AudioClock, PlacedSound, Sound, is_readable, paste
+from chordcache.media.audio_track import SAMPLE_RATES, AudioClock, AudioTrack, Sound, is_readable, paste
 from chordcache.media.containers import why_no_sound
 from chordcache.media.demux import Media, open_media
 from chordcache.media.joints import Joints
@@ -188,7 +188,7 @@ class _SoundReader:
         With a grid, the first sound on it begins, and the sound before it is left out. Return False, too, if there is
         none before the start of the samples.
         """
-        placed = None if grid else PlacedSound(self._layout, self.rate)
+        placed = None if grid else AudioTrack(self._layout, self.rate)
         for sound in chain(media.sounds(), [None]):
             if placed is None:
                 assert grid is not None
@@ -197,7 +197,7 @@ class _SoundReader:
                     continue
                 if clock is None:
                     return False
-                placed = PlacedSound(self._layout, self.rate, clock)
+                placed = AudioTrack(self._layout, self.rate, clock)
             for from_first, piece in placed.pieces(sound):
                 at = round((placed.start_seconds - self._start_seconds) * self.rate) + from_first
                 if not from_start and at > 0:

@@ -166,11 +166,11 @@ class AudioClock:
         return Placed(sound, begins_run, position)
 
 
-class PlacedSound:
-    """Decoded sound at one rate [Hz] and with one set of channels, with the place of each piece in the signal.
+class AudioTrack:
+    """Decoded sound as one signal, at one rate [Hz] and with one set of channels, in the runs of an ``AudioClock``.
 
-    The signal is made in the runs of an ``AudioClock``. ``clock`` places the first sound. By default, its first sample
-    is sample 0. A layout or a rate of None is that of the first sound. Sound that libswresample refuses is left out.
+    ``clock`` places the first sound. By default, its first sample is sample 0. A layout or a rate of None is that of
+    the first sound. Sound that libswresample refuses is left out.
     """
 
     def __init__(
@@ -179,17 +179,48 @@ class PlacedSound:
         self.sample_rate = sample_rate
         """[Hz] of the signal, or None before the first sound"""
         self.num_channels = 0
+        self.num_samples = 0
+        """Number of samples that ``add`` yielded so far, of one channel"""
         self._layout = layout
         self._clock = clock or AudioClock()
         self._resampler: av.AudioResampler | None = None
         self._next = self._end = 0
         self._num_sounds = self._num_refused = 0
         self._refusal = ""
+        self._silence_seconds = 0.0
+        self._clock_problem: str | None = None
 
     @property
     def start_seconds(self) -> float:
         """[seconds] Timestamp of sample 0; 0 if no sound has one."""
         return self._clock.start_seconds
+
+    @property
+    def problem(self) -> str | None:
+        """Reason why the signal of ``add`` cannot be used, valid at the end. None if it can."""
+        if self._clock_problem or self.num_samples:
+            return self._clock_problem
+        what = "the audio track holds no samples"
+        if self._num_refused:
+            what += f": {self._num_refused} of {self._num_sounds} parts cannot be resampled: {self._refusal}"
+        return what
+
+    def add(self, sound: Sound | None) -> Iterator[np.ndarray]:
+        """Take decoded sound; yield the signal's next samples [shape=(C, n), dtype=float32]. None is the end.
+
+        If a run begins later than the signal ends, silence fills the gap. If it begins earlier, its start is cut off.
+        Nothing is yielded after the clock turns out to be wrong.
+        """
+        for number, samples in self.pieces(sound):
+            if self._clock_problem:
+                return
+            while number > self.num_samples:
+                # One zero, repeated: a gap of minutes takes no memory while it waits
+                num_missing = min(number - self.num_samples, _MAX_SILENCE_SAMPLES)
+                self.num_samples += num_missing
+                yield np.broadcast_to(np.float32(0), (len(samples), num_missing))
+            self.num_samples += samples.shape[1]
+            yield samples
 
     def pieces(self, sound: Sound | None) -> Iterator[tuple[int, np.ndarray]]:
         """Yield the next samples [shape=(C, n), dtype=float32], after the number of the first one.
@@ -207,12 +238,23 @@ class PlacedSound:
             yield from self._resampled(None)
 
     def _begin_run(self, placed: Placed) -> None:
-        """Make a resampler for a run, and determine where it starts."""
+        """Make a resampler for a run, determine where it starts, and judge the clock."""
         self._layout = self._layout or placed.sound.layout.name
         self.sample_rate = self.sample_rate or placed.sound.sample_rate
         self._resampler = av.AudioResampler("fltp", self._layout, self.sample_rate)
         self.num_channels = self._resampler.layout.nb_channels
         self._next = round(placed.position_seconds * self.sample_rate)
+        missing_seconds = (self._next - self._end) / self.sample_rate
+        self._silence_seconds += max(0.0, missing_seconds)
+        if self._clock_problem:
+            return
+        if missing_seconds < -_MAX_OVERLAP_SECONDS:
+            self._clock_problem = f"the clock of the audio track is set back by {-missing_seconds:.3f} s"
+        elif self._silence_seconds > _MAX_SILENCE_SECONDS:
+            self._clock_problem = (
+                f"the clock of the audio track leaves gaps of {self._silence_seconds:.3f} s, expected at most "
+                f"{_MAX_SILENCE_SECONDS:g} s"
+            )
 
     def _resampled(self, sound: Sound | None) -> Iterator[tuple[int, np.ndarray]]:
         """Resample the sound of a run; None yields the end of the run."""
@@ -238,58 +280,6 @@ class PlacedSound:
             self._resampler = None
 
 
-class AudioTrack(PlacedSound):
-    """Decoded sound as one signal: one rate, one set of channels, and a clock that is right from end to end.
-
-    If a run begins later than the signal ends, silence fills the gap. If it begins earlier, its start is cut off. A
-    ``sample_rate`` [Hz] of None is that of the first sound. ``mono`` mixes all channels into one.
-    """
-
-    def __init__(self, sample_rate: int | None, *, mono: bool) -> None:
-        super().__init__("mono" if mono else None, sample_rate)
-        self.num_samples = 0
-        """Number of samples yielded so far, of one channel"""
-        self._silence_seconds = 0.0
-        self._clock_problem: str | None = None
-
-    @property
-    def problem(self) -> str | None:
-        """Reason why the signal cannot be used, valid at the end. None if it can."""
-        if self._clock_problem or self.num_samples:
-            return self._clock_problem
-        what = "the audio track holds no samples"
-        if self._num_refused:
-            what += f": {self._num_refused} of {self._num_sounds} parts cannot be resampled: {self._refusal}"
-        return what
-
-    def add(self, sound: Sound | None) -> Iterator[np.ndarray]:
-        """Take decoded sound; yield the signal's next samples [shape=(C, n), dtype=float32]. None is the end."""
-        for number, samples in self.pieces(sound):
-            while number > self.num_samples:
-                # One zero, repeated: a gap of minutes takes no memory while it waits
-                num_missing = min(number - self.num_samples, _MAX_SILENCE_SAMPLES)
-                self.num_samples += num_missing
-                yield np.broadcast_to(np.float32(0), (len(samples), num_missing))
-            self.num_samples += samples.shape[1]
-            yield samples
-
-    def _begin_run(self, placed: Placed) -> None:
-        if self._clock_problem:
-            return
-        super()._begin_run(placed)
-        missing_seconds = (self._next - self._end) / (self.sample_rate or 1)
-        self._silence_seconds += max(0.0, missing_seconds)
-        if missing_seconds < -_MAX_OVERLAP_SECONDS:
-            self._clock_problem = f"the clock of the audio track is set back by {-missing_seconds:.3f} s"
-        elif self._silence_seconds > _MAX_SILENCE_SECONDS:
-            self._clock_problem = (
-                f"the clock of the audio track leaves gaps of {self._silence_seconds:.3f} s, expected at most "
-                f"{_MAX_SILENCE_SECONDS:g} s"
-            )
-        if self._clock_problem:
-            self._resampler = None
-
-
 class AudioBuffer:
     """A bounded buffer of decoded sound, at most ``max_seconds``. Older sound is dropped.
 
@@ -301,7 +291,7 @@ class AudioBuffer:
         self.sample_rate = context.sample_rate
         """[Hz]"""
         self._num_channels = context.layout.nb_channels
-        self._placed = PlacedSound(context.layout, self.sample_rate)
+        self._placed = AudioTrack(context.layout, self.sample_rate)
         self._max_samples = round(max_seconds * self.sample_rate)
         self._pieces: deque[tuple[int, np.ndarray]] = deque()
         """Samples, after the number of the first one"""

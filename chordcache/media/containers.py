@@ -51,11 +51,15 @@ def open_container(path: str, messages: list[LogMessage]) -> Any:
         raise
     except av.error.FFmpegError as error:
         raise _refusal(path, error, messages) from None
-    try:
-        _refuse_impossible(container)
-    except MediaError:
-        container.close()
-        raise
+    for stream in container.streams if "mp4" in container.format.name else ():
+        # Samples that do not exist only take memory. If it runs out, libavformat continues without the table, and
+        # without a message. It has an entry for each chunk of compressed sound, whose tables count decoded samples
+        num_entries = len(stream.index_entries) if stream.type == "audio" else 0
+        num_samples = num_entries or stream.frames
+        if num_samples > container.size:
+            what = f"its header claims {num_samples} samples in {container.size} bytes"
+            container.close()
+            raise MediaError("open", "decode", what)
     # a file may take the more time, the more it says to have
     sizes = [stream.codec_context for stream in container.streams.video if stream.codec_context is not None]
     num_pixels = max((context.width * context.height for context in sizes), default=0)
@@ -129,20 +133,6 @@ def _incompatible_profile(container: Any, video: av.VideoStream) -> int | None:
     if match is None or int(match[2]):
         return None
     return int(match[1]) if int(match[1]) in _DOLBY_PROFILES else None
-
-
-def _refuse_impossible(container: Any) -> None:
-    """Refuse an MP4 whose tables list more samples than it has bytes. Such samples do not exist, and only take memory.
-
-    If memory runs out, libavformat continues without the table and without a message, as if the track were empty. It
-    has an entry for each chunk of QuickTime's compressed sound, whose tables count the samples that it decodes to.
-    """
-    for stream in container.streams if "mp4" in container.format.name else ():
-        num_entries = len(stream.index_entries) if stream.type == "audio" else 0
-        num_samples = num_entries or stream.frames
-        if num_samples > container.size:
-            what = f"its header claims {num_samples} samples in {container.size} bytes"
-            raise MediaError("open", "decode", what)
 
 
 def _refusal(path: str, error: av.error.FFmpegError, messages: list[LogMessage]) -> MediaError:

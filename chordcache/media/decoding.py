@@ -44,10 +44,15 @@ class Decoding:
     def __init__(self, media: Media, faults: Faults, *, motion_vectors: bool = False) -> None:
         self._media = media
         self._faults = faults
-        self.decoder = media.video_decoder(motion_vectors=motion_vectors)
+        self._decoder = media.video_decoder(motion_vectors=motion_vectors)
         self.check = media.packet_check(is_thorough=True)
-        self._clock = _Clock(media)
-        self.num_sent = 0
+        self._time_base = media.require_video().time_base or Fraction(1)
+        self._due: deque[int | None] = deque()
+        """Decoding times of packets whose frames have not come yet, if packets have no presentation times"""
+        self._frame_seconds = float(media.frame_seconds)
+        self._next_seconds = 0.0
+        """[seconds] Time of the next frame, if its packet has none"""
+        self._num_sent = 0
         """Number of packets that were sent to the decoder so far. They are numbered from 0, in decode order"""
         self._promised: dict[int, int | None] = {}
         """Presentation times of packets whose frames have not come yet, by number of the packet"""
@@ -56,54 +61,40 @@ class Decoding:
         self._has_jpegs = media.is_file and has_jpeg_files(media.container)
         self._first: tuple[int, int | None] | None = None
         """Number and time of the packet whose frame came first"""
-        self.last: tuple[int, int | None] = (-1, None)
+        self._last: tuple[int, int | None] = (-1, None)
         """Number and time of the packet that the last frame came from, -1 before the first frame"""
         self._last_dts: int | None = None
         self._set_backs: list[int] = []
         """Packets at which the clock is set back, as in streams joined without rewriting"""
-        self._leading: set[int] = set()
-        """Packets that are decoded without being shown, see ``PacketCheck.is_leading``"""
         self._num_frames = 0
-        self._num_leading = 0
         self._is_without_picture = self._is_begun = False
         """True if the last packet has no picture; if it has parameter sets, which a picture has to follow"""
         self._empty_problem: str | None = None
         """Fault of a packet without a picture. It is none at the end of a stream, which may end in any other unit"""
 
-    @property
-    def _is_timed(self) -> bool:
-        return self._media.timestamp_source == "pts"  # the first packet determines the clock
-
-    @property
-    def num_skipped(self) -> int:
-        """Number of frames at the start that cannot be decoded, since the stream begins within a group of pictures."""
-        return self.check.num_skipped + self._num_leading
-
     def frames(self, packet: av.Packet[av.VideoStream]) -> Iterator[DecodedFrame]:
         """Decode a packet, and yield the frames that come out. An empty packet yields all remaining frames."""
-        pictures = self._send(packet) if packet.size else self.decoder.finish()
+        pictures = self._send(packet) if packet.size else self._decoder.finish()
         if self._empty_problem and packet.size:
             self._note_problem(self._empty_problem, is_damaged=True)
             self._empty_problem = None
-        if self.decoder.problem and self._is_without_picture and packet.size:
-            self._empty_problem = self.decoder.problem
-        elif self.decoder.problem and (self.check.has_started or not packet.size):
-            self._note_problem(self.decoder.problem, is_damaged=bool(packet.size) or self.decoder.is_cut_off)
+        if self._decoder.problem and self._is_without_picture and packet.size:
+            self._empty_problem = self._decoder.problem
+        elif self._decoder.problem and (self.check.has_started or not packet.size):
+            self._note_problem(self._decoder.problem, is_damaged=bool(packet.size) or self._decoder.is_cut_off)
         if self._is_begun and not packet.size:
             self._faults.num_damaged += 1
             self._faults.add("truncated", f"after frame {self._num_frames}: parameter sets without a picture")
         for number, picture in pictures:
-            if number in self._leading:
-                continue
             self._match(number, picture)
             jpeg = None if number is None else self._jpegs.pop(number, None)
-            yield DecodedFrame(self._num_frames, self._clock.time_of(picture), picture, jpeg)
+            yield DecodedFrame(self._num_frames, self._time_of(picture), picture, jpeg)
             self._num_frames += 1
 
     def _note_problem(self, problem: str, *, is_damaged: bool) -> None:
         self._faults.num_damaged += is_damaged
         self._faults.add(
-            "truncated" if self.decoder.is_cut_off else "decode", f"after frame {self._num_frames}: {problem}"
+            "truncated" if self._decoder.is_cut_off else "decode", f"after frame {self._num_frames}: {problem}"
         )
 
     def _send(self, packet: av.Packet[av.VideoStream]) -> list[tuple[int | None, av.VideoFrame]]:
@@ -114,35 +105,34 @@ class Decoding:
         self._is_begun = self._is_without_picture and self.check.reader.begins_picture(data)
         if self.check.problem or self.check.num_left_out:
             self.check.report(self._faults, f"after frame {self._num_frames}")
-        if role is Role.SKIPPED and self.check.has_started:
-            self._clock.pass_over(packet)
-        if self.check.start is not None:
-            self.decoder.begin_open(is_unsettled=self.check.is_unsettled, is_leading=self.check.is_leading)
-        elif role is Role.SKIPPED or not self.check.has_started:
+        has_frame = role is Role.SHOWN or (role is Role.SKIPPED and self.check.has_started)
+        if has_frame and self._media.timestamp_source == "dts":
+            self._due.append(packet.dts)
+            if role is Role.SKIPPED:  # its frame was to be shown before all expected ones
+                self._due.popleft()
+        if role is Role.SKIPPED or not self.check.has_started:
             return []
-        number, self.num_sent = self.num_sent, self.num_sent + 1
+        number, self._num_sent = self._num_sent, self._num_sent + 1
         if role is Role.SHOWN:
             self._promised[number] = packet.pts
-            self._clock.expect(packet)
         if self._has_jpegs:
             self._jpegs[number] = bytes(packet)
         dts, last_dts, self._last_dts = packet.dts, self._last_dts, packet.dts
         if name in JOINABLE and last_dts is not None and dts is not None and dts < last_dts:
             self._set_backs.append(number)
-        if self.check.is_leading:
-            self._leading.add(number)
-        return self.decoder.decode(packet, number)
+        return self._decoder.decode(packet, number)
 
     def _match(self, number: int | None, picture: av.VideoFrame) -> None:
         """Mark a frame as received, and compare its time with that of the frame before it."""
         if number is None:  # this decoder does not report the packet of a frame
-            number = next(iter(self._promised), self.num_sent)
+            number = next(iter(self._promised), self._num_sent)
         self._promised.pop(number, None)
         if self._first is None:
             self._first = (number, picture.pts)
-        last, pts = self.last
-        self.last = (number, picture.pts)
-        if self._is_timed and pts is not None and picture.pts is not None and picture.pts < pts:
+        last, pts = self._last
+        self._last = (number, picture.pts)
+        is_timed = self._media.timestamp_source == "pts"
+        if is_timed and pts is not None and picture.pts is not None and picture.pts < pts:
             early, late = sorted((last, number))
             if not any(early < at <= late for at in self._set_backs):
                 what = f"frame {self._num_frames} has an earlier time than the one shown before it"
@@ -150,23 +140,30 @@ class Decoding:
                     raise MediaError("decode", "edit-list", f"{what}: its edit list repeats or moves parts of it")
                 self._faults.add("decode", what)
 
+    def _time_of(self, picture: av.VideoFrame) -> float:
+        """Return the time of the next picture [seconds].
+
+        B-frames delay the decoder, not the pictures. If packets have decoding times only, frame n is shown when packet
+        n is due.
+        """
+        stamp = picture.pts if self._media.timestamp_source == "pts" else self._due.popleft() if self._due else None
+        seconds = self._next_seconds if stamp is None else float(stamp * self._time_base)
+        self._next_seconds = seconds + self._frame_seconds
+        return seconds
+
     def settle(self) -> None:
-        """Count the frames that did not come, after the last packet.
+        """Count the frames that did not come, after the last packet, and set ``Media.num_skipped``.
 
         Raise ``MediaError``, ``no-frames``, if no frame came, and no fault is known.
         """
-        lost = self.lost()
-        self._num_leading = len(self._promised) - len(lost)
+        lost = [promise for promise in self._promised.items() if not self._is_before_start(*promise)]
+        self._media.num_skipped = self.check.num_skipped + len(self._promised) - len(lost)
         self._faults.num_lost += len(lost)
         if lost and not self._faults.has_reason:
             self._faults.add(*self._reason_of(lost))
         if not self._num_frames and not self._faults:
             what = "no frame can be decoded" if self.check.num_shown else self.check.why_nothing()
             raise MediaError("decode", "no-frames", what)
-
-    def lost(self) -> list[tuple[int, int | None]]:
-        """Return number and time of the sent packets whose frames have not come, apart from those before the start."""
-        return [promise for promise in self._promised.items() if not self._is_before_start(*promise)]
 
     def _is_before_start(self, number: int, pts: int | None) -> bool:
         """Return whether a packet is shown before the first frame that the stream can be decoded from."""
@@ -177,52 +174,14 @@ class Decoding:
 
     def _reason_of(self, lost: list[tuple[int, int | None]]) -> tuple[str, str]:
         """Return cause and message for frames that are lost without a message of the decoder."""
-        seconds = [self._clock.seconds(pts) for _, pts in lost if pts is not None]
-        last = self.last[1]
-        if not self._is_timed or not seconds or last is None:
+        times = [pts for _, pts in lost if pts is not None]
+        last = self._last[1]
+        if self._media.timestamp_source != "pts" or not times or last is None:
             return "decode", "the decoder says nothing about it"
-        missing = max(seconds) - self._clock.seconds(last)
-        if missing > 0 and min(seconds) > self._clock.seconds(last):
-            return "short", f"the last {missing:.3f} s cannot be decoded"
-        return "decode", f"the first at {min(seconds):.3f} s; the decoder says nothing about it"
-
-
-class _Clock:
-    """Clock that gives decoded pictures their presentation time."""
-
-    def __init__(self, media: Media) -> None:
-        self._media = media
-        self._time_base = media.require_video().time_base or Fraction(1)
-        self._frame_seconds = float(media.frame_seconds)
-        self._due: deque[int | None] = deque()
-        """Decoding times of packets whose frames have not come out yet"""
-        self._next_seconds = 0.0
-
-    def expect(self, packet: av.Packet[av.VideoStream]) -> None:
-        """Note a packet that a frame will come out of."""
-        if self._media.timestamp_source == "dts":
-            self._due.append(packet.dts)
-
-    def pass_over(self, packet: av.Packet[av.VideoStream]) -> None:
-        """Note a packet that yields no frame, although its frame was to be shown before all expected ones."""
-        if self._media.timestamp_source == "dts":
-            self._due.append(packet.dts)
-            self._due.popleft()
-
-    def time_of(self, picture: av.VideoFrame) -> float:
-        """Return the time of the next picture [seconds].
-
-        B-frames delay the decoder, not the pictures. If packets have decoding times only, frame n is shown when packet
-        n is due.
-        """
-        stamp = picture.pts if self._media.timestamp_source == "pts" else self._due.popleft() if self._due else None
-        seconds = self._next_seconds if stamp is None else self.seconds(stamp)
-        self._next_seconds = seconds + self._frame_seconds
-        return seconds
-
-    def seconds(self, stamp: int) -> float:
-        """Convert a time of the track [ticks] to [seconds]."""
-        return float(stamp * self._time_base)
+        if min(times) > last:
+            return "short", f"the last {float((max(times) - last) * self._time_base):.3f} s cannot be decoded"
+        first_seconds = float(min(times) * self._time_base)
+        return "decode", f"the first at {first_seconds:.3f} s; the decoder says nothing about it"
 
 
 def decode_frames(
@@ -255,7 +214,6 @@ def decode_frames(
             elif not media.is_file:
                 raise faults.error(decoding.check.num_shown, num_ok)
     decoding.settle()
-    media.num_skipped = decoding.num_skipped
     if faults:
         raise faults.error(decoding.check.num_shown, num_ok)
 

@@ -14,9 +14,8 @@ from chordcache import progress
 from chordcache.errors import MediaError
 from chordcache.media.audio_track import Sound
 from chordcache.media.checks.bitstream import packet_reader
-from chordcache.media.checks.container_watch import PROVED, ContainerWatch
+from chordcache.media.checks.container_watch import PROVED, ContainerWatch, first_loss
 from chordcache.media.checks.faults import Faults
-from chordcache.media.checks.h264_start import OpenStart, prove_start
 from chordcache.media.checks.packet_check import PacketCheck, Role
 from chordcache.media.checks.truncation import may_end_anywhere
 from chordcache.media.containers import best_audio, best_video, is_listed_key, open_container, refuse_unshowable
@@ -30,27 +29,6 @@ _FALLBACK_FPS = Fraction(25)
 
 LONG_STEPS = Fraction(3, 2)
 """Least duration of a frame that stands for longer than others, in usual steps"""
-
-
-class LastFrame:
-    """The packet that is shown last, and the time for which its picture stands."""
-
-    def __init__(self) -> None:
-        self.pts = self.ticks = -1
-        """[ticks] Its time, and the duration that the container states for it"""
-
-    def see(self, packet: av.Packet[av.VideoStream]) -> None:
-        """Take the next packet of the video track.
-
-        A container states durations between decoding times. They are those of pictures only where no packet follows.
-        """
-        pts = packet.pts
-        if pts is None or packet.is_discard:
-            return
-        if pts > self.pts:
-            self.pts, self.ticks = pts, packet.duration or 0
-        else:
-            self.ticks = 0
 
 
 class Media:
@@ -75,7 +53,8 @@ class Media:
         """Number of frames at the start that cannot be decoded, counted by the last whole pass"""
         self.timestamp_source = "pts"
         """Source of the frames' times: "pts", or "dts" or "rate" if packets carry no presentation times"""
-        self.last_frame = LastFrame()
+        self._last_pts = self._last_ticks = -1
+        """[ticks] Time of the frame that is shown last, and the duration that the container states for it"""
         self._decoder: VideoDecoder | None = None
         self._joints = joints if is_file and container.format.name in JOINABLE else {}
         self._opening_fault = self._demuxer_fault(all_codecs=True) if is_file else None
@@ -156,7 +135,7 @@ class Media:
         if self.timestamp_source != "pts" or unit is None or length is None:
             return Fraction(0)
         end_seconds = Fraction((self.container.start_time or 0) + length, av.time_base)
-        stated = min(self.last_frame.ticks * unit, end_seconds - self.last_frame.pts * unit)
+        stated = min(self._last_ticks * unit, end_seconds - self._last_pts * unit)
         return stated if stated > LONG_STEPS * step_seconds else Fraction(0)
 
     def require_video(self) -> av.VideoStream:
@@ -176,13 +155,7 @@ class Media:
             is_thorough=is_thorough,
             is_called_key=partial(is_listed_key, self.container, self.require_video()),
             dts_counts_frames=self.container.format.name == "avi",
-            open_start=self._open_start if self.is_file else None,
         )
-
-    def _open_start(self) -> OpenStart | None:
-        with capture(), open_container(self.container.name, []) as again:
-            packets = whole_units(again, [again.streams[self.require_video().index]])
-            return prove_start(packets, self.require_video().codec_context.extradata or b"")
 
     def shown_packets(self, *, is_thorough: bool) -> Iterator[tuple[av.Packet[av.VideoStream], PacketCheck]]:
         """Demux the video track from start to end, without decoding; yield the packets that each promise a frame.
@@ -219,10 +192,10 @@ class Media:
             faults.add("decode", f"when it was opened: {self._opening_fault}")
         video = self.require_video()
         index = video.index
-        watch = ContainerWatch(self.container, video, lambda: open_container(self.container.name, []))
+        name = self.container.name
+        loss = first_loss(name, self.container.format.name, track=video.id) if self.is_file else None
+        watch = ContainerWatch(self.container, video, loss, lambda: open_container(name, []))
         try:
-            if self.is_file:
-                watch.read_numbers()
             for packet in self._video_packets(on_sound):
                 progress.beat()
                 if not watch.num_packets and packet.size:
@@ -238,7 +211,11 @@ class Media:
                     faults.add("truncated" if is_cut else "decode", f"after packet {watch.num_packets}: {fault}")
                 for what in watch.faults_before(packet, self._parts.get(index)):
                     faults.add("decode", what)
-                self.last_frame.see(packet)
+                if packet.pts is not None and not packet.is_discard:
+                    # a container states durations between decoding times: those of pictures if no packet follows
+                    is_last = packet.pts > self._last_pts
+                    self._last_ticks = (packet.duration or 0) if is_last else 0
+                    self._last_pts = max(self._last_pts, packet.pts)
                 if packet.size or packet.pts is None:  # an empty packet with a time is Theora's repeat, not the end
                     yield packet
                     self._num_heard = len(self._messages)  # decoders' messages are judged elsewhere
@@ -342,8 +319,11 @@ class Media:
         if self._decoder is None:
             video = self.require_video()
             context = video.codec_context
-            name = self.container.format.name
-            checks_end = self.is_file and may_end_anywhere(self.container.name, name, track=video.id)
+            checks_end = (
+                self.is_file
+                and context.name == "hevc"
+                and may_end_anywhere(self.container.name, self.container.format.name, track=video.id)
+            )
             self._decoder = VideoDecoder(
                 context, lambda: self._messages, motion_vectors=motion_vectors, checks_end=checks_end
             )

@@ -8,12 +8,14 @@ from fractions import Fraction
 from itertools import chain, pairwise
 from typing import Generic, Self, TypeVar
 
+import av
 import numpy as np
 from numpy.typing import ArrayLike
 
 from chordcache.errors import MediaError
 from chordcache.media.decoding import DecodedFrame, decode_frames, decode_from
 from chordcache.media.demux import Media, hold_media
+from chordcache.media.geometry import Orientation
 
 Picture = TypeVar("Picture")
 
@@ -153,29 +155,26 @@ class ExactFrames:
     end of the last request. A file whose frames cannot be distinguished by their time is decoded once when it is
     opened, and from its start whenever a request goes back.
 
-    Raises
-    ------
-    MediaError
-        If the file cannot be opened, or its packets are damaged.
-
-    Attributes
-    ----------
-    media : Media
-        The open file. Another object replaces it when the file is opened again.
-    frame_index : FrameIndex
-        The time of each frame, and the frame at which decoding begins for it.
-    sequential_reason : str | None
-        Reason why frames can only be counted from the start.
+    Raise ``MediaError`` if the file cannot be opened, or its packets are damaged.
     """
+
+    orientation: Orientation | None = None
+    """Orientation of the container, if pictures do not have it"""
 
     def __init__(self, path: str) -> None:
         self._path = path
         self.media = hold_media(path)
+        """The open file. Another object replaces it when the file is opened again"""
         self.sequential_reason: str | None = None
+        """Reason why frames can only be counted from the start, None if they need not"""
         self._frame_reader: FrameReader[DecodedFrame] | None = None
         """Reader that continues after the last request"""
         try:
             self.frame_index = self._read_frame_index()
+            video = self.media.require_video()
+            self.stated_size = video.codec_context.width, video.codec_context.height
+            """(width, height) of a picture according to the headers, [pixels]"""
+            self.aspect, self.joints = video.sample_aspect_ratio, self.media.joints
         except BaseException:  # cleanup boundary
             self.media.close()
             raise
@@ -189,6 +188,15 @@ class ExactFrames:
     def close(self) -> None:
         """Close the file."""
         self.media.close()
+
+    def pictures(self, wanted: list[int]) -> Iterator[av.VideoFrame]:
+        """Yield the decoded pictures of ascending frame numbers."""
+        for number in wanted:
+            yield self.frame(number).picture
+
+    def first_picture(self) -> av.VideoFrame:
+        """Return the decoded picture of frame 0."""
+        return self.frame(0).picture
 
     def frame(self, number: int, *, motion_vectors: bool = False) -> DecodedFrame:
         """Decode the frame of this number in presentation order. Ascending numbers take one decode.

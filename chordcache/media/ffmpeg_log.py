@@ -21,7 +21,6 @@ _HARMLESS = re.compile(
     r"SEI type \d+ size \d+ truncated"  # a message beside the pictures
     r"|missing mandatory atoms"  # a track is left out: not the one that is read, since it would not have a decoder
     r"|missing picture in access unit"  # a parser's words, on which decoders have the last one
-    r"|absolute offset of \w+ in BodySID"  # an index of MXF, whose packets are read in order
     r"|low_delay flag set incorrectly"  # a parser's guess. ``video_decoder`` lets the decoder guess nothing
     r"|sps_id \d+ out of range"  # parameters of a second view; a picture that needs them has an error of its own
 )

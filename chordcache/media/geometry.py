@@ -76,11 +76,8 @@ def scaled_size(width: float, height: float, short_side: int | None) -> tuple[in
     (174, 142)
     """
     scale = 1.0 if short_side is None else min(1.0, short_side / min(width, height))
-
-    def even(length: float) -> int:
-        return max(2, min(2 * round(length * scale / 2), 2 * int(length / 2)))
-
-    return even(width), even(height)
+    across, down = (max(2, min(2 * round(side * scale / 2), 2 * int(side / 2))) for side in (width, height))
+    return across, down
 
 
 def nearest_bucket(buckets: Iterable[Bucket], width: float, height: float, num_frames: int) -> Bucket | None:

@@ -25,7 +25,11 @@ def encode_planes(y: np.ndarray, u: np.ndarray, v: np.ndarray, *, quality: int) 
 
     The planes [shape=(H, W), (H/2, W/2), (H/2, W/2), dtype=uint8, 0 to 255] may be strided.
     """
-    data: bytes = simplejpeg.encode_jpeg_yuv_planes(*map(_packed_rows, (y, u, v)), quality=quality)
+    # Rows may be padded, but the pixels of a row must lie side by side
+    packed = [
+        plane if plane.strides[1] == 1 and plane.strides[0] > 0 else np.ascontiguousarray(plane) for plane in (y, u, v)
+    ]
+    data: bytes = simplejpeg.encode_jpeg_yuv_planes(*packed, quality=quality)
     return data
 
 
@@ -35,11 +39,6 @@ def encode_rgb(frame: np.ndarray, *, quality: int) -> bytes:
         np.ascontiguousarray(frame), quality=quality, colorspace="RGB", colorsubsampling="420"
     )
     return data
-
-
-def _packed_rows(plane: np.ndarray) -> np.ndarray:
-    """Return a plane whose pixels lie side by side; rows may be padded."""
-    return plane if plane.strides[1] == 1 and plane.strides[0] > 0 else np.ascontiguousarray(plane)
 
 
 def is_baseline(data: bytes) -> bool:

@@ -135,13 +135,9 @@ def sample_kinds(path: str) -> dict[int, bytes]:
 
     Source: ISO/IEC 14496-12, 8.5.2 (stsd); ISO/IEC 23001-7, 4.1 (encv).
     """
+    tables = {number: children(trak, b"mdia", b"minf", b"stbl") for number, trak in _tracks(path).items()}
     # version, flags, number of entries; size of the first one; its kind
-    return {number: bytes(_descriptions(trak)[12:16]) for number, trak in _tracks(path).items() if _descriptions(trak)}
-
-
-def _descriptions(trak: Box) -> Box:
-    """Return the sample descriptions of a track, empty if it has none."""
-    return children(trak, b"mdia", b"minf", b"stbl").get(b"stsd", memoryview(b""))
+    return {number: bytes(boxes[b"stsd"][12:16]) for number, boxes in tables.items() if boxes.get(b"stsd")}
 
 
 def _tracks(path: str) -> dict[int, Box]:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Mapping
 from fractions import Fraction
-from types import TracebackType
 from typing import Any, TypeAlias
 
 import av
@@ -22,12 +20,6 @@ _FORMATS = ("yuv420p", "yuvj420p")
 
 _LOW_DELAY = 1 << 19
 """AV_CODEC_FLAG_LOW_DELAY: a packet gives its picture at once"""
-
-_MAX_IDLE = 16
-"""Number of idle contexts that a thread keeps. A context of 456x256 pixels takes about 1 MiB"""
-
-_idle = threading.local()
-"""Contexts that were used, by thread, with the codec and the size of the pictures. The last ones are at the end"""
 
 _FULL_RANGE, _BT601 = 2, 5
 """FFmpeg's numbers of the color range and the matrix of all packets"""
@@ -139,7 +131,7 @@ class PacketEncoder:
 
 
 class PacketDecoder:
-    """Decoder of one or several chains at the same time. It is a context manager.
+    """Decoder of one or several chains at the same time.
 
     ``codec`` is "h264" or "mpeg4", ``size`` the (width, height) of the pictures, [pixels], and ``stride`` the number of
     chains at the same time.
@@ -147,18 +139,8 @@ class PacketDecoder:
 
     def __init__(self, codec: str, size: tuple[int, int], stride: int) -> None:
         self._codec = codec
-        # A context that had larger pictures refuses packets of a few bytes, which are whole pictures (FFmpeg 8.1)
         self._size = size
         self._contexts: list[Any] = [None] * stride
-
-    def __enter__(self) -> PacketDecoder:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        if not isinstance(error, DamageError):
-            idle = _idle_contexts()
-            idle += [(self._codec, self._size, context) for context in self._contexts if context is not None]
-            del idle[:-_MAX_IDLE]
 
     def decode(self, chain: int, packet: Any, *, is_first: bool) -> Picture:
         """Return the picture of the next packet of a chain, whose number is in [0, stride).
@@ -171,7 +153,7 @@ class PacketDecoder:
         """
         context = self._contexts[chain]
         if context is None:
-            context = self._contexts[chain] = _take_idle(self._codec, self._size) or _open_decoder(self._codec)
+            context = self._contexts[chain] = _open_decoder(self._codec)
         if is_first:
             context.flush_buffers()
         coded = av.Packet(len(packet))  # of libavcodec's own memory, which has the padding that decoders read
@@ -189,20 +171,6 @@ class PacketDecoder:
             raise DamageError(f"a chain of {self._codec} begins with another packet than a keyframe")
         picture: Picture = pictures[0]
         return picture
-
-
-def _idle_contexts() -> list[tuple[str, tuple[int, int], Any]]:
-    contexts: list[Any] = _idle.__dict__.setdefault("contexts", [])
-    return contexts
-
-
-def _take_idle(codec: str, size: tuple[int, int]) -> Any:
-    """Return a context of this thread that had such pictures before, None if there is none."""
-    idle = _idle_contexts()
-    for i in reversed(range(len(idle))):
-        if idle[i][:2] == (codec, size):
-            return idle.pop(i)[2]
-    return None
 
 
 def _open_decoder(codec: str) -> Any:

@@ -100,6 +100,11 @@ def _header_facts(media: Media, path: str, first: list[Any]) -> HeaderFacts:
         width, height = height, width
     aspect = video.sample_aspect_ratio or Fraction(1)
     pixels = codec.format
+    average = video.guessed_rate if video.start_time is None else video.average_rate
+    if video.duration is not None and video.time_base:
+        duration: float | None = float(video.duration * video.time_base)
+    else:
+        duration = media.container.duration / av.time_base if media.container.duration else None
     return HeaderFacts(
         container=media.container.format.name,
         codec=codec.codec.canonical_name,
@@ -117,9 +122,9 @@ def _header_facts(media: Media, path: str, first: list[Any]) -> HeaderFacts:
         rotation=turn.rotation,
         mirrored=turn.mirrored,
         sample_aspect_ratio=f"{aspect.numerator}:{aspect.denominator}",
-        average_fps=_rate(video.guessed_rate if video.start_time is None else video.average_rate),
-        nominal_fps=_rate(video.guessed_rate),
-        header_duration_seconds=_header_duration(media),
+        average_fps=float(average) if average else None,
+        nominal_fps=float(video.guessed_rate) if video.guessed_rate else None,
+        header_duration_seconds=duration,
         header_num_frames=video.frames or None,
     )
 
@@ -201,17 +206,6 @@ def _decoded_header(codec: Any, packet: Any) -> _StreamHeader | None:
     except (av.error.FFmpegError, ValueError):
         return None
     return _header_of(spare)
-
-
-def _rate(rate: Fraction | None) -> float | None:
-    return float(rate) if rate else None
-
-
-def _header_duration(media: Media) -> float | None:
-    video = media.require_video()
-    if video.duration is not None and video.time_base:
-        return float(video.duration * video.time_base)
-    return media.container.duration / av.time_base if media.container.duration else None
 
 
 def _audio_facts(media: Media) -> AudioFacts | None:

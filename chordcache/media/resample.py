@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from fractions import Fraction
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import av
 import av.filter
@@ -41,6 +41,9 @@ _MATRICES = {
     9: "bt2020ncl",
 }
 """Names of matrices in ``colorspace``, by AVColorSpace. 0 is RGB, which is not possible for a picture with chroma."""
+
+_GRAY = ("gray", "ya")
+"""Begin of the names of formats without chroma"""
 
 _LOCATIONS = {
     (0, 0): "center",
@@ -92,6 +95,7 @@ class Resampler:
     """Scaler of pictures that are not interlaced. Matrix, range and format may change from one to the next."""
 
     def __init__(self) -> None:
+        self._samples: _Samples | None = None
         self._one_pass: Filters = ()
         self._made_for: tuple[object, ...] = ()
         self._filter = PictureFilter()
@@ -110,16 +114,17 @@ class Resampler:
             picture = _with_chroma(picture)
             layout = (picture.width, picture.height, picture.format.name, picture.colorspace, picture.color_range)
             if self._made_for != (layout, width, height):  # read a chroma location once, since this takes a while
+                self._samples = _samples_of(picture)
+                self._one_pass = _one_pass(picture, self._samples, width, height)
                 self._made_for = (layout, width, height)
-                self._one_pass = _one_pass(picture, width, height)
-            if not self._one_pass:
-                return self._two_passes(picture, width, height)
+            if self._samples is not None and not self._one_pass:
+                return self._two_passes(picture, self._samples, width, height)
             y, u, v = map(plane_array, self._filter.apply(picture, *self._one_pass).planes)
             return y, u, v
 
-    def _two_passes(self, picture: av.VideoFrame, width: int, height: int) -> Planes:
+    def _two_passes(self, picture: av.VideoFrame, samples: _Samples, width: int, height: int) -> Planes:
         """Scale luma to its size, and chroma as in a picture of half that size, which centers it on 2x2 pixels."""
-        matrix, (depth, is_full) = _matrix(picture), _depth_and_range(picture)
+        matrix, depth, is_full = samples
         is_mixed = matrix not in _BT601  # then the luma of a pixel depends on its chroma
         same_colors = _same_colors(is_full)
         fine_format = f"yuv{444 if is_mixed else 420}{depth}"
@@ -135,20 +140,21 @@ class Resampler:
             for target, source in zip(halved.planes[1:], coarse.planes[1:], strict=True):
                 _copy_rows(source, target)
         if is_mixed:  # the luma of ``halved`` is not used
-            y = self._fine_filter.apply(fine, _to_jpeg(matrix, is_full, "yuv444p")).planes[0]
-            _, u, v = self._filter.apply(halved, _to_jpeg(matrix, is_full, "yuv420p")).planes
+            y = self._fine_filter.apply(fine, _recolored(matrix, is_full, "yuv444p")).planes[0]
+            _, u, v = self._filter.apply(halved, _recolored(matrix, is_full, "yuv420p")).planes
         else:
             _copy_rows(fine.planes[0], halved.planes[0])
-            y, u, v = self._filter.apply(halved, _to_jpeg(matrix, is_full, "yuv420p")).planes
+            y, u, v = self._filter.apply(halved, _recolored(matrix, is_full, "yuv420p")).planes
         return plane_array(y), plane_array(u), plane_array(v)
 
     def rgb(self, picture: av.VideoFrame, width: int, height: int, pixel_format: str = "gbrp") -> av.VideoFrame:
         """Scale to planes of full-range RGB, in the order green, blue, red. Raises as ``jpeg``."""
         with _refusing(picture):
             picture = _with_chroma(picture)
-            unstated = _is_yuv(picture) and _matrix(picture) == _UNSTATED_MATRIX
-            if _is_yuv(picture) and _depth_and_range(picture)[1]:
-                picture = self._limited(picture, width, height)
+            samples = _samples_of(picture)
+            unstated = samples is not None and samples.matrix == _UNSTATED_MATRIX
+            if samples is not None and samples.is_full and samples.depth != "p":
+                picture = self._limited(picture, samples, width, height)
             return self._rgb_scaler.reformat(
                 picture,
                 width,
@@ -161,13 +167,11 @@ class Resampler:
                 threads=1,
             )
 
-    def _limited(self, picture: av.VideoFrame, width: int, height: int) -> av.VideoFrame:
+    def _limited(self, picture: av.VideoFrame, samples: _Samples, width: int, height: int) -> av.VideoFrame:
         """Scale a full-range picture of more than eight bits to limited range, since swscale reads 1020 as white."""
-        depth, matrix = _depth_and_range(picture)[0], _matrix(picture)
-        if depth == "p":
-            return picture
+        matrix, depth, _ = samples
         scaled = self._fine_scaler.reformat(picture, width, height, f"yuv444{depth}", **_same_colors(is_full=True))
-        return self._fine_filter.apply(scaled, _recolored(matrix, "pc", matrix, "tv", "yuv444p10"))
+        return self._fine_filter.apply(scaled, _recolored(matrix, True, "yuv444p10", matrix, "tv"))
 
 
 @contextmanager
@@ -182,13 +186,9 @@ def _refusing(picture: av.VideoFrame) -> Iterator[None]:
         raise MediaError("decode", "decode", what) from None
 
 
-def _is_gray(picture: av.VideoFrame) -> bool:
-    return picture.format.name.startswith(("gray", "ya"))
-
-
 def _with_chroma(picture: av.VideoFrame) -> av.VideoFrame:
     """Return gray of limited range as YUV. swscale converts gray as full range, whatever range is stated."""
-    if not (_is_gray(picture) and picture.color_range == ColorRange.MPEG):
+    if not (picture.format.name.startswith(_GRAY) and picture.color_range == ColorRange.MPEG):
         return picture
     bits = picture.format.components[0].bits
     depth = "" if bits == 8 else f"{bits}le"
@@ -202,57 +202,55 @@ def _with_chroma(picture: av.VideoFrame) -> av.VideoFrame:
     return colored
 
 
-def _is_yuv(picture: av.VideoFrame) -> bool:
-    """Return whether samples are luma and perhaps chroma. The others are RGB, palettes, bits and XYZ."""
-    video_format = picture.format
-    has_chroma = len(video_format.components) >= 3 and not video_format.is_rgb
-    return _is_gray(picture) or (has_chroma and not video_format.name.startswith("xyz"))
+class _Samples(NamedTuple):
+    """The kind of samples of luma, and perhaps chroma."""
+
+    matrix: str
+    """Name of their matrix, for ``colorspace``"""
+    depth: str
+    """End of the name of the pixel format to scale to. The format has more than eight bits, to round to eight only
+    once. Full range keeps the source's number of bits. In 10 bits, swscale converts 255 to 1020, which is not white"""
+    is_full: bool
+    """True if samples have the full range"""
 
 
-def _matrix(picture: av.VideoFrame) -> str:
-    """Return the name of the matrix of luma and chroma, for ``colorspace``."""
-    if _is_gray(picture):
-        return _UNSTATED_MATRIX
-    if picture.colorspace not in _MATRICES:
+def _samples_of(picture: av.VideoFrame) -> _Samples | None:
+    """Return the kind of the samples of a picture, None if they are RGB, palettes, bits or XYZ."""
+    stored, name = picture.format, picture.format.name
+    is_gray = name.startswith(_GRAY)  # gray of limited range was given chroma before
+    if not is_gray and (len(stored.components) < 3 or stored.is_rgb or name.startswith("xyz")):
+        return None
+    if not is_gray and picture.colorspace not in _MATRICES:
         raise ValueError("the matrix is not supported")
-    return _MATRICES[picture.colorspace]
+    is_full = picture.color_range == ColorRange.JPEG or is_gray or name.startswith("yuvj")
+    full_depth = {8: "p", 10: "p10le"}.get(stored.components[0].bits, "p12le")
+    matrix = _UNSTATED_MATRIX if is_gray else _MATRICES[picture.colorspace]
+    return _Samples(matrix, full_depth if is_full else "p10le", is_full)
 
 
-def _depth_and_range(picture: av.VideoFrame) -> tuple[str, bool]:
-    """Return the end of the name of the pixel format to scale to, and whether samples have the full range.
-
-    The format has more than eight bits, to round to eight only once. Full range keeps the source's number of bits. In
-    10 bits, swscale converts 255 to 1020, which is not white.
-    """
-    # gray of limited range was given chroma before
-    is_full = picture.color_range == ColorRange.JPEG or picture.format.name.startswith(("yuvj", "gray", "ya"))
-    full_depth = {8: "p", 10: "p10le"}.get(picture.format.components[0].bits, "p12le")
-    return full_depth if is_full else "p10le", is_full
-
-
-def _one_pass(picture: av.VideoFrame, width: int, height: int) -> Filters:
+def _one_pass(picture: av.VideoFrame, samples: _Samples | None, width: int, height: int) -> Filters:
     """Return filters that scale all planes at once, and round them once; empty if the result would be wrong."""
     scale = f"{width}:{height}:flags={_FLAGS}:{_NO_TRANSFER}:out_chroma_loc=center:out_color_matrix=bt601"
-    if not _is_yuv(picture):
-        to_jpeg = _to_jpeg(_UNSTATED_MATRIX, False, "yuv420p")
+    if samples is None:
+        to_jpeg = _recolored(_UNSTATED_MATRIX, False, "yuv420p")
         return ("scale", f"{scale}:out_range=limited"), ("format", "yuv420p10le"), to_jpeg
-    (depth, is_full), matrix, location = _depth_and_range(picture), _matrix(picture), _chroma_location(picture)
+    (matrix, depth, is_full), location = samples, _chroma_location(picture)
     is_scaled = (picture.width, picture.height) != (width, height)
     if matrix not in _BT601 or not (is_scaled or location == "center"):  # swscale moves chroma only when it scales
         return ()
     color_range = "full" if is_full else "limited"
     scale += f":in_color_matrix=bt601:in_range={color_range}:out_range={color_range}:in_chroma_loc={location}"
-    return ("scale", scale), ("format", f"yuv420{depth}"), _to_jpeg(matrix, is_full, "yuv420p")
+    return ("scale", scale), ("format", f"yuv420{depth}"), _recolored(matrix, is_full, "yuv420p")
 
 
-def _to_jpeg(matrix: str, is_full: bool, pixel_format: str) -> tuple[str, str]:
-    """Return the filter that converts other matrices and ranges to those of JPEG."""
-    return _recolored(matrix, "pc" if is_full else "tv", "smpte170m", "pc", pixel_format)
+def _recolored(
+    matrix: str, is_full: bool, pixel_format: str, to_matrix: str = "smpte170m", to_range: str = "pc"
+) -> tuple[str, str]:
+    """Return the filter that changes matrix, range and depth, by default to those of JPEG.
 
-
-def _recolored(matrix: str, color_range: str, to_matrix: str, to_range: str, pixel_format: str) -> tuple[str, str]:
-    """Return the filter that changes matrix, range and depth; ``fast`` skips linear light, and with it linear RGB."""
-    before = f"ispace={matrix}:irange={color_range}:iprimaries=bt709:itrc=bt709"
+    ``fast`` skips linear light, and with it linear RGB.
+    """
+    before = f"ispace={matrix}:irange={'pc' if is_full else 'tv'}:iprimaries=bt709:itrc=bt709"
     after = f"space={to_matrix}:range={to_range}:primaries=bt709:trc=bt709:format={pixel_format}:fast=1"
     return "colorspace", f"{before}:{after}"
 

@@ -21,7 +21,7 @@ from chordcache.media.geometry import (
 )
 from chordcache.media.picture_data import plane_array, side_data
 from chordcache.media.resample import PictureFilter, Planes, Resampler
-from chordcache.media.stereo3d import Region, StatedStereo, View, view_of
+from chordcache.media.stereo3d import Region, View, view_of
 from chordcache.media.tonemap import DEFAULT_PEAK, TRANSFERS, signal_peak, tone_map
 
 _MULTIVIEW_KINDS = (29, 30)
@@ -60,7 +60,7 @@ def _view_of(picture: av.VideoFrame, eye: str, layout: str) -> View:
             multiview = True
         except ValueError:  # side data of an even newer kind, which is unrelated to stereo
             data = None
-    return view_of(eye, layout, None if data is None else StatedStereo.parse(data), multiview=multiview)
+    return view_of(eye, layout, data, multiview=multiview)
 
 
 def _peak_of(picture: av.VideoFrame) -> float:
@@ -79,17 +79,10 @@ class PictureScaler:
     The first picture determines size, orientation and stereo layout. Later pictures of another size are scaled to the
     same size. Each picture states for itself whether it is HDR.
 
-    Parameters
-    ----------
-    config : PictureConfig
-        Settings. ``short_side`` is of the upright picture. ``stereo`` is the eye whose picture is cut out, with the
-        coded pixel aspect. Left and right refer to the stored picture, which is rotated afterwards. ``fps`` and
-        ``buckets`` are ignored.
-    aspect : Fraction or None
-        Sample aspect ratio; None or 0 if the pixels are square.
-    bucket : Bucket, optional
-        The bucket of the item. Pictures are then cut around their center to its aspect ratio, and scaled to its size.
-        ``short_side`` makes them smaller.
+    Of ``config``, ``short_side`` is of the upright picture. ``stereo`` is the eye whose picture is cut out, with the
+    coded pixel aspect. Left and right refer to the stored picture, which is rotated afterwards. ``fps`` and ``buckets``
+    are ignored. ``aspect`` is that of a pixel, None or 0 if pixels are square. With the ``bucket`` of the item,
+    pictures are cut around their center to its aspect ratio, and scaled to its size. ``short_side`` makes them smaller.
     """
 
     def __init__(self, config: PictureConfig, aspect: Fraction | None, bucket: Bucket | None = None) -> None:

@@ -31,24 +31,6 @@ _INVERTED = 1
 
 
 @dataclass(frozen=True)
-class StatedStereo:
-    """Stereo layout that a file states."""
-
-    kind: int
-    """AVStereo3DType"""
-    inverted: bool
-    """True if the right or lower half is the left eye's"""
-    eye: str | None
-    """Eye whose picture this is, if it is one eye's alone"""
-
-    @classmethod
-    def parse(cls, data: bytes) -> StatedStereo:
-        """Read an ``AVStereo3D`` (libavutil/stereo3d.h): type, flags and view, which are ints. The rest is ignored."""
-        kind, flags, view = struct.unpack_from("3i", data)
-        return cls(kind, bool(flags & _INVERTED), _EYES.get(view))
-
-
-@dataclass(frozen=True)
 class View:
     """Half of the stored picture, or all of it."""
 
@@ -82,26 +64,27 @@ class View:
         return (2 * ((length - half) // 2) if self.second else 0), half
 
 
-def view_of(eye: str, layout: str, stated: StatedStereo | None, *, multiview: bool) -> View:
+def view_of(eye: str, layout: str, stated: bytes | None, *, multiview: bool) -> View:
     """Choose the part to cut out for an eye, "left" or "right" in the stored picture, before it is rotated.
 
     The file's own statement ``stated`` has priority over ``layout``, which is "auto", "side_by_side" or "top_bottom",
-    where the left eye's half is the left or upper one. Without either, the file counts as mono. ``multiview`` is True
-    if the other eye has a layer of its own, which is not decoded (MV-HEVC).
+    where the left eye's half is the left or upper one. Without either, the file counts as mono. ``stated`` is an
+    ``AVStereo3D`` (libavutil/stereo3d.h), which begins with type, flags and view. ``multiview`` is True if the other
+    eye has a layer of its own, which is not decoded (MV-HEVC).
 
     Raise ``MediaError``, ``stereo``, if this eye's picture is not available.
     """
+    kind, flags, view = (None, 0, 0) if stated is None else struct.unpack_from("3i", stated)
     if multiview:
-        return _base_view(eye, stated.eye if stated else None)
-    if stated is not None and stated.kind == _TWO_D:
+        return _base_view(eye, _EYES.get(view))
+    if kind is None:
+        return View() if layout == "auto" else _half_view(eye, layout, inverted=False)
+    if kind == _TWO_D:
         return View()
-    if stated is not None and stated.kind in _LAYOUTS:
-        return _half_view(eye, _LAYOUTS[stated.kind], inverted=stated.inverted)
-    if stated is not None:
-        kind = _OTHER_TYPES.get(stated.kind, str(stated.kind))
-        what = f"no eye can be cut out of this stereo layout: {kind}; build it with 'frames.stereo: as_is'"
-        raise MediaError("decode", "stereo", what)
-    return View() if layout == "auto" else _half_view(eye, layout, inverted=False)
+    if kind in _LAYOUTS:
+        return _half_view(eye, _LAYOUTS[kind], inverted=bool(flags & _INVERTED))
+    what = f"no eye can be cut out of this stereo layout: {_OTHER_TYPES.get(kind, str(kind))}"
+    raise MediaError("decode", "stereo", f"{what}; build it with 'frames.stereo: as_is'")
 
 
 def _half_view(eye: str, layout: str, *, inverted: bool) -> View:

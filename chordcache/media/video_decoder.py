@@ -39,21 +39,12 @@ UNSTATED = 2
 MARKED = "its decoder marks a frame as damaged"
 """Problem of a packet with which a frame came out that is marked. The frame may be that of an earlier packet"""
 
-_ABSENT = re.compile(r"mmco: unref short failure|number of reference frames .* exceeds max")
-"""Messages of the H.264 decoder when references are removed that it never had"""
-
-_STUFFING = re.compile(r"slice end not reached but screenspace end \((\d+) left")
-"""Message of the MPEG-4 decoder when it has the whole picture, and does not know the bits behind it"""
-
-_STUFFING_HEAD_BYTES = 8
-"""Bytes that follow a picture before its stuffing: the end of its last byte, and a start code"""
-
 _GUESSED_ORDER = re.compile(rb"\x00\x00\x01[\x20-\x2f][\x00\x08\x80\x88][\x80-\xff]")
 """Header of an MPEG-4 layer of type 1 or 17. For these, libavcodec guesses that no B pictures follow. If some do, it
 returns the picture before them twice. It guesses nothing for other types, which it decodes in the same way (8.1)."""
 
 _MAX_KEPT_BYTES = 64 << 20
-"""Largest total size of the packets since the last keyframe that are kept to be decoded again"""
+"""Largest total size of the packets that are kept to be decoded again. After a larger one, the end is not checked"""
 
 _FOREIGN_BYTES = bytes(range(0x41, 0x81))
 """Bytes that are put behind the last packet, to see whether its decoder reads them"""
@@ -62,14 +53,9 @@ _FOREIGN_BYTES = bytes(range(0x41, 0x81))
 class VideoDecoder:
     """Decoder of packets, one at a time.
 
-    Parameters
-    ----------
-    context : av.CodecContext
-        Context of the track. It is configured here, unless it is open already.
-    said : callable
-        Returns the list that gets FFmpeg's messages of this thread.
-    checks_end : bool
-        If True, ``finish`` checks if the last packet was cut off, for containers that do not state its length.
+    ``context`` is that of the track. It is configured here, unless it is open already. ``said`` returns the list that
+    gets FFmpeg's messages of this thread. With ``checks_end``, ``finish`` checks if the last packet of HEVC was cut
+    off, for containers that do not state its length.
     """
 
     def __init__(
@@ -83,70 +69,49 @@ class VideoDecoder:
         self._context = context
         self._said = said
         self._motion_vectors = motion_vectors
-        self._checks_end = checks_end and context.name == "hevc"
-        self._keeps = self._checks_end or context.name == "mpeg4"
+        self._checks_end = checks_end
         self._kept: list[tuple[Any, Any]] = []
-        """Packets since the last keyframe but one, with their tags"""
+        """Packets since the last keyframe but one, with their tags, if the end is checked"""
         self._last_key = 0
         """Position of the last keyframe in ``_kept``"""
-        self._conceals = True
         self._num_kept_bytes = 0
-        self._out: set[int] = set()
-        """Tags of the kept packets whose pictures have come out"""
-        self._last_picture: tuple[Any, Any] | None = None
+        self._last_picture: Any = None
+        """Picture of the last packet, None if it has not come out"""
         claims = {name: getattr(context, name) for name in _COLORS}
         self._claims = {name: claim for name, claim in claims.items() if claim != UNSTATED}
         """Colors that the container states"""
-        self._is_open = self._is_unsettled = self._is_leading = False
         self.problem: str | None = None
         """Fault of the last packet; None if there is none"""
         self.is_cut_off = False
         """True if ``finish`` found that the last packet is cut off"""
-        _configure(context, _OPTIONS.get(context.name, {}), motion_vectors)
+        _configure(context, motion_vectors)
 
     def flush(self) -> None:
         """Forget all packets, to begin at another position."""
-        self._is_open = self._is_unsettled = self._is_leading = False
-        if self._context.name == "h264":
-            self._context.flags &= ~Flags.output_corrupt
         if self._context.is_open:
             self._context.flush_buffers()
-        self._forget()
-
-    def begin_open(self, *, is_unsettled: bool, is_leading: bool) -> None:
-        """Expect another packet of H.264 that begins with an unmarked I picture, see ``checks/h264_start``.
-
-        Its decoder marks all pictures up to the next recovery point, and returns them only if it is asked to. The next
-        packet may remove references that are not in the file if ``is_unsettled``. If ``is_leading``, it may refer to
-        such pictures. It is decoded, and not shown.
-        """
-        self._is_open, self._is_unsettled, self._is_leading = True, is_unsettled, is_leading
-        self._context.flags |= Flags.output_corrupt
+        self._kept, self._last_key, self._num_kept_bytes = [], 0, 0
 
     def decode(self, packet: Any, tag: Any) -> Tagged:
         """Decode a packet, return the pictures that come out, each with the tag of its packet, and set ``problem``."""
         if self._context.name == "mpeg4" and packet.is_keyframe:
             _end_guess(memoryview(packet))
-        if self._keeps:
-            self._remember_packet(packet, tag)
+        if self._checks_end:
+            self._keep(packet, tag)
         if packet.is_keyframe and self._context.is_open and self._context.name in _KEEPERS:
-            self._context = self._spare({})
-        num_said = len(self._said())
+            self._context = self._spare()
         pictures = self._pictures(self._context, packet, tag)
-        if len(self._said()) > num_said and self._is_stuffed(packet, num_said):
-            self.problem = None
-            if self._conceals:
-                pictures = self._without_concealment()
-        self._remember_tags(pictures)
+        if self._checks_end:
+            self._keep_picture(pictures)
         return pictures
 
     def finish(self) -> Tagged:
         """Return the remaining pictures, and set ``problem``."""
-        self._is_unsettled = self._is_leading = False
         pictures = self._pictures(self._context, None, None)
-        self._remember_tags(pictures)
-        if self._checks_end and self._kept and self.problem is None and not self._ends_whole():
-            self.problem, self.is_cut_off = "the last packet is cut off", True
+        if self._checks_end and self._kept:
+            self._keep_picture(pictures)
+            if self.problem is None and not self._ends_whole():
+                self.problem, self.is_cut_off = "the last packet is cut off", True
         return pictures
 
     def _pictures(self, context: Any, packet: Any, tag: Any) -> Tagged:
@@ -157,7 +122,7 @@ class VideoDecoder:
         if not context.is_open:
             self._open(context)
         if packet is not None:
-            packet.opaque = _Tag(tag)
+            packet.opaque = [tag]  # a list of its own: PyAV 18 finds these objects by their address
         try:
             pictures = context.decode(packet)
         except MemoryError:
@@ -168,17 +133,15 @@ class VideoDecoder:
                 context.width * context.height // 2
             ):
                 raise MemoryError("the decoder gets no memory for a picture") from None
-            if not self._is_leading:
-                self.problem = f"the decoder refuses it: {reason_of(error, first_serious(said[num_said:]))}"
+            self.problem = f"the decoder refuses it: {reason_of(error, first_serious(said[num_said:]))}"
             return []
-        if len(said) > num_said and not self._is_leading:
-            new = [message for message in said[num_said:] if not (self._is_unsettled and _ABSENT.search(message[2]))]
-            self.problem = first_serious(new)
-        if self.problem is None and not self._is_open and any(picture.is_corrupt for picture in pictures):
+        if len(said) > num_said:
+            self.problem = first_serious(said[num_said:])
+        if self.problem is None and any(picture.is_corrupt for picture in pictures):
             self.problem = MARKED
         for picture in pictures if self._claims else ():
             self._complete(picture)
-        return [(getattr(picture.opaque, "value", None), picture) for picture in pictures]
+        return [(picture.opaque[0] if picture.opaque else None, picture) for picture in pictures]
 
     def _complete(self, picture: Any) -> None:
         """Give a picture the colors that its stream does not state, and the container does.
@@ -199,54 +162,24 @@ class VideoDecoder:
             words = first_serious(self._said()[num_said:]) or str(error)
             raise MediaError("decode", "decode", f"its decoder cannot be opened: {words}") from None
 
-    # Packets that are kept
+    # The end of the stream
 
-    def _remember_packet(self, packet: Any, tag: Any) -> None:
+    def _keep(self, packet: Any, tag: Any) -> None:
+        """Keep a packet. Forget those before the last keyframe but one."""
+        self._last_picture = None
         if packet.is_keyframe:
-            self._out.difference_update(tag for _, tag in self._kept[: self._last_key])
-            self._num_kept_bytes -= sum(packet.size for packet, _ in self._kept[: self._last_key])
+            self._num_kept_bytes -= sum(kept.size for kept, _ in self._kept[: self._last_key])
             del self._kept[: self._last_key]
             self._last_key = len(self._kept)
         self._kept.append((packet, tag))
         self._num_kept_bytes += packet.size
         if self._num_kept_bytes > _MAX_KEPT_BYTES:
-            self._keeps = False
-            self._forget()
+            self._checks_end, self._kept = False, []
 
-    def _forget(self) -> None:
-        self._kept, self._last_key, self._num_kept_bytes = [], 0, 0
-        self._out, self._last_picture = set(), None
-
-    def _remember_tags(self, pictures: Tagged) -> None:
-        if self._kept:
-            last_tag = self._kept[-1][1]
-            self._out.update(tag for tag, _ in pictures)
-            if self._checks_end:
-                before = self._last_picture if self._last_picture and self._last_picture[0] == last_tag else None
-                self._last_picture = next((picture for picture in pictures if picture[0] == last_tag), before)
-
-    def _is_stuffed(self, packet: Any, num_said: int) -> bool:
-        """Return whether the decoder's only complaint is stuffing behind a picture."""
-        matches = [_STUFFING.search(text) for _, _, text in self._said()[num_said:]]
-        if not self._kept or len(matches) != 1 or matches[0] is None:
-            return False
-        num_bytes = int(matches[0][1]) // 8
-        return not num_bytes or len(set(bytes(packet)[-num_bytes:][_STUFFING_HEAD_BYTES:])) == 1
-
-    def _without_concealment(self) -> Tagged:
-        """Continue with a decoder that does not conceal errors: concealment would spoil intact pictures.
-
-        It decodes again from the keyframe before the last one, since pictures after the last one may need older ones.
-        Pictures that came out before are left out.
-        """
-        self._context, self._conceals = self._spare({"ec": "0"}), False
-        pictures: Tagged = []
-        for packet, tag in self._kept:
-            num_said = len(self._said())
-            pictures += self._pictures(self._context, packet, tag)
-            if self.problem and self._is_stuffed(packet, num_said):
-                self.problem = None
-        return [picture for picture in pictures if picture[0] not in self._out]
+    def _keep_picture(self, pictures: Tagged) -> None:
+        """Keep the picture of the last packet, if it is among these."""
+        of_last = (picture for tag, picture in pictures if tag == self._kept[-1][1])
+        self._last_picture = next(of_last, self._last_picture)
 
     def _ends_whole(self) -> bool:
         """Return whether the last picture stays the same with other bytes behind its packet.
@@ -259,23 +192,23 @@ class VideoDecoder:
         longer: Any = av.Packet(len(data))
         longer.update(data)
         longer.pts, longer.dts, longer.time_base = packet.pts, packet.dts, packet.time_base
-        spare = self._spare({})
+        spare = self._spare()
         again: Tagged = []
         for following, tag in [*self._kept[:-1], (longer, last_tag), (None, None)]:
             again += self._pictures(spare, following, tag)
         self.problem = None
         picture = next((decoded for tag, decoded in again if tag == last_tag), None)
         if self._last_picture is None or picture is None:
-            return self._last_picture is None and picture is None
-        return _are_equal(picture, self._last_picture[1])
+            return self._last_picture is picture
+        return _are_equal(picture, self._last_picture)
 
-    def _spare(self, options: dict[str, str]) -> Any:
+    def _spare(self) -> Any:
         """Return another context for the same track."""
         old = self._context
         spare = context_like(old)
         for name in (*_COLORS, "color_range"):
             setattr(spare, name, getattr(old, name))
-        _configure(spare, {**_OPTIONS.get(old.name, {}), **options}, self._motion_vectors)
+        _configure(spare, self._motion_vectors)
         return spare
 
 
@@ -298,16 +231,7 @@ def _are_equal(a: Any, b: Any) -> bool:
     )
 
 
-class _Tag:
-    """Holder that carries a tag through the decoder. Each packet has its own: PyAV 18 finds them by their address."""
-
-    __slots__ = ("value",)
-
-    def __init__(self, value: Any) -> None:
-        self.value = value
-
-
-def _configure(context: Any, options: dict[str, str], motion_vectors: bool) -> None:
+def _configure(context: Any, motion_vectors: bool) -> None:
     if motion_vectors:
         context.flags2 |= Flags2.export_mvs
     if context.is_open:
@@ -318,7 +242,7 @@ def _configure(context: Any, options: dict[str, str], motion_vectors: bool) -> N
         context.extradata = bytes(extradata)
     context.thread_count = 1
     context.flags |= Flags.copy_opaque
-    context.options = {**context.options, **options}
+    context.options = {**context.options, **_OPTIONS.get(context.name, {})}
 
 
 def _end_guess(data: memoryview) -> None:

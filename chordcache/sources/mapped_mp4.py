@@ -5,6 +5,7 @@ from __future__ import annotations
 import mmap
 from collections.abc import Iterator
 from contextlib import suppress
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -12,12 +13,12 @@ import numpy as np
 from chordcache.config.picture import PictureConfig
 from chordcache.errors import MediaError
 from chordcache.media.checks.bitstream import packet_reader
-from chordcache.media.exact_frames import FrameIndex, FrameReader, seek_frames_of
+from chordcache.media.exact_frames import ExactFrames, FrameIndex, FrameReader, seek_frames_of
 from chordcache.media.joints import Joints
 from chordcache.media.mp4_decoder import SampleDecoder
 from chordcache.media.mp4_samples import VideoTrack, read_video_track, refused
 from chordcache.media.source_bytes import opened
-from chordcache.sources.media_file import AS_STORED, Converter, DecodedFile, MP4Source, naming
+from chordcache.sources.media_file import AS_STORED, MP4Source, naming
 
 _HIGH_444 = 244
 """Profile of H.264. Streams of it from old versions of x264 have to be decoded from the start."""
@@ -26,7 +27,7 @@ _HIGH_444 = 244
 class _MappedFile:
     """A mapped file, its frame index, and its running decoder."""
 
-    def __init__(self, place: str, frames: PictureConfig) -> None:
+    def __init__(self, place: str) -> None:
         self.joints: Joints = {}
         self.sequential_reason: str | None = None
         self._frame_reader: FrameReader[Any] | None = None
@@ -44,7 +45,7 @@ class _MappedFile:
             self.frame_index, self._samples = _frame_index_of(self._track)
             self._decoder = SampleDecoder(self._track, self._data)
             self._reader = packet_reader(self._track.codec, self._track.extradata)
-            self.converter = Converter(frames, (self._track.width, self._track.height), self._first_picture)
+            self.stated_size, self.orientation = (self._track.width, self._track.height), self._track.orientation
             self._check_start()
         except BaseException:  # cleanup boundary
             self.close()
@@ -57,8 +58,13 @@ class _MappedFile:
             self._data.release()
             self._map.close()
 
-    def read(self, wanted: list[int]) -> Iterator[np.ndarray]:
-        """Yield the frames of ascending numbers."""
+    @property
+    def aspect(self) -> Fraction | None:
+        """Aspect ratio of a pixel, see ``SampleDecoder``."""
+        return self._decoder.aspect
+
+    def pictures(self, wanted: list[int]) -> Iterator[Any]:
+        """Yield the decoded pictures of ascending frame numbers."""
         if self._map.size() < len(self._data):  # reading a map beyond the end of its file kills the process
             raise MediaError("decode", "changed", "the file became shorter while it was open")
         rest = wanted
@@ -69,12 +75,12 @@ class _MappedFile:
                 reader = self._read_from(int(seek_frame))
             if reader is not None and seek_frame <= reader.next <= rest[0]:
                 group = rest[:1]
-                yield self._rgb(reader.advance(rest[0]))
+                yield reader.advance(rest[0])
                 self._frame_reader = reader
             else:
                 num_near = np.searchsorted(self.frame_index.seek_frames[rest], seek_frame, side="right")
                 group = rest[:num_near]
-                yield from map(self._rgb, self._only(self._decoder, int(seek_frame), group))
+                yield from self._only(self._decoder, int(seek_frame), group)
             self._last = group[-1]
             rest = rest[len(group) :]
 
@@ -122,10 +128,7 @@ class _MappedFile:
             raise refused(f"sample {sample + 1} is marked as a keyframe, but later samples also need earlier ones")
         return sample
 
-    def _rgb(self, picture: Any) -> np.ndarray:
-        return self.converter.rgb(picture, self._decoder.aspect, self._track.orientation)
-
-    def _first_picture(self) -> Any:
+    def first_picture(self) -> Any:
         """Decode frame 0 with another decoder, because this one is in use."""
         return next(self._only(SampleDecoder(self._track, self._data), -1, [0]))
 
@@ -171,7 +174,7 @@ class MappedMP4Source(MP4Source):
 
     def _open_place(self) -> None:
         try:
-            self._file = _MappedFile(self._place, self._frames)
+            self._file = _MappedFile(self._place)
         except MediaError as error:
             self._fall_back(error)
 
@@ -180,7 +183,7 @@ class MappedMP4Source(MP4Source):
             raise error
         if self._file is not None:
             self._file.close()
-        self._file = DecodedFile(self._place, self._frames)
+        self._file, self._scaler = ExactFrames(self._place), None
         self.fallback_reason = error.message
 
     def _close(self) -> None:
@@ -191,9 +194,9 @@ class MappedMP4Source(MP4Source):
         num_read = 0
         with naming(self._name):
             try:
-                for frame in self._opened.read(wanted):
-                    yield frame
+                for picture in self._opened.pictures(wanted):
+                    yield self._converted(picture)
                     num_read += 1
             except MediaError as error:
                 self._fall_back(error)
-                yield from self._opened.read(wanted[num_read:])
+                yield from super()._read(wanted[num_read:])

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from fractions import Fraction
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -19,9 +19,6 @@ from chordcache.media.joints import Joints
 from chordcache.media.scaling import PictureScaler
 from chordcache.media.source_file import open_source
 from chordcache.sources.video_source import VideoSource
-
-Show: TypeAlias = Callable[[PictureScaler, Any], np.ndarray]
-"""Function that makes a frame [shape=(H, W, 3), dtype=uint8, 0 to 255, RGB] from a decoded picture."""
 
 AS_STORED = PictureConfig(short_side=None)
 """Config of upright frames with square pixels, as ``build`` makes them, in the source's size."""
@@ -42,70 +39,27 @@ def naming(path: str) -> Iterator[None]:
         raise MediaError(error.stage, error.cause, what, error.num_frames_ok) from error
 
 
-class Converter:
-    """A converter of pictures, in any order, to frames.
-
-    ``first`` returns the picture of frame 0, which fixes the size of all frames. It is called if the size of the first
-    picture that is converted is not ``stated_size``, which is that of the headers.
-    """
-
-    def __init__(
-        self, frames: PictureConfig, stated_size: tuple[int, int], first: Callable[[], Any], show: Show | None = None
-    ) -> None:
-        self._frames = frames
-        self._stated_size = stated_size
-        self._first = first
-        self._show = show or PictureScaler.rgb
-        self._scaler: PictureScaler | None = None
-
-    @property
-    def display_size(self) -> tuple[int, int]:
-        """(width, height) of the displayed source, [pixels]. (0, 0) before a picture is converted."""
-        return self._scaler.display_size if self._scaler else (0, 0)
-
-    def rgb(self, picture: Any, aspect: Fraction | None, orientation: Orientation | None = None) -> np.ndarray:
-        """Convert a picture [shape=(H, W, 3), dtype=uint8, 0 to 255, RGB].
-
-        ``aspect`` is that of a pixel. ``orientation`` is that of the container, if the picture does not have it.
-        """
-        if self._scaler is None:
-            scaler = PictureScaler(self._frames, aspect)
-            scaler.settle(picture if (picture.width, picture.height) == self._stated_size else self._first())
-            scaler.orientation = orientation or scaler.orientation
-            self._scaler = scaler
-        return self._show(self._scaler, picture)
-
-
 class OpenFile(Protocol):
-    """An open media file that makes frames."""
+    """An open media file whose frames are decoded by number: ``ExactFrames``, or a replacement for it."""
 
-    converter: Converter
     frame_index: FrameIndex
     sequential_reason: str | None
     joints: Joints
+    stated_size: tuple[int, int]
+    orientation: Orientation | None
+
+    @property
+    def aspect(self) -> Fraction | None:
+        """See ``ExactFrames``."""
 
     def close(self) -> None:
         """Close the file."""
 
-    def read(self, wanted: list[int]) -> Iterator[np.ndarray]:
-        """Yield the frames of ascending numbers [shape=(H, W, 3), dtype=uint8, 0 to 255, RGB]."""
+    def pictures(self, wanted: list[int]) -> Iterator[Any]:
+        """Yield the decoded pictures of ascending frame numbers."""
 
-
-class DecodedFile(ExactFrames):
-    """A media file by the ``place`` of an ``open_source``, and the converter of its pictures."""
-
-    def __init__(self, place: str, frames: PictureConfig, show: Show | None = None) -> None:
-        super().__init__(place)
-        video = self.media.require_video()
-        codec = video.codec_context
-        self.joints = self.media.joints
-        self._aspect = video.sample_aspect_ratio
-        self.converter = Converter(frames, (codec.width, codec.height), lambda: self.frame(0).picture, show)
-
-    def read(self, wanted: list[int]) -> Iterator[np.ndarray]:
-        """See ``OpenFile``."""
-        for number in wanted:
-            yield self.converter.rgb(self.frame(number).picture, self._aspect)
+    def first_picture(self) -> Any:
+        """Return the decoded picture of frame 0."""
 
 
 @names_arguments
@@ -125,9 +79,6 @@ class MP4Source(VideoSource):
         dataset of the source. It does not change frame numbers, because they are the source's.
     """
 
-    _show: Show | None = None
-    """Function that makes the frames. None takes the scaler's RGB"""
-
     def __init__(self, frames: PictureConfig = AS_STORED) -> None:
         super().__init__()
         if not isinstance(frames, PictureConfig):
@@ -141,6 +92,7 @@ class MP4Source(VideoSource):
         self.max_fps, self.stereo = frames.fps, frames.stereo
         self._file: OpenFile | None = None
         self._place = ""
+        self._scaler: PictureScaler | None = None
         self._opening = ExitStack()
 
     def _open(self, name: str) -> None:
@@ -151,12 +103,12 @@ class MP4Source(VideoSource):
             self._open_place()
 
     def _open_place(self) -> None:
-        self._file = DecodedFile(self._place, self._frames, self._show)
+        self._file = ExactFrames(self._place)
 
     def _close(self) -> None:
         if self._file is not None:
             self._file.close()
-        self._file = None
+        self._file = self._scaler = None
         self._opening.close()
 
     @property
@@ -183,7 +135,8 @@ class MP4Source(VideoSource):
     @property
     def display_size(self) -> tuple[int, int]:
         """(width, height) of the displayed source, [pixels]. (0, 0) before a frame is read."""
-        return self._opened.converter.display_size
+        self._check_open()
+        return self._scaler.display_size if self._scaler else (0, 0)
 
     @property
     def sequential_reason(self) -> str | None:
@@ -209,4 +162,19 @@ class MP4Source(VideoSource):
 
     def _read(self, wanted: list[int]) -> Iterator[np.ndarray]:
         with naming(self._name):
-            yield from self._opened.read(wanted)
+            yield from map(self._converted, self._opened.pictures(wanted))
+
+    def _converted(self, picture: Any) -> np.ndarray:
+        """Convert a picture. Frame 0 fixes the size of all frames. It is decoded unless this one is as headers say."""
+        if self._scaler is None:
+            file = self._opened
+            is_stated = (picture.width, picture.height) == file.stated_size
+            scaler = PictureScaler(self._frames, file.aspect)
+            scaler.settle(picture if is_stated else file.first_picture())
+            scaler.orientation = file.orientation or scaler.orientation
+            self._scaler = scaler
+        return self._shown(self._scaler, picture)
+
+    def _shown(self, scaler: PictureScaler, picture: Any) -> np.ndarray:
+        """Return the frame of a decoded picture [shape=(H, W, 3), dtype=uint8, 0 to 255, RGB]."""
+        return scaler.rgb(picture)

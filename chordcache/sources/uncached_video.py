@@ -52,9 +52,10 @@ class StoredSource(MP4Source):
         if "frames" in features and self._codec in PACKET_CODECS:
             what = f"frames.codec: got {self._codec}, whose frames depend on those before them, expected another one"
             raise UsageError(f"{what} for a source of single frames. Build a cache.")
-        self._show = None if self._codec == "raw" else self._stored
 
-    def _stored(self, scaler: PictureScaler, picture: Any) -> np.ndarray:
+    def _shown(self, scaler: PictureScaler, picture: Any) -> np.ndarray:
+        if self._codec == "raw":
+            return super()._shown(scaler, picture)
         planes = scaler.planes(picture)
         shown = np.empty((*planes[0].shape, 3), np.uint8)
         if self._codec == "jpeg":

@@ -104,6 +104,11 @@ def test_features_of_a_tier() -> None:
     ("data", "match"),
     [
         ({"features": {"flow": {"method": "raft"}}}, "features.flow.method: got 'raft', expected one of farneback"),
+        (
+            {"features": {"flow": {"preset": "slow"}}},
+            "features.flow.preset: got 'slow', expected one of ultrafast",
+        ),
+        ({"features": {"flow": {"dtype": "float64"}}}, "features.flow.dtype: got 'float64', expected one of float32"),
         ({"features": {"flow": {"speed": 1}}}, "features.flow.speed: got an unknown key, expected one of method"),
         ({"features": {"flow": {"short_side": 3}}}, "features.flow.short_side: got 3, expected an even number"),
         ({"features": {"motion": {"tier": "npz"}}}, "features.motion.tier: got an unknown key, expected one of "),

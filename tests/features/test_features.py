@@ -180,14 +180,6 @@ def test_absent_with_a_reason(full: Path) -> None:
     assert summarize(full)["absent"]["mel in npz: no audio track"] == 3
 
 
-def test_an_array_that_does_not_exist(full: Path) -> None:
-    with (
-        cc.open_cache(full) as cache,
-        pytest.raises(NotFoundError, match=r"'flow.scale' of video '.*' is not cached; cached: flow"),
-    ):
-        cache.read(video_of(cache, "sound.mp4"), "flow.scale")
-
-
 def test_one_frame_has_no_flow(full: Path) -> None:
     with cc.open_cache(full) as cache:
         for tier in ("npz", "hdf5"):

@@ -12,10 +12,8 @@ import cv2
 import numpy as np
 import pytest
 from conftest import make_planes
-from helpers import ffmpeg_reference
 
 from chordcache.config.picture import PictureConfig
-from chordcache.errors import UsageError
 from chordcache.features.flow import FlowExtractor
 from chordcache.media.decoding import decode_frames
 from chordcache.media.demux import open_media
@@ -108,20 +106,6 @@ def test_float32_is_what_opencv_gives(clips, clip, method, preset):
     assert expected.shape[0] == 5
     assert arrays["flow"].dtype == np.float32
     assert np.array_equal(arrays["flow"], expected)
-
-
-def test_luma_is_the_picture_that_ffmpeg_shows(clips):
-    clip = clips / "street/bikes.mp4"
-    with open_media(str(clip)) as media:
-        maker = FrameMaker(PictureConfig(short_side=128), media.require_video().sample_aspect_ratio)
-        ours = [maker.frame(decoded).luma(128) for decoded in decode_frames(media)]
-    height, width = ours[0].shape
-    theirs = [
-        planes[: width * height].reshape(height, width)
-        for planes in ffmpeg_reference.Decoded(clip, "v:0", (width, height), "yuvj420p")
-    ]
-    assert len(ours) == len(theirs)
-    assert min(ffmpeg_reference.psnr_db(a, b) for a, b in zip(ours, theirs, strict=True)) > 45
 
 
 @pytest.fixture(scope="module")
@@ -242,21 +226,6 @@ def test_one_row_less_than_frames(tmp_path, make_video, dtype, names, num_frames
     assert extractor.facts == ({"clipped_share": 0.0} if dtype == "int8" else {})
 
 
-def test_no_frames_have_no_rows():
-    assert FlowExtractor("flow").num_rows(0) == 0
-
-
-def test_rows_keep_one_shape_when_the_pictures_change_size(corpus):
-    path = corpus / "odd/made_dev/resolution_change.ts"
-    sizes = set()
-    with open_media(str(path)) as media:
-        for decoded in decode_frames(media):
-            sizes.add((decoded.picture.width, decoded.picture.height))
-    arrays, _, num_frames = extract(path, method="dis", preset="ultrafast", short_side=64)
-    assert len(sizes) > 1
-    assert arrays["flow"].shape[0] == num_frames - 1
-
-
 @pytest.mark.parametrize("size", [(4, 40), (40, 4), (8, 8)], ids=str)
 def test_a_picture_too_small_for_dis(tmp_path, make_video, size: tuple[int, int]):
     video = make_video(tmp_path / "a.mkv", codec="ffv1", num_frames=3, size=size)
@@ -274,19 +243,3 @@ def test_the_smallest_pictures(tmp_path, make_video, method, size: tuple[int, in
     arrays, extractor, _ = extract(video, method=method)
     assert extractor.absent is None
     assert arrays["flow"].shape == (2, size[1], size[0], 2)
-
-
-@pytest.mark.parametrize(
-    ("params", "message"),
-    [
-        ({"method": "raft"}, "features.flow.method: got 'raft', expected one of farneback, dis"),
-        (
-            {"method": "dis", "preset": "slow"},
-            "features.flow.preset: got 'slow', expected one of ultrafast, fast, medium",
-        ),
-        ({"dtype": "float64"}, "features.flow.dtype: got 'float64', expected one of float32, float16, int8"),
-    ],
-)
-def test_unknown_parameters(params, message):
-    with pytest.raises(UsageError, match=message):
-        FlowExtractor("flow", **params)

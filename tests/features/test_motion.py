@@ -258,23 +258,6 @@ def test_codecs_that_export_none(tmp_path, make_video, encoder, codec):
     assert reason == f"codec '{codec}' exports no motion vectors"
 
 
-def test_records_are_those_of_pyav(clips):
-    num_vectors = 0
-    with open_media(str(clips / "people/carphone_pristine.mp4")) as media:
-        for decoded in islice(decode_frames(media, motion_vectors=True), 10):
-            vectors = motion_vectors(decoded.picture)
-            expected = decoded.picture.side_data.get(SideDataType.MOTION_VECTORS)
-            if vectors is None:
-                assert not expected
-                continue
-            num_vectors += len(vectors)
-            fields = [
-                (v.source, (v.w, v.h), (v.dst_x, v.dst_y), (v.motion_x, v.motion_y), v.motion_scale) for v in expected
-            ]
-            np.testing.assert_array_equal(vectors[list(MOTION_VECTOR.names)], np.array(fields, MOTION_VECTOR))
-    assert num_vectors > 500
-
-
 def test_looking_at_vectors_keeps_no_picture_in_memory(clips):
     def num_pictures() -> int:
         return sum(type(thing) is av.VideoFrame for thing in gc.get_objects())

@@ -14,17 +14,13 @@ import av
 import numpy as np
 import pytest
 from helpers import box_average, ffmpeg_reference, scaled
-from helpers.ffmpeg import ffmpeg
 
-import chordcache as cc
 from chordcache.config.picture import Bucket, PictureConfig
 from chordcache.errors import MediaError
 from chordcache.media.ffmpeg_log import capture
-from chordcache.media.geometry import Orientation
 from chordcache.media.probe import probe
 from chordcache.media.resample import Resampler
 from chordcache.media.scaling import PictureScaler
-from chordcache.sources.mapped_mp4 import MappedMP4Source
 
 MIN_PSNR_DB = 54.0
 """Lowest PSNR of RGB; rounding alone gives 58.9"""
@@ -176,18 +172,14 @@ def media(tmp_path_factory: pytest.TempPathFactory) -> Path:
 # Against the mean
 
 
-def errors_of(planes: Planes, source: box_average.Source | box_average.RgbSource, *, is_natural: bool = False) -> str:
-    """Describe the errors of scaled planes; an empty text means none.
-
-    ``is_natural``: it may have large areas of one color, whose rounding does not even out: right is what is rounded.
-    """
+def errors_of(planes: Planes, source: box_average.Source | box_average.RgbSource) -> str:
+    """Describe the errors of scaled planes; an empty text means none."""
     height, width = planes[0].shape
     wrong = []
     for name, plane, mean in zip("YUV", planes, source.jpeg(width, height), strict=True):
         allowed = source.tolerance(name, width, height)
         # at the source's own size many means lie halfway between two levels, and those are rounded up
-        is_rounded = is_natural or source.shape == planes[0].shape
-        expected = np.floor(mean + 0.5) if is_rounded else mean
+        expected = np.floor(mean + 0.5) if source.shape == planes[0].shape else mean
         mean_error = np.mean(plane - np.clip(expected, 0, 255))
         psnr = 10 * np.log10(255**2 / max(np.mean((plane - np.clip(mean, 0, 255)) ** 2), 1e-9))
         moved = box_average.shift_px(plane, mean)
@@ -323,28 +315,6 @@ def test_gray_of_limited_range_is_stretched(pixel_format: str, short_side: int |
     assert np.abs(pixels - box_average.RgbSource(rgb).rgb(pixels.shape[1], pixels.shape[0])).max() < 1.1
 
 
-GRAY_FILES = {
-    "av1.mp4": ("gray", "libaom-av1", "-cpu-used", "8", "-crf", "5"),
-    "hevc.mp4": ("gray", "libx265", "-x265-params", "log-level=none:qp=4"),
-    "hevc_10.mp4": ("gray10le", "libx265", "-x265-params", "log-level=none:qp=4"),
-    "ffv1.mkv": ("gray", "ffv1"),
-}
-
-
-@pytest.mark.parametrize("name", GRAY_FILES)
-def test_gray_files_of_limited_range_are_as_zscale_has_them(tmp_path: Path, name: str) -> None:
-    pixel_format, *codec = GRAY_FILES[name]
-    path = tmp_path / name
-    source = ("-f", "lavfi", "-i", "testsrc2=s=64x48:r=25:d=0.1", "-pix_fmt", pixel_format, "-color_range", "tv")
-    ffmpeg(*source, "-c:v", *codec, path)
-    filters = f"format={pixel_format},zscale=rangein=limited:range=full,format=gray,format=rgb24"
-    (expected,) = scaled.filtered(path, filters, (64, 48), 1)
-    (frame,) = scaled.frames(path, 1)
-    assert frame.picture.format.name == pixel_format
-    assert np.abs(frame.rgb() - expected.astype(int)).max() <= 1
-    assert np.abs(frame.planes()[0] - expected[..., 0].astype(int)).max() <= 1
-
-
 # Flat colors
 
 LAYOUTS = [
@@ -381,45 +351,6 @@ def test_flat_gray_is_exact(
         assert level not in (0, 128, 255) or expected == level
         y, u, v = (np.unique(plane).tolist() for plane in frame.planes())
         assert (y, u, v, np.unique(frame.rgb()).tolist()) == ([expected], [128], [128], [expected])
-
-
-MP4 = {"qp": "0", "bf": "0"}
-
-
-@pytest.fixture(scope="module")
-def built(run_cli: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Flat and cloudy videos, cached as JPEG of quality 100 and raw."""
-    folder = tmp_path_factory.mktemp("built")
-    (folder / "media").mkdir()
-    for level in (0, 128, 255):
-        write(folder / f"media/flat_{level}.mp4", size=(640, 360), pictures=flat(level), **MP4)
-        write(folder / f"media/flat709_{level}.mp4", size=(640, 360), matrix=1, pictures=flat(level), **MP4)
-    for name in ("h264_topleft.mp4", "bt709.mp4", "bt2020_10.mp4", "444.mp4"):
-        write(folder / "media" / name, **FILES[name])
-    done = run_cli("scan", "media", cwd=folder)
-    assert (done.returncode, done.stderr) == (0, "")
-    for name, text in {"jpeg": "quality: 100", "raw": "codec: raw, short_side: null"}.items():
-        (folder / f"{name}.yaml").write_text(f"frames: {{{text}}}\n")
-        done = run_cli("build", "-c", f"{name}.yaml", "-o", name, cwd=folder)
-        assert (done.returncode, done.stderr) == (0, "")
-    return folder
-
-
-@pytest.mark.parametrize("level", [0, 128, 255])
-@pytest.mark.parametrize("name", ["flat", "flat709"])
-@pytest.mark.parametrize("config", ["jpeg", "raw"])
-def test_flat_gray_stays_exact_in_a_cache(built: Path, config: str, name: str, level: int) -> None:
-    cache = cc.open_cache(built / config)
-    (video,) = (video for video in cache if video.path == f"{name}_{level}.mp4")
-    assert np.unique(cache.read(video, "frames")).tolist() == [level]
-
-
-@pytest.mark.parametrize("source", [cc.MP4Source, MappedMP4Source])
-def test_sources_show_what_is_cached(built: Path, source: Any) -> None:
-    cache = cc.open_cache(built / "raw")
-    for video in cache:
-        with source().open(str(built / "media" / video.path)) as opened:
-            assert np.array_equal(opened.get_frames([0, 1]), cache.read(video, "frames"))
 
 
 # From one picture to the next
@@ -466,34 +397,3 @@ def test_unknown_matrix_is_refused(matrix: int) -> None:
     for convert in (scaler.planes, scaler.rgb):
         with pytest.raises(MediaError, match=f"^cannot convert yuv420p pictures with matrix {matrix}: "):
             convert(picture)
-
-
-# Real files
-
-MIN_CORPUS_FILES = 40
-
-
-def test_real_files(corpus: Path) -> None:
-    """The first picture of each file, at the default size of the cache."""
-    wrong: dict[str, str] = {}
-    mean_errors = []
-    for path in sorted([*corpus.glob("real/*/*"), *corpus.glob("odd/*/*")]):
-        try:
-            (frame,) = scaled.frames(path, 1, short_side=256)
-        except (MediaError, ValueError):  # no video, or no picture before its fault
-            continue
-        picture = frame.picture
-        if not picture.format.name.startswith("yuv") or frame.orientation != Orientation():
-            continue
-        if not 16 <= min(picture.width, picture.height) <= max(picture.width, picture.height) <= 2000:
-            continue
-        source = source_of(picture, location_of(path))
-        planes = frame.planes()
-        if words := errors_of(planes, source, is_natural=True):
-            wrong[path.relative_to(corpus).as_posix()] = words
-        expected = source.jpeg(planes[0].shape[1], planes[0].shape[0])
-        mean_errors.append([np.mean(a - np.clip(b, 0, 255)) for a, b in zip(planes, expected, strict=True)])
-    assert len(mean_errors) >= MIN_CORPUS_FILES
-    # a flat area is off by up to half a level, and has what slopes its noise has
-    assert len(wrong) <= 0.1 * len(mean_errors), wrong
-    assert np.abs(np.mean(mean_errors, axis=0)).max() < 0.02

@@ -280,45 +280,6 @@ def test_file_without_a_keyframe(films, tmp_path):
     )
 
 
-@pytest.mark.parametrize("with_b_frames", [False, True])
-def test_stuffing_bytes_after_a_picture(tmp_path, with_b_frames):
-    """MPEG-4 with a constant bit rate: the decoder takes stuffing for damage, and conceals a whole picture.
-
-    The truth is the same film without it.
-    """
-    options = {"qscale": "3", "flags": "+qscale", "bf": "2" if with_b_frames else "0"}
-    plain = write_video(
-        tmp_path / "plain.mp4", codec="mpeg4", num_frames=30, size=(128, 96), planes=textured, options=options
-    )
-    stuffed = tmp_path / "stuffed.mp4"
-    with av.open(str(plain)) as read, av.open(str(stuffed), "w") as written:
-        stream = written.add_stream_from_template(read.streams.video[0])
-        for number, packet in enumerate(read.demux(read.streams.video[0])):
-            if packet.size:
-                data = bytes(packet) + (b"\xff" * 120 if number % 3 == 2 else b"")
-                longer = av.Packet(len(data))
-                longer.update(data)
-                longer.pts, longer.dts, longer.time_base = packet.pts, packet.dts, packet.time_base
-                longer.is_keyframe = packet.is_keyframe
-                longer.stream = stream
-                written.mux(longer)
-    assert pictures(stuffed) == pictures(plain)
-    assert len(pictures(plain)) == 30
-
-
-def pictures(path: Path) -> list[bytes]:
-    with open_media(str(path)) as media:
-        return [frame.picture.to_ndarray().tobytes() for frame in decode_frames(media)]
-
-
-def test_junk_behind_a_picture_is_damage(films, tmp_path):
-    """It is stuffing only if it is one byte again and again."""
-    data = (films / "mpeg4.avi").read_bytes()
-    at = data.index(b"\0\0\1\xb6", len(data) // 2) + 300
-    (tmp_path / "x.avi").write_bytes(data[:at] + bytes(range(60)) + data[at + 60 :])
-    assert isinstance(answer(tmp_path / "x.avi"), MediaError)
-
-
 def test_chained_ogg_is_named(films, tmp_path):
     data = (films / "theora.ogv").read_bytes()
     (tmp_path / "x.ogv").write_bytes(2 * data)

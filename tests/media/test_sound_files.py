@@ -142,19 +142,6 @@ def test_mpeg4_that_ends_in_stuffing(films: Path, tmp_path: Path, end: bytes) ->
     assert pictures(tmp_path / "a.m4v") == pictures(films / "raw.m4v")
 
 
-def test_an_mxf_whose_index_names_a_place_outside(tmp_path: Path) -> None:
-    """Its packets are read one after the other, and their lengths and the partitions are checked."""
-    ffmpeg(*FILM, *CODECS["mpeg2"], tmp_path / "sound.mxf")
-    data = bytearray((tmp_path / "sound.mxf").read_bytes())
-    index_key = bytes.fromhex("060e2b34025301010d01020101100100")  # SMPTE ST 377-1, 11.2.2
-    data[data.index(index_key) + 81] ^= 0x4B
-    (tmp_path / "a.mxf").write_bytes(data)
-    digests, said = frame_digests(tmp_path / "a.mxf")
-    assert any("BodySID" in line for line in said)
-    assert digests == frame_digests(tmp_path / "sound.mxf")[0]
-    assert pictures(tmp_path / "a.mxf") == pictures(tmp_path / "sound.mxf")
-
-
 @pytest.mark.parametrize("suffix", ["mkv", "nut"])
 def test_theora_outside_of_ogg(tmp_path: Path, suffix: str) -> None:
     """Its times do not count frames there."""

@@ -13,7 +13,7 @@ from conftest import make_planes
 from helpers import ffmpeg_reference, scaled
 
 from chordcache.errors import MediaError
-from chordcache.media.stereo3d import StatedStereo, View, view_of
+from chordcache.media.stereo3d import View, view_of
 
 WHOLE = View()
 LOSSLESS = {"qp": "0"}
@@ -84,18 +84,6 @@ def test_eye_is_as_if_alone(
     )
     alone = scaled.frames(write_eye(make_video, tmp_path / "b.mp4", which), short_side=short_side)
     assert same_pictures(frames, alone)
-
-
-@pytest.mark.parametrize("which", ["left", "right"])
-@pytest.mark.parametrize(("spec", "packing"), STATED.values(), ids=STATED)
-def test_eye_is_that_of_ffmpeg(make_video: Any, tmp_path: Path, spec: dict[str, Any], packing: int, which: str) -> None:
-    path = write_packed(make_video, tmp_path / "a.mp4", spec, packing)
-    layout = "sbsl" if packing == 3 else "abl"
-    expected = scaled.filtered(
-        path, f"stereo3d={layout}:m{which[0]},scale=flags=area+accurate_rnd+full_chroma_int", (64, 48), 3
-    )
-    pictures = [frame.rgb() for frame in scaled.frames(path, stereo=which)]
-    assert min(map(ffmpeg_reference.psnr_db, pictures, expected)) > 48
 
 
 def write_tagged(path: Path, mode: str, planes: Any) -> Path:
@@ -185,29 +173,20 @@ def test_as_is_keeps_both_eyes(make_video: Any, tmp_path: Path) -> None:
     assert scaled.notes(stated) == ()
 
 
-def test_notes(make_video: Any, tmp_path: Path) -> None:
-    path = write_packed(make_video, tmp_path / "a.mp4", SIDE_BY_SIDE, 3)
-    assert scaled.notes(path, stereo="right") == ("right eye cut out of side by side",)
-    assert scaled.notes(path, stereo="right", hdr="tonemap") == ("right eye cut out of side by side",)
-
-
 # Together with all else
 
 
-def test_turned_after_the_cut(make_video: Any, tmp_path: Path) -> None:
-    path = write_packed(make_video, tmp_path / "a.mp4", SIDE_BY_SIDE, 3, rotation=90)
-    alone = write_eye(make_video, tmp_path / "b.mp4", "right", rotation=90)
+@pytest.mark.parametrize(
+    ("shape", "spec"), [((64, 48, 3), {"rotation": 90}), ((48, 128, 3), {"sample_aspect_ratio": 2})], ids=str
+)
+def test_turned_or_widened_after_the_cut(
+    make_video: Any, tmp_path: Path, shape: tuple[int, ...], spec: dict[str, Any]
+) -> None:
+    path = write_packed(make_video, tmp_path / "a.mp4", SIDE_BY_SIDE, 3, **spec)
+    alone = write_eye(make_video, tmp_path / "b.mp4", "right", **spec)
     frames = scaled.frames(path, stereo="right")
-    assert frames[0].rgb().shape == (64, 48, 3)
+    assert frames[0].rgb().shape == shape
     assert frames[0].region == (64, 0, 64, 48)
-    assert same_pictures(frames, scaled.frames(alone))
-
-
-def test_pixel_aspect_is_that_of_the_eye(make_video: Any, tmp_path: Path) -> None:
-    path = write_packed(make_video, tmp_path / "a.mp4", SIDE_BY_SIDE, 3, sample_aspect_ratio=2)
-    alone = write_eye(make_video, tmp_path / "b.mp4", "right", sample_aspect_ratio=2)
-    frames = scaled.frames(path, stereo="right")
-    assert frames[0].rgb().shape == (48, 128, 3)
     assert same_pictures(frames, scaled.frames(alone))
 
 
@@ -298,7 +277,7 @@ def test_halves_that_are_not_even(make_video: Any, tmp_path: Path, which: str) -
 
 def test_an_eye_that_the_file_does_not_name() -> None:
     message = "the left eye's picture is in a layer that is not decoded: the base view is an unnamed eye's"
-    for said in (None, StatedStereo.parse(struct.pack("3i", 3, 0, 0))):
+    for said in (None, struct.pack("3i", 3, 0, 0)):
         with pytest.raises(MediaError, match=f"^{message}; build it with 'frames.stereo: as_is'$"):
             view_of("left", "side_by_side", said, multiview=True)
 

@@ -59,9 +59,13 @@ def first_loss(path: str, container: str, *, track: int) -> Loss | None:
 
 
 class ContainerWatch:
-    """Watch over the packets of the video track as they are demuxed. ``reopen`` opens the file again."""
+    """Watch over the packets of the video track as they are demuxed.
 
-    def __init__(self, container: Any, video: av.VideoStream, reopen: Callable[[], Any]) -> None:
+    ``loss`` is ``first_loss`` of the file. It is reported at the first packet behind it. ``reopen`` opens the file
+    again.
+    """
+
+    def __init__(self, container: Any, video: av.VideoStream, loss: Loss | None, reopen: Callable[[], Any]) -> None:
         self._container = container
         self._video = video
         self._reopen = reopen
@@ -78,8 +82,8 @@ class ContainerWatch:
         self._joints: set[int] | None = None
         """[bytes] Positions where streams were joined in a transport stream; None before they were searched"""
         self._part: TrackPart | None = None
-        self._loss: Loss | None = None
-        """Loss that the container's numbers reveal, and that is not reported yet"""
+        self._loss = loss
+        """Loss that is not reported yet"""
         self._last_dts: int | None = None
         self._last_pts: int | None = None
         self._last_at: int | None = None
@@ -90,13 +94,6 @@ class ContainerWatch:
         """Number of frames that are missing in the file, according to its container"""
         self.num_marked = 0
         """Number of packets that the container marks as damaged"""
-
-    def read_numbers(self) -> None:
-        """Compare the container's numbers with the file. A loss is reported at the first packet behind it.
-
-        Raise ``MediaError``, ``io``, if the file cannot be read any more.
-        """
-        self._loss = first_loss(self._container.name, self._container.format.name, track=self._video.id)
 
     def refuse_chained(self, packet: Any, said: str | None) -> None:
         """Raise ``MediaError`` at the second of several streams that follow each other in an Ogg file."""
@@ -157,16 +154,17 @@ class ContainerWatch:
         problem = end_problem(path, name, last_packet_at=self._last_at)
         if problem:
             faults.append(("truncated", f"the file ends {problem}"))
-        num_unread, num_behind = self._unread_samples() if "mp4" in name else (0, 0)
-        self.num_missing += num_unread
-        if num_unread:
+        entries = self._video.index_entries if "mp4" in name else ()
+        if len(entries) > self.num_packets:  # libavformat is silent about samples that it does not read
+            num_unread = max(0, sum([entry.size > 0 for entry in entries]) - self.num_packets)
+            is_cut = any(entry.pos + entry.size > self._container.size for entry in entries)
+            self.num_missing += num_unread
             samples = counted(num_unread, "sample")
-            verb = "lies" if num_unread == 1 else "lie"
-            faults.append(
-                ("truncated", f"{samples} {verb} behind the end of the file")
-                if num_behind
-                else ("decode", f"{samples} of its tables cannot be read")
-            )
+            if num_unread and is_cut:
+                verb = "lies" if num_unread == 1 else "lie"
+                faults.append(("truncated", f"{samples} {verb} behind the end of the file"))
+            elif num_unread:
+                faults.append(("decode", f"{samples} of its tables cannot be read"))
         promised = (self._container.duration or 0) / av.time_base if self._is_promising else 0.0
         end_seconds = float(self._end_ticks * (self._video.time_base or 0))
         if end_seconds < promised - _TOLERANCE_SECONDS:  # sound may be longer than the pictures
@@ -182,15 +180,6 @@ class ContainerWatch:
             rate = self._video.guessed_rate or self._video.average_rate
             self.num_missing += round((promised - end_seconds) * float(rate or 0))
         return faults
-
-    def _unread_samples(self) -> tuple[int, int]:
-        """Count samples of an MP4 that were not read, and those behind the end of the file. libavformat is silent."""
-        samples = self._video.index_entries
-        if len(samples) <= self.num_packets:
-            return 0, 0
-        num_bytes: int = self._container.size
-        num_unread = max(0, sum([sample.size > 0 for sample in samples]) - self.num_packets)
-        return num_unread, min(num_unread, sum([sample.pos + sample.size > num_bytes for sample in samples]))
 
     def _mark_faults(self) -> list[str]:
         number, self._marked = self._marked, None

@@ -55,9 +55,10 @@ def loss_of_mp4(file: BinaryIO, track: int) -> Loss | None:
     boxes = list(takewhile(lambda box: _NAME.fullmatch(box.kind), file_headers(file, 0, stop)))
     moov = next((box for box in boxes if box.kind == b"moov" and box.end <= stop), None)
     movie = body_of(file, moov) if moov else memoryview(b"")
-    reader = _Fragments(file, stop, boxes, movie)
-    if not reader.fragments and b"mvex" not in children(movie):
+    has_fragments = any(box.kind == b"moof" and box.end <= stop for box in boxes)
+    if not has_fragments and b"mvex" not in children(movie):
         return _loss_in_tables(movie, track, boxes)
+    reader = _Fragments(file, stop, boxes, movie)
     losses = [reader.broken_chain(), reader.jump(), reader.loss_of_index(), reader.loss_at_end()]
     return min((loss for loss in losses if loss), key=lambda loss: stop if loss.at is None else loss.at, default=None)
 
@@ -245,21 +246,13 @@ class _Fragments:
                 )
             except (struct.error, ValueError):
                 continue
-            known = self._starts_behind(number + 1) if box.kind == b"sidx" else self.fragments.keys()
+            known = {*self._starts[number + 1 :]} if box.kind == b"sidx" else self.fragments.keys()
             wrong = [at for at in places if at not in known]
             if wrong and (box.kind == b"sidx" or len(wrong) < len(places)):
                 return self._between(
                     box.kind.decode(), [at for at in places if at in known and at < wrong[0]], wrong[0]
                 )
         return None
-
-    def _starts_behind(self, number: int) -> set[int]:
-        """Return where boxes begin from a box on, also without the boxes of events, which tools add later."""
-        starts, num_added = set(), 0
-        for start, box in zip(self._starts[number:], [*self._boxes[number:], None], strict=False):
-            starts |= {start, start - num_added}
-            num_added += box.end - start if box and box.kind == b"emsg" else 0
-        return starts
 
     def _between(self, index: str, right: list[int], wrong: int) -> Loss:
         """Return the loss behind the last place that an index states rightly."""

@@ -13,10 +13,10 @@ from chordcache.media.checks.packet_reader import HEAD_BYTES, SMALL_PACKET_BYTES
 _ZERO_RUN = re.compile(rb"\0{16,}")
 """Run of zeros. H.264 and HEVC escape zeros inside a unit, so more than two in a row are padding or damage."""
 
-SPS, PPS = 7, 8
+_SPS, _PPS = 7, 8
 
 
-class NalReader(PacketReader):
+class _NalReader(PacketReader):
     """Reader for codecs with NAL units: H.264 and HEVC.
 
     ``length_bytes`` is the size of the length field before each unit, 0 for start codes.
@@ -38,31 +38,26 @@ class NalReader(PacketReader):
         self._length_bytes = length_bytes
 
     def is_start(self, packet: memoryview, *, is_keyframe: bool) -> bool:
-        """See ``PacketReader``."""
         return is_keyframe or self._first_type(packet) in self._clean
 
     def is_clean_start(self, packet: memoryview) -> bool:
-        """See ``PacketReader``."""
         return self._first_type(packet) in self._clean_starts
 
     def is_entry(self, packet: memoryview) -> bool:
-        """See ``PacketReader``."""
         return self._first_type(packet) in self._clean
 
     def is_hidden(self, packet: memoryview) -> bool:
-        """See ``PacketReader``."""
         return len(packet) < SMALL_PACKET_BYTES and not self.has_picture(packet)
 
     def has_picture(self, packet: memoryview) -> bool:
-        """See ``PacketReader``."""
         return self._first_type(packet) is not None
 
     def begins_picture(self, packet: memoryview) -> bool:
-        """See ``PacketReader``."""
-        return any(kind in self._parameter_sets for kind in self._types(packet))
+        kinds = (packet[start] >> self._shift & self._mask for start, _ in self.units(packet))
+        return any(kind in self._parameter_sets for kind in kinds)
 
     def problem(self, packet: memoryview) -> str | None:
-        """See ``PacketReader``. Zeros inside a unit mean that a disk or a download left out data."""
+        # zeros inside a unit mean that a disk or a download left out data
         if self._length_bytes and [stop for _, stop in self.units(packet)][-1:] != [len(packet)]:
             return "the units in a packet are not as long as they say"
         has_run = bytes(packet).find(b"\0" * 16) >= 0  # several times as fast as the expression
@@ -73,10 +68,9 @@ class NalReader(PacketReader):
 
     def _first_type(self, packet: memoryview) -> int | None:
         """Return the type of the first unit that holds a picture, None if there is none near the front."""
-        return next((kind for kind in self._types(packet[:HEAD_BYTES]) if kind in self._pictures), None)
-
-    def _types(self, packet: memoryview) -> Iterator[int]:
-        return (packet[start] >> self._shift & self._mask for start, _ in self.units(packet))
+        head = packet[:HEAD_BYTES]
+        kinds = (head[start] >> self._shift & self._mask for start, _ in self.units(head))
+        return next((kind for kind in kinds if kind in self._pictures), None)
 
     def _is_padding(self, packet: memoryview, end: int) -> bool:
         """Return whether zeros that end here are behind a unit."""
@@ -115,7 +109,7 @@ class NalReader(PacketReader):
         yield start, stop
 
 
-class HevcReader(NalReader):
+class HevcReader(_NalReader):
     """HEVC (ITU-T H.265, table 7-1)."""
 
     _mask, _shift = 0x3F, 1
@@ -151,21 +145,8 @@ class Sps:
     """0 for gray, 1 for 4:2:0, 2 for 4:2:2, 3 for 4:4:4"""
     blocks: tuple[int, int]
     """Columns and rows of macroblocks, rows of a field if there may be fields"""
-    num_references: int
-    """Largest number of reference frames, at least 1"""
-    order_bits: int | None
-    """Length of a picture's place in the shown order; None if that is the decode order, or ``is_order_cyclic``"""
-    is_order_cyclic: bool
     rest: Bits
     """Bits that follow: the shown part of a picture, and its colors"""
-
-
-class Pps(NamedTuple):
-    """Picture parameter set of H.264."""
-
-    sps_number: int
-    rest: Bits
-    """Bits that follow"""
 
 
 class SliceHead(NamedTuple):
@@ -173,25 +154,15 @@ class SliceHead(NamedTuple):
 
     first_block: int
     """0 in the first slice of a picture"""
-    kind: int
-    """0 for P, 1 for B, 2 for I"""
-    pps: Pps
     sps: Sps
     frame_num: int
     is_field: bool
     is_bottom: bool
     is_reference: bool
     is_idr: bool
-    rest: Bits
-    """Bits that follow"""
-
-    @property
-    def modulus(self) -> int:
-        """Modulus of ``frame_num``."""
-        return 1 << self.sps.frame_num_bits
 
 
-class H264Reader(NalReader):
+class H264Reader(_NalReader):
     """H.264 (ITU-T H.264, 7.3 and table 7-1), with fields and the numbers of reference frames.
 
     ``extradata`` is the container's header of the track. ``has_entries`` is False if the stream has to be decoded from
@@ -199,7 +170,7 @@ class H264Reader(NalReader):
     """
 
     _mask, _shift = 0x1F, 0
-    _pictures, _parameter_sets, _clean, _clean_starts = range(1, 6), range(SPS, PPS + 1), range(5, 6), range(5, 6)
+    _pictures, _parameter_sets, _clean, _clean_starts = range(1, 6), range(_SPS, _PPS + 1), range(5, 6), range(5, 6)
     knows_leading = False
     _HEADER_BYTES = 48
     """Length of the part of a slice that contains all header fields read here"""
@@ -208,7 +179,8 @@ class H264Reader(NalReader):
         super().__init__((extradata[4] & 3) + 1 if len(extradata) > 4 and extradata[0] == 1 else 0)
         self._has_entries = has_entries
         self._sps: dict[int, Sps] = {}
-        self._pps: dict[int, Pps] = {}
+        self._pps: dict[int, int] = {}
+        """Number of a picture parameter set to that of its sequence parameter set"""
         self._open_field: SliceHead | None = None
         """First field of a frame whose second field has not come yet"""
         self._before: SliceHead | None = None
@@ -244,43 +216,29 @@ class H264Reader(NalReader):
         return sum([self._num_left_out(picture) for picture in self._pictures_of(packet)])
 
     def active_sps(self, packet: memoryview) -> Sps | None:
-        """Return the sequence parameter set of a packet's first picture; None if it cannot be read.
+        """Return the sequence parameter set of a packet's first picture, or None.
 
-        Without a packet or a picture in it, return the first one of the container's header.
+        Without a picture that can be read, return the first one of the container's header.
         """
-        for head in self._slices_of(packet):
-            return head.sps if head else None
+        for picture in self._pictures_of(packet):
+            return picture.sps
         return next(iter(self._sps.values()), None)
 
-    def read_set(self, unit: memoryview) -> None:
-        """Read a parameter set (ITU-T H.264, 7.3.2.1.1 and 7.3.2.2). Other units are ignored.
-
-        Raise ``LookupError`` or ``ValueError`` if it cannot be read.
-        """
-        data = unescaped(unit)
+    def _slice_head(self, unit: memoryview) -> SliceHead:
+        data = _unescaped(unit)
         bits = Bits(data[1:])
-        if data[0] & 0x1F == SPS:
-            number, self._sps[number] = _read_sps(bits)
-        elif data[0] & 0x1F == PPS:
-            number = bits.ue()
-            self._pps[number] = Pps(bits.ue(), bits)
-
-    def slice_head(self, unit: memoryview) -> SliceHead:
-        """Read the beginning of a slice's header, of which ``unit`` has at least 48 bytes. Raises as ``read_set``."""
-        data = unescaped(unit)
-        bits = Bits(data[1:])
-        first_block, kind, pps = bits.ue(), bits.ue() % 5, self._pps[bits.ue()]
-        sps = self._sps[pps.sps_number]
+        first_block, _, pps_number = bits.ue(), bits.ue(), bits.ue()
+        sps = self._sps[self._pps[pps_number]]
         bits.u(2 * sps.has_planes)
         frame_num = bits.u(sps.frame_num_bits)
         is_field = sps.may_have_fields and bool(bits.u(1))
         is_bottom = is_field and bool(bits.u(1))
         is_reference, is_idr = bool(data[0] & 0x60), data[0] & 0x1F == 5
-        return SliceHead(first_block, kind, pps, sps, frame_num, is_field, is_bottom, is_reference, is_idr, bits)
+        return SliceHead(first_block, sps, frame_num, is_field, is_bottom, is_reference, is_idr)
 
     def _num_left_out(self, picture: SliceHead) -> int:
         """Count missing frames between this picture and the last reference frame (ITU-T H.264, 7.4.3, frame_num)."""
-        before, self._before = self._before, picture
+        before, self._before, modulus = self._before, picture, 1 << picture.sps.frame_num_bits
         last = 0 if picture.is_idr else self._last_number
         if picture.is_reference or last is None:
             self._last_number = picture.frame_num
@@ -290,10 +248,10 @@ class H264Reader(NalReader):
         if not before.is_reference:
             if self._counts_all is None and picture.is_reference:
                 # old encoders count all pictures, the standard only reference pictures
-                self._counts_all = picture.frame_num == (before.frame_num + 1) % picture.modulus
+                self._counts_all = picture.frame_num == (before.frame_num + 1) % modulus
             if self._counts_all:
                 return 0
-        return max(0, (picture.frame_num - last) % picture.modulus - 1) if picture.frame_num != last else 0
+        return max(0, (picture.frame_num - last) % modulus - 1) if picture.frame_num != last else 0
 
     def _begins_frame(self, picture: SliceHead) -> bool:
         """Return whether a picture is a frame or a first field. Fields are paired as in libavcodec."""
@@ -306,29 +264,31 @@ class H264Reader(NalReader):
         return True
 
     def _pictures_of(self, packet: memoryview) -> Iterator[SliceHead]:
-        """Yield the first slice of each picture in a packet."""
-        for head in self._slices_of(packet):
-            if head and not head.first_block:
-                yield head
-                if not head.is_field:  # a frame is one picture
-                    return
-
-    def _slices_of(self, packet: memoryview) -> Iterator[SliceHead | None]:
-        """Read the parameter sets in a packet, and yield its slices, None for one that cannot be read."""
+        """Read the parameter sets in a packet, and yield the first slice of each picture."""
         for start, stop in self.units(packet):
             kind = packet[start] & 0x1F
-            if kind in (SPS, PPS):
+            if kind in (_SPS, _PPS):
                 self._read_parameters(packet[start:stop])
             elif kind in (1, 2, 5):
                 try:
-                    head = self.slice_head(packet[start : start + self._HEADER_BYTES])
+                    head = self._slice_head(packet[start : start + self._HEADER_BYTES])
                 except (LookupError, ValueError):
-                    head = None
-                yield head
+                    continue
+                if not head.first_block:
+                    yield head
+                    if not head.is_field:  # a frame is one picture
+                        return
 
     def _read_parameters(self, unit: memoryview) -> None:
+        """Read a parameter set (ITU-T H.264, 7.3.2.1.1 and 7.3.2.2). Other units are ignored."""
         with suppress(LookupError, ValueError):  # the decoder will report what it cannot read
-            self.read_set(unit)
+            data = _unescaped(unit)
+            bits = Bits(data[1:])
+            if data[0] & 0x1F == _SPS:
+                number, self._sps[number] = _read_sps(bits)
+            elif data[0] & 0x1F == _PPS:
+                number = bits.ue()
+                self._pps[number] = bits.ue()
         self.checks_all = not self._sps or any(sps.may_have_fields for sps in self._sps.values())
 
 
@@ -351,18 +311,17 @@ def _read_sps(bits: Bits) -> tuple[int, Sps]:
                 if bits.u(1):
                     _skip_scaling_list(bits, 16 if matrix < 6 else 64)
     frame_num_bits, order_type = bits.ue() + 4, bits.ue()
-    order_bits = bits.ue() + 4 if order_type == 0 else None
-    if order_type == 1:
+    if order_type == 0:
+        bits.ue()
+    elif order_type == 1:
         bits.u(1), bits.ue(), bits.ue()
         for _ in range(bits.ue()):
             bits.ue()
-    num_references, may_skip = max(1, bits.ue()), bool(bits.u(1))
+    bits.ue()
+    may_skip = bool(bits.u(1))
     blocks = bits.ue() + 1, bits.ue() + 1
     may_have_fields = not bits.u(1)
-    return number, Sps(
-        frame_num_bits, has_planes, may_skip, may_have_fields, chroma, blocks, num_references, order_bits,
-        order_type == 1, bits,
-    )  # fmt: skip
+    return number, Sps(frame_num_bits, has_planes, may_skip, may_have_fields, chroma, blocks, bits)
 
 
 def _skip_scaling_list(bits: Bits, size: int) -> None:
@@ -374,7 +333,7 @@ def _skip_scaling_list(bits: Bits, size: int) -> None:
         last = following or last
 
 
-def unescaped(unit: memoryview) -> bytes:
+def _unescaped(unit: memoryview) -> bytes:
     """Return a unit without the bytes that prevent start codes inside it."""
     return bytes(unit).replace(b"\0\0\3", b"\0\0")
 
@@ -383,7 +342,7 @@ def _parameter_sets(extradata: bytes) -> Iterator[memoryview]:
     """Yield the units in H.264's extradata: an ``avcC`` box (ISO/IEC 14496-15, 5.3.3.1), or units with start codes."""
     view = memoryview(extradata)
     if extradata[:1] != b"\1":
-        yield from (view[start:stop] for start, stop in NalReader().units(view))
+        yield from (view[start:stop] for start, stop in _NalReader().units(view))
         return
     at = 5
     for mask in (0x1F, 0xFF):

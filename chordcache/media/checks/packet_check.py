@@ -8,13 +8,7 @@ from typing import Any
 
 from chordcache.amounts import counted
 from chordcache.media.checks.faults import Faults
-from chordcache.media.checks.h264_start import OpenStart, begins_open
-from chordcache.media.checks.nal_units import H264Reader
 from chordcache.media.checks.packet_reader import SMALL_PACKET_BYTES, PacketReader
-
-_UNPROVEN = (
-    "the first picture is neither an IDR picture nor a recovery point, and later ones may refer to pictures before it"
-)
 
 
 class Role(Enum):
@@ -32,19 +26,10 @@ class PacketCheck:
     A stream may begin in the middle of a group of pictures, as recordings and copied parts do. Packets before the
     first keyframe are skipped and counted. So are pictures after that keyframe which are shown before it.
 
-    Parameters
-    ----------
-    is_thorough : bool
-        If True, also read every packet, for ``problem`` and ``num_left_out``. This takes 5 us for each.
-    is_called_key : callable, optional
-        Returns whether the container calls a packet a keyframe. By default, the packet's own flag is used, which may
-        have been corrected from its bytes.
-    dts_counts_frames : bool
-        True if decoding times are numbers of frames. A gap after the first keyframe then means that a frame is missing,
-        and not that the next picture is shown before the keyframe.
-    open_start : callable, optional
-        Returns the proof that the track can be decoded from its first picture, although nothing in it says so; None
-        without one.
+    A thorough check also reads every packet, for ``problem`` and ``num_left_out``. This takes 5 us for each.
+    ``is_called_key`` returns whether the container calls a packet a keyframe. The packet's own flag may have been
+    corrected from its bytes. If ``dts_counts_frames``, a gap of decoding times after the first keyframe means that a
+    frame is missing, and not that the next picture is shown before the keyframe.
     """
 
     def __init__(
@@ -54,15 +39,11 @@ class PacketCheck:
         is_thorough: bool,
         is_called_key: Callable[[Any], bool] | None = None,
         dts_counts_frames: bool = False,
-        open_start: Callable[[], OpenStart | None] | None = None,
     ) -> None:
         self.reader = reader
         self._is_thorough = is_thorough
         self._is_called_key = is_called_key
         self._dts_counts_frames = dts_counts_frames
-        self._open_start = open_start
-        self.start: OpenStart | None = None
-        """Packets after the first one, if decoding begins with it only because of a proof"""
         self.has_started = False
         """True after a packet with which decoding can begin"""
         self.has_clean_start = True
@@ -128,33 +109,7 @@ class PacketCheck:
             return f"the {self.num_packets} packets of the video track contain no keyframe"
         return f"none of the {self.num_packets} packets of the video track shows a frame"
 
-    @property
-    def is_leading(self) -> bool:
-        """True if the last packet goes to the decoder, since later ones are decoded after it, and shows nothing."""
-        return self.start is not None and self.num_packets - 1 in self.start.leading
-
-    @property
-    def is_unsettled(self) -> bool:
-        """True if the decoder of the last packet may report that pictures before the first one are not there."""
-        return self.start is not None and self.num_packets <= self.start.num_unsettled
-
-    def _begins_open(self, packet: Any, data: memoryview) -> bool:
-        """Return whether there is a proof that decoding can begin with this packet, the first one."""
-        if self._open_start is None or self.num_packets > 1 or not isinstance(self.reader, H264Reader):
-            return False
-        if not begins_open(self.reader, data):
-            return False
-        self.start = self._open_start()
-        if self.start is None and self._is_called_key and self._is_called_key(packet):
-            self.problem = _UNPROVEN
-        return self.start is not None
-
     def _is_skipped(self, packet: Any, data: memoryview) -> bool:
-        if not self.has_started and self._begins_open(packet, data):
-            self.has_started = True
-            return False
-        if self.start is not None:
-            return self.is_leading
         if not self.has_started:
             self.has_started = self.reader.is_start(data, is_keyframe=packet.is_keyframe)
             is_clean = self.has_started and self.reader.is_clean_start(data)

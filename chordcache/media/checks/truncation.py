@@ -55,13 +55,13 @@ def end_problem(path: str, container: str, *, last_packet_at: int | None = None)
 
 
 def may_end_anywhere(path: str, container: str, *, track: int) -> bool:
-    """Return whether the last picture may be cut off without a sign of this in the container.
+    """Return whether the last picture of HEVC may be cut off without a sign of this in the container.
 
     ``track`` is the number of the track in the container, the PID in a transport stream.
     """
     if container == "mpegts":
         return has_full_end(path, track)
-    return container in ("h264", "hevc")
+    return container == "hevc"
 
 
 def _ends_in_segment(file: BinaryIO, num_bytes: int) -> bool:
