@@ -148,11 +148,16 @@ def passport(cache: str, splits: tuple[str, ...], output: str, as_json: bool, **
     named = dict(split.partition("=")[::2] for split in splits)
     if len(named) < len(splits) or not all(named.values()):
         raise UsageError(f"splits: got {', '.join(map(printable, splits))}, expected NAME=FILE, each name once")
-    made = cc.passport(cache, output, splits=named, **options)
-    videos = counted(len(made.rows), "video")
-    data = {"root": made.root, "num_videos": len(made.rows), "splits": made.splits, "findings": made.findings}
-    echo_result(data, f"{printable(output)}: {videos}, root {made.root}", as_json)
-    if made.findings:
+    written = cc.passport(cache, output, splits=named, **options)
+    videos = counted(len(written.rows), "video")
+    data = {
+        "root": written.root,
+        "num_videos": len(written.rows),
+        "splits": written.splits,
+        "findings": written.findings,
+    }
+    echo_result(data, f"{printable(output)}: {videos}, root {written.root}", as_json)
+    if written.findings:
         click.get_current_context().exit(6)
 
 

@@ -239,10 +239,10 @@ def passport(
         header = read_header(opened.path)
         folders = roots_now(header.roots, roots, opens=source)
         rows = [_row(video, names[video.key], folders if source else None) for video in opened]
-    made = Passport({row.key: row for row in sorted(rows, key=lambda row: row.key)}, findings)
+    whole = Passport({row.key: row for row in sorted(rows, key=lambda row: row.key)}, findings)
     if output is not None:
-        made.write(output)
-    return made
+        whole.write(output)
+    return whole
 
 
 def check_against(cache: str | Path, path: str | Path, splits: Mapping[str, Videos]) -> list[Damage]:

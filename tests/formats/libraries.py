@@ -165,10 +165,11 @@ def test_datasets(work: Path, tmp_path: Path) -> None:
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning:rdflib", "ignore::DeprecationWarning:mlcroissant")
 def test_a_passport_is_metadata_of_croissant(work: Path, tmp_path: Path) -> None:
-    made = cc.passport(work / "made", tmp_path / "passport.json", splits={"train": lambda video: True})
+    passport = cc.passport(work / "made", tmp_path / "passport.json", splits={"train": lambda video: True})
     dataset = mlcroissant.Dataset(jsonld=str(tmp_path / "passport.json"))
     assert not dataset.metadata.issues.errors
     rows = {row["videos/key"]: row for row in dataset.records("videos")}
     assert rows == {
-        key: {f"videos/{name}": getattr(row, name) for name in row.__struct_fields__} for key, row in made.rows.items()
+        key: {f"videos/{name}": getattr(row, name) for name in row.__struct_fields__}
+        for key, row in passport.rows.items()
     }

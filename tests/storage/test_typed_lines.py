@@ -100,7 +100,7 @@ def wrong_values(field_type: Any) -> Iterator[Any]:
     (kind,) = (kind for kind in kinds if kind is not NoneType)
     if get_origin(kind) is Annotated:
         (limit,) = kind.__metadata__
-        yield from (limit.ge - 1, limit.lt if limit.le is None else 2 * limit.le)
+        yield from ("0" * 15,) if limit.pattern else (limit.ge - 1, limit.lt if limit.le is None else 2 * limit.le)
         kind = kind.__origin__
     if get_origin(kind) is tuple:
         yield from ([value] for value in wrong_values(get_args(kind)[0]))

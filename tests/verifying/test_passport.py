@@ -90,8 +90,8 @@ def test_another_label_is_named(work: Path, other: Path, tmp_path: Path) -> None
 def test_other_settings_and_features_are_named(work: Path, other: Path, tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text("frames: {short_side: 32}\n")
     for name, value in (("config", tmp_path / "config.yaml"), ("features", ["frames", "mel"])):
-        found = differences(work, build(other, tmp_path / name, **{name: value}))
-        assert [what.partition(":")[0] for what in found] == ["has another features"] * 4
+        named = differences(work, build(other, tmp_path / name, **{name: value}))
+        assert [what.partition(":")[0] for what in named] == ["has another features"] * 4
 
 
 def test_another_split_and_missing_videos_are_named(work: Path, other: Path, tmp_path: Path) -> None:
@@ -102,13 +102,13 @@ def test_another_split_and_missing_videos_are_named(work: Path, other: Path, tmp
 
 
 def test_the_source_is_read_on_request(work: Path, other: Path, tmp_path: Path) -> None:
-    made = cc.passport(work / "cache", tmp_path / "p.json", source=True, jobs=HERE)
-    assert {row.path: row.sha256 for row in made.rows.values()} == {
+    passport = cc.passport(work / "cache", tmp_path / "p.json", source=True, jobs=HERE)
+    assert {row.path: row.sha256 for row in passport.rows.values()} == {
         f"v/{number}.mp4": hashlib.sha256((work / f"videos/v/{number}.mp4").read_bytes()).hexdigest()
         for number in range(4)
     }
-    assert (made.findings, made.root) == ({}, cc.passport(work / "cache").root)
-    assert read_passport(tmp_path / "p.json") == made
+    assert (passport.findings, passport.root) == ({}, cc.passport(work / "cache").root)
+    assert read_passport(tmp_path / "p.json") == passport
     build(other, tmp_path / "cache")
     with (other / "videos/v/2.mp4").open("ab") as file:
         file.write(b"\0")
@@ -122,9 +122,9 @@ def test_verify_compares_with_a_passport(work: Path, run_cli: Cli, tmp_path: Pat
     passport, train, val = tmp_path / "p.json", tmp_path / "train.txt", tmp_path / "val.txt"
     train.write_text("v/0.mp4\nv/1.mp4\n")
     val.write_text("v/2.mp4\n")
-    made = run_cli("passport", work / "cache", f"train={train}", f"val={val}", "-o", passport)
+    done = run_cli("passport", work / "cache", f"train={train}", f"val={val}", "-o", passport)
     root = read_passport(passport).root
-    assert (made.returncode, made.stdout) == (0, f"{passport}: 4 videos, root {root}\n")
+    assert (done.returncode, done.stdout) == (0, f"{passport}: 4 videos, root {root}\n")
     assert run_cli("verify", work / "cache", "-j1", "--against", passport).returncode == 0
     same = run_cli("verify", work / "cache", "-j1", "--quick", "--against", passport, "--splits", train, val)
     assert "another:" not in same.stdout

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import sys
 from collections.abc import Iterator, Mapping, Sized
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -125,7 +126,7 @@ class ChordSampler(DistributedSampler[tuple[int, int]]):
         check_at_least(1, dataset=self._num_in_dataset, batch_size=batch_size)
         check_at_least(0, seed=seed)
         self._weights = checked_weights(weights, dataset, self._num_in_dataset)
-        self._identity = dict(getattr(dataset, "identity", {}))
+        self._dataset = dataset
         self._weights_digest = None if self._weights is None else digest64(self._weights.astype("<f8").tobytes())
         self._check_draws(num_samples, shuffle)
         self.num_samples = self._num_in_dataset if num_samples is None else num_samples
@@ -154,6 +155,12 @@ class ChordSampler(DistributedSampler[tuple[int, int]]):
         """Ranks that this pass splits the samples to, and batches of all ranks for each batch of this rank"""
         self._num_drawn = 0
         """Number of samples of this rank drawn in this pass"""
+
+    @cached_property
+    def _identity(self) -> Mapping[str, str]:
+        """Digests of the data, see ``ClipDataset.identity``. A run without a state does not need them."""
+        identity: Mapping[str, str] = getattr(self._dataset, "identity", {})
+        return dict(identity)
 
     def _check_draws(self, num_samples: int | None, shuffle: bool) -> None:
         if self._weights is not None and not shuffle:
@@ -309,7 +316,7 @@ class ChordSampler(DistributedSampler[tuple[int, int]]):
             "shuffle": self.shuffle,
             "num_samples": self.num_samples,
             **weights,
-            **({"data": dict(self._identity)} if self._identity else {}),
+            **({"data": self._identity} if self._identity else {}),
             "epoch": self.epoch,
             "num_consumed": self.num_samples if is_over else self._start + num_used,
         }
