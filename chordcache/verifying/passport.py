@@ -26,7 +26,7 @@ from chordcache.media.source_file import open_source
 from chordcache.read.cache import open_cache
 from chordcache.read.selection import Videos, select_keys
 from chordcache.read.video import Video
-from chordcache.storage.atomic import no_space_as_error, publish
+from chordcache.storage.atomic import new_file
 from chordcache.storage.cache_header import read_header, roots_now
 from chordcache.verifying.findings import Damage
 from chordcache.verifying.verify import verify
@@ -124,7 +124,7 @@ class Passport:
         return {name: _sha256(keys[name]) for name in sorted(keys)}
 
     def write(self, path: str | Path) -> None:
-        """Write the passport. Equal passports give equal bytes. Raises ``StorageError`` if the disk is full."""
+        """Write the passport. Equal passports give equal bytes. Raises as ``new_file`` does."""
         names = PassportRow.__struct_fields__
         facts = _Facts(_FORMAT_VERSION, self.root, self.splits, self.findings)
         fields = [
@@ -147,13 +147,8 @@ class Passport:
             "chordcache": to_json(facts),
             "recordSet": [{**videos, "field": fields, "data": rows}],
         }
-        partial = Path(f"{path}.{os.getpid()}.partial")
-        with no_space_as_error(path):
-            try:
-                partial.write_text(json.dumps(document, indent=1) + "\n")
-                publish(partial, Path(path))
-            finally:
-                partial.unlink(missing_ok=True)
+        with new_file(Path(path), "output: cannot write") as file:
+            file.write(f"{json.dumps(document, indent=1)}\n".encode())
 
     def differences(self, other: Passport) -> Iterator[tuple[str, str]]:
         """Yield the key of each video that is not the same in another passport, and how it differs, for people."""
