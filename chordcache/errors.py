@@ -45,6 +45,7 @@ class MediaError(ChordcacheError):
         ``refused-size``, ``refused-link`` (it leads out of its root), ``not-regular``, ``changed``, ``io``, ``tables``
         (of an MP4, see ``mp4_samples``), ``clock`` (of a source that is read without a cache), ``segment`` (it has no
         frames), ``bucket`` (it has fewer frames than each),
+        ``series`` (its table of numbers is missing or wrong),
         ``stereo`` (no eye can be cut out), ``unsupported-color`` (its colors cannot be converted), ``extractor`` (it
         raised, or returned another number of rows than it declares), ``features`` (those that the file has in the
         cache cannot be made again here), ``frames`` (others than those of its cached features).

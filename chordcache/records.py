@@ -167,6 +167,9 @@ SEGMENT_COLUMNS = ("start_seconds", "end_seconds", "start_frame", "end_frame")
 GROUP, STREAM = "group", "stream"
 """Extra columns of videos that show the same time: the name of their group, and that of the stream which each is"""
 
+SERIES = "series"
+"""Extra column with the place of the table of an item, see ``features.series``"""
+
 
 class Description(Record, frozen=True, kw_only=True):
     """The statements of an index about one item: its part of the file, and what is to be learned from it."""

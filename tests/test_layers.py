@@ -61,6 +61,7 @@ OWNERS = {
     "numpy": ("*",),
     "obstore": ("chordcache.object_stores.client",),
     "pyarrow": (
+        "chordcache.features.series",
         "chordcache.index.lists.parquet",
         "chordcache.media.parquet_episodes",
         "chordcache.formats.parquet_table",

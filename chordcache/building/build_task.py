@@ -16,9 +16,9 @@ from chordcache.config.picture import PictureConfig
 from chordcache.errors import ChordcacheError, MediaError
 from chordcache.features.item_fields import fits
 from chordcache.features.registry import FeatureSpec
-from chordcache.media.source_file import FolderLooks, SourceState, leads_out, real_folder
+from chordcache.media.source_file import FolderLooks, SourceState, leads_out, look_or_none, real_folder
 from chordcache.media.versions import tool_versions
-from chordcache.records import ContentFacts, Identity, VideoRecord, losses
+from chordcache.records import SERIES, ContentFacts, Identity, VideoRecord, losses
 from chordcache.storage import layout
 from chordcache.storage.artefacts.tiers import TIERS
 from chordcache.storage.feature_info import FeatureInfo, leaves
@@ -130,7 +130,15 @@ def _is_current(plan: BuildPlan, artefact: ArtefactTask, sidecar: Sidecar, item:
         if info.file is None or (info.file.name not in rebuild and plan.files.has(info.file))
     }
     are_sound = all(not is_stale(info, plan.fingerprints) and fits(info, item) for info in infos)
-    return present.issuperset(artefact.names) and are_sound
+    tables = [info.facts["table"] for info in infos if info.feature == SERIES and info.file]
+    return present.issuperset(artefact.names) and are_sound and all(_is_table(plan, item, table) for table in tables)
+
+
+def _is_table(plan: BuildPlan, item: Any, table: Sequence[int]) -> bool:
+    """Return whether the table of series has this size and modification time. An unreadable one counts as the same."""
+    root, path = plan.roots.get(item.root), str(item.extra.get(SERIES)).partition("#")[0]
+    state = look_or_none(os.path.join(root, path)) if root else None
+    return state is None or [state.identity.size, state.identity.mtime_ns] == [*table]
 
 
 def _is_in(info: FeatureInfo, artefact: ArtefactTask) -> bool:

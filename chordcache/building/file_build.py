@@ -69,9 +69,11 @@ class _ItemBuild(DecodePass):
         self._writers_of: dict[str, list[ArtefactWriter]] = {name: [] for name in task.specs}
         with_content = task.item.content is None
         item, segment = task.item, task.item.segment
+        folder = task.source_path.removesuffix(item.path), task.inside
         super().__init__(
-            task.specs, self._writers_of, task.picture, with_content=with_content, item=item, segment=segment
-        )
+            task.specs, self._writers_of, task.picture, with_content=with_content, item=item, segment=segment,
+            folder=folder,
+        )  # fmt: skip
         self._task, self._source = task, source
         self._stack, self._writers = ExitStack(), ExitStack()
         self._pairs: list[tuple[ArtefactTask, ArtefactWriter]] = []

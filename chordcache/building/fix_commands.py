@@ -34,6 +34,7 @@ REMEDIES = {
     "refused-link": "Build with --follow-symlinks if the target of the link can be trusted.",
     "refused-size": "Do what the message says, or leave the file out of the index.",
     "segment": "Correct the start and the end of the segment in the list, then run the build again.",
+    "series": "Correct the table of the item that the message names, then build with --retry-quarantined.",
     "short": "Fetch the file, or the folder of pictures, again. Frames are missing.",
     "signal": f"The decoder crashed. Convert the file with ffmpeg, or update PyAV, {_AGAIN}",
     "stereo": "Set frames.stereo: as_is, or name the layout with frames.stereo_layout.",

@@ -19,6 +19,8 @@ from chordcache.config.checks import (
 from chordcache.errors import UsageError
 
 _PLUGIN = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
+_COLUMN = re.compile(r"(?!(.*\.)?(offsets|xxh3_64)$)[A-Za-z0-9_.-]{1,200}")
+"""Name of a column that an array of a file can have, too"""
 _FUNCTION = re.compile(r"[a-z]\w*(\.[a-z]\w*)*")
 
 
@@ -322,6 +324,29 @@ class EmbedConfig(Section):
 
 
 @dataclass(frozen=True)
+class SeriesConfig(Section):
+    """Columns of the table that an item names in the column ``series`` of the index, such as states and actions."""
+
+    columns: tuple[str, ...] = ("observation.state", "action")
+    """Columns of numbers, or of lists of numbers of one shape"""
+    time: str = "timestamp"
+    """Column of the times [seconds from the item's first frame]"""
+    max_gap_seconds: float | None = None
+    """[seconds] Largest distance of a frame from the nearest row. None means 1.5 times the median distance of rows"""
+
+    def __post_init__(self) -> None:
+        names: Any = self.columns
+        if not isinstance(names, list | tuple) or not names or not all(map(_COLUMN.fullmatch, map(str, names))):
+            raise UsageError(
+                f"features.series.columns: got {names!r}, expected a list of columns, named with letters, digits, _, - "
+                "and dots. Rename others in the table."
+            )
+        object.__setattr__(self, "columns", tuple(dict.fromkeys(map(str, names))))
+        if self.max_gap_seconds is not None:
+            check_number("features.series.max_gap_seconds", self.max_gap_seconds, (int, float), 1e-6, 1e9)
+
+
+@dataclass(frozen=True)
 class PluginConfig(Section):
     """A feature made by a third-party extractor."""
 
@@ -361,5 +386,6 @@ FEATURE_SECTIONS: Mapping[str, type[Any]] = {
     "text": TextConfig,
     "latents": LatentsConfig,
     "embed": EmbedConfig,
+    "series": SeriesConfig,
 }
 """Class of the settings of each built-in feature but frames"""

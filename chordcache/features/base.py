@@ -41,6 +41,8 @@ class VideoInfo:
     empty"""
     sound_problem: str = "no audio track"
     """Reason why ``has_sound`` is False"""
+    folder: tuple[str, str | None] = ("", None)
+    """Folder that the paths of the index are relative to, and the real folder that links must not lead out of"""
 
 
 class Extractor:
@@ -63,7 +65,8 @@ class Extractor:
     """True if a row depends only on its frame and the next one. ``verify --source`` then makes some rows again"""
     uses: ClassVar[tuple[str, ...]] = ()
     """Fields of the item that the extractor needs, of "root", "path", "segment", "label", "labels", "caption",
-    "captions" and "extra". ``begin`` gets them. If one of them changes, the feature is made again"""
+    "captions", "extra", and the column "series" of "extra". ``begin`` gets them. If one of them changes, the feature is
+    made again"""
     units: ClassVar[Mapping[str, str]] = {}
     """Part of the array name after the feature's ("" for the feature, "scale" for ``name.scale``) to its unit"""
 

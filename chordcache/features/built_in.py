@@ -33,6 +33,7 @@ BUILT_IN = {
         "chordcache.features.networks.latent_rows:LatentsReadSide",
     ),
     "embed": BuiltIn("chordcache.features.networks.embed:EmbedExtractor", "chordcache.features.read_side:ReadSide"),
+    "series": BuiltIn("chordcache.features.series:SeriesExtractor", "chordcache.features.series:SeriesReadSide"),
     "pose": BuiltIn("chordcache.features.pose:PoseExtractor", "chordcache.features.pose:PoseReadSide"),
 }
 """The built-in features. Each also has a section in ``config``. Importing their modules loads no decoder."""

@@ -17,6 +17,7 @@ from chordcache.engine.worker import DeviceLostError
 from chordcache.errors import MediaError, StoppedError, UsageError, describe
 from chordcache.features.base import Extractor, Rows, VideoInfo
 from chordcache.features.frames import FpsFilter
+from chordcache.features.item_fields import value_of
 from chordcache.features.registry import FeatureSpec
 from chordcache.json_records import MAX_FRAMES, MAX_ROWS
 from chordcache.media.activity import ContentMeter
@@ -85,6 +86,7 @@ class DecodePass:
     ``sinks`` receive the rows of each feature of ``specs``. With ``with_content``, ``ContentFacts`` are measured too.
     ``only`` has the numbers of the kept frames that the extractors receive, by default all. ``item`` has the fields
     that they use, such as a ``VideoRecord``. ``segment`` is the part of the file that is decoded, by default all of it.
+    ``folder`` is as in ``VideoInfo``.
     """
 
     def __init__(
@@ -97,12 +99,13 @@ class DecodePass:
         only: Container[int] | None = None,
         item: Any = None,
         segment: Segment | None = None,
+        folder: tuple[str, str | None] = ("", None),
     ) -> None:
         self._specs = specs
         self._sinks = sinks
         self.picture = picture
         self._only = only
-        self._item = item
+        self._item, self._folder = item, folder
         self.segment = segment
         self.result: DecodeResult | None = None
         """Result of ``finish``"""
@@ -122,13 +125,14 @@ class DecodePass:
         """Make the extractors for an item, in its bucket if there are buckets."""
         codec = media.require_video().codec_context
         why_silent = "" if media.audio else why_no_sound(media.container)
-        video = VideoInfo(codec.codec.canonical_name, codec.width, codec.height, not why_silent, {}, why_silent)
+        facts = codec.codec.canonical_name, codec.width, codec.height, not why_silent
+        video = VideoInfo(*facts, sound_problem=why_silent, folder=self._folder)
         self._maker = FrameMaker(self.picture, media.require_video().sample_aspect_ratio, bucket)
         for name, spec in self._specs.items():
             spec.set_up()
             with _calling(name, 0):
                 extractor = spec.make()
-                fields = {name: getattr(self._item, name) for name in spec.uses}
+                fields = {name: value_of(name, self._item) for name in spec.uses}
                 absent = extractor.begin(replace(video, fields=fields) if fields else video)
             self.results[name] = FeatureResult(absent=absent)
             if absent is None:

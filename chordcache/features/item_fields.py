@@ -8,11 +8,16 @@ from typing import Any
 
 from chordcache.digests import hex64
 from chordcache.json_records import to_json
-from chordcache.records import Description
+from chordcache.records import SERIES, Description
 from chordcache.storage.feature_info import FeatureInfo
 
-ITEM_FIELDS = ("root", "path", *Description.__struct_fields__)
-"""Fields of an item that an extractor may use"""
+ITEM_FIELDS = ("root", "path", *Description.__struct_fields__, SERIES)
+"""Fields of an item that an extractor may use. The last one is a column"""
+
+
+def value_of(name: str, item: Any) -> Any:
+    """Return the value of a field of a ``VideoRecord`` or a video."""
+    return item.extra.get(SERIES) if name == SERIES else getattr(item, name)
 
 
 def all_captions(caption: str | None, captions: Sequence[str]) -> tuple[str, ...]:
@@ -22,7 +27,7 @@ def all_captions(caption: str | None, captions: Sequence[str]) -> tuple[str, ...
 
 def hash_of_fields(names: Sequence[str], item: Any) -> str:
     """Return a hash of some fields of a ``VideoRecord`` or a video, 16 hex digits, or "" for no fields."""
-    values = [to_json(getattr(item, name)) for name in names]
+    values = [to_json(value_of(name, item)) for name in names]
     return hex64(json.dumps(values, sort_keys=True).encode()) if names else ""
 
 

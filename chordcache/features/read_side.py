@@ -36,11 +36,16 @@ MOTION_AS_FLOW = "motion.as_flow"
 FIRST_FRAME_LATENTS = "latents.first_frame"
 """Name in ``features``, and of an array, of the latents of the first frame, which samples have beside "latents\""""
 
+LINEAR_SERIES, PREVIOUS_SERIES = "series.linear", "series.previous"
+"""Names in ``features`` of series that is interpolated, or has the last row at or before each time, not the nearest"""
+
 VARIANTS: Mapping[str, str] = {
     ADJACENT_FLOW: "flow",
     NORMALIZED_LATENTS: "latents",
     FIRST_FRAME_LATENTS: "latents",
     MOTION_AS_FLOW: "motion",
+    LINEAR_SERIES: "series",
+    PREVIOUS_SERIES: "series",
 }
 """Name in ``features`` to the cached feature, where samples have it in another form or with another array"""
 
@@ -59,6 +64,11 @@ class ClipVideo(Protocol):
     """Height of the cached frames, [pixels]"""
     first_row: int
     """Row of the first frame in the artefacts, above 0 in a segment of a file that is cached whole"""
+
+    @property
+    def pts_seconds(self) -> np.ndarray:
+        """Times of the frames [shape=(num_frames,), dtype=float64, seconds], on the source's clock."""
+        ...
 
     def feature(self, name: str) -> FeatureInfo:
         """Return the record of a feature. Raises ``NotFoundError``."""
@@ -120,9 +130,11 @@ class Clip:
     """Position of the caption of the sample in ``item_fields.all_captions``"""
     noise: np.random.Generator | None = None
     """Random numbers for features that are drawn from a distribution. None takes the mean"""
+    delta_timestamps: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    """Column of series to the times at which samples have it, [seconds from each frame]"""
 
     def rows(self, feature: str, span: slice | None = None) -> np.ndarray:
-        """Read the rows of a feature for the frames of the clip, or for a slice of the frames of its video."""
+        """Read the rows of a feature for the frames of the clip, or for a slice as ``Cache.rows`` takes it."""
         return self.reader.rows(self.video, feature, self.numbers if span is None else span)
 
     @property

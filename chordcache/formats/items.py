@@ -13,6 +13,7 @@ from chordcache.formats.source_packets import SourcePackets
 from chordcache.media import jpeg, planes
 from chordcache.read.cache import Cache
 from chordcache.read.selection import OtherSettings, Videos, positions_of, select_keys
+from chordcache.records import SERIES
 from chordcache.storage.cache_header import read_header, roots_now
 from chordcache.storage.feature_info import FeatureInfo
 from chordcache.storage.row_clock import CLOCK_FACTS, has_times
@@ -98,20 +99,22 @@ class Items:
                 yield from (jpeg.encode_rgb(frame, quality=_QUALITY) for frame in frames)
 
     def arrays(self, item: ExportItem) -> Iterator[tuple[str, np.ndarray]]:
-        """Yield the name and the rows of each cached feature of an item but its frames. Several tiers may have one."""
+        """Yield name and rows of each cached feature but frames, and of columns of series. Tiers may share one."""
         present = (info.feature for info in item.video.sidecar.features if info.absent is None)
         for name in dict.fromkeys(present):
             if name != "frames":
-                yield name, self._feature(item, item.video.feature(name))
+                info = item.video.feature(name)
+                for array in info.num_rows if name == SERIES else (name,):
+                    yield array, self._feature(item, info, array)
 
-    def _feature(self, item: ExportItem, info: FeatureInfo) -> np.ndarray:
-        if has_times(info.facts):  # mel, waveform and librosa have no row for each frame
-            return self.cache.read(item.video, info.feature, item.frames.start, item.frames[-1] + 1)
+    def _feature(self, item: ExportItem, info: FeatureInfo, array: str) -> np.ndarray:
+        if has_times(info.facts):  # mel, waveform, librosa and series have no row for each frame
+            return self.cache.read(item.video, array, item.frames.start, item.frames[-1] + 1)
         frames: Sequence[int] = item.frames
         if not CLOCK_FACTS.intersection(info.facts):  # flow has no row for the last frame of a video
-            num_rows = item.video.num_rows(info, info.feature)
+            num_rows = item.video.num_rows(info, array)
             frames = [frame for frame in frames if frame < num_rows]
-        return self.cache.read(item.video, info.feature, indices=frames)
+        return self.cache.read(item.video, array, indices=frames)
 
 
 def _of_planes(picture: np.ndarray) -> bytes:

@@ -205,6 +205,9 @@ class Cache:
         ``embed``             [shape=(T, D) or (T, N, D), dtype=float32 or float16]
         ``latents``           [shape=(t, C, h, w), dtype=float32 or float16] the rows that cover these frames
         ``pose``              [shape=(T, 33, 4), dtype=float32] x, y, z in pixels of the cached frame, visibility
+        ``series``            [shape=(n,), dtype=float64, seconds on the source's clock]: the times of its rows in the
+                              seconds of these frames, and of the row before and the row after them;
+                              ``series.COLUMN`` [shape=(n, ...)] their values, with the dtype of the table
         ====================  ========================================================================
 
         Parameters
@@ -216,7 +219,7 @@ class Cache:
         start, stop : int, optional
             Frame numbers, half open, as in slices. By default all frames.
         indices : sequence of int, optional
-            Frame numbers in any order instead, repeats allowed. Not for mel, waveform and librosa.
+            Frame numbers in any order instead, repeats allowed. Not for mel, waveform, librosa and series.
         out : np.ndarray, optional
             C-contiguous memory for the result, of its shape and dtype, which is then returned.
         tier : str, optional
@@ -250,7 +253,8 @@ class Cache:
         """Read the rows of a feature for some frames of a video. Arguments and errors are those of ``read``.
 
         ``numbers`` are frame numbers, or a slice of all frames, from which frames at the end that do not have a row are
-        left out. A feature with a clock of its own takes a slice, and has the rows of the seconds of these frames.
+        left out. A feature with a clock of its own takes a slice, and has the rows of the seconds of these frames, or
+        with floats the rows of these seconds on the source's clock.
         """
         info = video.feature(feature.partition(".")[0], tier)
         side = read_side(info.feature)
@@ -266,6 +270,8 @@ class Cache:
                     raise UsageError(
                         f"indices: got them for '{feature}', which has times of its own, expected start and stop"
                     )
+                if isinstance(numbers.start, float):
+                    return side.rows_in(artefact, info, feature, (numbers.start, numbers.stop), out)
                 span = range(video.num_frames)[numbers]
                 return side.rows_in(artefact, info, feature, video.seconds_of(span.start, span.stop), out)
             return side.rows(artefact, info, feature, row_numbers(video, info, feature, numbers), out)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple, cast
 
@@ -62,6 +62,8 @@ class ClipReader:
     """One of ``MISSING``"""
     variants: frozenset[str] = frozenset()
     """Names of ``VARIANTS`` that samples have"""
+    delta_timestamps: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    """As in ``Clip``"""
 
     def __post_init__(self) -> None:
         if not self.features:
@@ -74,6 +76,12 @@ class ClipReader:
             hint = f"Did you mean '{owners[0]}'?" if owners else "A sample has something else of this name."
             raise UsageError(f"features: got '{taken[0]}', expected a feature. {hint}")
         check_choice(MISSING, missing=self.missing)
+        for column, seconds in self.delta_timestamps.items():
+            if "series" not in self.features or not len(seconds) or not np.isfinite(seconds).all():
+                raise UsageError(
+                    f"delta_timestamps: got {list(seconds)!r:.80} for '{column}' with the features "
+                    f"{', '.join(self.features)}, expected seconds from a frame, and the feature 'series'"
+                )
 
     def check_zeros(self, name: str, reader: RowReader, video: Video) -> None:
         """Raise ``NotFoundError`` if a feature that is absent from a video does not have a known shape."""
@@ -130,7 +138,8 @@ class ClipReader:
         clips, picture = [], (video.height, video.width)
         for numbers, crop, out, caption, noise in views:
             check_frame_numbers("clip_sampler", numbers.tolist(), video.num_frames, f"video '{video.key}'")
-            clips.append(Clip(reader, video, picture, numbers, crop, self.variants, one_thread, out, caption, noise))
+            of_sample = self.variants, one_thread, out, caption, noise, self.delta_timestamps
+            clips.append(Clip(reader, video, picture, numbers, crop, *of_sample))
         return clips
 
 
@@ -145,9 +154,10 @@ def cached_features(names: tuple[str, ...]) -> tuple[tuple[str, ...], frozenset[
     >>> cached_features(("frames", "flow.adjacent"))
     (('frames', 'flow'), frozenset({'flow.adjacent'}))
     """
-    for name, feature in VARIANTS.items():
-        if name in names and feature in names and name != FIRST_FRAME_LATENTS:
-            raise UsageError(f"features: got '{feature}' and '{name}', expected one of them")
+    for feature in VARIANTS.values():
+        forms = sorted(name for name in names if VARIANTS.get(name, name) == feature and name != FIRST_FRAME_LATENTS)
+        if len(forms) > 1:
+            raise UsageError(f"features: got '{forms[0]}' and '{forms[1]}', expected one of them")
     features = tuple(dict.fromkeys(VARIANTS.get(name, name) for name in names))
     return features, frozenset(VARIANTS.keys() & set(names))
 

@@ -19,7 +19,7 @@ from typing import Annotated, Any, Literal, NamedTuple, NotRequired, TypeAlias
 import numpy as np
 
 from chordcache.json_records import MAX_PIXELS, MAX_ROWS, MAX_SIDE, Limit, Side, fields_type, from_json
-from chordcache.records import Description
+from chordcache.records import SERIES, Description
 from chordcache.storage.artefacts.tiers import KINDS, TIERS
 from chordcache.storage.feature_info import FeatureInfo
 from chordcache.storage.row_clock import CLOCK_FACTS, clock_problem, has_times
@@ -44,7 +44,7 @@ _DTYPE = re.compile(r"[|<]?[A-Za-z]+\d{0,8}")
 _TIMES = 16
 """Size of the time and the number of a frame, which each file has [bytes]"""
 
-_ITEM_FIELDS = frozenset(("root", "path", *Description.__struct_fields__))
+_ITEM_FIELDS = frozenset(("root", "path", *Description.__struct_fields__, SERIES))
 """Fields of an item that a feature may be made of"""
 
 _USED = fields_type(uses=list[str])
@@ -165,6 +165,10 @@ def _latents_rows(info: FeatureInfo) -> dict[str, _Row | None]:
     return {suffix: (info.shape[1:], info.dtype) for suffix, name in names.items() if info.params.get(name)}
 
 
+def _series_rows(info: FeatureInfo) -> dict[str, _Row | None]:
+    return {f".{name}": (tuple(shape), dtype) for name, (dtype, shape) in info.facts["columns"].items()}
+
+
 _NORMALIZATION = NotRequired[
     fields_type(
         scaling_factor=NotRequired[float | None], shift_factor=NotRequired[float | None],
@@ -229,6 +233,11 @@ RULES: Mapping[str, Rules] = {
         clocks=("", "frames_per_row"), rows=_latents_rows,
     ),
     "embed": Rules(_FLOATS, lambda info, sidecar: len(info.shape) in (2, 3) and info.shape[0] == sidecar.num_frames),
+    "series": Rules(
+        ("float64",), lambda info, sidecar: len(info.shape) == 1,
+        facts=fields_type(columns=dict[str, tuple[str, list[int]]], end_seconds=float, table=list[int]),
+        clocks=("row_seconds",), rows=_series_rows,
+    ),
     "pose": Rules(("float32",), lambda info, sidecar: info.shape == (sidecar.num_frames, 33, 4)),
 }  # fmt: skip
 

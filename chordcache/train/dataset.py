@@ -74,19 +74,19 @@ class ChordVideoDataset(ClipDataset):
     motion                ``motion`` [shape=(T, 2, gh, gw), dtype=float32, pixels of h x w, (dx, dy)], see
                           ``Cache.read``, and ``motion_covered`` [shape=(T, gh, gw), dtype=bool]; of an
                           h x w picture, (gh, gw) is (ceil(h / 16), ceil(w / 16))
-    motion.as_flow        the same with T - 1 rows in the direction of ``flows``, from each frame of the clip to the
-                          next. Frames must ascend
+    motion.as_flow        the same with T - 1 rows in the direction of ``flows``. Frames must ascend
     pose                  ``pose`` [shape=(T, 33, 4), dtype=float32] x, y, z in pixels of h x w, visibility;
                           NaN where no person is seen
     latents               ``latents`` [shape=(t, C, h, w), dtype=float32 or float16] the rows that cover these
                           frames; float32 and drawn from the posterior if ``moments`` are cached
     latents.normalized    ``latents`` [dtype=float32] normalized, with the axes in the order of training scripts:
                           (t, C, h, w) of images and CogVideoX, (C, t, h, w) of other VAEs
-    latents.first_frame   adds ``latents_first_frame`` to ``latents``, of its shape: the first frame alone, as the
-                          condition of image-to-video, see ``docs/latents.md``
+    latents.first_frame   adds ``latents_first_frame``, of their shape: the first frame alone, see ``docs/latents.md``
     embed                 ``embed`` [shape=(T, D) or (T, N, D), dtype=float32 or float16] of the whole frames
     text                  ``text`` [shape=(L, D), dtype=float32 or float16] all tokens of the caption; with a padding
                           L is ``max_tokens``, and ``text_mask`` [shape=(L,), dtype=bool] is True for tokens
+    series                ``series.COLUMN`` [shape=(T, ...)] the row of each column of a table nearest to each frame;
+                          series.previous: the last one before it; series.linear: interpolated
     any other             the rows of these frames under the feature's name, as they are cached
     ====================  ==============================================================================
 
@@ -139,6 +139,9 @@ class ChordVideoDataset(ClipDataset):
         Annotations of the index to add to each sample: "label", "labels", "caption", "captions" and extra columns, see
         ``docs/annotations.md``. "caption" then draws one of the captions of an item for each sample of each epoch. With
         "labels", ``classes`` are by default all labels of all items.
+    delta_timestamps : mapping of str to sequence of float, optional
+        Column of series to K times [seconds from each frame]. ``series.COLUMN`` is then (T, K, ...), and
+        ``series.COLUMN_is_pad`` [shape=(T, K), dtype=bool] is True before the first and after the last row.
 
     Raises
     ------
@@ -176,6 +179,7 @@ class ChordVideoDataset(ClipDataset):
         clips_per_video: int = 1,
         seed: int = 0,
         fields: str | Iterable[str] = (),
+        delta_timestamps: Mapping[str, Sequence[float]] | None = None,
     ) -> None:
         check_at_least(0, seed=seed)
         check_at_least(1, clips_per_video=clips_per_video)
@@ -186,6 +190,7 @@ class ChordVideoDataset(ClipDataset):
             spatial_transform=checked_crop(size, crop, None if "latents" in names else DEFAULT_SIZE),
             missing=missing,
             variants=variants,
+            delta_timestamps=dict(delta_timestamps or {}),
         )
         if isinstance(cache, VideosToRead) and videos is not None:
             raise UsageError("videos: got a selection and a set of videos, expected one of them")
@@ -251,6 +256,7 @@ class ChordVideoDataset(ClipDataset):
             "features": self._clips.features,
             "fields": self._fields.types,
             "missing": self._clips.missing,
+            "delta_timestamps": self._clips.delta_timestamps or None,
             "num_frames": getattr(self._sampler, "num_frames", None),
             "size": getattr(getattr(crop, "of", None) or crop, "size", None),
         }

@@ -362,7 +362,8 @@ def _check_source(check: _Check, sidecar: Sidecar, roots: Mapping[str, str]) -> 
                 return [Damage("stale", path, what, build_command(check.cache, check.features), check.key)]
             what = ""
             try:  # the digests of the artefacts were checked, so any difference comes from the source
-                compare_with_source(check.cache, sidecar, check.config, source.place)
+                folder = os.path.join(roots[sidecar.root], ""), inside
+                compare_with_source(check.cache, sidecar, check.config, source.place, folder)
             except MediaError as error:
                 what = f"the source, unchanged by its size and mtime: {error}"
             check_unchanged(path, source.state, inside)

@@ -17,6 +17,7 @@ from chordcache.features.packet_frames import PACKET_CODECS, read_planes
 from chordcache.features.registry import FeatureSpec, resolve
 from chordcache.media import jpeg
 from chordcache.media.planes import split
+from chordcache.records import SERIES
 from chordcache.storage import feature_files
 from chordcache.storage.artefacts.artefact import Artefact
 from chordcache.storage.artefacts.writer import Block
@@ -51,12 +52,15 @@ _TOLERANCE = 0.02
 """Relative and absolute tolerance: two values this close agree."""
 
 
-def compare_with_source(cache: Path, sidecar: Sidecar, config: Config, path: str) -> None:
+def compare_with_source(
+    cache: Path, sidecar: Sidecar, config: Config, path: str, folder: tuple[str, str | None] = ("", None)
+) -> None:
     """Decode the source of a video again and compare times, keyframes, random frames, and the features made from them.
 
     Some features are left out, because their rows depend on all frames before them: pose, which tracks, and plug-ins
-    that do not declare otherwise. Only their digests are checked. Raises ``MediaError`` if the source cannot be
-    decoded, or shows something else, and ``DamageError`` if an artefact cannot be read.
+    that do not declare otherwise. Only their digests are checked. ``folder`` is as in ``VideoInfo``. Raises
+    ``MediaError`` if the source cannot be decoded, or shows something else, and ``DamageError`` if an artefact cannot
+    be read.
     """
     num_frames = sidecar.num_frames
     shown = _random_frames(num_frames)
@@ -68,7 +72,9 @@ def compare_with_source(cache: Path, sidecar: Sidecar, config: Config, path: str
     ]
     sinks = {name: [comparer for comparer in comparers if comparer.feature == name] for name in specs}
     segment, only = sidecar.about.segment, frozenset(shown)
-    decode_pass = DecodePass(specs, sinks, config.picture, with_content=False, only=only, segment=segment)
+    decode_pass = DecodePass(
+        specs, sinks, config.picture, with_content=False, only=only, item=sidecar.record, segment=segment, folder=folder
+    )
     facts = decode_item(path, decode_pass)
     if len(facts.pts_seconds) != num_frames:
         raise _differs(f"got {counted(len(facts.pts_seconds), 'frame')}, expected {num_frames} as in the cache")
@@ -114,12 +120,8 @@ def _comparable(sidecar: Sidecar, config: Config) -> Mapping[str, FeatureSpec]:
             except UsageError:  # a plug-in that is not installed here
                 continue
             is_comparable = CLOCK_FACTS.isdisjoint(info.facts) or has_times(info.facts)
-            if (
-                spec.fingerprint == info.fingerprint
-                and is_comparable
-                and not spec.uses
-                and (spec.is_local or spec.is_of_sound)
-            ):
+            of_source = not spec.uses and (spec.is_local or spec.is_of_sound)
+            if spec.fingerprint == info.fingerprint and is_comparable and (of_source or info.feature == SERIES):
                 specs[info.feature] = replace(spec, arguments={"codec": "yuv420"}) if _is_packets(info) else spec
     return specs
 
@@ -149,7 +151,10 @@ class _Comparer:
         artefact = feature_files.open_file(self._cache, self._file, self._claims)
         if "row_seconds" in info.facts:
             numbers = range(first, min(first + len(rows), info.num_rows[name]))
-            self._compare(name, first, np.asarray(rows)[: len(numbers)], artefact.rows(name, numbers))
+            again, cached = np.asarray(rows)[: len(numbers)], artefact.rows(name, numbers)
+            if info.feature == SERIES and not np.array_equal(again, cached):
+                raise _differs(f"'{name}' is not what its table has")
+            self._compare(name, first, again, cached)
             return
         for i, row in enumerate(rows):
             number = self._shown[first + i]

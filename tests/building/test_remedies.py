@@ -68,6 +68,7 @@ ELSEWHERE = {
     "edit-list": "media/test_edit_lists.py::test_a_list_that_sets_frames_back_in_time_is_refused",
     "extractor": "features/test_bad_features.py::test_an_extractor_cannot_change_what_others_get",
     "oom": "engine/test_limits.py::test_pictures_too_large_for_the_memory",
+    "series": "features/test_series.py::test_a_table_that_is_wrong_is_named",
     "signal": "engine/test_limits.py::test_a_crash_names_the_line",
     "tables": "media/test_mp4_samples.py::test_tables_that_lie_are_refused",
     "timeout": "engine/test_limits.py::test_a_file_timeout_ends_it",

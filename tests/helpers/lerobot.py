@@ -22,9 +22,10 @@ SIZES = {"observation.image": (64, 96), "observation.image.wrist": (32, 32)}
 VERSIONS = ("v2.1", "v3.0")
 
 
-def lerobot_extra(episode: int, camera: str, fps: float) -> dict[str, Any]:
-    """Return the extra columns of an episode of a camera."""
-    return {"episode_index": episode, "camera": camera, "fps": fps, "group": episode, "stream": camera}
+def lerobot_extra(episode: int, camera: str, fps: float, data: str = "") -> dict[str, Any]:
+    """Return the extra columns of an episode of a camera, whose data are in a file if the dataset says so."""
+    series = {"series": f"{data}#episode_index={episode}"} if data else {}
+    return {"episode_index": episode, "camera": camera, "fps": fps, "group": episode, "stream": camera, **series}
 
 
 def pixels(episode: int, camera: str) -> np.ndarray:

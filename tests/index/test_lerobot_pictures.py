@@ -83,7 +83,7 @@ def test_frames_are_the_pictures(tmp_path: Path, version: str) -> None:
             "push",
             os.path.relpath(inner_path(folder, version, episode, camera), folder),
             caption=f"Push {episode}",
-            extra=lerobot_extra(episode, camera, FPS),
+            extra=lerobot_extra(episode, camera, FPS, os.path.relpath(data_file(folder, version, episode), folder)),
         )
         for episode in range(len(LENGTHS))
         for camera in SIZES

@@ -15,7 +15,7 @@ from chordcache.index.lists.items import Item, ItemList, ListOptions, texts
 from chordcache.index.lists.parquet import open_parquet
 from chordcache.index.lists.tables import json_lines, json_object, row_error
 from chordcache.index.lists.templates import Template
-from chordcache.records import GROUP, STREAM, Segment
+from chordcache.records import GROUP, SERIES, STREAM, Segment
 
 _COLUMNS = {"episode_index": "int", "fps": "float", GROUP: "int"}
 
@@ -35,6 +35,8 @@ class _Camera(NamedTuple):
     is_video: bool
     """False if its frames are pictures in the files of the data"""
     template: Template
+    data: Template | None
+    """Path of the files of the data, or None if the dataset does not state it"""
 
     def path(self, episode: int, **names: Any) -> str:
         """Return the path of the file, or of the episode in it. ``names`` are further fields of the template."""
@@ -54,7 +56,8 @@ def read_lerobot(path: Path, _options: ListOptions) -> ItemList:
     """Read the folder of a LeRobot dataset of version 2.0, 2.1 or 3.0. Each camera of an episode is an item.
 
     The tasks of the episode are its captions. ``episode_index``, ``camera`` and ``fps`` are extra columns. So are
-    ``group`` and ``stream``, by which ``chordcache.group`` joins the cameras of an episode.
+    ``group`` and ``stream``, by which ``chordcache.group`` joins the cameras of an episode, and ``series``, the rows of
+    the episode in the files of the data.
 
     In version 3.0 a file holds several episodes. The segment is stated as frame numbers. An episode has ``length``
     frames, and begins where the one before it in the file ends, because the times of the dataset drift: each is a sum
@@ -70,6 +73,7 @@ def read_lerobot(path: Path, _options: ListOptions) -> ItemList:
             f"'{printable(path)}': got LeRobot version '{printable(version)}', expected v2.0, v2.1 or v3.0"
         )
     fields, episodes = _VERSIONS[version[:2]]
+    data = Template(info["data_path"], fields) if isinstance(info.get("data_path"), str) else None
     cameras = []
     for name, feature in info["features"].items():
         dtype = feature.get("dtype") if isinstance(feature, dict) else None
@@ -78,7 +82,7 @@ def read_lerobot(path: Path, _options: ListOptions) -> ItemList:
             if not isinstance(info.get(key), str):
                 expected = f"one in 'meta/info.json' for the camera '{printable(name)}'"
                 raise UsageError(f"'{printable(path)}': got no '{key}', expected {expected}")
-            cameras.append(_Camera(name, dtype == "video", Template(info[key], fields)))
+            cameras.append(_Camera(name, dtype == "video", Template(info[key], fields), data))
     if not cameras:
         expected = "features of the dtype 'video' or 'image'"
         raise UsageError(f"'{printable(path)}': got a dataset without cameras, expected {expected}")
@@ -101,9 +105,13 @@ def _info(path: Path) -> dict[str, Any]:
     return info
 
 
-def _extra(episode: int, camera: _Camera, info: dict[str, Any]) -> dict[str, Any]:
-    of_group = {GROUP: episode, STREAM: camera.name}
-    return {"episode_index": episode, "camera": camera.name, "fps": info["fps"], **of_group}
+def _extra(episode: int, camera: _Camera, info: dict[str, Any], **places: Any) -> dict[str, Any]:
+    """Return the columns of an episode. ``places`` are further fields of the path of its data, None if unknown."""
+    extra = {"episode_index": episode, "camera": camera.name, "fps": info["fps"], GROUP: episode, STREAM: camera.name}
+    if camera.data is not None and None not in places.values():
+        path = camera.data.path({**places, "video_key": camera.name, "episode_index": episode})
+        extra[SERIES] = f"{path}#episode_index={episode}"
+    return extra
 
 
 def _episodes_2(path: Path, info: dict[str, Any], cameras: list[_Camera]) -> Iterator[tuple[int, list[Item]]]:
@@ -123,7 +131,7 @@ def _whole(row: dict[str, Any], episode: int, camera: _Camera, info: dict[str, A
     return Item(
         camera.path(episode, **names),
         captions=texts(row.get("tasks")),
-        extra=_extra(episode, camera, info),
+        extra=_extra(episode, camera, info, **names),
     )
 
 
@@ -161,6 +169,7 @@ def _item_3(row: dict[str, Any], camera: _Camera, info: dict[str, Any], ends: di
             f"to {end} s, expected the same number of frames. Correct the episode's length or times"
         )
     path = camera.path(episode, chunk_index=chunk, file_index=file)
+    data = {name: row.get(f"data/{name}") for name in ("chunk_index", "file_index")}
     last = ends.get(path, _End(0, (0.0,)))
     gap = min(((start - seconds) * fps for seconds in last.seconds), key=abs)
     first = last.frame + (0 if abs(gap) < 1 else round(gap))
@@ -169,7 +178,7 @@ def _item_3(row: dict[str, Any], camera: _Camera, info: dict[str, Any], ends: di
         path,
         Segment(start_frame=first, end_frame=first + length),
         captions=texts(row.get("tasks")),
-        extra=_extra(episode, camera, info),
+        extra=_extra(episode, camera, info, **data),
     )
 
 
