@@ -366,8 +366,9 @@ class _Places:
         self._cached = {key[-16:]: position for position, key in enumerate(cache.keys())}
         """Hash at the end of each key to its position in the catalog"""
         self._failures = {key[-16:]: failure for key, failure in read_quarantined(cache.path).items()}
-        states = [cache.catalog.feature_states(name) for name in features]
-        self._lacks = np.any(np.equal(states, FeatureState.NOT_BUILT), axis=0)
+        self._lacks = np.zeros(len(cache), bool)
+        for name in features:
+            self._lacks |= np.equal(cache.catalog.feature_states(name), FeatureState.NOT_BUILT)
         if others:
             self._lacks |= np.isin(cache.keys(), list(others))
         self.positions = array("q")
