@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import subprocess
 from collections.abc import Callable, Iterator
@@ -207,7 +208,7 @@ def test_shots_of_a_cached_segment_are_frames_of_its_file(
     assert run_cli("index", tmp_path / "part", "--shots", "-o", tmp_path / "shots.json").returncode == 0
     bounds = [10, *CUTS, 70]
     assert segments_of(tmp_path / "shots.json") == [
-        ("four.mp4", "run", None, start, end) for start, end in zip(bounds[:-1], bounds[1:], strict=True)
+        ("four.mp4", "run", None, start, end) for start, end in itertools.pairwise(bounds)
     ]
 
 
