@@ -1,7 +1,7 @@
 """Recall and precision of ``cc.leaks`` on pieces of real videos, and the time and memory of its hashes.
 
-``python bench/leaks.py VIDEOS`` cuts pieces of 3 s out of the videos of a folder, which are compressed, scaled, cropped,
-mirrored, or have a logo. It needs ffmpeg, and half an hour for 200 videos.
+``python bench/leaks.py VIDEOS`` cuts pieces of 3 s out of the videos of a folder. They are compressed, scaled,
+cropped or mirrored, or have a logo. It needs ffmpeg, and half an hour for 200 videos.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import subprocess
 import tempfile
 import time
 from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -74,9 +73,8 @@ def measure_recall(folder: Path, work: Path, num_pieces: int) -> None:
         kind = kinds[(number // len(sources) + number) % len(kinds)]
         start = round(drawn.uniform(0, source.duration_seconds - PIECE_SECONDS - 0.1), 3)
         pieces[f"{number:04}.mp4"] = (source, kind, start)
-    with ThreadPoolExecutor(2) as threads:
-        for name, (source, kind, start) in pieces.items():
-            threads.submit(cut_piece, folder / source.path, work / "pieces" / name, kind, start)
+    for name, (source, kind, start) in pieces.items():
+        cut_piece(folder / source.path, work / "pieces" / name, kind, start)
     cached = build(work / "pieces", work / "val")
     started = time.process_time()
     pairs = cc.leaks(work / "train", work / "val")
