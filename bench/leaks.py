@@ -79,12 +79,12 @@ def measure_recall(folder: Path, work: Path, num_pieces: int) -> None:
     started = time.process_time()
     pairs = cc.leaks(work / "train", work / "val")
     print(f"{len(pairs)} pairs in {time.process_time() - started:.1f} s of CPU time")
-    found = {(pair.train, pair.val_path): pair for pair in pairs}
+    pair_of = {(pair.train, pair.val_path): pair for pair in pairs}
     tried, missed, errors = Counter[str](), Counter[str](), []
     for video in cached:
         source, kind, start = pieces[video.path]
         tried[kind] += 1
-        pair = found.pop((source.key, video.path), None)
+        pair = pair_of.pop((source.key, video.path), None)
         if pair is None:
             missed[kind] += 1
             print(f"missed: {kind}, {source.path}")
@@ -92,7 +92,7 @@ def measure_recall(folder: Path, work: Path, num_pieces: int) -> None:
             errors.append(abs(pair.train_seconds[0] - pair.val_seconds[0] - start))
     print(f"recall {1 - missed.total() / tried.total():.3f} of {tried.total()} pieces; missed {dict(missed)}")
     print(f"error of the times: median {np.median(errors):.2f} s, 95 % {np.quantile(errors, 0.95):.2f} s")
-    for pair in (*found.values(), *cc.leaks(work / "train")):
+    for pair in (*pair_of.values(), *cc.leaks(work / "train")):
         print(f"another pair: '{pair.train_path}': {pair}")
 
 

@@ -96,8 +96,8 @@ def test_a_cache_without_frames_is_compared_by_hashes_alone(copies: tuple[Path, 
 
 def test_the_length_of_a_stretch(copies: tuple[Path, Path]) -> None:
     for seconds, names in ((1, COPIES.keys()), (5, COPIES.keys() - {"trimmed"}), (7, {"crf23", "crf40", "faster"})):
-        found = {Path(pair.val_path).stem for pair in cc.leaks(*copies, seconds=seconds)}
-        assert found == names, seconds
+        names_found = {Path(pair.val_path).stem for pair in cc.leaks(*copies, seconds=seconds)}
+        assert names_found == names, seconds
     with pytest.raises(UsageError, match="seconds: got 0"):
         cc.leaks(*copies, seconds=0)
 
