@@ -52,7 +52,7 @@ def instantiate(kind: str, config: object, section: str | None = None, **given: 
     Examples
     --------
     >>> instantiate("clip_sampler", {"name": "random", "num_frames": 8})
-    RandomClipSampler(num_frames=8, stride=4, pad='repeat', fps=None)
+    RandomClipSampler(num_frames=8, stride=4, pad='repeat', fps=None, within_shots=False)
     """
     section = section or f"train.{kind}"
     if not isinstance(config, Mapping):

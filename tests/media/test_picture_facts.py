@@ -114,7 +114,11 @@ def test_remuxes_of_the_corpus_have_the_same_ids(corpus: Path, tmp_path: Path) -
                 probed = ffmpeg_reference.probe(copy, packets=True)
                 if probed.video_packets and len(probed.shown()) == num_shown:
                     ids[suffix] = facts_of(copy).content_id
-            except (AssertionError, MediaError):  # the container does not take the codec, or its times
+            except (
+                AssertionError,
+                MediaError,
+                MemoryError,
+            ):  # the container loses the header of the codec, or its times
                 continue
             finally:
                 copy.unlink(missing_ok=True)

@@ -34,6 +34,8 @@ class RegularClipSampler(EvenClipSampler):
     fps : float, optional
         Rate [frames per second] of the clip, at any rate of the video. Frames are then chosen by their presentation
         times. Do not give ``stride`` too.
+    within_shots : bool
+        True to move a clip with a hard cut in it into the shot of its middle frame. A shorter shot is padded.
 
     Raises
     ------
@@ -152,7 +154,7 @@ class RandomClipSampler(EvenClipSampler):
     16 frames that cover 2 seconds, whatever the rate of the video:
 
     >>> RandomClipSampler(num_frames=16, fps=8)
-    RandomClipSampler(num_frames=16, stride=None, pad='repeat', fps=8)
+    RandomClipSampler(num_frames=16, stride=None, pad='repeat', fps=8, within_shots=False)
     """
 
     def _choose_clip(self, clips: EvenClips, video: Video, request: ClipRequest) -> np.ndarray:

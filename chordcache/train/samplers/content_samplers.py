@@ -48,7 +48,7 @@ class AdaptiveSampler(EvenClipSampler):
 
     Parameters
     ----------
-    num_frames, stride, pad, fps
+    num_frames, stride, pad, fps, within_shots
         As in ``RegularClipSampler``.
     temperature : float
         A clip's weight is its mean motion to the power of ``1 / temperature``. Near 0, the clip with the most motion is
