@@ -144,13 +144,6 @@ def test_a_shot_that_is_shorter_than_a_clip_is_padded(work: Path) -> None:
         clips_of(cc.RandomClipSampler(**SAMPLERS, pad="error", within_shots=True), video)
 
 
-def test_a_video_of_one_shot_has_the_same_clips(work: Path) -> None:
-    with cc.open_cache(work / "whole") as videos:
-        video = next(video for video in videos if video.path.endswith("one.mp4"))
-    free, within = (clips_of(cc.RandomClipSampler(**SAMPLERS, within_shots=flag), video) for flag in (False, True))
-    assert np.array_equal(free, within)
-
-
 # An index of shots
 
 
@@ -210,10 +203,3 @@ def test_shots_of_a_cached_segment_are_frames_of_its_file(
     assert segments_of(tmp_path / "shots.json") == [
         ("four.mp4", "run", None, start, end) for start, end in itertools.pairwise(bounds)
     ]
-
-
-def test_a_list_that_is_not_a_cache_has_no_shots(work: Path, tmp_path: Path, run_cli: Cli) -> None:
-    done = run_cli("index", work / "list.csv", "--shots", "-o", tmp_path / "shots.json")
-    assert done.returncode != 0
-    assert "list.csv" in done.stderr
-    assert not (tmp_path / "shots.json").exists()
