@@ -117,7 +117,7 @@ def test_remuxes_of_the_corpus_have_the_same_ids(corpus: Path, tmp_path: Path) -
     compared: list[int] = []
     paths = sorted(path for path in (corpus / "real").rglob("*") if path.is_file())
     differences = ffmpeg_reference.map_in_threads(unequal, [path for path in paths if ffprobe_has_video(path)])
-    assert sum(compared) > 300
+    assert sum(compared) > 200
     assert {name: ids for one in differences for name, ids in one.items()} == {}
 
 
