@@ -38,23 +38,11 @@ FILTERS = {
 
 def cut_piece(source: Path, target: Path, kind: str, start: float) -> None:
     """Encode a piece of a video that is changed in one way."""
-    command = [
-        "ffmpeg",
-        "-nostdin",
-        "-v",
-        "error",
-        "-y",
-        "-ss",
-        str(start),
-        "-i",
-        str(source),
-        "-t",
-        str(PIECE_SECONDS),
-    ]
-    command += ["-an", "-vf", f"{FILTERS[kind]},scale=trunc(iw/2)*2:trunc(ih/2)*2", "-pix_fmt", "yuv420p"]
     quality = kind[4:] if kind.startswith("crf") else "23"
-    command += ["-c:v", "libx264", "-preset", "veryfast", "-threads", "1", "-crf", quality]
-    subprocess.run([*command, str(target)], check=True)
+    before = f"ffmpeg -nostdin -v error -y -ss {start} -t {PIECE_SECONDS} -i".split()
+    after = f"-an -pix_fmt yuv420p -c:v libx264 -preset veryfast -threads 1 -crf {quality} -vf".split()
+    filters = f"{FILTERS[kind]},scale=trunc(iw/2)*2:trunc(ih/2)*2"
+    subprocess.run([*before, str(source), *after, filters, str(target)], check=True)
 
 
 def build(videos: Path, cache: Path) -> list[cc.Video]:
@@ -73,8 +61,7 @@ def measure_recall(folder: Path, work: Path, num_pieces: int) -> None:
         kind = kinds[(number // len(sources) + number) % len(kinds)]
         start = round(drawn.uniform(0, source.duration_seconds - PIECE_SECONDS - 0.1), 3)
         pieces[f"{number:04}.mp4"] = (source, kind, start)
-    for name, (source, kind, start) in pieces.items():
-        cut_piece(folder / source.path, work / "pieces" / name, kind, start)
+        cut_piece(folder / source.path, work / f"pieces/{number:04}.mp4", kind, start)
     cached = build(work / "pieces", work / "val")
     started = time.process_time()
     pairs = cc.leaks(work / "train", work / "val")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,8 @@ import chordcache as cc
 from chordcache.config.config import config_from_json
 from chordcache.errors import UsageError
 from chordcache.train.samplers.clip_request import ClipRequest
+from chordcache.train.samplers.clip_samplers import KeyframeSampler
+from chordcache.train.samplers.content_samplers import AdaptiveSampler, AudioPeakSampler
 from chordcache.train.samplers.even_clips import EvenClipSampler
 
 pytestmark = pytest.mark.usefixtures("inline")
@@ -87,10 +89,14 @@ def test_cuts_of_segments_of_a_file_that_is_cached_whole(work: Path) -> None:
 # Clips within shots
 
 
-def sampler_classes(base: type = EvenClipSampler) -> Iterator[type]:
-    for sampler in base.__subclasses__():
-        yield sampler
-        yield from sampler_classes(sampler)
+CLASSES = (AdaptiveSampler, AudioPeakSampler, KeyframeSampler, cc.RandomClipSampler, cc.RegularClipSampler)
+
+
+def test_all_even_clips_are_tried() -> None:
+    of_package = {
+        sampler for sampler in EvenClipSampler.__subclasses__() if sampler.__module__.startswith("chordcache.")
+    }
+    assert of_package == {*CLASSES}
 
 
 def clips_of(sampler: Any, video: cc.Video) -> list[np.ndarray]:
@@ -106,7 +112,7 @@ def num_with_cut(clips: list[np.ndarray], video: cc.Video) -> int:
 @pytest.mark.parametrize(
     "options", [{"stride": 2}, {"stride": 5, "pad": "loop"}, {"fps": 12}, {"fps": 5, "pad": "loop"}]
 )
-@pytest.mark.parametrize("sampler", [*sampler_classes()])
+@pytest.mark.parametrize("sampler", CLASSES)
 def test_no_clip_contains_a_cut(work: Path, sampler: Any, options: dict[str, Any], cache: str) -> None:
     video = four_of(work / cache)
     clips = clips_of(sampler(num_frames=8, within_shots=True, **options), video)
