@@ -153,13 +153,14 @@ def frames_of_cuts(pictures: Sequence[np.ndarray]) -> list[int]:
     return [round(seconds * 25) for seconds in facts_of_pictures(pictures).cuts_seconds]
 
 
-def flash(num_frames: int) -> Pictures:
+def flash(num_frames: int, *, fades: bool = False) -> Pictures:
+    """Return a scene with bright pictures in it, the later the less bright if the flash fades."""
     pictures = scene(1, 40)
-    return [
-        *pictures[:15],
-        *[picture // 4 + 190 for picture in pictures[15 : 15 + num_frames]],
-        *pictures[15 + num_frames :],
-    ]
+    for number in range(num_frames):
+        share = (1 - number / (num_frames + 1)) if fades else 1
+        bright = pictures[15 + number] / 4 + 190
+        pictures[15 + number] = (share * bright + (1 - share) * pictures[15 + number]).astype(np.uint8)
+    return pictures
 
 
 def shaking() -> Pictures:
@@ -179,6 +180,7 @@ def test_cuts_are_where_clips_are_joined(lengths: tuple[int, ...]) -> None:
     "pictures",
     [
         *[pytest.param(flash(length), id=f"flash of {length}") for length in (1, 2, 3)],
+        *[pytest.param(flash(length, fades=True), id=f"fading flash of {length}") for length in (2, 3)],
         pytest.param(scene(1, 60, speed=9), id="pan"),
         pytest.param(shaking(), id="shake"),
         pytest.param([picture for picture in scene(1, 30, speed=8) for _ in range(2)], id="each frame twice"),
