@@ -22,7 +22,7 @@ import numpy as np
 
 import chordcache as cc
 from chordcache.media.picture_facts import _hash_of
-from chordcache.train import leaks
+from chordcache.verifying import leaks
 
 PIECE_SECONDS = 3.0
 FILTERS = {
