@@ -37,7 +37,9 @@ def from_config(
     **arguments
         Arguments of ``ChordVideoDataset``, which replace those of the config: ``videos="val.txt"`` for a validation
         set, of a source that has it. ``cache`` replaces the section ``source``, and each of ``crop`` and ``size`` also
-        replaces the other one.
+        replaces the other one. ``augment``, ``sampler`` and ``collate`` replace the sections of these names, where None
+        stands for no section, and ``loader`` replaces the arguments that it names: ``augment=None, sampler=None,
+        loader={"shuffle": False}`` for a validation set.
 
     Raises
     ------
@@ -48,9 +50,15 @@ def from_config(
     """
     if not isinstance(config, Config):
         config = config_from_json(config) if isinstance(config, Mapping) else load_config(config)
-    train = config.train
+    train = dict(config.train)
     if "loader" not in train:
         raise UsageError("train.loader: got none, expected a section with a name. Add it to the config.")
+    train["loader"] = {**train["loader"], **arguments.pop("loader", {})}
+    for name in ("augment", "sampler", "collate"):
+        if (section := arguments.pop(name, train.get(name))) is None:
+            train.pop(name, None)
+        else:
+            train[name] = section
     if dataset is None:
         dataset = _dataset(config, arguments)
     of_loader = dict(train["loader"])

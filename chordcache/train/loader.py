@@ -42,8 +42,8 @@ class _Resumable:
 
     @property
     def epoch(self) -> int:
-        """Epoch of this pass, or of the first one if none has begun."""
-        return int(self.sampler.epoch)
+        """Epoch of this pass, or of the first one if none has begun: after the end of an epoch was loaded, the next."""
+        return int(self.sampler.next_epoch if self._consumed is None else self.sampler.epoch)
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch of the next pass. If that epoch's state was loaded, the pass covers the rest of it."""
@@ -65,8 +65,8 @@ class _Resumable:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the position of the run after the last batch that was returned. See ``ChordSampler.state_dict``."""
-        epoch, num_batches = self._consumed or (self.epoch, 0)
-        state: dict[str, Any] = self.sampler.state_dict(num_batches if epoch == self.epoch else 0)
+        epoch, num_batches = self._consumed or (self.sampler.epoch, 0)
+        state: dict[str, Any] = self.sampler.state_dict(num_batches if epoch == self.sampler.epoch else 0)
         if self._consumed is None and state != self.sampler.state_dict():
             raise UsageError(
                 "loader: got one that another loader reads from, as accelerate's does, expected one that is iterated "

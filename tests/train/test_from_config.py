@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import yaml
 from helpers.training import assert_same, make_dataset
 from torch.utils.data import DataLoader
@@ -166,6 +167,17 @@ def test_loader_of_another_dataset(train: dict[str, Any], cache: Path) -> None:
     dataset = cc.subset(by_hand(cache), [3, 1])
     loader = cc.from_config({"train": train}, dataset)[1]
     assert_same(list(loader), list(cc.ClipLoader(dataset, 2)))
+
+
+def test_a_validation_set_of_the_config_of_training(train: dict[str, Any], cache: Path) -> None:
+    train["sampler"] = {"name": "distributed", "seed": 5}
+    arguments = {"videos": ["1.mp4", "2.mp4", "3.mp4"], "augment": None, "sampler": None}
+    _, loader = cc.from_config({"train": train}, loader={"shuffle": False}, clips_per_video=1, **arguments)
+    assert (type(loader), loader.batch_size) == (cc.ClipLoader, 2)
+    [first, second] = loader
+    assert [*first["caption"], *second["caption"]] == ["video 1", "video 2", "video 3"]
+    assert first["label"].dtype == torch.int64, "not mixed"
+    assert "augment" in train
 
 
 def test_order(train: dict[str, Any], cache: Path) -> None:

@@ -152,3 +152,23 @@ def test_lists_made_of_a_sampler_are_epochs() -> None:
     sampler.set_epoch(2)
     assert (sampler.epoch, sampler.next_epoch) == (2, 2)
     assert torch.equal(torch.tensor(list(sampler)), torch.tensor([(2, i) for i in range(4)]))
+
+
+@pytest.mark.parametrize("make", [cc.ClipLoader, cc.make_loader])
+def test_a_run_that_stopped_between_epochs_goes_on_with_the_next(five_videos: Path, make: Any) -> None:
+    dataset = dataset_of(five_videos)
+    whole = make(dataset, batch_size=4)
+    epochs = [clips_of(whole) for _ in range(3)]
+    first = make(dataset, batch_size=4)
+    list(first)
+    for num_done in (1, 2):
+        resumed = make(dataset, batch_size=4)
+        resumed.load_state_dict(first.state_dict())
+        assert (resumed.epoch, resumed.num_batches_left) == (num_done, 3)
+        for epoch in range(resumed.epoch, 3):
+            resumed.set_epoch(epoch)
+            assert clips_of(resumed) == epochs[epoch]
+        list(first)
+    resumed = make(dataset, batch_size=4)
+    resumed.load_state_dict(first.state_dict())
+    assert list(range(resumed.epoch, 3)) == []
