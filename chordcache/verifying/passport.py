@@ -21,13 +21,14 @@ from chordcache.arguments import names_arguments
 from chordcache.engine.choice import Engine
 from chordcache.engine.display import Display
 from chordcache.errors import DamageError, NotFoundError, UsageError, printable
-from chordcache.json_records import Record, from_json, parse_json, to_json
+from chordcache.json_records import FINITE_JSON, Record, from_json, to_json
 from chordcache.media.source_file import open_source
 from chordcache.read.cache import open_cache
 from chordcache.read.selection import Videos, select_keys
 from chordcache.read.video import Video
 from chordcache.storage.atomic import new_file
 from chordcache.storage.cache_header import read_header, roots_now
+from chordcache.storage.layout import check_output
 from chordcache.verifying.findings import Damage
 from chordcache.verifying.verify import verify
 
@@ -119,7 +120,7 @@ class Passport:
         """SHA-256 of the sorted keys of each split [64 hex digits]."""
         keys = defaultdict(list)
         for row in self.rows.values():
-            for name in json.loads(row.splits):
+            for name in from_json(json.loads(row.splits), tuple[str, ...]):
                 keys[name].append(row.key)
         return {name: _sha256(keys[name]) for name in sorted(keys)}
 
@@ -167,7 +168,7 @@ def read_passport(path: str | Path) -> Passport:
     """Read a passport. Raise ``DamageError`` if it was edited or cut, ``UsageError`` if it is another kind of file."""
     what = f"passport: got '{printable(path)}'"
     try:
-        document = parse_json(Path(path).read_bytes(), _Document)
+        document = from_json(FINITE_JSON.decode(Path(path).read_text("utf-8")), _Document)
         rows = [from_json({name.removeprefix("videos/"): value for name, value in row.items()}, PassportRow)
                 for row in document.recordSet[0].data]  # fmt: skip
         passport = Passport({row.key: row for row in rows}, document.chordcache.findings)
@@ -219,10 +220,13 @@ def passport(
     Raises
     ------
     UsageError
-        If a video was built without a ``content_id``, or as ``chordcache.videos.cached`` does.
+        If a video was built without a ``content_id``, if ``output`` lies in a cache, or as ``chordcache.videos.cached``
+        does.
     MediaError
         If a source cannot be read.
     """
+    if output is not None:
+        check_output("output", output)
     findings = None
     if source:
         findings = verify(cache, source=True, jobs=jobs, roots=roots, progress=progress).counts()

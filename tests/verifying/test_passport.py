@@ -154,6 +154,10 @@ def test_splits_need_a_name_and_a_file(work: Path, run_cli: Cli, tmp_path: Path,
         (lambda text: "[" * 100_000, UsageError, "is not a whole passport"),
         (lambda text: "{}", UsageError, "is not a whole passport"),
         (lambda text: text.replace('"videos/num_frames": 6', '"videos/num_frames": "6"'), UsageError, "num_frames"),
+        (lambda text: text.replace('"videos/num_frames": 6', '"videos/num_frames": NaN'), UsageError, "NaN"),
+        (lambda text: re.sub(r'(/splits": )".*"', r'\1"1"', text, count=1), UsageError, "is not a whole passport"),
+        (lambda text: re.sub(r'(/splits": )".*"', r'\1"[[]]"', text, count=1), UsageError, "is not a whole passport"),
+        (lambda text: re.sub(r'(/splits": )".*"', r'\1"{"', text, count=1), UsageError, "is not a whole passport"),
     ],
 )
 def test_another_file_is_refused(
@@ -174,6 +178,19 @@ def test_a_row_that_stands_twice_is_refused(work: Path, tmp_path: Path) -> None:
     path.write_text(json.dumps(document))
     with pytest.raises(DamageError, match="It was edited"):
         read_passport(path)
+
+
+def test_names_that_are_not_unicode_are_read(work: Path, tmp_path: Path) -> None:
+    [first, *_] = cc.passport(work / "cache").rows.values()
+    passport = Passport({first.key: first.replace(path="v/\udcff.mp4", splits='["\\udcff"]')})
+    passport.write(tmp_path / "p.json")
+    assert read_passport(tmp_path / "p.json") == passport
+
+
+def test_a_passport_in_a_cache_is_refused(other: Path, tmp_path: Path) -> None:
+    build(other, tmp_path / "cache")
+    with pytest.raises(UsageError, match=r"^output: got '.*p\.json', which is inside the cache '"):
+        cc.passport(tmp_path / "cache", tmp_path / "cache/p.json")
 
 
 def test_a_passport_that_is_not_there(work: Path, tmp_path: Path) -> None:
