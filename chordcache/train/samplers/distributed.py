@@ -333,7 +333,7 @@ class ChordSampler(DistributedSampler[tuple[int, int]]):
                 "state: got one of other weights, expected those of the sampler, since others give another order. Make "
                 "the sampler and the dataset as they were."
             )
-        if state.keys() != mine.keys():
+        if {*state, "data"} != {*mine, "data"}:
             raise UsageError(
                 f"state: got keys {', '.join(map(str, state)) or 'none'}, expected the state of a ChordSampler"
             )
@@ -343,7 +343,8 @@ class ChordSampler(DistributedSampler[tuple[int, int]]):
                     f"state: got {name}={state[name]!r}, expected {mine[name]!r} as in the sampler, since another one "
                     "gives another order. Make the sampler and the dataset as they were."
                 )
-        if others := [name for name, digest in self._identity.items() if state["data"].get(name) != digest]:
+        data = state.get("data", {})
+        if others := [name for name in {**self._identity, **data} if data.get(name) != self._identity.get(name)]:
             raise UsageError(
                 f"state: got one of other {', '.join(others)}, expected those of the dataset. Resume on the data of "
                 "the run. 'chordcache verify --against' a passport of it names each video that differs."
