@@ -88,6 +88,10 @@ def verify(
         raise UsageError("--dry-run: got no --repair, expected both. Add --repair.")
     if repair and options["part"] is not None:
         raise UsageError("--part: got --repair too, expected one of the two. Repair the whole cache on one machine.")
+    if against is not None:
+        from chordcache.verifying.passport import check_against, read_passport  # --help does not need it
+
+        expected = read_passport(against)
     check = functools.partial(cc.verify, cache, level=level or "default", progress=display, **options)
     report = check()
     if repair and not dry_run and report.exit_code == cc.DamageError.exit_code:
@@ -106,9 +110,7 @@ def verify(
     leaks = leaks_of_splits(cache, keys)
     findings = [*report.damage, *(Damage("leak", leak.train_path, str(leak), "", key=leak.train) for leak in leaks)]
     if against is not None:
-        from chordcache.verifying.passport import check_against  # --help does not need it
-
-        findings += check_against(cache, against, keys)
+        findings += check_against(cache, expected, keys)
     report = dataclasses.replace(report, damage=findings)
     _echo(report, as_json, display.progress, "sizes" if level == "quick" else "checksums")
     click.get_current_context().exit(report.exit_code)

@@ -244,9 +244,8 @@ def passport(
     return whole
 
 
-def check_against(cache: str | Path, path: str | Path, splits: Mapping[str, Videos]) -> list[Damage]:
+def check_against(cache: str | Path, expected: Passport, splits: Mapping[str, Videos]) -> list[Damage]:
     """Return the differences of a cache from a passport, as findings. Splits are compared if they are given."""
-    expected = read_passport(path)
     got = passport(cache, splits=splits)
     if not splits:
         expected = Passport({key: row.replace(splits="[]") for key, row in expected.rows.items()})

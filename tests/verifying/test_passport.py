@@ -133,6 +133,12 @@ def test_verify_compares_with_a_passport(work: Path, run_cli: Cli, tmp_path: Pat
     assert 'another: \'v/2.mp4\': has another splits: got ["train"], expected ["val"]' in done.stdout
 
 
+def test_a_wrong_passport_is_refused_before_the_check(work: Path, run_cli: Cli, tmp_path: Path) -> None:
+    for cache in (work / "cache", tmp_path / "cache"):  # the second one does not exist
+        done = run_cli("verify", cache, "-j1", "--against", tmp_path / "p.json")
+        assert "p.json', which cannot be read: No such file or directory" in done.stderr
+
+
 @pytest.mark.parametrize("splits", [["train"], ["train="], ["a=x.txt", "a=x.txt"]])
 def test_splits_need_a_name_and_a_file(work: Path, run_cli: Cli, tmp_path: Path, splits: list[str]) -> None:
     done = run_cli("passport", work / "cache", *splits, "-o", tmp_path / "p.json")
