@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
 
 from chordcache.amounts import counted
 from chordcache.arguments import names_arguments
@@ -60,7 +59,7 @@ _KINDS = {"num_frames": "sc:Integer", "seconds": "sc:Float"}
 """Croissant type of each field of a row that is not text"""
 
 
-class PassportRow(Record, frozen=True):
+class PassportRow(Record, frozen=True, rename="videos/{}".format):
     """The facts of one video. All but ``sha256`` are part of the root."""
 
     key: str
@@ -83,7 +82,7 @@ class PassportRow(Record, frozen=True):
 
 
 class _RecordSet(Record, frozen=True, forbid_unknown_fields=False):
-    data: tuple[dict[str, Any], ...]
+    data: tuple[PassportRow, ...]
 
 
 class _Facts(Record, frozen=True):
@@ -113,7 +112,7 @@ class Passport:
     @cached_property
     def root(self) -> str:
         """SHA-256 over the rows, without ``sha256`` [64 hex digits]."""
-        return _sha256(json.dumps(to_json(row) | {"sha256": ""}, sort_keys=True) for row in self.rows.values())
+        return _sha256(json.dumps(to_json(row.replace(sha256="")), sort_keys=True) for row in self.rows.values())
 
     @property
     def splits(self) -> dict[str, str]:
@@ -126,27 +125,18 @@ class Passport:
 
     def write(self, path: str | Path) -> None:
         """Write the passport. Equal passports give equal bytes. Raises as ``new_file`` does."""
-        names = PassportRow.__struct_fields__
         facts = _Facts(_FORMAT_VERSION, self.root, self.splits, self.findings)
-        fields = [
-            {
-                "@type": "cr:Field",
-                "@id": f"videos/{name}",
-                "name": f"videos/{name}",
-                "dataType": _KINDS.get(name, "sc:Text"),
-            }
-            for name in names
-        ]
-        rows = [{f"videos/{name}": getattr(row, name) for name in names} for row in self.rows.values()]
+        kinds = {f"videos/{name}": _KINDS.get(name, "sc:Text") for name in PassportRow.__struct_fields__}
+        fields = [{"@type": "cr:Field", "@id": name, "name": name, "dataType": kind} for name, kind in kinds.items()]
         videos = {"@type": "cr:RecordSet", "@id": "videos", "name": "videos", "key": {"@id": "videos/key"}}
         document = {
             "@context": _CONTEXT,
             "@type": "sc:Dataset",
             "conformsTo": "http://mlcommons.org/croissant/1.0",
             "name": "chordcache-passport",
-            "description": f"Identity of {counted(len(rows), 'video')}, root {self.root}",
+            "description": f"Identity of {counted(len(self.rows), 'video')}, root {self.root}",
             "chordcache": to_json(facts),
-            "recordSet": [{**videos, "field": fields, "data": rows}],
+            "recordSet": [{**videos, "field": fields, "data": [to_json(row) for row in self.rows.values()]}],
         }
         with new_file(Path(path), "output: cannot write") as file:
             file.write(f"{json.dumps(document, indent=1)}\n".encode())
@@ -169,8 +159,7 @@ def read_passport(path: str | Path) -> Passport:
     what = f"passport: got '{printable(path)}'"
     try:
         document = from_json(FINITE_JSON.decode(Path(path).read_text("utf-8")), _Document)
-        rows = [from_json({name.removeprefix("videos/"): value for name, value in row.items()}, PassportRow)
-                for row in document.recordSet[0].data]  # fmt: skip
+        rows = document.recordSet[0].data
         passport = Passport({row.key: row for row in rows}, document.chordcache.findings)
         facts = passport.root, passport.splits, len(passport.rows)
     except OSError as error:
