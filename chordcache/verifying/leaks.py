@@ -226,8 +226,8 @@ def _candidates(train: _Split, val: _Split, length: int, is_mirrored: bool) -> I
     hashes = mirrored(val.hashes) if is_mirrored else val.hashes
     random = np.random.default_rng(0)
     num_bits = min(max(len(train.hashes).bit_length() + 1, _MIN_KEY_BITS), _MAX_KEY_BITS)
-    known: dict[tuple[int, int], tuple[int, int]] = {}
-    """First seconds of the first stretch of each pair of videos"""
+    known: dict[int, tuple[int, int]] = {}
+    """First seconds of a stretch of each pair of videos, by a number for the pair"""
     for _ in range(_NUM_TABLES):
         mask = np.bitwise_or.reduce(np.uint64(1) << random.permutation(64)[:num_bits].astype(np.uint64))
         for first, second in _equal_keys(train.hashes, hashes, mask):
@@ -235,10 +235,12 @@ def _candidates(train: _Split, val: _Split, length: int, is_mirrored: bool) -> I
             if train is val:
                 is_near &= train.owners[first] < train.owners[second]
             starts = _starts_of_stretches(train, val, hashes, first[is_near], second[is_near], length)
-            owners = train.owners[starts[0]], val.owners[starts[1]]
-            for one, other, start, other_start in zip(*map(np.ndarray.tolist, (*owners, *starts)), strict=True):
-                known.setdefault((one, other), (start, other_start))
-    for (one, other), (start, other_start) in sorted(known.items()):
+            codes = train.owners[starts[0]] * len(val.keys) + val.owners[starts[1]]
+            codes, places = np.unique(codes, return_index=True)
+            for code, start, other_start in zip(codes.tolist(), *starts[:, places].tolist(), strict=True):
+                known.setdefault(code, (start, other_start))
+    for code, (start, other_start) in sorted(known.items()):
+        one, other = divmod(code, len(val.keys))
         yield one, other, start - int(train.starts[one]), other_start - int(val.starts[other])
 
 
