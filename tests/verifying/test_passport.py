@@ -139,6 +139,20 @@ def test_a_wrong_passport_is_refused_before_the_check(work: Path, run_cli: Cli, 
         assert "p.json', which cannot be read: No such file or directory" in done.stderr
 
 
+def test_a_wrong_split_is_refused_before_the_check(work: Path, run_cli: Cli) -> None:
+    done = run_cli("verify", work / "cache", "-j1", "--part", "3/2", "--splits", "x=1", "x=2")
+    assert "--splits: got 'x=1', expected a split file or COLUMN=VALUE." in done.stderr
+
+
+def test_a_damaged_cache_is_not_compared_with_a_passport(other: Path, run_cli: Cli, tmp_path: Path) -> None:
+    build(other, tmp_path / "cache")
+    cc.passport(tmp_path / "cache", tmp_path / "p.json")
+    (tmp_path / "cache/catalog.bin").write_bytes(b"")
+    done = run_cli("verify", tmp_path / "cache", "-j1", "--against", tmp_path / "p.json")
+    assert (done.returncode, "damaged: 'catalog.bin'" in done.stdout) == (5, True), done
+    assert "note: the splits are not compared, nor is a passport. Repair the damage first" in done.stderr
+
+
 @pytest.mark.parametrize("splits", [["train"], ["train="], ["a=x.txt", "a=x.txt"]])
 def test_splits_need_a_name_and_a_file(work: Path, run_cli: Cli, tmp_path: Path, splits: list[str]) -> None:
     done = run_cli("passport", work / "cache", *splits, "-o", tmp_path / "p.json")
