@@ -503,3 +503,13 @@ def test_a_run_on_other_samples_of_the_same_videos_is_not_resumed(
     cc.ChordSampler(one(a, b)).load_state_dict(state)
     with pytest.raises(UsageError, match="^state: got one of other positions, expected those of the dataset"):
         cc.ChordSampler(other(a, b)).load_state_dict(state)
+
+
+def test_identities_of_other_kinds(a: cc.ChordVideoDataset) -> None:
+    class Sized(list[int]):
+        identity = 3
+
+    assert "data" not in cc.ChordSampler(Sized([1, 2])).state_dict(0)
+    sampler = cc.ChordSampler(a)
+    with pytest.raises(UsageError, match="^state: got keys seed, .*data.*, expected the state of a ChordSampler$"):
+        sampler.load_state_dict({**sampler.state_dict(0), "data": None})
