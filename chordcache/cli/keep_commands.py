@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 from typing import Any
@@ -88,6 +89,12 @@ def verify(
         raise UsageError("--dry-run: got no --repair, expected both. Add --repair.")
     if repair and options["part"] is not None:
         raise UsageError("--part: got --repair too, expected one of the two. Repair the whole cache on one machine.")
+    if against is not None:
+        from chordcache.verifying.passport import check_against, read_passport  # --help does not need it
+
+        expected = read_passport(against)
+    with contextlib.suppress(cc.DamageError):  # which the check reports
+        keys_of_splits(cache, splits)
     check = functools.partial(cc.verify, cache, level=level or "default", progress=display, **options)
     report = check()
     if repair and not dry_run and report.exit_code == cc.DamageError.exit_code:
@@ -99,17 +106,16 @@ def verify(
             built = f"built {summary.num_done} of {counted(summary.num_inputs, 'video')} again"
             echo(f"chordcache verify: {built}{restored}{see}", err=True)
         report = check()
-    if splits and report.exit_code == cc.DamageError.exit_code:
-        note = "the splits are not compared. Repair the damage first"
-        report, splits = dataclasses.replace(report, notes=(*report.notes, note)), None
-    keys = keys_of_splits(cache, splits)
-    leaks = leaks_of_splits(cache, keys)
-    findings = [*report.damage, *(Damage("leak", leak.train_path, str(leak), "", key=leak.train) for leak in leaks)]
-    if against is not None:
-        from chordcache.verifying.passport import check_against  # --help does not need it
-
-        findings += check_against(cache, against, keys)
-    report = dataclasses.replace(report, damage=findings)
+    if report.exit_code != cc.DamageError.exit_code:
+        keys = keys_of_splits(cache, splits)
+        leaks = leaks_of_splits(cache, keys)
+        findings = [*report.damage, *(Damage("leak", leak.train_path, str(leak), "", key=leak.train) for leak in leaks)]
+        if against is not None:
+            findings += check_against(cache, expected, keys)
+        report = dataclasses.replace(report, damage=findings)
+    elif splits or against:
+        note = "the splits are not compared, nor is a passport. Repair the damage first"
+        report = dataclasses.replace(report, notes=(*report.notes, note))
     _echo(report, as_json, display.progress, "sizes" if level == "quick" else "checksums")
     click.get_current_context().exit(report.exit_code)
 

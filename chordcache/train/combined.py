@@ -152,13 +152,6 @@ class _CombinedDataset(ClipDataset):
         place, own = self._locate(self._split(index)[1])
         return self._parts[place].latents_shape((index[0], own))
 
-    @property
-    def identity(self) -> Mapping[str, str]:
-        """Digests of the datasets, see ``ClipDataset``."""
-        of_parts = [part.identity for part in self._parts]
-        names = [name for name in of_parts[0] if all(name in of_part for of_part in of_parts)]
-        return {name: hex64("".join(of_part[name] for of_part in of_parts).encode()) for name in names}
-
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch of all reads by plain indices, also of reads from the given datasets."""
         for dataset in self._parts:
@@ -196,6 +189,13 @@ class ConcatenatedDataset(_CombinedDataset):
     def label_ids(self) -> np.ndarray:
         """Position in ``classes`` of every sample's label, see ``ClipDataset``."""
         return np.concatenate([part.label_ids for part in self._parts])
+
+    @property
+    def identity(self) -> Mapping[str, str]:
+        """Digests of the datasets, see ``ClipDataset``."""
+        of_parts = [part.identity for part in self._parts]
+        names = {name: None for of_part in of_parts for name in of_part}
+        return {name: hex64(" ".join(of_part.get(name, "") for of_part in of_parts).encode()) for name in names}
 
     @property
     def sample_weights(self) -> np.ndarray | None:
@@ -241,7 +241,9 @@ class SubsetOfDataset(_CombinedDataset):
     @property
     def identity(self) -> Mapping[str, str]:
         """Digests of the dataset and of the positions, see ``ClipDataset``."""
-        return {**super().identity, "positions": hex64(self._positions.tobytes())}
+        of_dataset = self._dataset.identity
+        positions = of_dataset.get("positions", "").encode() + self._positions.tobytes()
+        return {**of_dataset, "positions": hex64(positions)}
 
     @property
     def sample_weights(self) -> np.ndarray | None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterator
-from functools import lru_cache
 from pathlib import Path
 from typing import Protocol, TypeAlias
 
@@ -26,6 +25,9 @@ from chordcache.read.cache import Cache, open_cache
 from chordcache.read.cached_videos import CachedVideos, VideoSet
 from chordcache.read.video import Video
 from chordcache.verifying.findings import Leak
+
+_HASH_DIGITS = 16
+"""Number of hex digits of the hash of a second"""
 
 _WINDOW_SECONDS = 3
 """[seconds] Stretch whose hashes, and whose changes, are compared at once"""
@@ -69,8 +71,8 @@ _NUM_AT_ONCE = 2048
 _ONES = np.unpackbits(np.arange(1 << 16, dtype=np.uint16).view(np.uint8).reshape(-1, 2), axis=1).sum(1, dtype=np.uint8)
 """Number of bits that are 1 in each number of 16 bits"""
 
-_NUM_KEPT = 4096
-"""Number of videos whose small pictures are kept"""
+_KEPT_BYTES = 128 << 20
+"""Size of the small pictures of a split that are kept [bytes]"""
 
 
 class Split(Protocol):
@@ -119,7 +121,7 @@ def leaks(
     check_at_least(1, seconds=seconds)
     one = _Split(_opened(train))
     other = one if val is None else _Split(_opened(val))
-    return list(_search(one, other, seconds))
+    return _search(one, other, seconds)
 
 
 def _opened(split: Split | Cache | str | Path) -> VideoSet:
@@ -138,10 +140,8 @@ class _Split:
         self.seconds: list[float] = []
         """Length of each video"""
         self.contents: dict[str, list[int]] = {}
-        """Positions of the videos with a content, by its id"""
-        hashes: list[np.ndarray] = []
-        for position in range(len(videos)):
-            hashes.append(videos.read(position, self._add))
+        """Positions of the videos with a content, by its id. That of a still video also names the video"""
+        hashes = [videos.read(position, self._add) for position in range(len(videos))]
         lengths = np.array([len(part) for part in hashes], np.int64)
         self.hashes = np.concatenate([*hashes, np.empty(0, np.uint64)])
         """Hash of each second [dtype=uint64], 0 if it does not count"""
@@ -149,37 +149,45 @@ class _Split:
         """Position of the video of each second"""
         self.starts = np.cumsum(lengths) - lengths
         """Number of the first second of each video"""
+        self._pictures: dict[int, np.ndarray | None] = {}
 
-    def _add(self, reader: RowReader, video: Video) -> np.ndarray:
+    def _add(self, _: RowReader, video: Video) -> np.ndarray:
         facts = video.content
         if facts is None or not facts.content_id:
             raise UsageError(
                 f"'{video.path}': got a video without the hashes of its seconds, expected them. Build it again."
             )
         hashes = np.frombuffer(bytes.fromhex(facts.second_hashes), ">u8").astype(np.uint64)
-        if max(facts.motion_per_second, default=0.0) >= _STILL_LEVELS and hashes.any():
-            self.contents.setdefault(facts.content_id, []).append(len(self.keys))
+        moves = max(facts.motion_per_second, default=0.0) >= _STILL_LEVELS and hashes.any()
+        content = facts.content_id if moves else facts.content_id + video.key
+        self.contents.setdefault(content, []).append(len(self.keys))
         self.keys.append(video.key)
         self.paths.append(video.path)
         self.seconds.append(video.duration_seconds)
         return hashes
 
-    @lru_cache(maxsize=_NUM_KEPT)  # noqa: B019 # a split lives as long as the search
     def pictures(self, position: int) -> np.ndarray | None:
         """Return small gray pictures at a fixed rate [shape=(n, 10, 10), dtype=float16], or None without frames."""
-        return self.videos.read(position, _small_pictures)
+        if position not in self._pictures:
+            if sum(0 if kept is None else kept.nbytes for kept in self._pictures.values()) > _KEPT_BYTES:
+                self._pictures.clear()
+            self._pictures[position] = self.videos.read(position, _small_pictures)
+        return self._pictures[position]
 
 
 def _small_pictures(reader: RowReader, video: Video) -> np.ndarray | None:
     try:
         seconds = np.maximum.accumulate(video.pts_seconds - video.pts_seconds[0])
-        ticks = np.arange(int(video.duration_seconds * _RATE_HERTZ)) / _RATE_HERTZ
+        assert video.content is not None
+        most_seconds = len(video.content.second_hashes) // _HASH_DIGITS + 1  # a header may state any duration
+        ticks = np.arange(int(min(video.duration_seconds, most_seconds) * _RATE_HERTZ)) / _RATE_HERTZ
         numbers = np.minimum(np.searchsorted(seconds, ticks - _ROUNDING_SECONDS), video.num_frames - 1)
+        numbers, places = np.unique(numbers, return_inverse=True)
         frames = (frame for frames in reader.iter_frames(video, numbers) for frame in frames)
         small = [cv2.resize(frame, (_SIDE, _SIDE), interpolation=cv2.INTER_AREA).mean(2) for frame in frames]
     except AbsentFeatureError:
         return None
-    return np.array(small, np.float16)
+    return np.array(small, np.float16).reshape(-1, _SIDE, _SIDE)[places]
 
 
 _Span: TypeAlias = "tuple[float, float]"
@@ -187,30 +195,26 @@ _Stretch: TypeAlias = "tuple[_Span, _Span, bool, float | None]"
 """Fields of ``Leak`` from ``train_seconds`` on"""
 
 
-def _search(train: _Split, val: _Split, seconds: int) -> Iterator[Leak]:
-    """Yield the pairs that are alike."""
+def _search(train: _Split, val: _Split, seconds: int) -> list[Leak]:
+    """Return the pairs that are alike."""
     length = min(seconds, _WINDOW_SECONDS)
-    places: dict[tuple[int, int], list[tuple[int, int, bool]]] = {pair: [] for pair in _equal(train, val)}
-    equal = set(places)
+    alike: dict[tuple[int, int], _Stretch] = {}
+    for one, other in _equal(train, val):
+        alike[one, other] = (0.0, train.seconds[one]), (0.0, val.seconds[other]), False, 1.0
     for is_mirrored in (False, True):
-        for one, other, start, other_start in _candidates(train, val, length, is_mirrored):
-            places.setdefault((one, other), []).append((start, other_start, is_mirrored))
-    for one, other in sorted(places):
-        if (one, other) in equal:
-            alike: _Stretch | None = ((0.0, train.seconds[one]), (0.0, val.seconds[other]), False, 1.0)
-        else:
-            pictures = train.pictures(one), val.pictures(other)
-            stretches = (_compared(pictures, place, length, seconds) for place in places[one, other])
-            alike = next(filter(None, stretches), None)
-        if alike is not None:
-            yield Leak(train.keys[one], val.keys[other], train.paths[one], val.paths[other], *alike)
+        for one, other, *place in _candidates(train, val, length, is_mirrored):
+            if (one, other) not in alike:
+                pictures = train.pictures(one), val.pictures(other)
+                if stretch := _compared(pictures, (place[0], place[1], is_mirrored), length, seconds):
+                    alike[one, other] = stretch
+    return [
+        Leak(train.keys[one], val.keys[other], train.paths[one], val.paths[other], *stretch)
+        for (one, other), stretch in sorted(alike.items())
+    ]
 
 
 def _equal(train: _Split, val: _Split) -> Iterator[tuple[int, int]]:
-    """Yield the positions of videos that are in both splits, or have the same content."""
-    positions = {key: position for position, key in enumerate(train.keys)}
-    if train is not val:
-        yield from ((positions[key], other) for other, key in enumerate(val.keys) if key in positions)
+    """Yield the positions of videos with the same content."""
     for content, others in val.contents.items():
         for one, other in itertools.product(train.contents.get(content, ()), others):
             if train is not val or one < other:
@@ -223,6 +227,7 @@ def _candidates(train: _Split, val: _Split, length: int, is_mirrored: bool) -> I
     random = np.random.default_rng(0)
     num_bits = min(max(len(train.hashes).bit_length() + 1, _MIN_KEY_BITS), _MAX_KEY_BITS)
     known: dict[int, tuple[int, int]] = {}
+    """First seconds of a stretch of each pair of videos, by a number for the pair"""
     for _ in range(_NUM_TABLES):
         mask = np.bitwise_or.reduce(np.uint64(1) << random.permutation(64)[:num_bits].astype(np.uint64))
         for first, second in _equal_keys(train.hashes, hashes, mask):
@@ -231,9 +236,10 @@ def _candidates(train: _Split, val: _Split, length: int, is_mirrored: bool) -> I
                 is_near &= train.owners[first] < train.owners[second]
             starts = _starts_of_stretches(train, val, hashes, first[is_near], second[is_near], length)
             codes = train.owners[starts[0]] * len(val.keys) + val.owners[starts[1]]
-            _, places = np.unique(codes, return_index=True)
-            known = {**dict(zip(codes[places].tolist(), starts[:, places].T.tolist(), strict=True)), **known}
-    for code, (start, other_start) in known.items():
+            codes, places = np.unique(codes, return_index=True)
+            for code, start, other_start in zip(codes.tolist(), *starts[:, places].tolist(), strict=True):
+                known.setdefault(code, (start, other_start))
+    for code, (start, other_start) in sorted(known.items()):
         one, other = divmod(code, len(val.keys))
         yield one, other, start - int(train.starts[one]), other_start - int(val.starts[other])
 
@@ -289,7 +295,7 @@ def _compared(
     (one, other), (start, other_start, is_mirrored) = pictures, place
     if one is None or other is None:
         return (start, start + length), (other_start, other_start + length), is_mirrored, None
-    others = _changes(other[:, :, ::-1] if is_mirrored else other, length)[::_STEP]
+    others = _changes(other[:, :, ::-1] if is_mirrored else other, length, _STEP)
     best, places = np.full(len(others), -1.0), np.zeros(len(others), np.int64)
     for begin in range(0, len(one), _NUM_AT_ONCE):
         windows = _changes(one[begin : begin + _NUM_AT_ONCE + length * _RATE_HERTZ - 1], length)
@@ -306,8 +312,8 @@ def _compared(
     return one_span, other_span, is_mirrored, round(float(best[first : last + 1].max()), 3)
 
 
-def _changes(pictures: np.ndarray, length: int) -> np.ndarray:
-    """Return the changes within each stretch of ``length`` seconds [shape=(n, size), dtype=float32, of length 1].
+def _changes(pictures: np.ndarray, length: int, step: int = 1) -> np.ndarray:
+    """Return the changes within stretches of ``length`` seconds [shape=(n, size), dtype=float32, of length 1].
 
     Changes of the brightness of the whole picture are left out, because fades are all alike. Small changes, which are
     noise for the most part, are shorter than 1.
@@ -318,7 +324,7 @@ def _changes(pictures: np.ndarray, length: int) -> np.ndarray:
     if len(pictures) < num_pictures:
         return np.empty((0, 0), np.float32)
     flat = pictures.reshape(len(pictures), -1).astype(np.float32)
-    windows = sliding_window_view(flat - flat.mean(1, keepdims=True), num_pictures, axis=0)
+    windows = sliding_window_view(flat - flat.mean(1, keepdims=True), num_pictures, axis=0)[::step]
     changes = (windows - windows.mean(2, keepdims=True)).reshape(len(windows), -1)
     lengths = np.sqrt(np.square(changes).mean(1, keepdims=True))
     result: np.ndarray = changes / (np.maximum(lengths, _MIN_CHANGE_LEVELS) * math.sqrt(changes.shape[1]))

@@ -14,20 +14,20 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
 
 from chordcache.amounts import counted
 from chordcache.arguments import names_arguments
 from chordcache.engine.choice import Engine
 from chordcache.engine.display import Display
 from chordcache.errors import DamageError, NotFoundError, UsageError, printable
-from chordcache.json_records import Record, from_json, parse_json, to_json
+from chordcache.json_records import FINITE_JSON, Record, from_json, to_json
 from chordcache.media.source_file import open_source
 from chordcache.read.cache import open_cache
 from chordcache.read.selection import Videos, select_keys
 from chordcache.read.video import Video
 from chordcache.storage.atomic import new_file
 from chordcache.storage.cache_header import read_header, roots_now
+from chordcache.storage.layout import check_output
 from chordcache.verifying.findings import Damage
 from chordcache.verifying.verify import verify
 
@@ -59,7 +59,7 @@ _KINDS = {"num_frames": "sc:Integer", "seconds": "sc:Float"}
 """Croissant type of each field of a row that is not text"""
 
 
-class PassportRow(Record, frozen=True):
+class PassportRow(Record, frozen=True, rename="videos/{}".format):
     """The facts of one video. All but ``sha256`` are part of the root."""
 
     key: str
@@ -82,7 +82,7 @@ class PassportRow(Record, frozen=True):
 
 
 class _RecordSet(Record, frozen=True, forbid_unknown_fields=False):
-    data: tuple[dict[str, Any], ...]
+    data: tuple[PassportRow, ...]
 
 
 class _Facts(Record, frozen=True):
@@ -112,40 +112,31 @@ class Passport:
     @cached_property
     def root(self) -> str:
         """SHA-256 over the rows, without ``sha256`` [64 hex digits]."""
-        return _sha256(json.dumps(to_json(row) | {"sha256": ""}, sort_keys=True) for row in self.rows.values())
+        return _sha256(json.dumps(to_json(row.replace(sha256="")), sort_keys=True) for row in self.rows.values())
 
     @property
     def splits(self) -> dict[str, str]:
         """SHA-256 of the sorted keys of each split [64 hex digits]."""
         keys = defaultdict(list)
         for row in self.rows.values():
-            for name in json.loads(row.splits):
+            for name in from_json(json.loads(row.splits), tuple[str, ...]):
                 keys[name].append(row.key)
         return {name: _sha256(keys[name]) for name in sorted(keys)}
 
     def write(self, path: str | Path) -> None:
         """Write the passport. Equal passports give equal bytes. Raises as ``new_file`` does."""
-        names = PassportRow.__struct_fields__
         facts = _Facts(_FORMAT_VERSION, self.root, self.splits, self.findings)
-        fields = [
-            {
-                "@type": "cr:Field",
-                "@id": f"videos/{name}",
-                "name": f"videos/{name}",
-                "dataType": _KINDS.get(name, "sc:Text"),
-            }
-            for name in names
-        ]
-        rows = [{f"videos/{name}": getattr(row, name) for name in names} for row in self.rows.values()]
+        kinds = {f"videos/{name}": _KINDS.get(name, "sc:Text") for name in PassportRow.__struct_fields__}
+        fields = [{"@type": "cr:Field", "@id": name, "name": name, "dataType": kind} for name, kind in kinds.items()]
         videos = {"@type": "cr:RecordSet", "@id": "videos", "name": "videos", "key": {"@id": "videos/key"}}
         document = {
             "@context": _CONTEXT,
             "@type": "sc:Dataset",
             "conformsTo": "http://mlcommons.org/croissant/1.0",
             "name": "chordcache-passport",
-            "description": f"Identity of {counted(len(rows), 'video')}, root {self.root}",
+            "description": f"Identity of {counted(len(self.rows), 'video')}, root {self.root}",
             "chordcache": to_json(facts),
-            "recordSet": [{**videos, "field": fields, "data": rows}],
+            "recordSet": [{**videos, "field": fields, "data": [to_json(row) for row in self.rows.values()]}],
         }
         with new_file(Path(path), "output: cannot write") as file:
             file.write(f"{json.dumps(document, indent=1)}\n".encode())
@@ -167,9 +158,8 @@ def read_passport(path: str | Path) -> Passport:
     """Read a passport. Raise ``DamageError`` if it was edited or cut, ``UsageError`` if it is another kind of file."""
     what = f"passport: got '{printable(path)}'"
     try:
-        document = parse_json(Path(path).read_bytes(), _Document)
-        rows = [from_json({name.removeprefix("videos/"): value for name, value in row.items()}, PassportRow)
-                for row in document.recordSet[0].data]  # fmt: skip
+        document = from_json(FINITE_JSON.decode(Path(path).read_text("utf-8")), _Document)
+        rows = document.recordSet[0].data
         passport = Passport({row.key: row for row in rows}, document.chordcache.findings)
         facts = passport.root, passport.splits, len(passport.rows)
     except OSError as error:
@@ -219,10 +209,13 @@ def passport(
     Raises
     ------
     UsageError
-        If a video was built without a ``content_id``, or as ``chordcache.videos.cached`` does.
+        If a video was built without a ``content_id``, if ``output`` lies in a cache, or as ``chordcache.videos.cached``
+        does.
     MediaError
         If a source cannot be read.
     """
+    if output is not None:
+        check_output("output", output)
     findings = None
     if source:
         findings = verify(cache, source=True, jobs=jobs, roots=roots, progress=progress).counts()
@@ -240,9 +233,8 @@ def passport(
     return whole
 
 
-def check_against(cache: str | Path, path: str | Path, splits: Mapping[str, Videos]) -> list[Damage]:
+def check_against(cache: str | Path, expected: Passport, splits: Mapping[str, Videos]) -> list[Damage]:
     """Return the differences of a cache from a passport, as findings. Splits are compared if they are given."""
-    expected = read_passport(path)
     got = passport(cache, splits=splits)
     if not splits:
         expected = Passport({key: row.replace(splits="[]") for key, row in expected.rows.items()})

@@ -478,3 +478,38 @@ def test_a_subset_of_other_positions_is_other_data(caches: dict[str, Path]) -> N
     state = cc.ClipLoader(cc.subset(dataset, [0, 1]), batch_size=1).state_dict()
     with pytest.raises(UsageError, match="^state: got one of other positions, expected"):
         cc.ClipLoader(cc.subset(dataset, [0, 2]), batch_size=1).load_state_dict(state)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (
+            lambda a, _: cc.subset(cc.subset(a, [0, 1, 2]), [0, 1]),
+            lambda a, _: cc.subset(cc.subset(a, [3, 2, 1]), [0, 1]),
+        ),
+        (lambda a, b: cc.concat([cc.subset(a, [0, 1]), b]), lambda a, b: cc.concat([cc.subset(a, [1, 2]), b])),
+        (lambda a, _: cc.subset(a, range(len(a) - 1, -1, -1)), lambda a, _: a),
+        (lambda a, _: a, lambda a, _: cc.subset(a, range(len(a) - 1, -1, -1))),
+    ],
+    ids=["subset of a subset", "subset in a concat", "from a permutation", "to a permutation"],
+)
+def test_a_run_on_other_samples_of_the_same_videos_is_not_resumed(
+    a: cc.ChordVideoDataset,
+    b: cc.ChordVideoDataset,
+    one: Callable[..., ClipDataset],
+    other: Callable[..., ClipDataset],
+) -> None:
+    state = cc.ChordSampler(one(a, b)).state_dict(1)
+    cc.ChordSampler(one(a, b)).load_state_dict(state)
+    with pytest.raises(UsageError, match="^state: got one of other positions, expected those of the dataset"):
+        cc.ChordSampler(other(a, b)).load_state_dict(state)
+
+
+def test_identities_of_other_kinds(a: cc.ChordVideoDataset) -> None:
+    class Sized(list[int]):
+        identity = 3
+
+    assert "data" not in cc.ChordSampler(Sized([1, 2])).state_dict(0)
+    sampler = cc.ChordSampler(a)
+    with pytest.raises(UsageError, match="^state: got keys seed, .*data.*, expected the state of a ChordSampler$"):
+        sampler.load_state_dict({**sampler.state_dict(0), "data": None})

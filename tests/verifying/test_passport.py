@@ -133,6 +133,26 @@ def test_verify_compares_with_a_passport(work: Path, run_cli: Cli, tmp_path: Pat
     assert 'another: \'v/2.mp4\': has another splits: got ["train"], expected ["val"]' in done.stdout
 
 
+def test_a_wrong_passport_is_refused_before_the_check(work: Path, run_cli: Cli, tmp_path: Path) -> None:
+    for cache in (work / "cache", tmp_path / "cache"):  # the second one does not exist
+        done = run_cli("verify", cache, "-j1", "--against", tmp_path / "p.json")
+        assert "p.json', which cannot be read: No such file or directory" in done.stderr
+
+
+def test_a_wrong_split_is_refused_before_the_check(work: Path, run_cli: Cli) -> None:
+    done = run_cli("verify", work / "cache", "-j1", "--part", "3/2", "--splits", "x=1", "x=2")
+    assert "--splits: got 'x=1', expected a split file or COLUMN=VALUE." in done.stderr
+
+
+def test_a_damaged_cache_is_not_compared_with_a_passport(other: Path, run_cli: Cli, tmp_path: Path) -> None:
+    build(other, tmp_path / "cache")
+    cc.passport(tmp_path / "cache", tmp_path / "p.json")
+    (tmp_path / "cache/catalog.bin").write_bytes(b"")
+    done = run_cli("verify", tmp_path / "cache", "-j1", "--against", tmp_path / "p.json")
+    assert (done.returncode, "damaged: 'catalog.bin'" in done.stdout) == (5, True), done
+    assert "note: the splits are not compared, nor is a passport. Repair the damage first" in done.stderr
+
+
 @pytest.mark.parametrize("splits", [["train"], ["train="], ["a=x.txt", "a=x.txt"]])
 def test_splits_need_a_name_and_a_file(work: Path, run_cli: Cli, tmp_path: Path, splits: list[str]) -> None:
     done = run_cli("passport", work / "cache", *splits, "-o", tmp_path / "p.json")
@@ -154,6 +174,10 @@ def test_splits_need_a_name_and_a_file(work: Path, run_cli: Cli, tmp_path: Path,
         (lambda text: "[" * 100_000, UsageError, "is not a whole passport"),
         (lambda text: "{}", UsageError, "is not a whole passport"),
         (lambda text: text.replace('"videos/num_frames": 6', '"videos/num_frames": "6"'), UsageError, "num_frames"),
+        (lambda text: text.replace('"videos/num_frames": 6', '"videos/num_frames": NaN'), UsageError, "NaN"),
+        (lambda text: re.sub(r'(/splits": )".*"', r'\1"1"', text, count=1), UsageError, "is not a whole passport"),
+        (lambda text: re.sub(r'(/splits": )".*"', r'\1"[[]]"', text, count=1), UsageError, "is not a whole passport"),
+        (lambda text: re.sub(r'(/splits": )".*"', r'\1"{"', text, count=1), UsageError, "is not a whole passport"),
     ],
 )
 def test_another_file_is_refused(
@@ -174,6 +198,19 @@ def test_a_row_that_stands_twice_is_refused(work: Path, tmp_path: Path) -> None:
     path.write_text(json.dumps(document))
     with pytest.raises(DamageError, match="It was edited"):
         read_passport(path)
+
+
+def test_names_that_are_not_unicode_are_read(work: Path, tmp_path: Path) -> None:
+    [first, *_] = cc.passport(work / "cache").rows.values()
+    passport = Passport({first.key: first.replace(path="v/\udcff.mp4", splits='["\\udcff"]')})
+    passport.write(tmp_path / "p.json")
+    assert read_passport(tmp_path / "p.json") == passport
+
+
+def test_a_passport_in_a_cache_is_refused(other: Path, tmp_path: Path) -> None:
+    build(other, tmp_path / "cache")
+    with pytest.raises(UsageError, match=r"^output: got '.*p\.json', which is inside the cache '"):
+        cc.passport(tmp_path / "cache", tmp_path / "cache/p.json")
 
 
 def test_a_passport_that_is_not_there(work: Path, tmp_path: Path) -> None:

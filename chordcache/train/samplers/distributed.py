@@ -17,6 +17,7 @@ from torch.utils.data.distributed import DistributedSampler
 from chordcache.arguments import check_at_least, check_choice, names_arguments
 from chordcache.digests import digest64
 from chordcache.errors import UsageError
+from chordcache.train.clip_dataset import ClipDataset
 from chordcache.train.samplers.clip_request import EPOCHS, ClipRequest, RandomStream
 from chordcache.train.samplers.weights import checked_weights, draw, num_earlier
 
@@ -159,8 +160,7 @@ class ChordSampler(DistributedSampler[tuple[int, int]]):
     @cached_property
     def _identity(self) -> Mapping[str, str]:
         """Digests of the data, see ``ClipDataset.identity``. A run without a state does not need them."""
-        identity: Mapping[str, str] = getattr(self._dataset, "identity", {})
-        return dict(identity)
+        return dict(self._dataset.identity) if isinstance(self._dataset, ClipDataset) else {}
 
     def _check_draws(self, num_samples: int | None, shuffle: bool) -> None:
         if self._weights is not None and not shuffle:
@@ -333,7 +333,8 @@ class ChordSampler(DistributedSampler[tuple[int, int]]):
                 "state: got one of other weights, expected those of the sampler, since others give another order. Make "
                 "the sampler and the dataset as they were."
             )
-        if state.keys() != mine.keys():
+        data = state.get("data", {})
+        if {*state, "data"} != {*mine, "data"} or not isinstance(data, Mapping):
             raise UsageError(
                 f"state: got keys {', '.join(map(str, state)) or 'none'}, expected the state of a ChordSampler"
             )
@@ -343,7 +344,7 @@ class ChordSampler(DistributedSampler[tuple[int, int]]):
                     f"state: got {name}={state[name]!r}, expected {mine[name]!r} as in the sampler, since another one "
                     "gives another order. Make the sampler and the dataset as they were."
                 )
-        if others := [name for name, digest in self._identity.items() if state["data"].get(name) != digest]:
+        if others := [name for name in {**self._identity, **data} if data.get(name) != self._identity.get(name)]:
             raise UsageError(
                 f"state: got one of other {', '.join(others)}, expected those of the dataset. Resume on the data of "
                 "the run. 'chordcache verify --against' a passport of it names each video that differs."
