@@ -56,7 +56,7 @@ _SIDE = 10
 _ROUNDING_SECONDS = 0.001
 """[seconds] Precision of presentation times"""
 
-_MIN_CHANGE_LEVELS = 1.0
+_MIN_CHANGE_LEVELS = 0.5
 """[gray levels, root mean square] Change below which it is noise for the most part"""
 
 _MIN_SIMILARITY = 0.6
