@@ -31,8 +31,8 @@ README = (REPOSITORY / "README.md").read_text(encoding="utf-8")
 COMMAND_LINE = (REPOSITORY / "docs" / "command_line.md").read_text(encoding="utf-8")
 TROUBLESHOOTING = (REPOSITORY / "docs" / "troubleshooting.md").read_text(encoding="utf-8")
 PAGES_THAT_RUN = (
-    *("index", "training", "sampling", "annotations", "splits", "loaders", "ranks", "mixing", "sources", "report"),
-    *("coming-from", "which-videos", "waiting"),
+    *("index", "training", "sampling", "annotations", "splits", "passport", "loaders", "ranks", "mixing"),
+    *("sources", "report", "coming-from", "which-videos", "waiting"),
     "command_line",  # builds and repairs the cache of the others
 )
 """Pages whose python blocks run, one after the other, in a folder with the cache of four clips"""

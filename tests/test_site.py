@@ -29,6 +29,7 @@ SEARCHES = {
     "first-hour": ["install", "quickstart", "tutorial", "getting started"],
     "which-videos": ["train test split", "split file", "on_miss", "videos not cached", "missing sound", "hmdb51"],
     "splits": ["data leakage", "duplicates"],
+    "passport": ["passport", "croissant", "compare caches"],
     "when": ["webdataset or litdata", "disk size", "how many gb", "is it worth it", "lance", "kinetics budget"],
     "examples": ["train_multimodal", "with_ddp"],
     "training": ["batch", "dataset", "train and validate"],

@@ -73,11 +73,14 @@ class Leak:
     val: str
     """Key of the video in the second split"""
     train_path: str
+    """Path of that video, relative to its root"""
     val_path: str
     train_seconds: tuple[float, float]
     """[seconds from the first frame] Begin and end of the stretch, to about half a second"""
     val_seconds: tuple[float, float]
+    """The same stretch in the other video"""
     is_mirrored: bool = False
+    """True if one of the two shows the mirrored pictures"""
     similarity: float | None = 1.0
     """Correlation of the changes of the pictures [0.6 to 1], or None if a video has no cached frames to compare"""
 

@@ -67,14 +67,14 @@ class PassportRow(Record, frozen=True, rename="videos/{}".format):
     """Label of the root folder"""
     path: str
     content_id: str
-    """Digest of all decoded pictures and their times, see ``ContentFacts``"""
+    """Digest of all decoded pictures and their times. A remux keeps it"""
     num_frames: int
     """Number of cached frames"""
     seconds: float
     features: str
     """JSON of each feature and the fingerprint of its settings, or the reason why the video does not have it"""
     statements: str
-    """JSON of the label, the caption, the further columns and the segment"""
+    """JSON of the labels, the captions, the further columns of the index and the segment"""
     splits: str
     """JSON of the names of its splits"""
     sha256: str
@@ -190,15 +190,15 @@ def passport(
 ) -> Passport:
     """Make the passport of a cache: its contents, settings, labels and splits, and one digest over all of them.
 
-    The same videos, settings, statements and splits give the same root on any machine, from a cache that was built in
-    parts, merged or packed.
+    The same names, contents, settings, labels and splits give the same root on any machine, also if the cache was built
+    in parts, merged or packed.
 
     Parameters
     ----------
     cache : str or Path
         The cache.
     output : str or Path, optional
-        File to write.
+        File to write, for ``read_passport``.
     splits : mapping of str to videos, optional
         Name of each split to its videos, as ``videos`` of ``chordcache.videos.cached``.
     source : bool

@@ -2,7 +2,7 @@
 
 COMMANDS = (
     *("scan", "index", "build"),
-    *("verify", "merge", "pack", "unpack", "gc", "export", "push", "pull"),
+    *("verify", "merge", "pack", "unpack", "passport", "gc", "export", "push", "pull"),
     *("info", "ls", "show", "report", "bench"),
     *("doctor", "completion", "help"),
 )
