@@ -116,7 +116,9 @@ def verify(
     elif splits or against:
         note = "the splits are not compared, nor is a passport. Repair the damage first"
         report = dataclasses.replace(report, notes=(*report.notes, note))
-    _echo(report, as_json, display.progress, "sizes" if level == "quick" else "checksums")
+    checked = f"all {'sizes' if level == 'quick' else 'checksums'} match"
+    checked += ", the splits share no seconds" * bool(splits) + ", all is as in the passport" * bool(against)
+    _echo(report, as_json, display.progress, checked)
     click.get_current_context().exit(report.exit_code)
 
 
@@ -133,7 +135,7 @@ def _echo(report: VerifyReport, as_json: bool, has_summary: bool, checked: str) 
         if report.damage:
             echo(counted(len(report.damage), "finding") + part)
         else:
-            echo(f" {counted(report.num_videos, 'video')}{part}, all {checked} match", lead="intact:", color="green")
+            echo(f" {counted(report.num_videos, 'video')}{part}, {checked}", lead="intact:", color="green")
 
 
 @click.command()

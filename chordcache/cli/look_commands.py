@@ -277,6 +277,7 @@ def report(path: str, splits: tuple[str, str] | None, as_json: bool, **options: 
         f"{printable(result.path)}: {shown}{counted(result.num_videos, 'video')}{pictures}, "
         f"{result.num_bytes / 1e6:.1f} MB; {counted(result.num_failures, 'failure')}, "
         f"{counted(result.num_findings, 'finding')}"
+        f"{f', {result.num_leaks} shared by the splits' if splits else ''}"
     )
     echo_result(result, line, as_json)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -148,10 +148,17 @@ class Passport:
             if mine is None or others is None:
                 yield key, "is not in the cache" if mine is None else "is not in the passport"
                 continue
-            for name in PassportRow.__struct_fields__:
-                got, expected = getattr(mine, name), getattr(others, name)
-                if got != expected and (name != "sha256" or (got and expected)):
-                    yield key, f"has another {name}: got {got}, expected {expected}"
+            got, expected = _facts(mine), _facts(others)
+            for name in sorted({*got, *expected}):
+                if got.get(name) != expected.get(name) and (name != "sha256" or (mine.sha256 and others.sha256)):
+                    yield key, f"{name}: got {got.get(name, 'none')}, expected {expected.get(name, 'none')}"
+
+
+def _facts(row: PassportRow) -> dict[str, object]:
+    """Return the facts of a video by name, each feature and each statement for itself."""
+    facts = {name: getattr(row, name) for name in PassportRow.__struct_fields__}
+    parts = [from_json(json.loads(facts.pop(name)), dict[str, object]) for name in ("features", "statements")]
+    return {**facts, **parts[0], **parts[1]}
 
 
 def read_passport(path: str | Path) -> Passport:
@@ -162,6 +169,7 @@ def read_passport(path: str | Path) -> Passport:
         rows = document.recordSet[0].data
         passport = Passport({row.key: row for row in rows}, document.chordcache.findings)
         facts = passport.root, passport.splits, len(passport.rows)
+        deque(map(_facts, rows), maxlen=0)
     except OSError as error:
         raise NotFoundError(f"{what}, which cannot be read: {error.strerror}") from None
     except (ValueError, RecursionError) as error:

@@ -8,7 +8,6 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +50,8 @@ class ReportResult:
     """False if the page is of an index, or OpenCV is not installed"""
     num_failures: int
     num_findings: int
+    num_leaks: int
+    """Pairs of videos of two splits"""
     notes: tuple[str, ...]
 
 
@@ -108,7 +109,8 @@ def report(
         file = stack.enter_context(new_file(output, "output: cannot write"))
         contents = Contents(path, source, problems, header)
         contents.fill(num_videos, shown=progress)
-        pairs = list(map(contents.pair_of, islice(leaks, _MAX_PAIRS)))
+        leaks = list(leaks)
+        pairs = list(map(contents.pair_of, leaks[:_MAX_PAIRS]))
         for piece in pieces_of_page({**contents.context(), "pairs": pairs}):
             file.write(piece.encode())
     return ReportResult(
@@ -119,6 +121,7 @@ def report(
         has_pictures=contents.has_pictures,
         num_failures=len(problems.failures),
         num_findings=len(problems.findings),
+        num_leaks=len(leaks),
         notes=tuple(problems.notes),
     )
 
