@@ -51,14 +51,9 @@ _ARTEFACTS = {
 """Tier to the names of its files, relative to the cache"""
 
 
-def is_url(path: str | os.PathLike[str]) -> bool:
-    """Return whether a path is a URL."""
-    return "://" in os.fspath(path)
-
-
 def check_local(name: str, path: str | os.PathLike[str]) -> None:
     """Raise ``UsageError`` if a path is a URL. It would become a folder "s3:" in the working folder."""
-    if is_url(path):
+    if "://" in os.fspath(path):
         raise UsageError(
             f"{name}: got '{printable(path)}', expected a path on a mounted disk. Copy between an object store and a "
             "disk with 'chordcache push' and 'chordcache pull', or read one there by open_cache(URL, local=FOLDER)."

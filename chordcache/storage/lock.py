@@ -37,7 +37,17 @@ def locked(cache: Path, on_wait: Callable[[str], None] | None = None) -> Iterato
     pipe.
     """
     check_holds_all(cache)
-    fd = _open(cache)
+    try:
+        with no_space_as_error(cache):
+            make_folder(cache)
+            fd = opener.open_file(cache, _FILE, os.O_RDWR | os.O_CREAT)
+    except ChordcacheError:  # no space, or a link
+        raise
+    except OSError as error:
+        if error.errno == errno.EIO:
+            with writing_to(cache):
+                raise
+        raise UsageError(f"cannot write to '{printable(cache)}': {error.strerror}; name another folder") from None
     try:
         try:
             has_waited = not _try_lock(fd, fcntl.LOCK_EX)
@@ -129,20 +139,6 @@ def _try_lock(fd: int, kind: int) -> bool:
     except BlockingIOError:
         return False
     return True
-
-
-def _open(cache: Path) -> int:
-    try:
-        with no_space_as_error(cache):
-            make_folder(cache)
-            return opener.open_file(cache, _FILE, os.O_RDWR | os.O_CREAT)
-    except ChordcacheError:  # no space, or a link
-        raise
-    except OSError as error:
-        if error.errno == errno.EIO:
-            with writing_to(cache):
-                raise
-        raise UsageError(f"cannot write to '{printable(cache)}': {error.strerror}; name another folder") from None
 
 
 def _cannot_lock(cache: Path, error: OSError) -> UsageError:
