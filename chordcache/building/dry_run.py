@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Container, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -66,7 +67,7 @@ class Estimate:
 
 @dataclass(frozen=True)
 class DryRun:
-    """What a build would do. ``num_unnamed`` and ``losses`` are those of ``RunSummary``."""
+    """The result of ``dry_run``. Its ``num_unnamed`` and ``losses`` are as in ``RunSummary``."""
 
     index: str | Path | Index
     """The index, or the scan of a folder: a further dry run does not scan it again"""
@@ -137,11 +138,10 @@ def dry_run(
         if sample and table:
             amounts = np.array(table).reshape(-1, len(AMOUNTS) + 1)
             places, weights = sample_of(amounts, sample)
-            numbers = amounts[places, -1].tolist()
+            numbers = set(amounts[places, -1].tolist())
             chosen = ([row for row in file if row[0] in numbers] for file in rows.by_file())
-            files = planned_files(plan, filter(None, chosen), quarantine, options)
-            by_row = {task.row: task for tasks in files for task in tasks}
-            measured = build_sample([by_row[row] for row in numbers], options.limits, display_of(progress))
+            files = planned_files(plan, filter(None, chosen), quarantine, options)  # in the order of the places
+            measured = build_sample(list(chain.from_iterable(files)), options.limits, display_of(progress))
             estimate = estimate_of(amounts, places, weights, measured, num_jobs)
     params = {name: dict(spec.params) if spec else None for name, spec in plan.specs.items()}
     reasons["leave the cache, as --prune asks"] = len(leaves.videos)
@@ -178,8 +178,7 @@ def _reason(task: BuildTask, quarantine: Quarantine, cached: Container[str]) -> 
         if info is None:
             return f"not requested before ({spec.name} in {artefact.tier})"
         if info.fingerprint != spec.fingerprint:
-            changes = ", ".join(differences(spec.name, info.params, spec.params))
-            return f"settings changed ({changes or f'{spec.name} is made by another version'})"
+            return f"settings changed ({differences(info, spec)})"
         if not fits(info, item):
             return f"label or caption ({spec.name} depends on {', '.join(info.uses)})"
     return f"file lost ({', '.join(artefact.names)} in {artefact.tier})"

@@ -20,6 +20,7 @@ from chordcache.cli.output import (
     closed_pipe_as_exit,
     drop_closed_pipes,
     echo,
+    flush_output,
     json_text,
     lost_output,
 )
@@ -208,9 +209,7 @@ def main() -> None:
         try:
             cli(prog_name="chordcache")
         finally:
-            for stream in (sys.stdout, sys.stderr):  # Python would flush at its end, and end with 120 if that fails
-                if stream is not None and not stream.closed:
-                    stream.flush()
+            flush_output()
     except BrokenPipeError:
         if not drop_closed_pipes():
             raise

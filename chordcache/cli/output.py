@@ -68,6 +68,13 @@ def lost_output(error: OSError) -> str | None:
     return f"cannot write to standard output: {reason}. Make room, or choose another file, and run the same command."
 
 
+def flush_output() -> None:
+    """Write what is left of the output. Python would do it at its end, and end with 120 if that fails."""
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None and not stream.closed:
+            stream.flush()
+
+
 @contextmanager
 def closed_pipe_as_exit() -> Iterator[None]:
     """End the command with ``CLOSED_PIPE`` if the reader of its output has left. Click would end it with 1."""
