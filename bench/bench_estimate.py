@@ -18,11 +18,12 @@ from typing import Any, TypeVar
 import numpy as np
 
 import chordcache as cc
-from chordcache.building import estimate
+from chordcache.building import dry_run
 from chordcache.building.build_options import BuildOptions
 from chordcache.building.build_task import planned_files
 from chordcache.building.planning import make_plan
 from chordcache.config.config import Config, config_from_json
+from chordcache.engine.display import Display
 from chordcache.engine.limits import Limits
 from chordcache.index.grouping import IndexRows
 from chordcache.index.index_files import Index
@@ -73,15 +74,14 @@ def compare(name: str, index: Index, tiers: Sequence[str], config: Config, sizes
             ]
     identities = [task.item.identity for task in tasks]
     table = np.array(
-        [estimate.amounts_of(task, source.size) for task, source in zip(tasks, identities, strict=True) if source]
+        [dry_run.amounts_of(task, source.size) for task, source in zip(tasks, identities, strict=True) if source]
     )
-    measured = estimate.build_sample(tasks, Limits(), shown=False)
+    measured = dry_run.build_sample(tasks, Limits(), Display(progress=False))
     for num_items in sizes:
         errors: dict[str, list[float]] = {"size": [], "CPU time": []}
         for number in range(NUM_DRAWS):
-            estimate.OFFSET = (number + 0.5) / NUM_DRAWS
-            places, weights = estimate.sample_of(table, num_items)
-            result = estimate.estimate_of(table, places, weights, [measured[place] for place in places], 1)
+            places, weights = dry_run.sample_of(table, num_items, (number + 0.5) / NUM_DRAWS)
+            result = dry_run.estimate_of(table, places, weights, [measured[place] for place in places], 1)
             errors["size"].append(abs(result.num_bytes / true_bytes - 1))
             errors["CPU time"].append(abs(result.cpu_seconds / true_cpu - 1))
         print(f"{name}: {num_items} of {len(tasks)} items, {NUM_DRAWS} samples")

@@ -19,7 +19,7 @@ PACKAGE = Path(chordcache.__file__).parent
 
 PURE = """features.built_in.read_side features.mel.window_and_filters media.cropping._taps
 media.jpeg.part_decoder media.tonemap._encoder_table media.tonemap._light_table media.tonemap._matrix_to_bt709
-read.crops.fixed_crop storage.atomic.machine storage.feature_rules._dtype storage.layout._artefact_pattern
+read.crops.fixed_crop storage.atomic.machine storage.feature_rules._dtype
 train.gpu_decode._weights"""
 """Functions of their arguments alone, of this machine and of the installed libraries"""
 

@@ -282,8 +282,7 @@ def stale_features(plan: BuildPlan, keys: Container[str]) -> list[StaleFeature]:
         for tier, spec in ((artefact.tier, spec) for artefact in artefacts for spec in artefact.features):
             info = sidecar.feature(spec.name, tier)
             if info is not None and is_stale(info, plan.fingerprints):
-                changes = ", ".join(differences(info.feature, info.params, spec.params)) or "made by another version"
-                stale.setdefault(info.feature, StaleFeature(info.feature, changes))
+                stale.setdefault(info.feature, StaleFeature(info.feature, differences(info, spec)))
                 names.add(info.feature)
         for name in names:
             stale[name].num_videos += 1
@@ -301,12 +300,12 @@ def _may_differ(plan: BuildPlan) -> bool:
     )
 
 
-def differences(name: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the parameters that differ, such as "frames.quality: 90 -> 80"."""
+def differences(info: FeatureInfo, spec: FeatureSpec) -> str:
+    """Return the parameters that differ, such as "frames.quality: 90 -> 80", or the reason for another fingerprint."""
     before, after = (
-        {leaf: list(value) if isinstance(value, tuple) else value for leaf, value in leaves(name, params)}
-        for params in (old, new)
+        {leaf: list(value) if isinstance(value, tuple) else value for leaf, value in leaves(spec.name, params)}
+        for params in (info.params, spec.params)
     )
-    for leaf in sorted(before.keys() | after.keys()):
-        if before.get(leaf) != after.get(leaf):
-            yield f"{leaf}: {before.get(leaf, 'nothing')} -> {after.get(leaf, 'nothing')}"
+    changed = sorted(leaf for leaf in before.keys() | after.keys() if before.get(leaf) != after.get(leaf))
+    changes = (f"{leaf}: {before.get(leaf, 'nothing')} -> {after.get(leaf, 'nothing')}" for leaf in changed)
+    return ", ".join(changes) or "made by another version"

@@ -13,11 +13,8 @@ from chordcache.cli.output import echo_result
 from chordcache.config.presets import preset_names
 from chordcache.errors import UsageError, printable
 
-_MARGIN = 1.15
-"""Factor by which an estimate of the size may be too low"""
-
-_EXCEEDS_BUDGET = 7
-"""Exit code"""
+_MARGIN, _EXCEEDS_BUDGET = 1.15, 7
+"""Factor by which an estimate of the size may be too low, and exit code"""
 
 
 def run(index: str, cache: str, budget: float | None, as_json: bool, **arguments: Any) -> int:
@@ -25,58 +22,51 @@ def run(index: str, cache: str, budget: float | None, as_json: bool, **arguments
 
     If its estimate exceeds a budget [bytes], each preset is tried on top of the settings.
     """
-    if budget is not None and not budget > 0:
-        raise UsageError(f"--budget: got {human_bytes(budget)}, expected more")
     if budget is not None and not arguments["sample"]:
         raise UsageError("--sample: got 0 with --budget, expected a positive number")
     result = dry_run(index, cache, **arguments)
-    data, lines = asdict(replace(result, index=index)), _as_lines(result)
-    if budget is None:
-        echo_result(data, "\n".join(lines), as_json)
-        return 0
-    estimate, sizes = result.estimate, {}
-    size = 0.0 if estimate is None else estimate.num_bytes
-    if estimate is not None and not size:
-        raise UsageError(f"--sample: got items that all failed ({estimate.failures[0]}), expected more. Raise it.")
-    fits = _MARGIN * size <= budget
-    features = [name for names in result.features.values() for name in names]
-    for name in () if fits else preset_names():
-        preset = {"config": (*(arguments["config"] or ()), name), "features": features}
-        other = dry_run(result.index, cache, **{**arguments, **preset}).estimate
-        if other is not None and other.num_bytes < 0.99 * size:
-            sizes[name] = other.num_bytes
-    presets = {name: sizes[name] for name in sorted(sizes, key=sizes.__getitem__)}
-    lines.append(f"{human_bytes(budget)}: these settings {'fit' if fits else 'do not fit'}")
-    for name, num_bytes in presets.items():
-        verdict = "fits" if _MARGIN * num_bytes <= budget else "too much"
-        lines.append(f"  {verdict:8} {human_bytes(num_bytes):12} -c {name}")
-    if not fits and all(_MARGIN * num_bytes > budget for num_bytes in presets.values()):
-        lines.append("no preset fits; a smaller frames.short_side or frames.fps makes all features smaller")
-    exit_code = 0 if fits else _EXCEEDS_BUDGET
-    echo_result({**data, "fits": fits, "presets": presets, "exit_code": exit_code}, "\n".join(lines), as_json)
+    data, rows, exit_code = asdict(replace(result, index=index)), _rows(result), 0
+    if budget is not None:
+        size = result.estimate.num_bytes if result.estimate else 0.0
+        if result.estimate and not size:
+            failure = result.estimate.failures[0]
+            raise UsageError(f"--sample: got items that all failed ({failure}), expected more. Raise it.")
+        fits, sizes = _MARGIN * size <= budget, {}
+        for name in () if fits else preset_names():
+            features = [name for names in result.features.values() for name in names]
+            preset = {"config": (*(arguments["config"] or ()), name), "features": features}
+            other = dry_run(result.index, cache, **{**arguments, **preset}).estimate
+            if other is not None and other.num_bytes < 0.99 * size:
+                sizes[name] = other.num_bytes
+        presets = dict(sorted(sizes.items(), key=lambda item: item[1]))
+        exit_code = 0 if fits else _EXCEEDS_BUDGET
+        data |= {"fits": fits, "presets": presets, "exit_code": exit_code}
+        advice = "too small: take a preset that fits, or a smaller frames.short_side or frames.fps"
+        rows.append((f"budget {human_bytes(budget)}", "these settings fit" if fits else advice))
+        for name, num_bytes in presets.items():
+            rows.append((f"-c {name}", f"{human_bytes(num_bytes)}{', fits' * (_MARGIN * num_bytes <= budget)}"))
+    lines = [f"{printable(name):26} {printable(value)}" for name, value in rows]
+    head = (
+        f"would build {result.num_missing} of {counted(result.num_inputs, 'video')} into {printable(result.cache)} "
+        f"(up to date {result.num_up_to_date}, failed before {result.num_failed})"
+        f"{index_effects(result.losses, result.num_unnamed)}"
+    )
+    echo_result(data, "\n".join([head, *lines]), as_json)
     return exit_code
 
 
-def _as_lines(result: DryRun) -> list[str]:
-    lines = [
-        f"would build {result.num_missing} of {counted(result.num_inputs, 'video')} into {printable(result.cache)} "
-        f"(up to date {result.num_up_to_date}, failed before {result.num_failed})"
-        f"{index_effects(result.losses, result.num_unnamed)}",
-        *(f"  {count:>7,} {printable(reason)}" for reason, count in result.reasons.items()),
-    ]
+def _rows(result: DryRun) -> list[tuple[str, str]]:
+    """Return name and value of each line about what would be made and why, its size and its time."""
+    rows = [(counted(count, "video"), reason) for reason, count in result.reasons.items()]
     for tier, specs in result.features.items():
-        lines += [f"  {tier:<5} {printable(name):<8} {json.dumps(params)}" for name, params in specs.items()]
-    lines += [f"  root  {printable(label):<8} {printable(root)}" for label, root in result.roots.items()]
-    estimate = result.estimate
-    if estimate is None:
-        return lines
-    failed = f", {len(estimate.failures)} of them failed" if estimate.failures else ""
-    sizes = {**estimate.sizes, "all files": estimate.num_bytes}
-    times = {"CPU time": estimate.cpu_seconds, f"time, {counted(estimate.jobs, 'worker')}": estimate.elapsed_seconds}
-    return [
-        *lines,
-        f"sample: {counted(estimate.num_sampled, 'item')}{failed}",
-        *(f"  failed: {printable(message)}" for message in [*dict.fromkeys(estimate.failures)][:3]),
-        *(f"{name:26} {human_bytes(size)}" for name, size in sizes.items()),
-        *(f"{name:26} {exact_duration(time)}" for name, time in times.items()),
-    ]
+        rows += [(f"{name} in {tier}", json.dumps(params)) for name, params in specs.items()]
+    if (estimate := result.estimate) is not None:
+        rows.append(("sample", counted(estimate.num_sampled, "item")))
+        rows += [("failed in the sample", message) for message in estimate.failures]
+        rows += [(name, human_bytes(size)) for name, size in estimate.sizes.items()]
+        rows += [
+            ("all files", human_bytes(estimate.num_bytes)),
+            ("CPU time", exact_duration(estimate.cpu_seconds)),
+            (f"time, {counted(estimate.jobs, 'worker')}", exact_duration(estimate.elapsed_seconds)),
+        ]
+    return rows

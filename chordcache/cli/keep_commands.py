@@ -64,7 +64,6 @@ def verify(
     cache: str,
     level: str | None,
     splits: tuple[str, str] | None,
-    against: str | None,
     repair: bool,
     dry_run: bool,
     limits: Limits,
@@ -89,6 +88,7 @@ def verify(
         raise UsageError("--dry-run: got no --repair, expected both. Add --repair.")
     if repair and options["part"] is not None:
         raise UsageError("--part: got --repair too, expected one of the two. Repair the whole cache on one machine.")
+    against: str | None = options.pop("against")
     if against is not None:
         from chordcache.verifying.passport import check_against, read_passport  # --help does not need it
 

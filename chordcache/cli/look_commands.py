@@ -303,4 +303,4 @@ def bench(cache: str, workers: int, roots: Any, as_json: bool) -> None:
     from chordcache.tools.bench.result import BenchOptions, as_text
 
     result = measurement.bench(cache, options=BenchOptions(workers=workers), roots=roots, progress=True)
-    echo_result(result.to_json(), as_text(result), as_json)
+    echo_result({**dataclasses.asdict(result), "verdict": result.verdict}, as_text(result), as_json)

@@ -75,7 +75,8 @@ class Config:
     @property
     def picture(self) -> PictureConfig:
         """Settings of decoded pictures, also if frames themselves are not cached."""
-        return (self.frames or FramesConfig()).picture
+        frames = self.frames or FramesConfig()
+        return PictureConfig(**{f.name: getattr(frames, f.name) for f in dataclasses.fields(PictureConfig)})
 
     def section(self, name: str) -> Section:
         """Return the settings of a feature."""

@@ -140,11 +140,6 @@ class FramesConfig(PictureConfig):
         """Settings of the codec alone."""
         return {name: getattr(self, name) for name in CODEC_SETTINGS[self.codec]}
 
-    @property
-    def picture(self) -> PictureConfig:
-        """Settings of the pictures alone."""
-        return PictureConfig(**{f.name: getattr(self, f.name) for f in dataclasses.fields(PictureConfig)})
-
 
 MAX_BUCKET_SIDE = 8192
 """[pixels] Largest height and width of a bucket"""

@@ -52,7 +52,7 @@ _PROGRAM = (
 
 
 _lifeline: list[int] = []
-"""Both ends of a pipe. The kernel closes the second one when this process ends, see ``worker.end_with``"""
+"""Both ends of a pipe. The kernel closes the second one when this process ends, see ``worker.main``"""
 
 
 def _close_lifeline() -> None:

@@ -112,7 +112,10 @@ class Progress:
         elapsed = duration(self._elapsed())
         self._line(f"stopped after {elapsed}" if error else f"done in {elapsed}")
         if can_print and self._display.messages and not self._display.verbose:
-            self._name_failures()
+            for line in self._named:
+                terminal.write_line(line)
+            if more := self.tally.num_failed - len(self._named):
+                terminal.write_line(f"  ... and {more:,} more{f'; see {self._see}' if self._see else ''}")
         outcome = "done" if kind is None else kind.__name__
         message = str(error) if isinstance(error, ChordcacheError) else None
         self._event("end", outcome=outcome, message=message, **self._numbers())
@@ -207,13 +210,6 @@ class Progress:
             "elapsed_seconds": round(elapsed, 3),
             "seconds_left": None if left is None else round(left, 1),
         }
-
-    def _name_failures(self) -> None:
-        for line in self._named:
-            terminal.write_line(line)
-        if more := self.tally.num_failed - len(self._named):
-            see = f"; see {self._see}" if self._see else ""
-            terminal.write_line(f"  ... and {more:,} more{see}")
 
     def _event(self, event: str, **values: Any) -> None:
         """Append an event to the log file. A full disk ends the log, and not the run."""

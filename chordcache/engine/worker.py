@@ -80,7 +80,12 @@ def main(parent: int, channel_fd: int, heartbeat_fd: int, lifeline_fd: int) -> N
     The messages are the limits, the function, and then pickled tasks. The answer to each is its pickled result.
     """
     channel, heartbeat = prepare(channel_fd, heartbeat_fd)
-    end_with(lifeline_fd)
+    # The kernel kills this process when no other one holds the writing end of the pipe open any more
+    fd = os.open(f"/proc/self/fd/{lifeline_fd}", os.O_RDONLY | os.O_NONBLOCK)  # an own one: others share the inherited
+    fcntl.fcntl(fd, fcntl.F_SETOWN, os.getpid())
+    fcntl.fcntl(fd, fcntl.F_SETSIG, signal.SIGKILL)
+    fcntl.fcntl(fd, fcntl.F_SETFL, os.O_NONBLOCK | os.O_ASYNC)
+    os.close(lifeline_fd)
     if os.getppid() != parent:
         os._exit(1)
     limits, function = channel.recv(), channel.recv()
@@ -92,15 +97,6 @@ def main(parent: int, channel_fd: int, heartbeat_fd: int, lifeline_fd: int) -> N
             result = run_task(function, task)
             heartbeat.end()
             channel.send_bytes(result)
-
-
-def end_with(lifeline_fd: int) -> None:
-    """Let the kernel kill this process when no other one holds the writing end of a pipe open any more."""
-    fd = os.open(f"/proc/self/fd/{lifeline_fd}", os.O_RDONLY | os.O_NONBLOCK)  # an own one: others share the inherited
-    fcntl.fcntl(fd, fcntl.F_SETOWN, os.getpid())
-    fcntl.fcntl(fd, fcntl.F_SETSIG, signal.SIGKILL)
-    fcntl.fcntl(fd, fcntl.F_SETFL, os.O_NONBLOCK | os.O_ASYNC)
-    os.close(lifeline_fd)
 
 
 def prepare(channel_fd: int, heartbeat_fd: int) -> tuple[Connection, Heartbeat]:

@@ -52,16 +52,6 @@ COLUMN_TYPES: Mapping[str, Callable[[Any], bool]] = {
 "relative_boxes" one in fractions of its width and height. None is a value of every type."""
 
 
-def check_columns(columns: Mapping[str, str]) -> None:
-    """Raise ``UsageError`` if a type is not one of ``COLUMN_TYPES``."""
-    for name, kind in columns.items():
-        if kind not in COLUMN_TYPES:
-            raise UsageError(
-                f"columns, '{printable(name)}': got the type '{printable(kind)}', "
-                f"expected one of {', '.join(COLUMN_TYPES)}"
-            )
-
-
 def merged_columns(columns: Mapping[str, str], others: Mapping[str, str]) -> dict[str, str]:
     """Return the columns of two lists together. Raises ``UsageError`` if one column has two types."""
     for name in columns.keys() & others.keys():

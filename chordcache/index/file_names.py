@@ -77,8 +77,8 @@ class ListRoots:
     """
 
     def __init__(self, base: str, roots: Mapping[str, str]) -> None:
-        self._base, self._names = base, FileNames()
-        self.roots = dict(roots)
+        self.base, self.roots = base, dict(roots)
+        self._names = FileNames()
 
     def real(self, path: str) -> str:
         """Return the real name of the file at a path, which two spellings have in common."""
@@ -89,7 +89,7 @@ class ListRoots:
         return self._names.place(self._absolute(path), self.roots)
 
     def _absolute(self, path: str) -> str:
-        return path if path[:1] == "/" else object_path(path) or f"{self._base}/{path}"  # os.path.join is slow
+        return path if path[:1] == "/" else object_path(path) or f"{self.base}/{path}"  # os.path.join is slow
 
     def add_outer_roots(self, paths: Iterable[str]) -> dict[str, str]:
         """Add roots for the paths outside of all others: the innermost folder of those below each top-level folder.

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 
 from chordcache.choices import SCAN_LEVELS
 from chordcache.errors import UsageError, printable
-from chordcache.index.column_types import check_columns, extra_problem
+from chordcache.index.column_types import COLUMN_TYPES, extra_problem
 from chordcache.json_records import Record
 from chordcache.records import VideoRecord
-from chordcache.storage.layout import is_plain_path, path_problem
+from chordcache.storage.layout import path_problem
 
 FORMAT = "chordcache-index"
 """Value of "format" in the header of an index"""
@@ -38,7 +38,10 @@ class IndexHeader(Record, frozen=True, forbid_unknown_fields=False):
             raise UsageError(f"level: got '{printable(self.level)}', expected one of {', '.join(SCAN_LEVELS)}")
         if not all(path.startswith("/") for path in self.roots.values()):
             raise UsageError("roots: got a relative path, expected absolute ones")
-        check_columns(self.columns)
+        for name, kind in self.columns.items():
+            if kind not in COLUMN_TYPES:
+                got = f"columns, '{printable(name)}': got the type '{printable(kind)}'"
+                raise UsageError(f"{got}, expected one of {', '.join(COLUMN_TYPES)}")
 
 
 def another_kind_of_file(path: str | os.PathLike[str]) -> UsageError:
@@ -57,7 +60,10 @@ def spelling_problem(path: str) -> str | None:
 
 def record_problem(record: VideoRecord, header: IndexHeader) -> str | None:
     """Return the reason why a record of an index cannot be used, or None if it can."""
-    problem = None if is_plain_path(record.path) else path_problem(record.path) or spelling_problem(record.path)
+    path, whole = record.path, f"/{record.path}/"
+    is_plain = path.isascii() and "\0" not in path and "//" not in whole and "/." not in whole
+    # Nothing is wrong with a plain path. This look takes a fifth of the time of the others
+    problem = None if is_plain else path_problem(path) or spelling_problem(path)
     if problem is None and record.root not in header.roots:
         problem = f"the header has no root '{printable(record.root)}'"
     if problem is None and record.extra:

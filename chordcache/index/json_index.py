@@ -46,7 +46,12 @@ class JsonSource:
         self.num_records = 0
         with open(path, "rb") as file:
             try:
-                header = self._first_lines(file)
+                line = file.readline(_MAX_LINE_BYTES)
+                header = None
+                if line.endswith(b",\n") and file.readline(len(_RECORDS)) == _RECORDS:  # as ``JsonSink`` writes it
+                    with suppress(ValueError):
+                        self._start = file.tell()
+                        header = decode_json(line[:-2].decode("utf-8", "surrogateescape") + "}")
                 with suppress(DamageError):  # also of a document that a person changed
                     if header is not None:
                         self._survey(header, file)
@@ -65,15 +70,6 @@ class JsonSource:
         check_version(members, self._path)
         self.header = from_json(members, IndexHeader)
         self.num_records = sum(1 for _ in self.located(file))
-
-    def _first_lines(self, file: BinaryIO) -> Any:
-        """Return the members of the header, if the document begins as ``JsonSink`` writes it, or None."""
-        line = file.readline(_MAX_LINE_BYTES)
-        if line.endswith(b",\n") and file.readline(len(_RECORDS)) == _RECORDS:
-            with suppress(ValueError):
-                self._start = file.tell()
-                return decode_json(line[:-2].decode("utf-8", "surrogateescape") + "}")
-        return None
 
     def _whole(self, file: BinaryIO) -> Any:
         """Return the members of a document in another layout, and keep its records."""

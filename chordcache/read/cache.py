@@ -21,7 +21,7 @@ from chordcache.object_stores.local_folder import let_fetch, local_folder, open_
 from chordcache.read.near_keys import hint_for, keys_at_path
 from chordcache.read.video import Video, checked_numbers, open_feature, row_numbers
 from chordcache.storage.catalog import Catalog
-from chordcache.storage.layout import cache_folder, is_url
+from chordcache.storage.layout import cache_folder
 from chordcache.storage.opener import check_still_there
 from chordcache.storage.origin import check_holds_all
 from chordcache.storage.row_clock import has_times
@@ -349,7 +349,7 @@ def open_cache(path: str | Path, *, local: str | Path | None = None, limit: int 
     StorageError
         If the object store does not answer. This takes half a minute at most.
     """
-    if not is_url(path):
+    if "://" not in os.fspath(path):
         if local is not None:
             raise UsageError(f"local: got '{printable(local)}' with the folder '{printable(path)}', expected a URL")
         return Cache(path)

@@ -292,26 +292,20 @@ def publish_text(cache: Path, file: str, text: str) -> None:
 # Lines that are appended to a file
 
 
-def _unshare(cache: Path, name: str) -> None:
-    """Give a file that is also in a copy of the cache by hard links, as ``cp -al`` makes, a content of its own."""
-    try:
-        with opener.open_binary(cache, name) as file:
-            if os.fstat(file.fileno()).st_nlink < 2:
-                return
+def append_lines(cache: Path, name: str, lines: Sequence[str]) -> None:
+    """Append lines with one write. A line that an earlier kill cut off is removed first.
+
+    A file that is also in a copy of the cache by hard links, as ``cp -al`` makes, gets a content of its own.
+    """
+    with suppress(FileNotFoundError), opener.open_binary(cache, name) as file:
+        if os.fstat(file.fileno()).st_nlink > 1:
             place = f".{os.path.basename(name)}-{os.getpid()}.partial"
             opener.remove(cache, place)  # of a killed process, or a link of a stranger
             partial, flags = cache / place, os.O_WRONLY | os.O_CREAT | os.O_EXCL
             with no_space_as_error(partial), open(opener.open_file(cache, place, flags), "wb") as copy:
                 shutil.copyfileobj(file, copy)
-        publish_all(cache, {partial: name})
-    except FileNotFoundError:
-        return
-
-
-def append_lines(cache: Path, name: str, lines: Sequence[str]) -> None:
-    """Append lines with one write. A line that an earlier kill cut off is removed first."""
+            publish_all(cache, {partial: name})
     flags = os.O_RDWR | os.O_CREAT | os.O_APPEND
-    _unshare(cache, name)
     with no_space_as_error(cache / name), open(opener.open_file(cache, name, flags), "ab+") as file:
         if end := file.seek(0, os.SEEK_END):
             file.seek(-1, os.SEEK_END)

@@ -24,7 +24,6 @@ import json
 import os
 import re
 from collections.abc import Mapping
-from functools import cache
 from pathlib import Path
 
 from chordcache.arguments import absolute
@@ -41,16 +40,20 @@ PACKS = "packs"
 _SLUG_LENGTH = 40
 _KEY_PATTERN = re.compile(r"[A-Za-z0-9_-]+-[0-9a-f]{16}")
 _OTHER_LETTERS = re.compile(r"[^A-Za-z0-9_]+")
-
-
-def is_url(path: str | os.PathLike[str]) -> bool:
-    """Return whether a path is a URL."""
-    return "://" in os.fspath(path)
+_ARTEFACTS = {
+    name: re.compile(
+        rf"{name}/(?P<fan>[0-9a-f]{{2}})/(?P<key>[A-Za-z0-9_-]+-(?P=fan)[0-9a-f]{{14}})"
+        + ("" if tier.one_file else r"\.[a-z][a-z0-9_]{0,39}")
+        + rf"\.[0-9a-f]{{8}}{re.escape(tier.suffix)}"
+    )
+    for name, tier in TIERS.items()
+}
+"""Tier to the names of its files, relative to the cache"""
 
 
 def check_local(name: str, path: str | os.PathLike[str]) -> None:
     """Raise ``UsageError`` if a path is a URL. It would become a folder "s3:" in the working folder."""
-    if is_url(path):
+    if "://" in os.fspath(path):
         raise UsageError(
             f"{name}: got '{printable(path)}', expected a path on a mounted disk. Copy between an object store and a "
             "disk with 'chordcache push' and 'chordcache pull', or read one there by open_cache(URL, local=FOLDER)."
@@ -110,16 +113,8 @@ def is_key(text: str) -> bool:
 
 def key_of_artefact(tier: str, file: str) -> str | None:
     """Return the key in the name of a file, or None if ``artefact_file`` could not have made the name."""
-    match = _artefact_pattern(tier).fullmatch(file) if tier in TIERS else None
+    match = _ARTEFACTS[tier].fullmatch(file) if tier in TIERS else None
     return match["key"] if match is not None else None
-
-
-@cache
-def _artefact_pattern(tier: str) -> re.Pattern[str]:
-    # One for each tier: one for each file took longer than the rest of reading a sidecar
-    feature = "" if TIERS[tier].one_file else r"\.[a-z][a-z0-9_]{0,39}"
-    key = r"(?P<key>[A-Za-z0-9_-]+-(?P=fan)[0-9a-f]{14})"
-    return re.compile(rf"{tier}/(?P<fan>[0-9a-f]{{2}})/{key}{feature}\.[0-9a-f]{{8}}{re.escape(TIERS[tier].suffix)}")
 
 
 def fan_of(key: str) -> str:
@@ -154,15 +149,6 @@ def artefact_file(
     generation = hex64(json.dumps([sorted(fingerprints.values()), to_json(source), ctime_ns, digest]).encode())[:8]
     feature = "" if TIERS[tier].one_file else f".{next(iter(fingerprints))}"
     return f"{tier}/{fan_of(key)}/{key}{feature}.{generation}{TIERS[tier].suffix}"
-
-
-def is_plain_path(path: str) -> bool:
-    """Return whether a path is ASCII without NUL, and no part of it is empty or begins with a dot.
-
-    Nothing is wrong with such a path. This takes a fifth of the time of ``path_problem``.
-    """
-    whole = f"/{path}/"
-    return path.isascii() and "\0" not in path and "//" not in whole and "/." not in whole
 
 
 def path_problem(path: object) -> str | None:

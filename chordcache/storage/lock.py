@@ -37,9 +37,28 @@ def locked(cache: Path, on_wait: Callable[[str], None] | None = None) -> Iterato
     pipe.
     """
     check_holds_all(cache)
-    fd = _open(cache)
     try:
-        has_waited = _lock(fd, cache, on_wait)
+        with no_space_as_error(cache):
+            make_folder(cache)
+            fd = opener.open_file(cache, _FILE, os.O_RDWR | os.O_CREAT)
+    except ChordcacheError:  # no space, or a link
+        raise
+    except OSError as error:
+        if error.errno == errno.EIO:
+            with writing_to(cache):
+                raise
+        raise UsageError(f"cannot write to '{printable(cache)}': {error.strerror}; name another folder") from None
+    try:
+        try:
+            has_waited = not _try_lock(fd, fcntl.LOCK_EX)
+            if has_waited:
+                what = f"cache '{printable(cache)}' is being {_use(fd)}"
+                if on_wait is None:
+                    raise LockedError(f"{what}; wait until it ends, as 'chordcache build --wait' does")
+                on_wait(f"{what}; waiting until it ends")
+                fcntl.flock(fd, fcntl.LOCK_EX)
+        except OSError as error:
+            raise _cannot_lock(cache, error) from None
         since = datetime.now(UTC).isoformat(" ", "seconds")
         if os.fstat(fd).st_nlink == 1:  # else it is also the file of a copy, or any file that a stranger linked here
             with writing_to(cache):
@@ -120,34 +139,6 @@ def _try_lock(fd: int, kind: int) -> bool:
     except BlockingIOError:
         return False
     return True
-
-
-def _open(cache: Path) -> int:
-    try:
-        with no_space_as_error(cache):
-            make_folder(cache)
-            return opener.open_file(cache, _FILE, os.O_RDWR | os.O_CREAT)
-    except ChordcacheError:  # no space, or a link
-        raise
-    except OSError as error:
-        if error.errno == errno.EIO:
-            with writing_to(cache):
-                raise
-        raise UsageError(f"cannot write to '{printable(cache)}': {error.strerror}; name another folder") from None
-
-
-def _lock(fd: int, cache: Path, on_wait: Callable[[str], None] | None) -> bool:
-    try:
-        if _try_lock(fd, fcntl.LOCK_EX):
-            return False
-        what = f"cache '{printable(cache)}' is being {_use(fd)}"
-        if on_wait is None:
-            raise LockedError(f"{what}; wait until it ends, as 'chordcache build --wait' does")
-        on_wait(f"{what}; waiting until it ends")
-        fcntl.flock(fd, fcntl.LOCK_EX)
-        return True
-    except OSError as error:
-        raise _cannot_lock(cache, error) from None
 
 
 def _cannot_lock(cache: Path, error: OSError) -> UsageError:

@@ -66,9 +66,7 @@ class Finding:
     """Command to type. It and the reason are empty if it is ok"""
 
 
-def diagnose(
-    path: str | os.PathLike[str] = ".", *, jobs: int | None = None, root: Path = Path("/")
-) -> tuple[Finding, ...]:
+def diagnose(path: str | Path = ".", *, jobs: int | None = None, root: Path = Path("/")) -> tuple[Finding, ...]:
     """Look at the settings of this machine that matter for a cache, the features and the presets. Change nothing.
 
     ``path`` is the folder of the cache, or the folder in which it will be made. ``NotFoundError`` if it does not exist.
@@ -77,11 +75,9 @@ def diagnose(
     """
     check_jobs(jobs)
     if not os.path.lexists(path):
-        got = f"path: got '{printable(path)}', which does not exist"
-        raise NotFoundError(f"{got}, expected a folder. Name the folder of the cache.")
-    findings = [*_workers(jobs, root), *_limits(root), *_disk(Path(path), root), *_packages()]
+        raise NotFoundError(f"path: got '{printable(path)}', which does not exist, expected the folder of a cache")
     presets = [Finding(f"preset {name}", "ok", preset_summary(name)) for name in preset_names()]
-    return (*findings, *_features(), *presets)
+    return (*_workers(jobs, root), *_limits(root), *_disk(Path(path), root), *_packages(), *_features(), *presets)
 
 
 def _checked(is_bad: bool, name: str, what: str, why: str, action: str, severity: str = "warning") -> Finding:
@@ -128,13 +124,10 @@ def _lines(file: Path) -> list[str]:
 
 
 def _limits(root: Path) -> Iterator[Finding]:
-    why = (
-        "Workers of a DataLoader pass batches through it, and die with 'Bus error' if it is full. ClipLoader does not."
-    )
+    why = "A DataLoader passes batches through it. Its workers die with 'Bus error' if it is full. ClipLoader's do not."
     action = "docker run --shm-size=8g ..., or mount -o remount,size=8G /dev/shm"
-    total = free = 0
-    with suppress(OSError):
-        total, _, free = shutil.disk_usage(root / "dev/shm")
+    folder = root / "dev/shm"
+    total, _, free = shutil.disk_usage(folder) if folder.is_dir() else (0, 0, 0)
     what = f"{human_bytes(free)} free of {human_bytes(total)}" if total else "does not exist"
     yield _checked(free < _MIN_SHM_BYTES, "/dev/shm", what, why, action)
     for name, number, why, action in _LIMITS:
@@ -180,13 +173,13 @@ def _packages() -> Iterator[Finding]:
     action = "pip install 'chordcache[turbojpeg]', or conda install -c conda-forge 'libjpeg-turbo>=3'"
     yield _checked(is_missing, "libturbojpeg", what, why, action, "note")
     names = [package.split()[0] for package in opencv_packages()]
-    if not names:
+    if names:
+        why = "Each overwrites the files of the other. Which one works depends on the order of installation."
+        action = f"pip uninstall -y {' '.join(names)} && pip install {max(names, key=lambda name: 'headless' in name)}"
+        yield _checked(len(names) > 1, "OpenCV", ", ".join(opencv_packages()), why, action)
+    else:
         why = "Optical flow, and clips that are cut and scaled, need OpenCV."
         yield Finding("OpenCV", "note", "not installed", why, "pip install 'chordcache[build]'")
-        return
-    why = "Each overwrites the files of the other. Which one works depends on the order of installation."
-    action = f"pip uninstall -y {' '.join(names)} && pip install {max(names, key=lambda name: 'headless' in name)}"
-    yield _checked(len(names) > 1, "OpenCV", ", ".join(opencv_packages()), why, action)
 
 
 def _features() -> Iterator[Finding]:

@@ -73,9 +73,8 @@ def test_dry_run_states_what_the_build_does(index: Path, tmp_path: Path, run_cli
     first = run_cli(*command, "--dry-run")
     assert (first.returncode, first.stderr) == (0, "")
     assert first.stdout.startswith(f"would build 2 of 2 videos into {cache} (up to date 0, failed before 0)\n")
-    assert first.stdout.splitlines()[1] == "        2 new"
-    assert [line.split()[:2] for line in first.stdout.splitlines()[2:6]] == [
-        ["lmdb", "frames"], ["npz", "motion"], ["npz", "mel"], ["npz", "flow"],
+    assert [line.split("  ")[0] for line in first.stdout.splitlines()[1:6]] == [
+        "2 videos", "frames in lmdb", "motion in npz", "mel in npz", "flow in npz",
     ]  # fmt: skip
     assert '"preset": "ultrafast"' in first.stdout
     assert not cache.exists()

@@ -68,7 +68,8 @@ def test_a_removed_source_stays_until_it_is_pruned(work: Path, run_cli: Cli) -> 
     findings = json.loads(run_cli("verify", "--json", cwd=work).stdout)["damage"]
     assert [(finding["kind"], finding["key"].startswith("03-")) for finding in findings] == [("orphan", True)]
     assert run_cli("verify", cwd=work).returncode == 6
-    assert "1 leave the cache, as --prune asks" in run_cli("build", "--prune", "10%", "--dry-run", cwd=work).stdout
+    planned = run_cli("build", "--prune", "10%", "--dry-run", cwd=work).stdout
+    assert "1 video                    leave the cache, as --prune asks\n" in planned
     assert len(paths_of(cache)) == NUM_VIDEOS
     fixed = run_cli(*findings[0]["fix_command"].split()[1:], "-j1", cwd=work)
     assert (fixed.returncode, ", pruned 1" in fixed.stdout) == (0, True), fixed.stderr

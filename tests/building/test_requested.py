@@ -133,7 +133,7 @@ def test_a_build_says_which_features_it_makes_again(index, tmp_path, run_cli: Cl
     run_cli(*command, "-c", index.parent / "small.yaml", "--features", "frames,mel")
     (tmp_path / "quality.yaml").write_text("frames: {quality: 70}\n")
     planned = run_cli(*command, "-c", tmp_path / "quality.yaml", "--dry-run").stdout
-    assert "        2 settings changed (frames.quality: 90 -> 70)" in planned
+    assert "2 videos                   settings changed (frames.quality: 90 -> 70)\n" in planned
     result = run_cli(*command, "-c", tmp_path / "quality.yaml")
     assert "frames: builds 2 cached videos (1 s) again: frames.quality: 90 -> 70" in result.stderr
     assert "are not used any more, 'chordcache gc' removes them" in result.stdout
@@ -151,7 +151,8 @@ def test_drop_takes_a_feature_out_of_all_videos(index, tmp_path, run_cli: Cli):
     cache = tmp_path / "cache"
     command = ("build", index, "-o", cache)
     run_cli(*command, "-c", index.parent / "small.yaml", "--features", "frames,mel")
-    assert "2 lose mel, as --drop asks" in run_cli(*command, "--drop", "mel", "--dry-run").stdout
+    planned = run_cli(*command, "--drop", "mel", "--dry-run").stdout
+    assert "2 videos                   lose mel, as --drop asks\n" in planned
     assert features_of(cache) == {"lmdb": ("frames",), "npz": ("mel",)}
     assert run_cli(*command, "--drop", "mel").stdout.startswith("done 0, up to date 2,")
     assert features_of(cache) == {"lmdb": ("frames",)}

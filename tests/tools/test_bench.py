@@ -55,7 +55,7 @@ def measured(folder):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(measurement, "NUM_ROUNDS", 2)
         result = bench(folder / "cache", options=QUICK)
-    return before, digests(folder / "cache"), result.to_json()
+    return before, digests(folder / "cache"), dataclasses.asdict(result)
 
 
 def test_every_way_is_measured(measured):
@@ -100,7 +100,7 @@ def test_a_crash_of_a_library_ends_only_its_row(folder, tmp_path, monkeypatch, b
     (decoders.parent / "__init__.py").touch()
     (decoders / "__init__.py").write_text("import os\nos.kill(os.getpid(), 11)\n")
     monkeypatch.syspath_prepend(tmp_path)  # a process of a row has this process's path
-    rows = bench_once(folder / "cache", "torchcodec", "mapped_mp4").to_json()["rows"]
+    rows = dataclasses.asdict(bench_once(folder / "cache", "torchcodec", "mapped_mp4"))["rows"]
     reasons = [row["reason"] for row in rows if row["name"] == "torchcodec"]
     assert reasons == ["the worker died: SIGSEGV(-11), at __init__.py:2 <module>"]
     assert all(row["clips_per_second"] for row in rows if row["name"] != "torchcodec")
@@ -218,6 +218,6 @@ def test_the_error_of_a_process_is_a_reason(folder, monkeypatch):
     monkeypatch.setattr(measurement, "measure_round", os.kill)
     row = measurement._Row(way, None)
     row.measure()
-    row.close()
+    row.worker.close()
     assert "takes exactly 2 arguments" in row.reason
     assert row.result(None).clips_per_second is None

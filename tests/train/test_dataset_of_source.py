@@ -17,7 +17,7 @@ from helpers.training import assert_same, make_dataset
 
 import chordcache as cc
 from chordcache.config.config import config_from_json
-from chordcache.config.picture import FramesConfig, PictureConfig
+from chordcache.config.picture import PictureConfig
 from chordcache.errors import MediaError, NotFoundError, UsageError
 from chordcache.index.index_files import Index
 from chordcache.sources.live import StreamSource
@@ -27,7 +27,7 @@ from chordcache.train.samplers.clip_samplers import KeyframeSampler
 from chordcache.train.videos import from_files
 
 RAW = {"frames": {"codec": "raw", "short_side": 48, "fps": 12}}
-PICTURE = FramesConfig(short_side=48, fps=12).picture
+PICTURE = PictureConfig(short_side=48, fps=12)
 SAMPLER = cc.RandomClipSampler(num_frames=4, stride=2)
 SOURCES = [cc.MP4Source, MappedMP4Source]
 

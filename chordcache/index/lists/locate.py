@@ -33,7 +33,7 @@ class FoundFile(NamedTuple):
     """Real name of the file"""
 
 
-class Locator(ListRoots):
+class Locator:
     """A function from the paths of a list to files below named roots. It looks at each file once.
 
     ``videos`` are folders, or NAME=PATH, by default ``folder``. Relative paths are relative to the first. Raises as
@@ -45,7 +45,7 @@ class Locator(ListRoots):
         for corpus in corpora:
             if corpus.names:
                 raise UsageError(f"videos: got the file '{printable(corpus.names[0])}', expected a folder")
-        super().__init__(corpora[0].folder, {corpus.label: corpus.folder for corpus in corpora})
+        self.places = ListRoots(corpora[0].folder, {corpus.label: corpus.folder for corpus in corpora})
         self._looks = FolderLooks()
         self._suffixes: dict[int, str | None] = {}
         """Hash of root and path to the suffix that replaces ".*", or None if the file does not exist"""
@@ -56,20 +56,20 @@ class Locator(ListRoots):
         the path is not a file name or lies outside of all roots"""
 
     def _find(self, path: str) -> FoundFile | None:
-        place = self.place(path)
+        place = self.places.place(path)
         problem = "it contains NUL" if "\0" in path else path_problem(place[1]) if place is not None else None
         if problem:
             raise UsageError(f"the path '{printable(path)}' cannot be used: {problem}")
         if place is None:
             raise UsageError(
-                f"got the path '{printable(path)}', expected one in '{printable(self._base)}'. "
+                f"got the path '{printable(path)}', expected one in '{printable(self.places.base)}'. "
                 "Give the folder that has it too: videos (--videos NAME=PATH)."
             )
         root, inner = place
         stem = inner.removesuffix(_ANY_SUFFIX)
         if hash(place) not in self._suffixes:
             suffixes = ("",) if stem == inner else _SUFFIXES
-            start = os.path.join(self.roots[root], stem)
+            start = os.path.join(self.places.roots[root], stem)
             suffix = next((suffix for suffix in suffixes if self._looks.has_source(start + suffix)), None)
             self._suffixes[hash(place)] = suffix
             if suffix is None and len(self.missing) < NUM_EXAMPLES:
@@ -77,7 +77,7 @@ class Locator(ListRoots):
         suffix = self._suffixes[hash(place)]
         if suffix is None:
             return None
-        return FoundFile(root, stem + suffix, self.real(os.path.join(self.roots[root], stem + suffix)))
+        return FoundFile(root, stem + suffix, self.places.real(os.path.join(self.places.roots[root], stem + suffix)))
 
     @property
     def num_missing(self) -> int:

@@ -155,12 +155,16 @@ class _ListReader:
         num_items = num_missing_items = 0
         last: dict[int, int] = {}
         paths = self._survey(last)
-        added = self._locator.add_outer_roots(paths) if may_add_roots else {}
+        added = self._locator.places.add_outer_roots(paths) if may_add_roots else {}
         for _ in paths:  # those that are left
             pass
         self._num_not_chosen = 0
         with IndexWriter(
-            output, roots=self._locator.roots, level=None, columns=self._listed.columns, stated=self._listed.stated
+            output,
+            roots=self._locator.places.roots,
+            level=None,
+            columns=self._listed.columns,
+            stated=self._listed.stated,
         ) as writer:
             for item in self._merged(last):
                 record = self._record(item)
@@ -250,7 +254,7 @@ class _ListReader:
                 yield item
 
     def _key(self, item: Item) -> int:
-        return hash((self._locator.real(item.path), item.segment))
+        return hash((self._locator.places.real(item.path), item.segment))
 
     def _joined(self, first: Item, item: Item) -> Item:
         labels = tuple(dict.fromkeys(first.labels + item.labels))

@@ -47,8 +47,8 @@ class LoaderResult:
         rate, ceiling = self.batches_per_second, self.ceiling_batches_per_second
         if ceiling is None:
             return f"The loader makes {rate:.3g} batches/s. Name a step to see whether it waits."
-        share = f"The step waits {self.wait_share:.0%} of the time"
-        return f"{share}: {rate:.3g} batches/s, and {ceiling:.3g} if it never waited."
+        waits = f"{self.wait_share:.0%} of the time"
+        return f"The step waits {waits}: {rate:.3g} batches/s, and {ceiling:.3g} if it never waited."
 
 
 @names_arguments
@@ -103,29 +103,27 @@ def bench_loader(
     passes = _batches(loader)
     for batch in islice(passes, num_warmup):
         run(batch)
-    waits: list[float] = []
-    steps: list[float] = []
+    times: list[tuple[float, float]] = []  # of the wait and the step
     uses: list[float] = []
     asked = started = time.perf_counter()
-    while len(steps) < num_batches or asked - started < seconds:
+    while len(times) < num_batches or asked - started < seconds:
         batch = next(passes)
         arrived = time.perf_counter()
         _finish(run, batch)
-        waits.append(arrived - asked)
-        steps.append(time.perf_counter() - arrived)
+        times.append((arrived - asked, time.perf_counter() - arrived))
         kept = [*kept, batch][-_NUM_REPLAYED:]
         uses += _gpu_use()
         asked = time.perf_counter()
-    total, num_batches = max(asked - started, _LEAST_SECONDS), len(steps)
+    total, num_batches = max(asked - started, _LEAST_SECONDS), len(times)
     for batch in islice(cycle(kept), 0 if step is None else num_batches):
         _finish(run, batch)
     ceiling = num_batches / max(time.perf_counter() - asked, _LEAST_SECONDS)
-    (wait_p50, wait_p99), (step_p50, step_p99) = (np.percentile(times, (50, 99)).tolist() for times in (waits, steps))
+    (wait_p50, step_p50), (wait_p99, step_p99) = np.percentile(times, (50, 99), axis=0).tolist()
     return LoaderResult(
         num_batches=num_batches,
         batches_per_second=num_batches / total,
         ceiling_batches_per_second=None if step is None else ceiling,
-        wait_share=sum(waits) / total,
+        wait_share=sum(wait for wait, _ in times) / total,
         wait_seconds_p50=wait_p50,
         wait_seconds_p99=wait_p99,
         step_seconds_p50=step_p50,

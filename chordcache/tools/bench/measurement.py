@@ -31,8 +31,8 @@ from chordcache.tools.bench.result import NUM_ROUNDS, SOURCES, BenchOptions, Ben
 _MAX_VIDEOS = 64
 """Number of videos of a cache that clips are drawn from, at most"""
 
-_PATIENCE_SECONDS = 300.0
-"""[seconds] Time that a round may take before its process is ended"""
+_PATIENCE = replace(NO_LIMITS, file_seconds=300.0)
+"""Time that a round may take before its process is ended"""
 
 
 def bench(
@@ -73,14 +73,16 @@ def bench(
     with ExitStack() as stack:
         rows = [_Row(way, no_source) for way in ways]
         for row in rows:
-            stack.callback(row.close)
+            stack.callback(row.worker.close)
         bar = stack.enter_context(terminal.progress_bar(NUM_ROUNDS * len(rows), "measurement", shown=progress))
         for _ in range(NUM_ROUNDS):  # a busy minute of the machine then falls on all of them alike
             for number, row in enumerate(rows, 1):
                 bar.set_description(f"row {number} of {len(rows)}")
-                row.measure()
+                if row.reason is None:
+                    row.measure()
                 bar.update()
-    best_source = max((statistics.median(row.rates) for row in rows if row.is_source and row.rates), default=None)
+    of_sources = [statistics.median(row.rates) for row in rows if row.way.reader in SOURCES and row.rates]
+    best_source = max(of_sources, default=None)
     results = tuple(row.result(best_source) for row in rows)
     return BenchResult(str(cache), len(ways[0].keys), options, pool.default_jobs(), library_versions(), results)
 
@@ -123,20 +125,17 @@ class _Row:
 
     def __init__(self, way: Way, no_source: str | None) -> None:
         self.way = way
-        self.is_source = way.reader != "cache"
         self.rates: list[float] = []
         """Clips per second in each round"""
-        self.reason = no_source if self.is_source else None
+        self.reason = no_source if way.reader in SOURCES else None
         """Reason why the way cannot be measured, or not any more"""
         if way.reader == "torchcodec" and importlib.util.find_spec("torchcodec") is None:
             self.reason = "not installed: pip install torchcodec"
-        self._worker = Worker(measure_round, replace(NO_LIMITS, file_seconds=_PATIENCE_SECONDS), environment={})
+        self.worker = Worker(measure_round, _PATIENCE, environment={})
 
     def measure(self) -> None:
-        """Measure a round, unless the way failed already."""
-        if self.reason is not None:
-            return
-        answer = self._worker.run((self.way, len(self.rates)))
+        """Measure a round."""
+        answer = self.worker.run((self.way, len(self.rates)))
         if isinstance(answer, Raised | Crash):
             self.reason = printable(str(answer.error) if isinstance(answer, Raised) else answer.message)
         else:
@@ -151,10 +150,6 @@ class _Row:
         speedup = median / best_source if best_source else None
         return RowResult(*names, median, (min(self.rates), max(self.rates)), speedup, self.reason)
 
-    def close(self) -> None:
-        """End the process."""
-        self._worker.close()
-
 
 def measure_round(task: tuple[Way, int]) -> float:
     """Measure a round in a process of the way: batches as fast as they come. The start of workers does not count.
@@ -165,9 +160,8 @@ def measure_round(task: tuple[Way, int]) -> float:
 
     way, number = task
     dataset, batch_size = _opened(way)
-    loader: Any
     if way.loader == "ClipLoader":
-        loader = ClipLoader(dataset, batch_size, num_threads=way.options.num_jobs)
+        loader: Any = ClipLoader(dataset, batch_size, num_threads=way.options.num_jobs)
         loader.set_epoch(number)
     else:
         loader = make_loader(dataset, batch_size, way.options.workers, drop_last=True)

@@ -43,9 +43,8 @@ def opencv_frames(path: str, numbers: Sequence[int]) -> Iterator[np.ndarray]:
 
 def pyav_frames(path: str, numbers: Sequence[int]) -> Iterator[np.ndarray]:
     """Seek to the keyframe before the first frame, then decode on. Frame numbers are taken for times."""
-    container: Any
     with av.open(path) as container:
-        stream = container.streams.video[0]
+        stream: Any = container.streams.video[0]
         stream.codec_context.thread_count = 1
         ticks = 1 / stream.time_base / stream.average_rate
         start = stream.start_time or 0

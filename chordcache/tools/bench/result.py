@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from chordcache.amounts import counted
 from chordcache.arguments import check_at_least, check_positive
@@ -117,10 +115,6 @@ class BenchResult:
         batch_ms, clips = 1000 * settings.batch_size / best.clips_per_second, counted(settings.batch_size, "clip")
         return f"{text}; a GPU step of less than {batch_ms:.0f} ms for {clips} would wait."
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the result as plain JSON data."""
-        return {**dataclasses.asdict(self), "verdict": self.verdict}
-
 
 def as_text(result: BenchResult) -> str:
     """Return the result for a terminal."""
@@ -141,11 +135,7 @@ def as_text(result: BenchResult) -> str:
     for cells in table:
         aligned = [c.ljust(w) if i < 2 else c.rjust(w) for i, (c, w) in enumerate(zip(cells, widths, strict=True))]
         lines.append("  ".join(aligned).rstrip())
-    reasons: dict[str, list[str]] = {}
-    for row in result.rows:
-        if row.reason is not None:
-            reasons.setdefault(row.reason, []).append(row.name)
-    lines += ["", *(printable(f"{', '.join(dict.fromkeys(names))}: {why}.") for why, names in reasons.items())]
+    lines += ["", *dict.fromkeys(printable(f"{row.name}: {row.reason}.") for row in result.rows if row.reason)]
     return "\n".join([*lines, result.verdict])
 
 
