@@ -10,8 +10,6 @@ from collections import deque
 
 import numpy as np
 
-from chordcache.media.opencv import cv2
-
 _ROUNDING_SECONDS = 0.0011
 """[seconds] Largest change of a duration in a container that stores milliseconds, such as Matroska"""
 
@@ -90,7 +88,7 @@ class SecondHashes:
             self._second = second
         if not self._num_pictures or self._sum.shape != points.shape:
             self._sum, self._num_pictures = np.zeros(points.shape, np.float32), 0
-        cv2.accumulate(points, self._sum)
+        self._sum += points
         self._num_pictures += 1
         self._last_seconds = seconds
 
@@ -108,11 +106,20 @@ class SecondHashes:
 
 
 def _hash_of(picture: np.ndarray) -> int:
-    grids = [cv2.resize(picture, (side, side), interpolation=cv2.INTER_AREA) for side in _GRIDS]
+    height, width = picture.shape
+    grids = [_shares(side, height) @ picture @ _shares(side, width).T for side in _GRIDS]
     if grids[0].std() < _FLAT_LEVELS:
         return 0
     rises = [np.diff(blocks, axis=axis) > 0 for blocks in grids for axis in (1, 0)]
     return int.from_bytes(np.packbits(np.concatenate(rises, axis=None)).tobytes(), "big")
+
+
+def _shares(num_blocks: int, length: int) -> np.ndarray:
+    """Return the share of each row or column in each block [shape=(num_blocks, length), dtype=float32]."""
+    edges, starts = np.linspace(0, length, num_blocks + 1)[:, None], np.arange(length)
+    overlaps = np.minimum(edges[1:], starts + 1) - np.maximum(edges[:-1], starts)
+    shares: np.ndarray = np.maximum(overlaps, 0) * np.float32(num_blocks / length)
+    return shares.astype(np.float32)
 
 
 def mirrored(hashes: np.ndarray) -> np.ndarray:

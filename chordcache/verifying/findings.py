@@ -14,7 +14,7 @@ class Damage:
 
     kind: str
     """"damaged" or "missing" (exit code 5), "unreadable" (15: a person must let this process read the file), or
-    "stale", "incomplete" or "orphan" (6: data is intact)"""
+    "stale", "incomplete", "orphan", "leak" of two splits or "another" than a passport says (6: data is intact)"""
     file: str
     """Path relative to the cache, or the source's path"""
     message: str

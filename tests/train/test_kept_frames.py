@@ -195,7 +195,10 @@ def test_two_caches_of_the_same_videos_do_not_share_anything(alike: tuple[Path, 
     ("options", "message"),
     [
         ({"keep": 0}, "keep: got 0, expected"),
-        ({"keep": "1GB", "decode": "cuda", "device": "cpu"}, "keep: got '1GB' with decode='cuda', expected None"),
+        (
+            {"keep": "1GB", "decode": "cuda", "device": "cpu"},
+            "keep: got '1GB' with decode='cuda', which decodes all frames",
+        ),
     ],
 )
 def test_wrong_arguments(cache: Path, options: dict[str, Any], message: str) -> None:
