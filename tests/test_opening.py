@@ -40,6 +40,7 @@ OTHER_FILES = {
     "features.networks.pretrained": "models",
     "features.pose": "/dev/null",
     "index.index_files": "indices that the user names; those of caches come from the opener",
+    "features.series": "tables of a source",
     "verifying.passport": "passports that the user names, and sources",
     "index.json_index": "indices that the user names",
     "index.lists.cosmos": "lists that the user names",
