@@ -150,6 +150,16 @@ def test_data_behind_the_last_fragment(film, tmp_path):
     assert answer(written(tmp_path / "zeros.mp4", data, bytes(10_000))) == NUM_FRAMES
 
 
+def test_events_added_behind_an_index(film, tmp_path):
+    """A tool that adds boxes of events leaves the index of the segment as it is."""
+    sound = tmp_path / "sound.mp4"
+    ffmpeg("-i", film, "-an", "-c", "copy", "-movflags", "frag_keyframe+dash+skip_trailer", sound)
+    data = sound.read_bytes()
+    event = struct.pack(">I4s", 40, b"emsg") + bytes(32)
+    parts = [data[at:end] + event * (kind == b"sidx") for kind, at, end in boxes_of(data)]
+    assert answer(written(tmp_path / "x.mp4", *parts)) == NUM_FRAMES
+
+
 @pytest.mark.parametrize("codec", ["libx264", "libvpx-vp9"])
 def test_sample_tables_that_disagree(film, tmp_path, codec):
     sound = tmp_path / "sound.mp4"

@@ -246,13 +246,21 @@ class _Fragments:
                 )
             except (struct.error, ValueError):
                 continue
-            known = {*self._starts[number + 1 :]} if box.kind == b"sidx" else self.fragments.keys()
+            known = self._starts_behind(number + 1) if box.kind == b"sidx" else self.fragments.keys()
             wrong = [at for at in places if at not in known]
             if wrong and (box.kind == b"sidx" or len(wrong) < len(places)):
                 return self._between(
                     box.kind.decode(), [at for at in places if at in known and at < wrong[0]], wrong[0]
                 )
         return None
+
+    def _starts_behind(self, number: int) -> set[int]:
+        """Return where boxes begin from a box on, also without the boxes of events, which tools add later."""
+        starts, num_added = set(), 0
+        for start, box in zip(self._starts[number:], [*self._boxes[number:], None], strict=False):
+            starts |= {start, start - num_added}
+            num_added += box.end - start if box and box.kind == b"emsg" else 0
+        return starts
 
     def _between(self, index: str, right: list[int], wrong: int) -> Loss:
         """Return the loss behind the last place that an index states rightly."""
