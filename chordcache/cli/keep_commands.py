@@ -93,8 +93,9 @@ def verify(
         from chordcache.verifying.passport import check_against, read_passport  # --help does not need it
 
         expected = read_passport(against)
+    keys: dict[str, list[str]] = {}
     with contextlib.suppress(cc.DamageError):  # which the check reports
-        keys_of_splits(cache, splits)
+        keys = keys_of_splits(cache, splits)
     check = functools.partial(cc.verify, cache, level=level or "default", progress=display, **options)
     report = check()
     if repair and not dry_run and report.exit_code == cc.DamageError.exit_code:
@@ -107,7 +108,7 @@ def verify(
             echo(f"chordcache verify: {built}{restored}{see}", err=True)
         report = check()
     if report.exit_code != cc.DamageError.exit_code:
-        keys = keys_of_splits(cache, splits)
+        keys = keys or keys_of_splits(cache, splits)  # a repair may have made them readable
         leaks = leaks_of_splits(cache, keys)
         findings = [*report.damage, *(Damage("leak", leak.train_path, str(leak), "", key=leak.train) for leak in leaks)]
         if against is not None:
